@@ -1,0 +1,66 @@
+"""The exception tree, and the policy it stands for.
+
+What the *model* does wrong (text that does not parse, a call to an unknown section, an answer that is wrong) is recorded data and
+never an exception. What the *user* or the *infrastructure* does wrong raises one of these, with the value, what was expected and
+what to do. Neither ever turns into a silent zero, a silent skip or a silent truncation.
+
+    MemAlphaError
+    ├── InputError            a value the user gave cannot be used (file, option, schema, model, adapter); a ValueError as well
+    │   ├── SchemaError       a memory schema or a data row does not fit its published form
+    │   └── RunFolderError    a run folder exists already, or is not one, or cannot be resumed
+    ├── MissingExtraError     an optional dependency is not installed; says the install line
+    ├── ServiceError          a reader, judge or generation endpoint failed after its retries
+    └── TrainingAborted       a training run had to stop (too many masked samples, non-finite numbers)
+"""
+
+from __future__ import annotations
+
+
+class MemAlphaError(Exception):
+    """Base of every error this package raises on purpose; the command line prints it without a traceback."""
+
+
+class InputError(MemAlphaError, ValueError):
+    """A value the user gave cannot be used.
+
+    Args:
+        what: What is wrong, naming the value.
+        expected: What would have been accepted.
+        fix: What to do about it.
+    """
+
+    def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
+        parts = [what]
+        if expected:
+            parts.append(f"expected: {expected}")
+        if fix:
+            parts.append(f"to fix: {fix}")
+        super().__init__("\n  ".join(parts))
+
+
+class SchemaError(InputError):
+    """A memory schema or a data row does not have the published form."""
+
+
+class RunFolderError(InputError):
+    """A run folder already exists, is not a run folder, or cannot be resumed."""
+
+
+class MissingExtraError(MemAlphaError, ImportError):
+    """An optional dependency is missing.
+
+    Args:
+        package: The import that failed.
+        extra: The extra of this package that brings it.
+    """
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed\n  to fix: pip install 'memalpha[{extra}]'")
+
+
+class ServiceError(MemAlphaError):
+    """A reader, judge or generation endpoint failed after all retries. Never scored: the sample is masked."""
+
+
+class TrainingAborted(MemAlphaError):
+    """A training run stopped because going on would train on damaged data."""

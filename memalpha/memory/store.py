@@ -1,0 +1,234 @@
+"""A structured memory in process: apply operations, snapshot and restore, count tokens.
+
+What always holds: every operation gives a result and never raises for what a model asked; an id is never used twice, not even after a
+restore that a memory goes on from; nothing is truncated (a write over a limit is refused with a result that says so); an update or
+delete of an unknown id fails; an exact duplicate inside a section is a success that changes nothing. ``changes`` lists every applied
+operation in order, so an index can follow along and a log can replay it.
+
+It does not cover durability, history or concurrent writers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from memalpha.errors import SchemaError
+from memalpha.memory.schema import MemorySchema, Section
+from memalpha.protocols import TokenCounter
+from memalpha.types import Change, Entry, Operation, OperationKind, OperationResult, ResultCode
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole state of a memory, as plain data.
+
+    Attributes:
+        schema: Name of the schema it was taken under.
+        entries: All entries in order of creation, blocks included.
+        next_id: The next id to give out.
+    """
+
+    schema: str
+    entries: tuple[Entry, ...]
+    next_id: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-ready data."""
+        return {"schema": self.schema, "entries": [asdict(entry) for entry in self.entries], "next_id": self.next_id}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Snapshot:
+        """Read what ``to_json`` wrote; SchemaError if it is something else."""
+        try:
+            return cls(str(data["schema"]), tuple(Entry(**row) for row in data["entries"]), int(data["next_id"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(f"not a memory snapshot: {error!r}", expected="what Snapshot.to_json wrote") from error
+
+
+def count_words(text: str) -> int:
+    """Count whitespace-separated words: the token counter when no tokenizer is at hand."""
+    return len(text.split())
+
+
+class Memory:
+    """One memory under one schema.
+
+    Args:
+        schema: Its sections and limits.
+        count_tokens: Token counter that the limits are measured with; the policy's tokenizer in training and use.
+    """
+
+    def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
+        self.schema = schema
+        self.count_tokens = count_tokens
+        self.changes: list[Change] = []
+        self._entries: dict[str, Entry] = {}
+        self._by_content: dict[tuple[str, str], str] = {}
+        self._sizes: dict[str, int] = {section.name: 0 for section in schema.sections}
+        self._tokens: dict[str, int] = {}
+        self._next_id = 1
+
+    def __len__(self) -> int:
+        """Number of entries, written blocks included."""
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Iterate over all entries, written blocks included, in order of creation."""
+        return iter(tuple(self._entries.values()))
+
+    def get(self, entry_id: str) -> Entry | None:
+        """Return the entry of that id, or None."""
+        return self._entries.get(entry_id)
+
+    def entries(self, section: str | None = None) -> tuple[Entry, ...]:
+        """Return the entries of one list section, or of all of them, in order of creation.
+
+        Raises:
+            KeyError: If the schema has no such section.
+        """
+        wanted = {self.schema[section].name} if section else {s.name for s in self.schema.lists}
+        return tuple(entry for entry in self._entries.values() if entry.section in wanted)
+
+    def block(self, section: str) -> str:
+        """Return the text of a block section, empty if nothing was written yet."""
+        entry = self._entries.get(self.schema[section].name)
+        return entry.content if entry else ""
+
+    def section_size(self, section: str) -> int:
+        """Number of entries in a section."""
+        return self._sizes[section]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all contents, blocks included; what compression is measured on."""
+        for entry in self._entries.values():
+            if entry.content not in self._tokens:
+                self._tokens[entry.content] = self.count_tokens(entry.content)
+        return sum(self._tokens[entry.content] for entry in self._entries.values())
+
+    # -------------------------------------------------------------------------------------------- writing
+    def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
+        """Apply one operation.
+
+        Args:
+            operation: What to do.
+            chunk: Index of the chunk that caused it, kept with the entry.
+            time: The chunk's time, taken by sections with timestamps when the operation names none.
+
+        Returns:
+            What came of it. Only an applied operation changes anything.
+        """
+        if operation.section not in self.schema:
+            names = ", ".join(section.name for section in self.schema.sections)
+            return _refuse(operation, ResultCode.UNKNOWN_SECTION, f"no section {operation.section!r}; there are: {names}")
+        section = self.schema[operation.section]
+        if operation.kind not in section.operations:
+            allowed = ", ".join(section.operations)
+            return _refuse(
+                operation, ResultCode.NOT_ALLOWED, f"{operation.kind} is not allowed in {section.name}; allowed: {allowed}"
+            )
+        if operation.kind is OperationKind.DELETE:
+            return self._delete(operation, section)
+        return self._write(operation, section, chunk, time)
+
+    def _delete(self, operation: Operation, section: Section) -> OperationResult:
+        entry = self._find(operation, section)
+        if entry is None:
+            return _refuse(operation, ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}")
+        self._commit(Change(entry, None))
+        return OperationResult(True, ResultCode.APPLIED, f"deleted {entry.id}", operation, entry.id)
+
+    def _write(self, operation: Operation, section: Section, chunk: int | None, time: str | None) -> OperationResult:
+        content = (operation.content or "").strip()
+        if not content:
+            return _refuse(operation, ResultCode.EMPTY, "the content is empty")
+        old = None
+        if operation.kind is OperationKind.UPDATE:
+            old = self._find(operation, section)
+            if old is None:
+                return _refuse(operation, ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}")
+        elif operation.kind is OperationKind.REPLACE:
+            old = self._entries.get(section.name)
+        if (same := self._by_content.get((section.name, content))) is not None:
+            return OperationResult(True, ResultCode.DUPLICATE, f"{same} says so already", operation, same)
+        limit = section.max_tokens if operation.kind is OperationKind.REPLACE else section.max_entry_tokens
+        tokens = self._tokens[content] = self.count_tokens(content)
+        if limit and tokens > limit:
+            return _refuse(operation, ResultCode.TOO_LONG, f"{tokens} tokens, at most {limit} fit in {section.name}")
+        if old is None and operation.kind is OperationKind.INSERT and 0 < section.max_entries <= self._sizes[section.name]:
+            return _refuse(operation, ResultCode.SECTION_FULL, f"{section.name} holds at most {section.max_entries} entries")
+        timestamp = (operation.timestamp or time) if section.timestamps else None
+        importance = operation.importance if operation.importance is not None else (old.importance if old else 1.0)
+        number = len(self.changes)
+        if old is not None:
+            entry = replace(old, content=content, timestamp=timestamp, importance=importance, source_chunk=chunk, updated=number)
+        else:
+            entry_id = section.name if operation.kind is OperationKind.REPLACE else self._new_id()
+            entry = Entry(entry_id, section.name, content, timestamp, importance, chunk, number, number)
+        self._commit(Change(old, entry))
+        return OperationResult(True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id)
+
+    def _find(self, operation: Operation, section: Section) -> Entry | None:
+        entry = self._entries.get(operation.entry_id or "")
+        return entry if entry is not None and entry.section == section.name else None
+
+    def _new_id(self) -> str:
+        self._next_id += 1
+        return str(self._next_id - 1)
+
+    def _commit(self, change: Change) -> None:
+        before, after = change
+        if before is not None:
+            del self._by_content[before.section, before.content]
+            if after is None:
+                del self._entries[before.id]
+                self._sizes[before.section] -= 1
+        if after is not None:
+            self._entries[after.id] = after
+            self._by_content[after.section, after.content] = after.id
+            if before is None:
+                self._sizes[after.section] += 1
+        self.changes.append(change)
+
+    # -------------------------------------------------------------------------------------------- snapshots
+    def snapshot(self) -> Snapshot:
+        """Return the whole state; cheap, since entries are frozen."""
+        return Snapshot(self.schema.name, tuple(self._entries.values()), self._next_id)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back (or forward) to a snapshot. Recorded in ``changes`` as the deletions and writes that lead there.
+
+        Raises:
+            SchemaError: If the snapshot was taken under another schema.
+        """
+        if snapshot.schema != self.schema.name:
+            raise SchemaError(f"snapshot of schema {snapshot.schema!r}", expected=f"one of {self.schema.name!r}, as this memory")
+        wanted = {entry.id: entry for entry in snapshot.entries}
+        for entry in self:
+            if wanted.get(entry.id) != entry:
+                self._commit(Change(entry, None))
+        for entry in snapshot.entries:
+            if entry.id not in self._entries:
+                self._commit(Change(None, entry))
+        self._entries = {entry.id: entry for entry in snapshot.entries}  # creation order, as in the snapshot
+        self._next_id = max(self._next_id, snapshot.next_id)
+
+    def copy(self) -> Memory:
+        """Return an independent memory in the same state, with an empty list of changes behind it."""
+        other = Memory(self.schema, self.count_tokens)
+        other._tokens = dict(self._tokens)
+        other.restore(self.snapshot())
+        return other
+
+
+def _refuse(operation: Operation, code: ResultCode, message: str) -> OperationResult:
+    return OperationResult(False, code, message, operation)
+
+
+def diff(before: Sequence[Entry], after: Sequence[Entry]) -> list[Change]:
+    """Return what changed between two lists of entries: deletions first, then writes, each in order of the lists."""
+    old, new = {entry.id: entry for entry in before}, {entry.id: entry for entry in after}
+    gone = [Change(entry, None) for entry in before if entry.id not in new]
+    return gone + [Change(old.get(entry.id), entry) for entry in after if old.get(entry.id) != entry]
