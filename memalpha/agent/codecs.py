@@ -1,0 +1,173 @@
+"""Text to tool calls and back, behind one interface.
+
+* ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, what chat templates with tools teach (about 34 tokens a call);
+* ``compact``: one operation a line, about 6 tokens a call, for small policies:
+  ``+ text`` inserts into the first list section (``+section text`` into another), ``= id text`` updates, ``- id`` deletes,
+  ``* text`` replaces the first block (``*section text`` another), ``.`` says that nothing is worth keeping.
+
+Parsing is total and runs in linear time: any text gives calls and located errors, never an exception. Silence (no call, no error) is
+allowed. Text around hermes calls is commentary and no error; in compact every line must be an operation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from memalpha.errors import InputError
+from memalpha.memory.schema import MemorySchema
+from memalpha.memory.tools import tool_name
+from memalpha.types import CallError, OperationKind, ParsedCompletion, ToolCall
+
+
+class Codec(Protocol):
+    """Reads and writes the tool calls of one schema in one notation."""
+
+    name: str
+    uses_tool_template: bool
+    """Whether the tools are announced through the chat template's own ``tools=`` where it takes them."""
+
+    def parse(self, text: str) -> ParsedCompletion:
+        """Read a completion's text. Total: never raises."""
+        ...
+
+    def render(self, calls: Sequence[ToolCall]) -> str:
+        """Write calls the way the policy should; ``parse`` reads them back."""
+        ...
+
+
+class HermesCodec:
+    """Tool calls as JSON between ``<tool_call>`` tags."""
+
+    name = "hermes"
+    uses_tool_template = True
+    _TAG = re.compile(r"<(/?)tool_call>")
+
+    def __init__(self, schema: MemorySchema) -> None:
+        self.schema = schema
+
+    def parse(self, text: str) -> ParsedCompletion:
+        """Read every ``<tool_call>`` block; a block without its closing tag is an error (it was cut off)."""
+        calls: list[ToolCall] = []
+        errors: list[CallError] = []
+        opened: re.Match[str] | None = None
+        for tag in self._TAG.finditer(text):
+            if opened is not None and not tag[1]:
+                errors.append(CallError("<tool_call> is never closed", opened.start(), tag.start()))
+            elif opened is None and tag[1]:
+                errors.append(CallError("</tool_call> closes nothing", tag.start(), tag.end()))
+            elif opened is not None:
+                found = _read_call(text[opened.end() : tag.start()], opened.start(), tag.end())
+                if isinstance(found, ToolCall):
+                    calls.append(found)
+                else:
+                    errors.append(found)
+            opened = tag if not tag[1] else None
+        if opened is not None:
+            errors.append(CallError("<tool_call> is never closed", opened.start(), len(text)))
+        return ParsedCompletion(tuple(calls), tuple(errors))
+
+    def render(self, calls: Sequence[ToolCall]) -> str:
+        """Write one block a call, each on lines of its own."""
+        return "\n".join(f"<tool_call>\n{_escape_tags(json.dumps(_as_json(call), ensure_ascii=False))}\n</tool_call>" for call in calls)
+
+
+def _as_json(call: ToolCall) -> dict[str, Any]:
+    return {"name": call.name, "arguments": dict(call.arguments)}
+
+
+def _escape_tags(text: str) -> str:
+    """Keep a tag inside an argument from ending the block: JSON reads ``\\u003c`` as ``<``."""
+    return re.sub(r"<(?=/?tool_call>)", r"\\u003c", text)
+
+
+def _read_call(body: str, start: int, end: int) -> ToolCall | CallError:
+    try:
+        data = json.loads(body)
+        json.dumps(data, ensure_ascii=False).encode()  # a lone surrogate is no text
+    except UnicodeEncodeError:
+        return CallError("the call holds a character that is no Unicode text", start, end)
+    except ValueError as error:
+        return CallError(f"not JSON: {str(error)[:120]}", start, end)
+    except RecursionError:
+        return CallError("not JSON: nested too deeply", start, end)
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str) or not isinstance(data.get("arguments"), dict):
+        return CallError("expected an object with a string 'name' and an object 'arguments'", start, end)
+    return ToolCall(data["name"], data["arguments"], start, end)
+
+
+class CompactCodec:
+    """One operation a line."""
+
+    name = "compact"
+    uses_tool_template = False
+    _LINE = re.compile(r"(?P<sign>[+=*-])(?P<section>[a-z_][a-z0-9_]*)?[ \t]+(?P<rest>\S.*)", re.ASCII | re.DOTALL)
+
+    def __init__(self, schema: MemorySchema) -> None:
+        self.schema = schema
+
+    def parse(self, text: str) -> ParsedCompletion:
+        """Read line by line; an empty line and a lone ``.`` are silence, any other line that is no operation is an error."""
+        calls: list[ToolCall] = []
+        errors: list[CallError] = []
+        start = 0
+        for raw in text.split("\n"):
+            line = raw.strip()
+            if line and line != ".":
+                found = self._read_line(line, start, start + len(raw))
+                if isinstance(found, ToolCall):
+                    calls.append(found)
+                else:
+                    errors.append(found)
+            start += len(raw) + 1
+        return ParsedCompletion(tuple(calls), tuple(errors))
+
+    def _read_line(self, line: str, start: int, end: int) -> ToolCall | CallError:
+        match = self._LINE.fullmatch(line)
+        if match is None:
+            return CallError("expected '+ text', '= id text', '- id' or '.'", start, end)
+        sign, section, rest = match["sign"], match["section"], match["rest"]
+        if sign in "+*":
+            kind = OperationKind.INSERT if sign == "+" else OperationKind.REPLACE
+            default = self.schema.lists if sign == "+" else self.schema.blocks
+            if section is None and not default:
+                return CallError("this memory has no block to replace", start, end)
+            return ToolCall(tool_name(kind), {"section": section or default[0].name, "content": rest}, start, end)
+        if section is not None:
+            return CallError(f"expected a space after {sign!r}", start, end)
+        entry_id, _, content = rest.partition(" ")
+        if sign == "-":
+            if content:
+                return CallError("expected only an id after '-'", start, end)
+            return ToolCall(tool_name(OperationKind.DELETE), {"entry_id": entry_id}, start, end)
+        if not content.strip():
+            return CallError("expected '= id text'", start, end)
+        return ToolCall(tool_name(OperationKind.UPDATE), {"entry_id": entry_id, "content": content.strip()}, start, end)
+
+    def render(self, calls: Sequence[ToolCall]) -> str:
+        """Write one line a call, a lone ``.`` where there is none; a line break inside a content becomes a space."""
+        return "\n".join(self._write_line(call) for call in calls) or "."
+
+    def _write_line(self, call: ToolCall) -> str:
+        arguments = call.arguments
+        content = " ".join(str(arguments.get("content", "")).split())
+        kind = OperationKind(call.name.removeprefix("memory_"))
+        if kind is OperationKind.DELETE:
+            return f"- {arguments['entry_id']}"
+        if kind is OperationKind.UPDATE:
+            return f"= {arguments['entry_id']} {content}"
+        sign, default = ("+", self.schema.lists) if kind is OperationKind.INSERT else ("*", self.schema.blocks)
+        section = arguments["section"]
+        return f"{sign}{'' if default and section == default[0].name else section} {content}"
+
+
+CODECS: dict[str, Callable[[MemorySchema], Codec]] = {"hermes": HermesCodec, "compact": CompactCodec}
+
+
+def make_codec(name: str, schema: MemorySchema) -> Codec:
+    """Return the codec of that name for a schema; InputError if there is none."""
+    if name not in CODECS:
+        raise InputError(f"unknown codec {name!r}", expected=f"one of {', '.join(sorted(CODECS))}")
+    return CODECS[name](schema)

@@ -1,0 +1,62 @@
+"""What fixes an agent besides its weights: saved beside every adapter, so that use equals training."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+from memalpha.errors import InputError
+from memalpha.retrieval.two_layer import RetrievalConfig
+
+AGENT_FILE = "memalpha_agent.json"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """How an agent reads and writes.
+
+    Attributes:
+        schema: Preset name or path of a memory schema.
+        codec: Notation of tool calls: ``compact`` or ``hermes``.
+        max_chunk_tokens: Longest chunk accepted, in tokens; a longer one is an error, never cut.
+        view_tokens: Budget of the memory shown while writing, in tokens (blocks come on top).
+        view_recent: How many of the newest entries the view prefers when not all fit.
+        max_new_tokens: Longest completion, in tokens.
+        show_times: Whether the view shows the entries' and the chunk's times.
+        retrieval: How entries are found, while writing and while answering.
+    """
+
+    schema: str = "mem_alpha"
+    codec: str = "hermes"
+    max_chunk_tokens: int = 2048
+    view_tokens: int = 1024
+    view_recent: int = 5
+    max_new_tokens: int = 1024
+    show_times: bool = True
+    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("max_chunk_tokens", "max_new_tokens"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}", expected="at least 1 token")
+        for name in ("view_tokens", "view_recent"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}", expected="0 or more")
+
+    def save(self, folder: str | Path) -> None:
+        """Write the configuration into a folder (an adapter's or a run's)."""
+        (Path(folder) / AGENT_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> AgentConfig:
+        """Read what ``save`` wrote; InputError if the folder holds none or it does not fit."""
+        path = Path(folder) / AGENT_FILE
+        if not path.is_file():
+            raise InputError(f"no {AGENT_FILE} in {str(folder)!r}", expected="the folder of an adapter that memalpha trained")
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if unknown := sorted(set(data) - {f.name for f in fields(cls)}):
+            raise InputError(f"{path} has unknown keys {unknown}", expected="what this version of memalpha writes")
+        data["retrieval"] = RetrievalConfig(**data.get("retrieval", {}))
+        return cls(**data)

@@ -1,0 +1,114 @@
+"""Chat messages to token ids, so that text from data can never become a special token.
+
+The chat template is rendered once with placeholders; its own parts are tokenised with special tokens, the texts put in their place
+without (``<|im_end|>`` inside a chunk is a few ordinary tokens). Parts are tokenised apart and joined, so the boundary between what the
+rollouts of a step share and what is each one's own is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from memalpha.errors import InputError
+from memalpha.types import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_SLOT = "\u27e6{}\u27e7"
+
+
+class PromptEncoder:
+    """Tokenises one fixed chat layout with changing texts in it.
+
+    Args:
+        tokenizer: A tokenizer with a chat template.
+        messages: The layout: chat messages whose contents hold slots written ``slot(name)``.
+        tools: Tool schemas for a chat template that takes them.
+
+    Raises:
+        InputError: If the tokenizer has no chat template, or the template drops a slot.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None
+    ) -> None:
+        self.tokenizer = tokenizer
+        text = render_chat(tokenizer, messages, tools)
+        self._layout: list[tuple[str, list[int]]] = []
+        while (start := text.find("\u27e6")) >= 0:
+            end = text.index("\u27e7", start)
+            self._layout.append((text[start + 1 : end], self._trusted(text[:start])))
+            text = text[end + 1 :]
+        self._tail = self._trusted(text)
+        self.untrusted = lru_cache(maxsize=4096)(self._untrusted)
+        wanted = {name for message in messages for name in slots(str(message["content"]))}
+        if missing := wanted - {name for name, _ in self._layout}:
+            raise InputError(
+                f"the chat template drops {sorted(missing)} of the prompt",
+                expected="a template that renders the content of system and user messages",
+                fix="set tokenizer.chat_template",
+            )
+
+    def _trusted(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False).input_ids) if text else []
+
+    def _untrusted(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else ()
+
+    def encode(self, texts: Mapping[str, str], shared: str) -> tuple[tuple[int, ...], int]:
+        """Return the token ids with ``texts`` in their slots, and how many of them end where the slot after ``shared`` begins.
+
+        Args:
+            texts: Text of every slot.
+            shared: Name of the last slot whose text all rollouts of a step have in common.
+        """
+        ids: list[int] = []
+        boundary, passed = 0, False
+        for name, before in self._layout:
+            ids += before
+            if passed:
+                boundary, passed = len(ids), False
+            ids += self.untrusted(texts[name])
+            passed = passed or name == shared
+        return tuple(ids + self._tail), boundary
+
+    def count(self, text: str) -> int:
+        """Number of tokens of a text from data."""
+        return len(self.untrusted(text))
+
+
+def slot(name: str) -> str:
+    """Return the mark that stands for a text in a layout."""
+    return _SLOT.format(name)
+
+
+def slots(text: str) -> list[str]:
+    """Return the names of the slots in a text, in order."""
+    return [part.split("\u27e7")[0] for part in text.split("\u27e6")[1:]]
+
+
+def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
+    """Render messages through the tokenizer's chat template, ready for the assistant's turn.
+
+    Raises:
+        InputError: If the tokenizer has no chat template.
+    """
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError(
+            f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
+            expected="an instruction-tuned model",
+            fix="use one, or set tokenizer.chat_template and save the tokenizer",
+        )
+    rendered = tokenizer.apply_chat_template(
+        [dict(message) for message in messages], tools=tools, tokenize=False, add_generation_prompt=True
+    )
+    return str(rendered)
+
+
+def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the chat template announces tools given as ``tools=``."""
+    probe = {"type": "function", "function": {"name": "probe_tool_7f3a", "description": "", "parameters": {"type": "object", "properties": {}}}}
+    return "probe_tool_7f3a" in render_chat(tokenizer, [{"role": "user", "content": "x"}], [probe])

@@ -1,0 +1,127 @@
+"""Lockstep rollouts: all rollouts read their first chunk in one batch, then their second, and so on.
+
+A rollout is one pass over one instance by one sample of the policy: a fresh memory, a fresh prompt a chunk, one completion a chunk. The
+record keeps everything that training, reports and tests need and holds no trainer's types.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from memalpha.agent.step import AgentStep, StepOutcome
+from memalpha.memory.store import Memory
+from memalpha.protocols import Generator, Retriever
+from memalpha.types import Completion, Instance, Prompt, QuestionRecord, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of a rollout.
+
+    Attributes:
+        chunk_index: Which chunk was read.
+        prompt: What the policy saw.
+        completion: What it wrote.
+        outcome: What that did.
+        memory_tokens: Tokens of the memory afterwards.
+        entries: Number of entries afterwards.
+    """
+
+    chunk_index: int
+    prompt: Prompt
+    completion: Completion
+    outcome: StepOutcome
+    memory_tokens: int
+    entries: int
+
+
+@dataclass(slots=True)
+class Rollout:
+    """One pass over one instance.
+
+    Attributes:
+        instance: What was read.
+        memory: The memory as it stands; final once the rollout is done.
+        retriever: Follows the memory.
+        steps: One record a chunk read so far.
+        questions: Scored questions, once evaluated.
+    """
+
+    instance: Instance
+    memory: Memory
+    retriever: Retriever
+    steps: list[StepRecord] = field(default_factory=list)
+    questions: list[QuestionRecord] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RolloutTimes:
+    """Where the time of a batch of rollouts went, in seconds."""
+
+    prompt: float = 0.0
+    generate: float = 0.0
+    apply: float = 0.0
+
+
+StepCallback = Callable[[int, int], None]
+"""Called after each lockstep with (steps done, steps in all)."""
+
+
+def run_rollouts(
+    instances: Sequence[Instance],
+    agent: AgentStep,
+    generator: Generator,
+    sampling: Sampling,
+    *,
+    on_step: StepCallback | None = None,
+    times: RolloutTimes | None = None,
+) -> list[Rollout]:
+    """Run one rollout for each instance given (repeat an instance for a group), in lockstep over chunks.
+
+    Args:
+        instances: One an wanted rollout; may differ in their number of chunks.
+        agent: Makes prompts and applies completions.
+        generator: Draws the completions; one call a lockstep.
+        sampling: How to draw them; its ``max_new_tokens`` is taken as it is.
+        on_step: Progress.
+        times: Filled with the time spent, if given.
+
+    Returns:
+        The finished rollouts, in order.
+
+    Raises:
+        InputError: If a chunk is longer than the agent accepts.
+        ServiceError: If the generator fails.
+    """
+    rollouts = [_start(instance, agent) for instance in instances]
+    total = max((len(instance.chunks) for instance in instances), default=0)
+    times = times if times is not None else RolloutTimes()
+    for t in range(total):
+        active = [rollout for rollout in rollouts if len(rollout.instance.chunks) > t]
+        clock = time.perf_counter()
+        prompts = [agent.prompt(rollout.memory, rollout.retriever, rollout.instance.chunks[t]) for rollout in active]
+        times.prompt, clock = times.prompt + time.perf_counter() - clock, time.perf_counter()
+        completions = generator.generate(prompts, sampling)
+        times.generate, clock = times.generate + time.perf_counter() - clock, time.perf_counter()
+        for rollout, prompt, completion in zip(active, prompts, completions, strict=True):
+            take_step(rollout, agent, prompt, completion)
+        times.apply += time.perf_counter() - clock
+        if on_step:
+            on_step(t + 1, total)
+    return rollouts
+
+
+def take_step(rollout: Rollout, agent: AgentStep, prompt: Prompt, completion: Completion) -> StepRecord:
+    """Apply the completion of a rollout's next chunk and record the step."""
+    t = len(rollout.steps)
+    outcome = agent.apply(rollout.memory, t, rollout.instance.chunks[t], completion.text)
+    record = StepRecord(t, prompt, completion, outcome, rollout.memory.tokens, len(rollout.memory))
+    rollout.steps.append(record)
+    return record
+
+
+def _start(instance: Instance, agent: AgentStep) -> Rollout:
+    memory = agent.new_memory()
+    return Rollout(instance, memory, agent.new_retriever(memory))

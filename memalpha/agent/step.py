@@ -1,0 +1,232 @@
+"""The spine: the one function that makes a step's prompt and the one that applies a completion to a memory.
+
+Training, evaluation and use call these two and nothing else builds a prompt or writes to a memory on a model's behalf.
+
+What always holds: the system text and the chunk come before the memory, so all rollouts that read a chunk share a prefix (computed once,
+in generation and in the update); text from a chunk or an entry never becomes a special token nor closes its quotation; nothing is cut
+(a chunk over the limit is an error, an entry that does not fit the view is left out whole and stays in the memory).
+
+Departure from the published system (arXiv 2509.25911): besides the newest entries the view shows those most related to the chunk, so
+old facts can be corrected; the published prompt shows the last five alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from memalpha.agent.codecs import Codec, make_codec
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.encoding import PromptEncoder, slot, takes_tools
+from memalpha.errors import InputError
+from memalpha.memory.render import render_entry
+from memalpha.memory.schema import MemorySchema
+from memalpha.memory.store import Memory
+from memalpha.memory.tools import to_operation, tool_schemas
+from memalpha.protocols import Retriever
+from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.types import (
+    CallError,
+    Change,
+    Chunk,
+    Entry,
+    Message,
+    Operation,
+    OperationKind,
+    OperationResult,
+    ParsedCompletion,
+    Prompt,
+    ResultCode,
+    ToolCall,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_FENCE = re.compile(r"<(?=\s*/?\s*(?:chunk|memory)\b)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a completion did to a memory.
+
+    Attributes:
+        parsed: What the codec read.
+        results: One result a call and one a parse error, in the order they stand in the completion.
+        changes: The applied changes, in order.
+    """
+
+    parsed: ParsedCompletion
+    results: tuple[OperationResult, ...]
+    changes: tuple[Change, ...]
+
+
+class AgentStep:
+    """Prompt maker and applier for one configuration and one tokenizer.
+
+    Args:
+        config: Schema, codec and budgets.
+        tokenizer: The policy's tokenizer, with a chat template.
+
+    Raises:
+        InputError: If the tokenizer has no chat template, or the schema or codec is unknown.
+    """
+
+    def __init__(self, config: AgentConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.config = config
+        self.schema = MemorySchema.load(config.schema)
+        self.codec: Codec = make_codec(config.codec, self.schema)
+        described = not (self.codec.uses_tool_template and takes_tools(tokenizer))
+        self.system = system_text(self.codec, self.schema, described)
+        layout = [
+            {"role": "system", "content": self.system},
+            {"role": "user", "content": f"<chunk>\n{slot('chunk')}\n</chunk>\n<memory>\n{slot('memory')}\n</memory>"},
+        ]
+        self.encoder = PromptEncoder(tokenizer, layout, None if described else tool_schemas(self.schema))
+        self._make_retriever = retriever_factory(config.retrieval)
+
+    def new_memory(self) -> Memory:
+        """Return an empty memory whose limits are counted with the policy's tokenizer."""
+        return Memory(self.schema, self.encoder.count)
+
+    def new_retriever(self, memory: Memory) -> Retriever:
+        """Return the retriever that follows a memory."""
+        return self._make_retriever(memory)
+
+    # -------------------------------------------------------------------------------------------- prompt
+    def prompt(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> Prompt:
+        """Make the prompt of one step.
+
+        Raises:
+            InputError: If the chunk is longer than ``max_chunk_tokens``.
+        """
+        self.check_chunk(chunk)
+        text = quote(chunk.text)
+        if self.config.show_times and chunk.time:
+            text = f"[{chunk.time}]\n{text}"
+        view = self.view(memory, retriever, chunk)
+        ids, shared = self.encoder.encode({"chunk": text, "memory": view}, shared="chunk")
+        content = f"<chunk>\n{text}\n</chunk>\n<memory>\n{view}\n</memory>"
+        messages: tuple[Message, ...] = ({"role": "system", "content": self.system}, {"role": "user", "content": content})
+        return Prompt(messages, ids, shared)
+
+    def check_chunk(self, chunk: Chunk, where: str = "a chunk") -> int:
+        """Return the chunk's length in tokens; InputError naming ``where`` if it is over the limit."""
+        tokens = self.encoder.count(chunk.text)
+        if tokens > self.config.max_chunk_tokens:
+            raise InputError(
+                f"{where} has {tokens} tokens ({chunk.text[:40]!r}...)",
+                expected=f"at most max_chunk_tokens = {self.config.max_chunk_tokens}",
+                fix="prepare the data with shorter chunks or raise max_chunk_tokens",
+            )
+        return tokens
+
+    def view(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> str:
+        """Render what the policy sees of its memory: blocks, then the entries that fit the budget, by section, oldest first."""
+        shown = {entry.id for entry in self._select(memory, retriever, chunk)}
+        lines = []
+        for section in self.schema.sections:
+            body = []
+            if section in self.schema.blocks:
+                body = [quote(memory.block(section.name))] if memory.block(section.name) else []
+            elif memory.section_size(section.name):
+                body = [self._line(entry) for entry in memory.entries(section.name) if entry.id in shown]
+            if body and len(self.schema.sections) > 1:
+                lines.append(f"{section.name}:")
+            lines += body
+        return "\n".join(lines) or "empty"
+
+    def _line(self, entry: Entry) -> str:
+        content = render_entry(entry) if self.config.show_times else entry.content
+        return f"{entry.id} {quote(content)}".replace("\n", "\\n")
+
+    def _select(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> list[Entry]:
+        newest = sorted(memory.entries(), key=lambda entry: entry.updated, reverse=True)
+        if self._cost(newest) <= self.config.view_tokens:
+            return newest
+        related = [hit.entry for hit in retriever.search(chunk.text, len(newest))]
+        recent = newest[: self.config.view_recent]
+        wanted = {entry.id: entry for pair in _interleave(related, recent) for entry in pair}
+        wanted.update({entry.id: entry for entry in newest if entry.id not in wanted})
+        chosen: list[Entry] = []
+        left = self.config.view_tokens
+        for entry in wanted.values():
+            cost = self._cost([entry])
+            if cost <= left:
+                chosen.append(entry)
+                left -= cost
+        return chosen
+
+    def _cost(self, entries: Sequence[Entry]) -> int:
+        return sum(self.encoder.count(self._line(entry)) + 1 for entry in entries)
+
+    # -------------------------------------------------------------------------------------------- completion
+    def apply(self, memory: Memory, index: int, chunk: Chunk, completion: str) -> StepOutcome:
+        """Apply a completion's calls to the memory, in order. Whatever the text holds, this does not raise.
+
+        Args:
+            memory: Changed in place.
+            index: The chunk's index in its instance.
+            chunk: The chunk that was read.
+            completion: The completion's text.
+        """
+        parsed = self.codec.parse(completion)
+        start = len(memory.changes)
+        results = [self._apply_one(item, memory, index, chunk) for item in _in_order(parsed)]
+        return StepOutcome(parsed, tuple(results), tuple(memory.changes[start:]))
+
+    def _apply_one(self, item: ToolCall | CallError, memory: Memory, index: int, chunk: Chunk) -> OperationResult:
+        if isinstance(item, CallError):
+            return OperationResult(False, ResultCode.UNPARSED, item.message)
+        operation = to_operation(item, memory)
+        return memory.apply(operation, chunk=index, time=chunk.time) if isinstance(operation, Operation) else operation
+
+
+def _in_order(parsed: ParsedCompletion) -> list[ToolCall | CallError]:
+    return sorted([*parsed.calls, *parsed.errors], key=lambda item: item.start)
+
+
+def _interleave(first: Sequence[Entry], second: Sequence[Entry]) -> list[tuple[Entry, ...]]:
+    width = max(len(first), len(second))
+    return [(*first[i : i + 1], *second[i : i + 1]) for i in range(width)]
+
+
+def quote(text: str) -> str:
+    """Keep a text from closing (or opening) the fences it stands between; ``<`` before a fence's name becomes ``&lt;``."""
+    return _FENCE.sub("&lt;", text)
+
+
+def system_text(codec: Codec, schema: MemorySchema, described: bool) -> str:
+    """Return the instructions for a codec and schema; ``described`` spells out the tools for templates that take none."""
+    folder = resources.files("memalpha.agent") / "prompts"
+    text = (folder / f"{codec.name}.txt").read_text(encoding="utf-8")
+    if codec.name == "compact":
+        return text.format(operations=_compact_operations(schema)).strip()
+    sections = "\n".join(f"- {section.name} ({section.kind}): {section.description}" for section in schema.sections)
+    text = text.format(sections=sections)
+    if described:
+        tools = "\n".join(_described_tool(tool["function"]) for tool in tool_schemas(schema))
+        text += (folder / "hermes_described.txt").read_text(encoding="utf-8").format(tools=tools)
+    return text.strip()
+
+
+def _described_tool(function: dict[str, object]) -> str:
+    parameters = function["parameters"]
+    assert isinstance(parameters, dict)
+    arguments = ", ".join(name if name in parameters["required"] else f"{name}?" for name in parameters["properties"])
+    return f"- {function['name']}({arguments}): {function['description']}"
+
+
+def _compact_operations(schema: MemorySchema) -> str:
+    allowed = {kind for section in schema.sections for kind in section.operations}
+    lines = []
+    if OperationKind.INSERT in allowed:
+        lines.append("+ text")
+        lines += [f"+{section.name} text" for section in schema.lists[1:]]
+    lines += ["= id text"] if OperationKind.UPDATE in allowed else []
+    lines += ["- id"] if OperationKind.DELETE in allowed else []
+    lines += [f"*{section.name} text" for section in schema.blocks]
+    return "\n".join(lines)

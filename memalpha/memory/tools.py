@@ -1,0 +1,128 @@
+"""Tools made from a memory schema, and the way from a tool call to an operation.
+
+Four tools, each present only where some section allows it: ``memory_insert``, ``memory_update``, ``memory_delete`` on list sections and
+``memory_replace`` on blocks. Entry ids are unique in a memory, so an update or delete need not name the section; where it does, the
+entry must lie there. What a model gets wrong becomes a failed result, never an exception.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from memalpha.memory.schema import MemorySchema
+from memalpha.memory.store import Memory
+from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
+
+TOOL_PREFIX = "memory_"
+_CONTENT = {"type": "string", "description": "the text to keep, short and complete by itself"}
+_ENTRY_ID = {"type": "string", "description": "the id of the entry, as shown in the memory"}
+_TIMESTAMP = {"type": "string", "description": "when it was true, ISO 8601; left out, it is the time of the text"}
+_IMPORTANCE = {"type": "number", "description": "weight of the entry, 1 unless it matters more or less"}
+_DESCRIPTIONS = {
+    OperationKind.INSERT: "Add a new entry to the memory.",
+    OperationKind.UPDATE: "Replace the text of an entry that is no longer right.",
+    OperationKind.DELETE: "Remove an entry that no longer holds.",
+    OperationKind.REPLACE: "Replace the whole text of a section.",
+}
+_REQUIRED = {
+    OperationKind.INSERT: ("section", "content"),
+    OperationKind.UPDATE: ("entry_id", "content"),
+    OperationKind.DELETE: ("entry_id",),
+    OperationKind.REPLACE: ("section", "content"),
+}
+_OPTIONAL = {
+    OperationKind.INSERT: ("timestamp", "importance"),
+    OperationKind.UPDATE: ("section", "timestamp", "importance"),
+    OperationKind.DELETE: ("section",),
+    OperationKind.REPLACE: (),
+}
+
+
+def tool_name(kind: OperationKind) -> str:
+    """Name of the tool that does an operation of that kind."""
+    return TOOL_PREFIX + kind.value
+
+
+def tool_schemas(schema: MemorySchema) -> list[dict[str, Any]]:
+    """Return the tools of a schema as JSON function schemas, the form chat templates and OpenAI-compatible servers take."""
+    return [_tool_schema(kind, schema) for kind in OperationKind if _sections_for(kind, schema)]
+
+
+def _sections_for(kind: OperationKind, schema: MemorySchema) -> list[str]:
+    return [section.name for section in schema.sections if kind in section.operations]
+
+
+def _tool_schema(kind: OperationKind, schema: MemorySchema) -> dict[str, Any]:
+    names = _sections_for(kind, schema)
+    described = "; ".join(f"{name}: {schema[name].description}" for name in names)
+    properties: dict[str, Any] = {
+        "section": {"type": "string", "enum": names, "description": described},
+        "entry_id": _ENTRY_ID,
+        "content": _CONTENT,
+        "timestamp": _TIMESTAMP,
+        "importance": _IMPORTANCE,
+    }
+    if not any(schema[name].timestamps for name in names):
+        del properties["timestamp"]
+    wanted = _REQUIRED[kind] + _OPTIONAL[kind]
+    parameters = {
+        "type": "object",
+        "properties": {name: value for name, value in properties.items() if name in wanted},
+        "required": list(_REQUIRED[kind]),
+    }
+    return {"type": "function", "function": {"name": tool_name(kind), "description": _DESCRIPTIONS[kind], "parameters": parameters}}
+
+
+def to_call(operation: Operation) -> ToolCall:
+    """Return the tool call that asks for an operation; the inverse of ``to_operation`` for well-formed operations."""
+    wanted = _REQUIRED[operation.kind] + _OPTIONAL[operation.kind]
+    values = {
+        "section": operation.section,
+        "entry_id": operation.entry_id,
+        "content": operation.content,
+        "timestamp": operation.timestamp,
+        "importance": operation.importance,
+    }
+    return ToolCall(tool_name(operation.kind), {name: values[name] for name in wanted if values[name] is not None})
+
+
+def to_operation(call: ToolCall, memory: Memory) -> Operation | OperationResult:
+    """Return the operation a call asks for, or the failed result that says what is wrong with the call."""
+    try:
+        kind = OperationKind(call.name.removeprefix(TOOL_PREFIX)) if call.name.startswith(TOOL_PREFIX) else None
+    except ValueError:
+        kind = None
+    if kind is None:
+        known = ", ".join(tool_name(kind) for kind in OperationKind)
+        return OperationResult(False, ResultCode.UNKNOWN_TOOL, f"no tool {call.name!r}; there are: {known}")
+    if problem := _argument_problem(kind, call):
+        return OperationResult(False, ResultCode.BAD_ARGUMENTS, f"{call.name}: {problem}")
+    arguments = call.arguments
+    entry_id = str(arguments["entry_id"]) if "entry_id" in arguments else None
+    section = arguments.get("section")
+    if section is None:
+        entry = memory.get(entry_id or "")
+        section = entry.section if entry else memory.schema.lists[0].name
+    importance = arguments.get("importance")
+    return Operation(
+        kind, section, arguments.get("content"), entry_id, arguments.get("timestamp"), None if importance is None else float(importance)
+    )
+
+
+def _argument_problem(kind: OperationKind, call: ToolCall) -> str | None:
+    arguments = call.arguments
+    if missing := [name for name in _REQUIRED[kind] if name not in arguments]:
+        return f"missing {', '.join(missing)}"
+    if unknown := [name for name in arguments if name not in _REQUIRED[kind] + _OPTIONAL[kind]]:
+        return f"unknown {', '.join(sorted(unknown))}"
+    for name in ("section", "content", "timestamp"):
+        if name in arguments and not isinstance(arguments[name], str):
+            return f"{name} must be a string"
+    identifier = arguments.get("entry_id", "")
+    if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+        return "entry_id must be a string"
+    weight = arguments.get("importance", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
+        return "importance must be a number of at least 0"
+    return None

@@ -1,0 +1,93 @@
+"""The weighted reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (Mem-alpha, arXiv 2509.25911, equation of section 3.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memalpha.errors import InputError
+from memalpha.rewards import components
+from memalpha.types import OperationResult, QuestionRecord
+
+PARTS = ("accuracy", "tool", "compression", "content")
+"""Names of the reward's parts, in the order of ``StepReward.parts`` and ``RewardConfig.weights``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardConfig:
+    """Weights and switches of the reward.
+
+    Attributes:
+        accuracy_weight: w1 (published 1).
+        tool_weight: w2 (published 1; a small policy whose calls still fail learns to say less from it, so train one with 0.1 to 0.5).
+        compression_weight: beta (published 0.05).
+        content_weight: gamma (published 0.1).
+        silence: r2 and r4 of a chunk without calls (published 0).
+        duplicates_succeed: Whether repeating an entry is a success (published: no).
+        judge_deletes: Whether deletes are judged like other writes (published: no, they score 0).
+        clip_compression: Whether r3 is at least 0 (published: no).
+    """
+
+    accuracy_weight: float = 1.0
+    tool_weight: float = 1.0
+    compression_weight: float = 0.05
+    content_weight: float = 0.1
+    silence: float = 0.0
+    duplicates_succeed: bool = True
+    judge_deletes: bool = True
+    clip_compression: bool = True
+
+    def __post_init__(self) -> None:
+        """Check that every weight is a finite number."""
+        for name, weight in zip(PARTS, self.weights, strict=True):
+            if not math.isfinite(weight):
+                raise InputError(f"{name}_weight is {weight}", expected="a finite number, 0 to switch the part off")
+
+    @property
+    def weights(self) -> tuple[float, float, float, float]:
+        """The weights in the order of ``PARTS``."""
+        return (self.accuracy_weight, self.tool_weight, self.compression_weight, self.content_weight)
+
+
+class StepReward(NamedTuple):
+    """The four parts of one chunk step; NaN where a part could not be scored."""
+
+    accuracy: float
+    tool: float
+    compression: float
+    content: float
+
+    def total(self, config: RewardConfig) -> float:
+        """The weighted sum. A part of weight 0 is not looked at; NaN if any other part is NaN."""
+        return sum(weight * part for weight, part in zip(config.weights, self, strict=True) if weight)
+
+
+def rollout_rewards(
+    config: RewardConfig,
+    *,
+    questions: Sequence[QuestionRecord],
+    memory_tokens: int,
+    input_tokens: int,
+    results: Sequence[Sequence[OperationResult]],
+    verdicts: Sequence[Sequence[bool] | None],
+) -> list[StepReward]:
+    """Return the reward parts of each chunk step of one rollout.
+
+    Args:
+        config: Switches.
+        questions: Scored questions on the final memory.
+        memory_tokens: Tokens of the final memory.
+        input_tokens: Tokens of all chunks.
+        results: For each chunk, the results of its calls.
+        verdicts: For each chunk, the judge's verdicts on its applied writes, or None if the judge failed.
+    """
+    r1 = components.accuracy(questions)
+    r3 = components.compression(memory_tokens, input_tokens, clip=config.clip_compression)
+    rewards = []
+    for calls, judged in zip(results, verdicts, strict=True):
+        r2 = components.tool_success(calls, silence=config.silence, duplicates_succeed=config.duplicates_succeed)
+        r4 = components.content_quality(calls, judged, silence=config.silence, judge_deletes=config.judge_deletes)
+        rewards.append(StepReward(r1, r2, r3, r4))
+    return rewards
