@@ -1,1 +1,1 @@
-"""TODO."""
+"""What the agent learns and is measured on: instances and their file format, the generators, and one module a source."""

@@ -1,0 +1,121 @@
+"""The words and sentences of the synthetic dialogues, read from ``pools.yaml``.
+
+What always holds (a test says so): train and test names and values are disjoint; no word is in two pools, inside another word, or in
+a sentence. The last third (rounded up) of each list of sentences is held out, so that unseen wording can be told from unseen words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+import yaml
+
+from memalpha.errors import InputError
+
+Split = Literal["train", "test"]
+Templates = Literal["train", "held_out", "all"]
+
+SPLITS: tuple[Split, ...] = ("train", "test")
+TEMPLATES: tuple[Templates, ...] = ("train", "held_out", "all")
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of a person.
+
+    Attributes:
+        word: Its word, in questions and in a keeper's entries.
+        multiple: Whether a person has several values at once (pets) rather than one that changes (a city).
+        values: Values of one split.
+        sections: Names of sections that suit it, best first; the first that a memory schema has is taken.
+        state: Sentences that state a value.
+        change: Sentences that replace the value; empty where ``multiple``.
+        retract: Sentences that take a value back.
+        mention: Sentences with a value that say nothing lasting about the speaker.
+    """
+
+    word: str
+    multiple: bool
+    values: tuple[str, ...]
+    sections: tuple[str, ...]
+    state: tuple[str, ...]
+    change: tuple[str, ...]
+    retract: tuple[str, ...]
+    mention: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Everything one split may say.
+
+    Attributes:
+        names: Names of persons.
+        attributes: All attributes, with the values of this split.
+        chat: Sentences without facts or values.
+        questions: Wordings by what is asked: ``value``, ``every`` and ``time``; the same for every split.
+    """
+
+    names: tuple[str, ...]
+    attributes: tuple[Attribute, ...]
+    chat: tuple[str, ...]
+    questions: Mapping[str, tuple[str, ...]]
+
+
+@cache
+def pools(split: Split, templates: Templates = "train") -> Pools:
+    """Return the pools of one split.
+
+    Args:
+        split: Whose names and values.
+        templates: ``train`` for the first two thirds of each list of sentences, ``held_out`` for the rest, or ``all``.
+
+    Raises:
+        InputError: If either is none of the above.
+    """
+    if split not in SPLITS or templates not in TEMPLATES:
+        raise InputError(f"split {split!r} with templates {templates!r}", expected=f"one of {SPLITS} with one of {TEMPLATES}")
+    data = _raw()
+    general = _pick(data["retract_any"], templates)
+    attributes = (_attribute(word, row, split, templates, general) for word, row in data["attributes"].items())
+    return Pools(
+        names=tuple(data["names"][split].split()),
+        attributes=tuple(attributes),
+        chat=_pick(data["chat"], templates),
+        questions={kind: tuple(wordings) for kind, wordings in data["questions"].items()},
+    )
+
+
+@cache
+def preferred_sections() -> Mapping[str, tuple[str, ...]]:
+    """Return, for each attribute's word, the names of the sections that suit it, best first."""
+    return {attribute.word: attribute.sections for attribute in pools("train").attributes}
+
+
+def _attribute(word: str, row: Mapping[str, Any], split: Split, templates: Templates, general: Sequence[str]) -> Attribute:
+    multiple = bool(row.get("multiple", False))
+    return Attribute(
+        word=word,
+        multiple=multiple,
+        values=tuple(row[split].split()),
+        sections=tuple(row["sections"]),
+        state=_pick(row["state"], templates),
+        change=_pick(row.get("change", ()), templates),
+        retract=_pick(row["retract"], templates) + (() if multiple else tuple(general)),
+        mention=_pick(row["mention"], templates),
+    )
+
+
+def _pick(sentences: Sequence[str], templates: Templates) -> tuple[str, ...]:
+    kept = len(sentences) - (len(sentences) + 2) // 3
+    return tuple({"train": sentences[:kept], "held_out": sentences[kept:], "all": sentences}[templates])
+
+
+@cache
+def _raw() -> dict[str, Any]:
+    text = (resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8")
+    data: dict[str, Any] = yaml.safe_load(text)
+    return data
