@@ -1,7 +1,8 @@
 """The words and sentences of the synthetic dialogues, read from ``pools.yaml``.
 
-What always holds (a test says so): train and test names and values are disjoint; no word is in two pools, inside another word, or in
-a sentence. The last third (rounded up) of each list of sentences is held out, so that unseen wording can be told from unseen words.
+What always holds (a test says so): train and test names and values are disjoint; no word is in two pools, inside another word, or
+in a sentence. The last third (rounded up) of each list of sentences is held out, so that unseen wording can be told from unseen
+words.
 """
 
 from __future__ import annotations

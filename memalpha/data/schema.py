@@ -3,8 +3,8 @@
 One line is ``{"id", "source", "chunks": [{"text", "time"?}], "questions": [{"text", "answers", "metric"?, "kind"?, "subject"?,
 "stale"?, "evidence"?, "id"?}], "facts"?: [{"chunk", "action", "subject", "attribute", "value", "previous"?}]}``.
 
-What always holds: reading what was written gives equal instances; an optional field at its default is left out; whatever does not fit
-raises SchemaError that names the file, the line and the field; nothing is skipped but blank lines. A folder stands for the
+What always holds: reading what was written gives equal instances; an optional field at its default is left out; whatever does not
+fit raises SchemaError that names the file, the line and the field; nothing is skipped but blank lines. A folder stands for the
 ``instances.jsonl`` inside it.
 
 It does not cover whether a metric's name exists: that is the metrics' table to say when it is used.
@@ -60,7 +60,7 @@ def write_instances(path: str | Path, instances: Iterable[Instance]) -> Path:
         The path of the file.
 
     Raises:
-        InputError: If there is no instance.
+        InputError: If there is no instance, or the path cannot be written.
         SchemaError: If an instance would not be read back (an empty chunk, a question without answers, an id used twice).
     """
     target = Path(path)
@@ -72,10 +72,13 @@ def write_instances(path: str | Path, instances: Iterable[Instance]) -> Path:
         lines.append(json.dumps(row, ensure_ascii=False) + "\n")
     if not lines:
         raise InputError(f"no instances to write to {target}", expected="at least one instance")
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".part")
-    partial.write_text("".join(lines), encoding="utf-8")
-    partial.replace(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text("".join(lines), encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error}", expected="a path that can be written") from error
     return target
 
 

@@ -1,0 +1,233 @@
+"""Synthetic multi-session dialogues: people state facts about themselves, change them, take them back, and chat in between.
+
+A chunk is one dated session; each of its lines is ``Name: sentence.`` Chit-chat mentions values too, but says nothing lasting about
+the speaker (``My cousin is a nurse.``, ``I would never live in Rome.``). ``Instance.facts`` says what every session does to what is
+true, in the order of its lines; ``memalpha.data.questions`` asks about the end of it.
+
+What always holds: instance ``i`` depends on (seed, split, i, config) alone, so any number can be made in any order; train and test
+share no name and no value; dates of sessions strictly rise; a session touches an attribute of a person at most once; a
+single-valued attribute that was taken back stays so; of several values the last is never taken back; no chit-chat of a speaker
+mentions a value the speaker ever had for that attribute; a person with something taken back has something else that still holds.
+
+It does not cover facts said by one person about another, nor times inside the text: a session's date is its chunk's ``time``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from types import MappingProxyType
+
+from memalpha.data.pools import SPLITS, TEMPLATES, Attribute, Pools, Split, Templates, pools
+from memalpha.data.questions import QuestionRates, Slot, make_questions
+from memalpha.errors import InputError
+from memalpha.types import Chunk, Fact, FactAction, Instance
+
+SOURCE = "synthetic"
+"""``Instance.source`` of everything made here."""
+
+_FIRST_DAY = date(2023, 1, 1)
+
+
+def _check(name: str, value: object, ok: bool, expected: str) -> None:
+    if not ok:
+        raise InputError(f"synthetic data: {name} is {value!r}", expected=expected)
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticConfig:
+    """What the dialogues are like.
+
+    Attributes:
+        split: Whose names and values, ``train`` or ``test``.
+        n_chunks: Sessions in an instance.
+        people: Persons who speak.
+        facts_per_chunk: Fewest and most facts a session states, changes or takes back; at least one. Fewer only where nothing more
+            can be said.
+        chitchat_per_chunk: Fewest and most lines of a session that hold no fact.
+        p_change: Probability that a fact changes an earlier one, where there is one.
+        p_retract: Probability that a fact takes an earlier one back, where there is one.
+        p_multi: Probability that a new fact is of an attribute with several values (pets, hobbies).
+        max_values: Most values of such an attribute that hold at once.
+        p_distractor: Probability that a line of chit-chat mentions a value.
+        templates: Sentences used: ``train``, ``held_out`` (unseen wording) or ``all``.
+        rates: Share of the possible questions that is asked, by kind.
+        max_questions: Most questions of an instance, drawn evenly from those ``rates`` left (0 = all of them).
+    """
+
+    split: Split = "train"
+    n_chunks: int = 3
+    people: int = 3
+    facts_per_chunk: tuple[int, int] = (3, 4)
+    chitchat_per_chunk: tuple[int, int] = (2, 3)
+    p_change: float = 0.35
+    p_retract: float = 0.1
+    p_multi: float = 0.2
+    max_values: int = 3
+    p_distractor: float = 0.5
+    templates: Templates = "train"
+    rates: QuestionRates = field(default_factory=QuestionRates)
+    max_questions: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every field; InputError names the first that cannot be."""
+        _check("split", self.split, self.split in SPLITS, f"one of {SPLITS}")
+        _check("templates", self.templates, self.templates in TEMPLATES, f"one of {TEMPLATES}")
+        names = len(pools(self.split, self.templates).names)
+        _check("people", self.people, 1 <= self.people <= names, f"from 1 to {names}, the names of split {self.split!r}")
+        _check("n_chunks", self.n_chunks, self.n_chunks >= 1, "at least 1")
+        _check("max_values", self.max_values, self.max_values >= 1, "at least 1")
+        _check("max_questions", self.max_questions, self.max_questions >= 0, "at least 0 (0 = all)")
+        for name, least in (("facts_per_chunk", 1), ("chitchat_per_chunk", 0)):
+            low, high = getattr(self, name)
+            _check(name, (low, high), least <= low <= high, f"a pair (fewest, most) with {least} <= fewest <= most")
+        for name in ("p_change", "p_retract", "p_multi", "p_distractor"):
+            _check(name, getattr(self, name), 0 <= getattr(self, name) <= 1, "a probability, from 0 to 1")
+        _check("p_change + p_retract", self.p_change + self.p_retract, self.p_change + self.p_retract <= 1, "at most 1")
+
+
+PRESETS: Mapping[str, SyntheticConfig] = MappingProxyType(
+    {
+        "small": SyntheticConfig(),
+        "medium": SyntheticConfig(n_chunks=6, people=4),
+        "long": SyntheticConfig(n_chunks=30, people=6, max_questions=40),
+    }
+)
+"""Sizes to start from: 3, 6 and 30 sessions. ``dataclasses.replace(PRESETS["small"], split="test")`` is the held-out half."""
+
+
+def generate(n: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> list[Instance]:
+    """Return instances 0 to n - 1.
+
+    Raises:
+        InputError: If ``n`` is below 1.
+    """
+    _check("number of instances", n, n >= 1, "at least 1")
+    return [make_instance(index, seed, config) for index in range(n)]
+
+
+def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> Instance:
+    """Return instance ``index`` of the endless sequence that (seed, split, config) stand for."""
+    rng = random.Random(f"{SOURCE}:{config.split}:{seed}:{index}")
+    pool = pools(config.split, config.templates)
+    world = _World(rng, pool, config)
+    planned = [world.session(chunk) for chunk in range(config.n_chunks)]
+    chunks: list[Chunk] = []
+    facts: list[Fact] = []
+    for day, session in zip(_dates(rng, config.n_chunks), planned, strict=True):
+        lines = [(_fact_line(rng, fact, world.attributes[fact.attribute]), [fact]) for fact in session]
+        lines += [(_chat_line(rng, world), []) for _ in range(rng.randint(*config.chitchat_per_chunk))]
+        rng.shuffle(lines)
+        chunks.append(Chunk("\n".join(line for line, _ in lines), day))
+        facts += [fact for _, said in lines for fact in said]
+    times = [chunk.time or "" for chunk in chunks]
+    questions = make_questions(rng, world.slots, times, pool.questions, config.rates, config.max_questions)
+    return Instance(f"{config.split}-{seed}-{index}", SOURCE, tuple(chunks), questions, tuple(facts))
+
+
+# ------------------------------------------------------------------------------------------------ what happens
+class _World:
+    """What is true of whom, session by session."""
+
+    def __init__(self, rng: random.Random, pool: Pools, config: SyntheticConfig) -> None:
+        self.rng, self.pool, self.config = rng, pool, config
+        self.attributes = {attribute.word: attribute for attribute in pool.attributes}
+        self.people = rng.sample(pool.names, config.people)
+        self.all_slots = [Slot(name, attribute.word, attribute.multiple) for name in self.people for attribute in pool.attributes]
+
+    @property
+    def slots(self) -> list[Slot]:
+        """The slots anything was ever said about."""
+        return [slot for slot in self.all_slots if slot.stated]
+
+    def session(self, chunk: int) -> list[Fact]:
+        """Let one session happen and return its facts."""
+        facts: list[Fact] = []
+        touched: list[Slot] = []
+        for _ in range(self.rng.randint(*self.config.facts_per_chunk)):
+            slot, action = self._move(touched)
+            if slot is not None:
+                touched.append(slot)
+                facts.append(self._act(slot, action, chunk))
+        return facts
+
+    def _move(self, touched: list[Slot]) -> tuple[Slot | None, FactAction]:
+        """Draw what happens next and to which slot; None if nothing can."""
+        free = [slot for slot in self.all_slots if slot not in touched]
+        draw = self.rng.random()
+        options = {
+            FactAction.RETRACT: [slot for slot in free if self._may_retract(slot)],
+            FactAction.CHANGE: [slot for slot in free if slot.live and not slot.multiple],
+            FactAction.STATE: self._open(free),
+        }
+        order = [FactAction.STATE, FactAction.CHANGE]
+        if draw < self.config.p_retract:
+            order.insert(0, FactAction.RETRACT)
+        elif draw < self.config.p_retract + self.config.p_change:
+            order.reverse()
+        for action in order:
+            if options[action]:
+                return self.rng.choice(options[action]), action
+        return None, FactAction.STATE
+
+    def _open(self, free: list[Slot]) -> list[Slot]:
+        """Slots that can take a new value, of the sort of attribute that ``p_multi`` draws where there are some."""
+        several = [slot for slot in free if slot.multiple and len(slot.live) < self.config.max_values]
+        single = [slot for slot in free if not slot.multiple and not slot.stated]
+        first, second = (several, single) if self.rng.random() < self.config.p_multi else (single, several)
+        return first or second
+
+    def _may_retract(self, slot: Slot) -> bool:
+        if slot.multiple:
+            return len(slot.live) >= 2
+        return bool(slot.live) and any(o.live for o in self.all_slots if o is not slot and o.subject == slot.subject)
+
+    def _act(self, slot: Slot, action: FactAction, chunk: int) -> Fact:
+        if action is FactAction.RETRACT:
+            value, previous = self.rng.choice(list(slot.live)), None
+            slot.retract(value, chunk)
+        else:
+            previous = next(iter(slot.live)) if action is FactAction.CHANGE else None
+            value = self._fresh_value(slot)
+            slot.state(value, chunk)
+        return Fact(chunk, action, slot.subject, slot.attribute, value, previous)
+
+    def _fresh_value(self, slot: Slot) -> str:
+        """A value the slot never had, or at least has not now once all were used."""
+        values = [value for value in self.attributes[slot.attribute].values if value not in slot.live]
+        return self.rng.choice([value for value in values if value not in slot.past] or values)
+
+
+# ------------------------------------------------------------------------------------------------ how it is said
+def _fact_line(rng: random.Random, fact: Fact, attribute: Attribute) -> str:
+    sentences = {FactAction.STATE: attribute.state, FactAction.CHANGE: attribute.change, FactAction.RETRACT: attribute.retract}
+    return f"{fact.subject}: {_fill(rng.choice(sentences[fact.action]), fact.attribute, fact.value)}"
+
+
+def _chat_line(rng: random.Random, world: _World) -> str:
+    speaker = rng.choice(world.people)
+    if rng.random() >= world.config.p_distractor:
+        return f"{speaker}: {rng.choice(world.pool.chat)}"
+    attribute = rng.choice(world.pool.attributes)
+    own = next(slot for slot in world.all_slots if (slot.subject, slot.attribute) == (speaker, attribute.word))
+    values = [value for value in attribute.values if value not in own.live and value not in own.past]
+    if not values:
+        return f"{speaker}: {rng.choice(world.pool.chat)}"
+    return f"{speaker}: {_fill(rng.choice(attribute.mention), attribute.word, rng.choice(values))}"
+
+
+def _fill(sentence: str, attribute: str, value: str) -> str:
+    article = "an" if value[0].lower() in "aeiou" and value.lower() not in ("ukulele", "euphonium") else "a"
+    text = sentence.format(v=value, a=article, attribute=attribute)
+    return text[0].upper() + text[1:]
+
+
+def _dates(rng: random.Random, n: int) -> list[str]:
+    day = _FIRST_DAY + timedelta(days=rng.randrange(365))
+    days = []
+    for _ in range(n):
+        days.append(day.isoformat())
+        day += timedelta(days=rng.randint(1, 30))
+    return days
