@@ -1,0 +1,180 @@
+"""Demonstrations: what a good keeper does with a session of a synthetic dialogue, given the memory as it stands.
+
+A statement is inserted, a changed fact is updated (or deleted and inserted anew), a fact that was taken back is deleted; entries
+read ``Marta city Oslo``. Operations name ids of the memory that is passed in and are meant to be applied in order.
+
+What always holds: every operation succeeds and changes that memory, whatever its schema allows and limits; the memory itself is
+left alone. With the default config and room for every fact, the memory then answers every question the generator asks.
+
+It does not cover demonstrations of prose, of block sections, or of mistakes: an imperfect keeper is one that leaves facts out.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from memalpha.data.pools import preferred_sections
+from memalpha.errors import InputError
+from memalpha.memory.schema import MemorySchema
+from memalpha.memory.store import Memory
+from memalpha.protocols import TokenCounter
+from memalpha.types import Entry, Fact, FactAction, Instance, Operation, OperationKind
+
+Style = Literal["words", "sentence"]
+
+_STYLES: dict[Style, str] = {
+    "words": "{0.subject} {0.attribute} {0.value}",
+    "sentence": "The {0.attribute} of {0.subject} is {0.value}.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherConfig:
+    """How good a keeper demonstrates.
+
+    Attributes:
+        coverage: Probability that a fact is acted on; a pair (low, high) draws one probability an instance, so that demonstrations
+            differ in how much they keep.
+        p_correct: Probability that a changed or retracted fact is corrected where it stands; else a change is inserted beside the
+            stale entry and a retraction is let pass. 0 = only ever insert.
+        p_update: Of the corrected changes, the probability of an update instead of a deletion and an insertion.
+        style: Wording of an entry: ``words`` (``Marta city Oslo``) or ``sentence``.
+        dates: Write the session's date into the entry where its section keeps no times.
+    """
+
+    coverage: float | tuple[float, float] = 1.0
+    p_correct: float = 1.0
+    p_update: float = 0.5
+    style: Style = "words"
+    dates: bool = True
+
+    def __post_init__(self) -> None:
+        """Check that probabilities are probabilities and the style is known; InputError names the one that is not."""
+        low, high = self._coverages()
+        for name, value in (("coverage", low), ("coverage", high), ("p_correct", self.p_correct), ("p_update", self.p_update)):
+            if not 0 <= value <= 1:
+                raise InputError(f"teacher: {name} is {value!r}", expected="a probability, from 0 to 1")
+        if low > high:
+            raise InputError(f"teacher: coverage is {self.coverage!r}", expected="a pair (low, high) with low <= high")
+        if self.style not in _STYLES:
+            raise InputError(f"teacher: style is {self.style!r}", expected=f"one of {list(_STYLES)}")
+
+    def coverage_of(self, instance: Instance) -> float:
+        """Return the probability that a fact of this instance is acted on; the same whenever it is asked."""
+        low, high = self._coverages()
+        return random.Random(f"coverage:{instance.id}").uniform(low, high) if low < high else low
+
+    def _coverages(self) -> tuple[float, float]:
+        return self.coverage if isinstance(self.coverage, tuple) else (self.coverage, self.coverage)
+
+
+class Demonstration(NamedTuple):
+    """One session's demonstration: the memory before it and what the keeper does."""
+
+    chunk_index: int
+    memory: Memory
+    operations: tuple[Operation, ...]
+
+
+def teacher_operations(
+    instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: TeacherConfig = TeacherConfig()
+) -> list[Operation]:
+    """Return what a good keeper does with one chunk.
+
+    Args:
+        instance: A generated instance; its ``facts`` say what the chunk means.
+        chunk_index: Which chunk.
+        memory: The memory as it stands before the chunk, filled by this teacher or by anybody else. Not changed.
+        rng: Draws what is kept and how it is corrected.
+        config: How good the keeper is.
+
+    Returns:
+        Operations to apply in order; empty where nothing is to be kept.
+    """
+    trial, time = memory.copy(), instance.chunks[chunk_index].time
+    coverage = config.coverage_of(instance)
+    operations: list[Operation] = []
+    for fact in instance.facts:
+        if fact.chunk == chunk_index and rng.random() < coverage:
+            for operation in _for_fact(fact, trial, time, rng, config):
+                if trial.apply(operation, chunk=chunk_index, time=time).changed:
+                    operations.append(operation)
+    return operations
+
+
+def demonstrate(
+    instance: Instance,
+    schema: MemorySchema,
+    rng: random.Random,
+    config: TeacherConfig = TeacherConfig(),
+    count_tokens: TokenCounter | None = None,
+) -> Iterator[Demonstration]:
+    """Yield the demonstration of each chunk in turn, the memory rolled forward from empty.
+
+    Args:
+        instance: A generated instance.
+        schema: Schema of the memory.
+        rng: See ``teacher_operations``.
+        config: How good the keeper is.
+        count_tokens: Token counter of the memory's limits; None counts words.
+    """
+    memory = Memory(schema, count_tokens) if count_tokens else Memory(schema)
+    for index, chunk in enumerate(instance.chunks):
+        operations = teacher_operations(instance, index, memory, rng, config)
+        yield Demonstration(index, memory.copy(), tuple(operations))
+        for operation in operations:
+            memory.apply(operation, chunk=index, time=chunk.time)
+
+
+def section_for(attribute: str, schema: MemorySchema) -> str:
+    """Return the section an attribute belongs in: the first of those that suit it, else the schema's first list."""
+    suited = (name for name in preferred_sections().get(attribute, ()) if name in schema)
+    return next(suited, schema.lists[0].name)
+
+
+def _for_fact(fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig) -> Iterator[Operation]:
+    """What to do about one fact. An iterator: the memory is looked at before anything is yielded."""
+    section = memory.schema[section_for(fact.attribute, memory.schema)]
+    content = _STYLES[config.style].format(fact)
+    if config.dates and time and not section.timestamps:
+        content = f"{content} ({time})"
+    insert = Operation(OperationKind.INSERT, section.name, content)
+    if fact.action is FactAction.STATE:
+        yield insert
+        return
+    correct, update = rng.random() < config.p_correct, rng.random() < config.p_update
+    gone = fact.value if fact.action is FactAction.RETRACT else fact.previous or ""
+    bound = _bound(memory, fact.subject, fact.attribute, gone) if correct else []
+    if fact.action is FactAction.RETRACT:
+        yield from map(_delete, bound)
+    elif bound and update and _may_become(bound[0], content, memory):
+        yield Operation(OperationKind.UPDATE, bound[0].section, content, bound[0].id)
+        yield from map(_delete, bound[1:])
+    else:
+        yield from map(_delete, bound)
+        yield insert
+
+
+def _bound(memory: Memory, subject: str, attribute: str, value: str) -> list[Entry]:
+    """Entries that hold both the person and the value, those that name the attribute first."""
+    found = [(entry, _words(entry.content)) for entry in memory.entries()]
+    hits = [(entry, words) for entry, words in found if {subject.lower(), value.lower()} <= words]
+    return [entry for entry, words in sorted(hits, key=lambda hit: attribute not in hit[1])]
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def _delete(entry: Entry) -> Operation:
+    return Operation(OperationKind.DELETE, entry.section, entry_id=entry.id)
+
+
+def _may_become(entry: Entry, content: str, memory: Memory) -> bool:
+    """Whether an entry can be updated to a text: its section allows it and no other entry says so already."""
+    said = any(other.content == content for other in memory.entries(entry.section))
+    return OperationKind.UPDATE in memory.schema[entry.section].operations and not said

@@ -1,0 +1,100 @@
+"""The smallest task of memory construction, for a policy of under a million parameters and a closed vocabulary.
+
+A chunk is a handful of words: some name things, the rest is noise. Every thing mentioned is asked for (``was apple seen?``); noise
+never is. A memory with room for the things alone makes noise costly.
+
+What always holds: instance ``i`` depends on (seed, split, i) alone; no word comes twice in an instance; every word is in
+``toy_vocabulary``. The splits share the vocabulary and differ in their instances alone: what is learned is which words are worth
+keeping, not words that were never seen.
+
+The teacher shows the format and nothing else: it stores words of the chunk at random, things and noise alike, so what is worth
+keeping can be learned from the reward only.
+"""
+
+from __future__ import annotations
+
+import random
+
+from memalpha.data.pools import SPLITS, Split
+from memalpha.errors import InputError
+from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.memory.store import Memory
+from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
+
+SOURCE = "toy"
+"""``Instance.source`` of everything made here."""
+
+THINGS: tuple[str, ...] = (
+    "apple", "boat", "candle", "door", "engine", "feather", "guitar", "hammer", "island", "jacket", "kettle", "ladder",
+    "mirror", "needle", "orange", "pencil", "quilt", "ribbon", "saddle", "table", "umbrella", "violin", "window",
+    "yacht",
+)  # fmt: skip
+"""Words that are asked for."""
+
+NOISE: tuple[str, ...] = (
+    "above", "badly", "close", "dimly", "early", "fairly", "gladly", "hardly", "inside", "just", "kindly", "lately",
+    "mostly", "never", "often", "partly", "quickly", "rather", "slowly", "today", "under", "vaguely", "while", "yonder",
+)  # fmt: skip
+"""Words that are never asked for."""
+
+_QUESTION = "was {word} seen?"
+_THINGS_A_CHUNK = 4
+_NOISE_A_CHUNK = 4
+_CHUNKS = 2
+
+
+def toy_generate(n: int, seed: int, split: Split = "train") -> list[Instance]:
+    """Return instances 0 to n - 1 of the endless sequence that (seed, split) stand for.
+
+    Raises:
+        InputError: If ``n`` is below 1 or there is no such split.
+    """
+    if n < 1 or split not in SPLITS:
+        raise InputError(f"{n} toy instances of split {split!r}", expected=f"at least 1 of one of {SPLITS}")
+    return [_make(index, seed, split) for index in range(n)]
+
+
+def toy_schema(max_entries: int = _CHUNKS * _THINGS_A_CHUNK) -> MemorySchema:
+    """Return a schema of one list, ``facts``.
+
+    Args:
+        max_entries: Room for that many words; by default for all things of an instance and nothing else (0 = no limit).
+    """
+    return MemorySchema("toy", (Section("facts", SectionKind.LIST, "things", max_entries=max_entries),))
+
+
+def toy_teacher_operations(instance: Instance, t: int, memory: Memory, rng: random.Random) -> list[Operation]:
+    """Return one to four insertions of words of chunk ``t``, drawn at random; fewer where the memory has no room for them.
+
+    Args:
+        instance: A toy instance.
+        t: Index of the chunk.
+        memory: The memory before the chunk; not changed.
+        rng: Draws how many and which words.
+    """
+    trial, section = memory.copy(), memory.schema.lists[0].name
+    words = instance.chunks[t].text.split()
+    drawn = [Operation(OperationKind.INSERT, section, word) for word in rng.sample(words, rng.randint(1, 4))]
+    return [operation for operation in drawn if trial.apply(operation, chunk=t).changed]
+
+
+def toy_vocabulary() -> tuple[str, ...]:
+    """Return every word and mark of chunks, entries and questions, each once; a tokenizer needs the codec's besides."""
+    return (*THINGS, *NOISE, "was", "seen", "?")
+
+
+def _make(index: int, seed: int, split: Split) -> Instance:
+    rng = random.Random(f"{SOURCE}:{split}:{seed}:{index}")
+    things = rng.sample(THINGS, _CHUNKS * _THINGS_A_CHUNK)
+    noise = rng.sample(NOISE, _CHUNKS * _NOISE_A_CHUNK)
+    chunks, questions = [], []
+    for c in range(_CHUNKS):
+        seen = things[c * _THINGS_A_CHUNK : (c + 1) * _THINGS_A_CHUNK]
+        words = seen + noise[c * _NOISE_A_CHUNK : (c + 1) * _NOISE_A_CHUNK]
+        rng.shuffle(words)
+        chunks.append(Chunk(" ".join(words)))
+        questions += [
+            Question(_QUESTION.format(word=word), (word,), evidence=(c,), id=f"q{c * _THINGS_A_CHUNK + i}")
+            for i, word in enumerate(seen)
+        ]
+    return Instance(f"{SOURCE}-{split}-{seed}-{index}", SOURCE, tuple(chunks), tuple(questions))
