@@ -1,0 +1,233 @@
+"""Log-probabilities of completions with the common prompt prefix computed once, and an exact gradient.
+
+Rows whose first ``shared`` prompt ids are equal stand behind one copy of that prefix, in one sequence of batch size 1:
+
+    [prefix A][rest of row 1][rest of row 2]...[prefix B][rest of row 3]...
+
+Each row sees its prefix and itself, causally, and no other row; positions restart after the prefix for each row. So every number
+equals that of a plain forward over the row alone, there is no padding, and the prefix costs one forward and one backward whatever
+the number of rows. Logits are computed only where they predict a completion token.
+
+What always holds: the result of a row does not depend on which rows it is packed with (up to rounding); ids are used as given and
+nothing is truncated. Values follow TRL: logits are divided by the temperature before the log-softmax, entropies are those of the
+same distribution, in nats, and carry no gradient.
+
+Not covered: models whose layers are not all full attention (sliding window, linear attention), and attention kernels that take no
+mask of four dimensions (flash attention); :func:`check_packable` refuses both with a clear error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from memalpha.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Row(NamedTuple):
+    """One prompt and its completion, as token ids.
+
+    Attributes:
+        prompt_ids: The prompt; at least one id.
+        completion_ids: What is scored; may be empty.
+        shared: How many leading prompt ids may be shared with rows whose first ``shared`` ids are equal.
+    """
+
+    prompt_ids: Sequence[int]
+    completion_ids: Sequence[int]
+    shared: int = 0
+
+
+class PackedLogps(NamedTuple):
+    """Scores of the completions, one float tensor of shape (completion length,) for each row, in order.
+
+    Attributes:
+        logps: Log-probability of each completion token, with gradient.
+        entropies: Entropy (nats) of the distribution each completion token was drawn from, without gradient; None if not asked for.
+    """
+
+    logps: list[Tensor]
+    entropies: list[Tensor] | None
+
+
+class Pack(NamedTuple):
+    """One packed sequence of L tokens that predicts N completion tokens.
+
+    Attributes:
+        input_ids: (1, L) int64.
+        position_ids: (1, L) int64; restart after the prefix for each row.
+        allowed: (L, L) bool; whether the query (first axis) sees the key (second axis).
+        predictors: (N,) int64; index into the sequence of the token that predicts each completion token.
+        targets: (N,) int64; the completion tokens, row after row.
+        lengths: Completion length of each row; sums to N.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    allowed: Tensor
+    predictors: Tensor
+    targets: Tensor
+    lengths: list[int]
+
+
+def packed_logps(
+    model: nn.Module, rows: Sequence[Row], *, temperature: float = 1.0, compute_entropy: bool = False, max_tokens: int = 0
+) -> PackedLogps:
+    """Score the completions of ``rows``; differentiable.
+
+    Args:
+        model: A transformers causal LM, plain, PEFT-wrapped or inside DDP (it is called, never taken apart).
+        rows: In any order; rows with an equal shared prefix need not be neighbours.
+        temperature: Logits are divided by it; above 0.
+        compute_entropy: Whether to return entropies.
+        max_tokens: Tokens a forward, see :func:`split_rows`; 0 = one forward for all rows.
+
+    Raises:
+        InputError: A row has an empty prompt or a bad ``shared``, the temperature is not positive, or the model cannot take
+            packed sequences.
+    """
+    if not temperature > 0:
+        raise InputError(f"temperature {temperature}", expected="a number above 0", fix="use 1.0 for greedy completions")
+    check_packable(model)
+    logps: list[Tensor] = [torch.empty(0)] * len(rows)
+    entropies = list(logps)
+    for indices in split_rows(rows, max_tokens):
+        pack = pack_rows([rows[i] for i in indices])
+        values, entropy = _score(model, pack, temperature, compute_entropy)
+        for i, value, row_entropy in zip(
+            indices, torch.split(values, pack.lengths), torch.split(entropy, pack.lengths), strict=True
+        ):
+            logps[i], entropies[i] = value, row_entropy
+    return PackedLogps(logps, entropies if compute_entropy else None)
+
+
+def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
+    """Split rows into packs of at most ``max_tokens`` tokens; returns the row indices of each pack.
+
+    Rows with an equal shared prefix stay together as far as the budget allows (a group that is split has its prefix in each part).
+    A single row above the budget makes a pack of its own. The split depends on the rows and the budget alone. 0 = one pack.
+    """
+    order: dict[tuple[int, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        order.setdefault(_prefix(row), []).append(i)
+    packs: list[list[int]] = []
+    used = 0
+    for prefix, members in order.items():
+        fresh = True
+        for i in members:
+            own = _own_length(rows[i])
+            cost = own + (len(prefix) if fresh else 0)
+            if not packs or (max_tokens and used + cost > max_tokens):
+                packs.append([])
+                used, cost = 0, own + len(prefix)
+            packs[-1].append(i)
+            used += cost
+            fresh = False
+    return packs
+
+
+def pack_rows(rows: Sequence[Row]) -> Pack:
+    """Lay rows out in one sequence; the rows keep their order in ``targets`` and ``lengths``, on the CPU."""
+    ids: list[int] = []
+    positions: list[int] = []
+    segments: list[int] = []
+    parents: list[int] = []
+    starts: dict[tuple[int, ...], tuple[int, int]] = {}
+    predictors: list[int] = []
+
+    def add(tokens: Sequence[int], position: int, segment: int, parent: int) -> None:
+        ids.extend(tokens)
+        positions.extend(range(position, position + len(tokens)))
+        segments.extend([segment] * len(tokens))
+        parents.extend([parent] * len(tokens))
+
+    for number, row in enumerate(rows):
+        prefix = _prefix(row)
+        if prefix not in starts:
+            starts[prefix] = (len(ids), len(rows) + len(starts))
+            add(prefix, 0, *[starts[prefix][1]] * 2)
+        prefix_start, prefix_segment = starts[prefix]
+        start = len(ids)
+        own = [*row.prompt_ids[row.shared :], *row.completion_ids[:-1]]
+        add(own, row.shared, number, prefix_segment)
+        rest = len(row.prompt_ids) - row.shared
+        if row.completion_ids[:1]:
+            predictors.append(start + rest - 1 if rest else prefix_start + row.shared - 1)
+            predictors.extend(range(start + rest, len(ids)))
+
+    segment, parent = torch.tensor(segments), torch.tensor(parents)
+    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+    allowed = causal & ((segment[:, None] == segment) | (parent[:, None] == segment))
+    return Pack(
+        input_ids=torch.tensor([ids]),
+        position_ids=torch.tensor([positions]),
+        allowed=allowed,
+        predictors=torch.tensor(predictors, dtype=torch.long),
+        targets=torch.tensor([i for row in rows for i in row.completion_ids], dtype=torch.long),
+        lengths=[len(row.completion_ids) for row in rows],
+    )
+
+
+def check_packable(model: nn.Module) -> None:
+    """Raise InputError if the model cannot take packed sequences (see the module's docstring)."""
+    config = _config(model)
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise InputError(
+            f"attention {config._attn_implementation!r} with packed rows",
+            expected="sdpa or eager",
+            fix="load the model with attn_implementation='sdpa'",
+        )
+    other = sorted({kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"})
+    if other:
+        raise InputError(
+            f"a model with {', '.join(other)} layers", expected="full attention in every layer", fix="do not pack rows"
+        )
+
+
+def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities and entropies (zeros if not asked for), both (N,)."""
+    weight = next(model.parameters())
+    mask = torch.zeros(pack.allowed.shape, dtype=weight.dtype).masked_fill_(~pack.allowed, torch.finfo(weight.dtype).min)
+    output = model(
+        input_ids=pack.input_ids.to(weight.device),
+        attention_mask=mask[None, None].to(weight.device),
+        position_ids=pack.position_ids.to(weight.device),
+        logits_to_keep=pack.predictors.to(weight.device),
+        use_cache=False,
+    )
+    logits = output.logits[0].float() / temperature
+    targets = pack.targets.to(logits.device)
+    logps = logits.gather(-1, targets[:, None]).squeeze(-1) - logits.logsumexp(-1)
+    return logps, _entropy(logits.detach()) if compute_entropy else torch.zeros_like(logps)
+
+
+def _entropy(logits: Tensor, rows_at_once: int = 128) -> Tensor:
+    """Return the entropy in nats of each row of ``logits`` (N, V), a few rows at a time."""
+    parts = []
+    for part in torch.split(logits, rows_at_once):
+        logp = part.log_softmax(-1)
+        parts.append(-(logp.exp() * logp).sum(-1))
+    return torch.cat(parts) if parts else logits.new_zeros(0)
+
+
+def _prefix(row: Row) -> tuple[int, ...]:
+    if not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids):
+        raise InputError(
+            f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared",
+            expected="at least one prompt id, and 0 <= shared <= their number",
+        )
+    return tuple(row.prompt_ids[: row.shared])
+
+
+def _own_length(row: Row) -> int:
+    return len(row.prompt_ids) - row.shared + max(len(row.completion_ids) - 1, 0)
+
+
+def _config(model: nn.Module) -> Any:
+    return getattr(model, "module", model).config

@@ -1,0 +1,140 @@
+"""Packed scores and gradients against plain forwards over one unpadded row at a time."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from memalpha.errors import InputError
+from memalpha.training.packed import Row, pack_rows, packed_logps, split_rows
+
+VOCABULARY = 101
+SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 256, "initializer_range": 0.2,
+}  # fmt: skip
+
+
+def make_model(kind="llama", attention="sdpa"):
+    torch.manual_seed(0)
+    config, model = (LlamaConfig, LlamaForCausalLM) if kind == "llama" else (Qwen3Config, Qwen3ForCausalLM)
+    return model(config(**SIZES, attn_implementation=attention)).float()
+
+
+def make_lora(kind="llama", attention="sdpa"):
+    model = get_peft_model(make_model(kind, attention), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def make_rows():
+    """Two groups with interleaved rows, a lone row, one whose whole prompt is shared, one with an empty completion."""
+    draw = torch.Generator().manual_seed(1)
+
+    def ids(n):
+        return tuple(torch.randint(0, VOCABULARY, (n,), generator=draw).tolist())
+
+    a, b = ids(9), ids(6)
+    return [
+        Row(a + ids(4), ids(5), 9), Row(b + ids(2), ids(3), 6), Row(a + ids(1), ids(1), 9), Row(ids(7), ids(4), 0),
+        Row(a, ids(6), 9), Row(b + ids(3), ids(2), 6), Row(a + ids(2), (), 9), Row(b, ids(2), 6),
+    ]  # fmt: skip
+
+
+def plain(model, row, temperature):
+    """Log-probabilities and entropies by a forward over the row alone."""
+    logits = model(input_ids=torch.tensor([[*row.prompt_ids, *row.completion_ids]])).logits[0]
+    scores = (logits[len(row.prompt_ids) - 1 : -1] / temperature).log_softmax(-1)
+    targets = torch.tensor(row.completion_ids, dtype=torch.long)
+    return scores.gather(-1, targets[:, None])[:, 0], -(scores.exp() * scores).sum(-1)
+
+
+def weights_of(rows):
+    draw = torch.Generator().manual_seed(2)
+    return [torch.randn(len(row.completion_ids), generator=draw) for row in rows]
+
+
+def gradients(model, logps, weights):
+    model.zero_grad()
+    sum((w * x).sum() for w, x in zip(weights, logps, strict=True)).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+
+
+@pytest.mark.parametrize("max_tokens", [0, 30])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_values_and_gradients_equal_plain_forwards(kind, attention, max_tokens):
+    model, rows = make_lora(kind, attention), make_rows()
+    weights = weights_of(rows)
+    expected = [plain(model, row, 0.7) for row in rows]
+    expected_gradient = gradients(model, [e[0] for e in expected], weights)
+    packed = packed_logps(model, rows, temperature=0.7, compute_entropy=True, max_tokens=max_tokens)
+    gradient = gradients(model, packed.logps, weights)
+    for i, (logps, entropies) in enumerate(expected):
+        torch.testing.assert_close(packed.logps[i], logps, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(packed.entropies[i], entropies, rtol=1e-5, atol=1e-5)
+    assert (gradient - expected_gradient).norm() / expected_gradient.norm() < 1e-5
+
+
+def test_base_model_without_adapters_trains_all_weights():
+    model, rows = make_model(), make_rows()
+    weights = weights_of(rows)
+    expected = gradients(model, [plain(model, row, 1.0)[0] for row in rows], weights)
+    gradient = gradients(model, packed_logps(model, rows).logps, weights)
+    assert (gradient - expected).norm() / expected.norm() < 1e-5
+
+
+def test_the_check_fails_when_rows_see_each_other(monkeypatch):
+    """The planted fault: a plain causal mask over the packed sequence."""
+    model, rows = make_lora(), make_rows()
+
+    def leaky(rows):
+        pack = pack_rows(rows)
+        return pack._replace(allowed=torch.ones_like(pack.allowed).tril())
+
+    monkeypatch.setattr("memalpha.training.packed.pack_rows", leaky)
+    wrong = packed_logps(model, rows).logps
+    assert max((w - plain(model, row, 1.0)[0]).abs().max() for w, row in zip(wrong[1:6], rows[1:6], strict=True)) > 1e-2
+
+
+def test_layout_of_a_small_pack():
+    pack = pack_rows([Row((1, 2, 3), (7, 8), 2), Row((1, 2), (9, 4), 2)])
+    assert pack.input_ids.tolist() == [[1, 2, 3, 7, 9]]
+    assert pack.position_ids.tolist() == [[0, 1, 2, 3, 2]]
+    assert pack.predictors.tolist() == [2, 3, 1, 4]
+    assert pack.targets.tolist() == [7, 8, 9, 4]
+    assert pack.allowed.int().tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 0, 0, 1]]
+
+
+def test_split_keeps_groups_together_and_under_the_budget():
+    a, b = (1,) * 10, (2,) * 10
+    rows = [Row((*a, 5), (6,) * 5, 10), Row((*b, 5), (6,) * 5, 10), Row((*a, 5), (6,) * 5, 10), Row(b + (5,) * 40, (6,), 10)]
+    assert split_rows(rows) == [[0, 2, 1, 3]]
+    assert split_rows(rows, 20) == [[0, 2], [1], [3]]
+    assert split_rows(rows, 15) == [[0], [2], [1], [3]]
+    for budget in (15, 20, 35):
+        for part in split_rows(rows, budget):
+            assert len(part) == 1 or pack_rows([rows[i] for i in part]).input_ids.shape[1] <= budget
+
+
+def test_no_gradient_reaches_entropies_and_none_are_made_unasked():
+    packed = packed_logps(make_lora(), make_rows(), compute_entropy=True)
+    assert all(not e.requires_grad for e in packed.entropies)
+    assert packed_logps(make_lora(), make_rows()).entropies is None
+
+
+@pytest.mark.parametrize("row", [Row((), (1,), 0), Row((1,), (1,), 2), Row((1,), (1,), -1)])
+def test_bad_rows_are_refused(row):
+    with pytest.raises(InputError, match="prompt ids"):
+        packed_logps(make_model(), [row])
+
+
+def test_unfit_models_and_temperatures_are_refused():
+    model = make_model()
+    with pytest.raises(InputError, match="temperature 0"):
+        packed_logps(model, make_rows(), temperature=0)
+    model.config.layer_types = ["full_attention", "sliding_attention"]
+    with pytest.raises(InputError, match="sliding_attention"):
+        packed_logps(model, make_rows())
