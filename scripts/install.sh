@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Makes .venv and installs the pinned set; a second run with nothing changed is instant and needs no network.
+#
+#   bash scripts/install.sh            what using and training needs
+#   bash scripts/install.sh dev        that, and what the tests need
+#
+# PYTHON=/path/to/python picks the interpreter (3.11 or newer). Called by scripts/quickstart.sh and scripts/test.sh.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+TORCH="torch==2.13.0"
+CPU_WHEELS="https://download.pytorch.org/whl/cpu" # PyTorch's own CPU builds, much smaller than the default ones
+REACH_SECONDS=5
+
+what="${1:-run}"
+case "$what" in
+run) extras="minilm,gguf" ;;
+dev) extras="dev" ;;
+*)
+    echo "install: unknown set '$what'; expected: run or dev" >&2
+    exit 2
+    ;;
+esac
+
+say() { printf '[install] %s\n' "$*"; }
+
+die() {
+    printf '[install] error: %s\n' "$@" >&2
+    exit 1
+}
+
+# Newest first among what is commonly there; $PYTHON, where given, is the only candidate.
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3 python}; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            command -v "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+reachable() {
+    .venv/bin/python - "$1" "$REACH_SECONDS" >/dev/null 2>&1 <<'PY'
+import sys, urllib.request
+urllib.request.urlopen(sys.argv[1] + "/torch/", timeout=float(sys.argv[2])).close()
+PY
+}
+
+install_torch() {
+    if .venv/bin/python -m pip show torch 2>/dev/null | grep -q "^Version: ${TORCH#torch==}"; then
+        say "$TORCH is there"
+    elif command -v nvidia-smi >/dev/null 2>&1; then
+        say "installing $TORCH for the NVIDIA GPU of this machine (several GB)"
+        .venv/bin/python -m pip install -c constraints.txt "$TORCH"
+    elif reachable "$CPU_WHEELS"; then
+        say "no NVIDIA GPU: installing $TORCH from PyTorch's CPU builds"
+        .venv/bin/python -m pip install -c constraints.txt --extra-index-url "$CPU_WHEELS" "$TORCH"
+    else
+        say "no NVIDIA GPU, and PyTorch's CPU builds do not answer: installing pip's $TORCH"
+        .venv/bin/python -m pip install -c constraints.txt "$TORCH"
+    fi
+}
+
+# What the installation depends on; the dev set contains the run set.
+fingerprint() {
+    .venv/bin/python - "$PWD" constraints.txt pyproject.toml memalpha/__init__.py scripts/install.sh <<'PY'
+import hashlib, pathlib, sys
+digest = hashlib.sha256(sys.argv[1].encode())
+for name in sys.argv[2:]:
+    digest.update(pathlib.Path(name).read_bytes())
+print(digest.hexdigest())
+PY
+}
+
+installed() {
+    local set
+    [ -x .venv/bin/python ] || return 1
+    for set in "$what" dev; do
+        if [ -f ".venv/memalpha-$set" ] && [ "$(cat ".venv/memalpha-$set")" = "$(fingerprint)" ]; then return 0; fi
+    done
+    return 1
+}
+
+if installed; then
+    say "up to date"
+else
+    say "preparing .venv (the first time: about 2 GB and a few minutes)"
+    if [ ! -x .venv/bin/python ]; then
+        python="$(find_python)" || die "no Python 3.11 or newer found (looked for: ${PYTHON:-python3.11 python3.12 python3.13 python3 python})" \
+            "to fix: install Python 3.11 or newer, or run PYTHON=/path/to/python bash scripts/install.sh"
+        say "making .venv with $python"
+        "$python" -m venv .venv || die "$python could not make a virtual environment" "to fix: install its venv module (Debian: python3-venv)"
+    fi
+    install_torch
+    say "installing memalpha[$extras] with the versions of constraints.txt"
+    .venv/bin/python -m pip install -c constraints.txt -e ".[$extras]"
+    fingerprint >".venv/memalpha-$what"
+    say "done"
+fi

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The whole default suite: format, lint, types, tests. Stops at the first that fails. No network once installed.
+#
+#   bash scripts/test.sh               everything
+#   bash scripts/test.sh -k memory     further arguments go to pytest
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+bash scripts/install.sh dev
+
+export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
+
+step() {
+    local name="$1" began="$SECONDS"
+    shift
+    printf '[test] %s\n' "$name"
+    if ! "$@"; then
+        printf '[test] FAILED: %s\n' "$name" >&2
+        exit 1
+    fi
+    printf '[test] %s: passed in %s s\n' "$name" "$((SECONDS - began))"
+}
+
+step "ruff format" .venv/bin/python -m ruff format --check .
+step "ruff check" .venv/bin/python -m ruff check .
+step "mypy" .venv/bin/python -m mypy
+step "pytest" .venv/bin/python -m pytest "$@"
+printf '[test] all passed in %s s\n' "$SECONDS"
