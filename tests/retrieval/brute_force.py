@@ -1,0 +1,61 @@
+"""What retrieval must agree with, computed the slow way and from scratch."""
+
+import math
+import re
+from collections import Counter
+
+import numpy as np
+
+STOP = set(
+    "a an and are as at be been but by did do does for from had has have he her hers him his how i in into is it its me my of on "
+    "or our she so than that the their them then there these they this those to was we were what when where which who whom whose "
+    "why with you your".split()
+)
+
+
+def words(text):
+    found = re.findall(r"\w+", text.lower())
+    return [w for w in found if w not in STOP] or found
+
+
+def bm25(texts, query, k1=1.5, b=0.75):
+    """{id: text} -> {id: score}, the formula written out."""
+    docs = {key: Counter(words(text)) for key, text in texts.items()}
+    n = len(docs)
+    mean = sum(sum(d.values()) for d in docs.values()) / n if n else 0
+    scores = {}
+    for key, doc in docs.items():
+        total = 0.0
+        for word in words(query):
+            df = sum(word in other for other in docs.values())
+            if df:
+                tf, length = doc[word], sum(doc.values())
+                total += math.log(1 + (n - df + 0.5) / (df + 0.5)) * tf / (tf + k1 * (1 - b + b * length / mean))
+        scores[key] = total
+    return scores
+
+
+def ranked(scores, order, k=None, *, decimals, positive=False):
+    """Ids by score, then the last of ``order`` first."""
+    place = {key: i for i, key in enumerate(order)}
+    keys = [key for key in scores if not positive or scores[key] > 0]
+    return sorted(keys, key=lambda key: (-round(scores[key], decimals), -place[key]))[:k]
+
+
+def cosines(vectors, query):
+    """{id: vector} -> {id: cosine} by numpy in float64."""
+    query = np.asarray(query, dtype=np.float64)
+    out = {}
+    for key, vector in vectors.items():
+        vector = np.asarray(vector, dtype=np.float64)
+        norm = np.linalg.norm(vector) * np.linalg.norm(query)
+        out[key] = float(vector @ query / norm) if norm else 0.0
+    return out
+
+
+def rrf(rankings, order, k):
+    scores = Counter()
+    for ranking in rankings:
+        for i, key in enumerate(ranking):
+            scores[key] += 1 / (61 + i)
+    return ranked(scores, order, k, decimals=12), dict(scores)
