@@ -1,0 +1,157 @@
+"""Instances as files: what is written is read back equal, and what does not fit is refused with its place."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memalpha.data.schema import instance_from_json, instance_to_json, iter_instances, read_instances, write_instances
+from memalpha.errors import InputError, SchemaError
+from memalpha.types import Chunk, Fact, FactAction, Instance, Question
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)
+MAYBE = st.none() | TEXT
+
+
+def minimal(**changes):
+    row = {"id": "a", "source": "s", "chunks": [{"text": "hello"}], "questions": [{"text": "who?", "answers": ["me"]}]}
+    return row | changes
+
+
+@st.composite
+def instances(draw):
+    chunks = tuple(draw(st.lists(st.builds(Chunk, TEXT, MAYBE), min_size=1, max_size=3)))
+    index = st.integers(0, len(chunks) - 1)
+    texts = st.lists(TEXT, max_size=2).map(tuple)
+    question = st.builds(
+        Question,
+        text=TEXT,
+        answers=st.lists(TEXT, min_size=1, max_size=2).map(tuple),
+        metric=TEXT,
+        kind=TEXT,
+        subject=MAYBE,
+        stale=texts,
+        evidence=st.none() | st.lists(index, max_size=2).map(tuple),
+        id=st.just("") | TEXT,
+    )
+    fact = st.builds(Fact, index, st.sampled_from(FactAction), TEXT, TEXT, TEXT, MAYBE)
+    several = [tuple(draw(st.lists(rows, max_size=2))) for rows in (question, fact)]
+    return Instance(draw(TEXT), draw(TEXT), chunks, several[0], several[1])
+
+
+@given(instances())
+@settings(max_examples=80, deadline=None)
+def test_json_gives_back_the_same_instance(instance):
+    text = json.dumps(instance_to_json(instance))
+    assert instance_from_json(json.loads(text), "here") == instance
+
+
+@given(st.lists(instances(), min_size=1, max_size=4, unique_by=lambda instance: instance.id))
+@settings(max_examples=30, deadline=None)
+def test_a_file_gives_back_the_same_instances(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("d") / "x.jsonl"
+    assert write_instances(path, iter(rows)) == path
+    assert read_instances(path) == rows
+
+
+def test_defaults_are_left_out_and_filled_in():
+    instance = instance_from_json(minimal(), "here")
+    assert instance == Instance("a", "s", (Chunk("hello"),), (Question("who?", ("me",)),))
+    assert instance_to_json(instance) == minimal()
+
+
+def test_a_folder_stands_for_its_file(tmp_path):
+    rows = [instance_from_json(minimal(), "here")]
+    assert write_instances(tmp_path, rows) == tmp_path / "instances.jsonl"
+    assert read_instances(tmp_path) == rows
+    assert write_instances(tmp_path / "new" / "deep.jsonl", rows).is_file()
+    assert sorted(p.name for p in tmp_path.rglob("*.*")) == ["deep.jsonl", "instances.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ([1], "here is [1]"),
+        ({"id": "a", "source": "s", "questions": []}, "field 'chunks' is missing"),
+        (minimal(chunks=[]), "field 'chunks' is empty"),
+        (minimal(chunks="hello"), "field 'chunks' is 'hello'"),
+        (minimal(chunks=["hello"]), "chunks[0] is 'hello'"),
+        (minimal(chunks=[{"text": "x"}, {"text": "  "}]), "chunks[1]: field 'text' is '  '"),
+        (minimal(chunks=[{"text": "x", "time": 3}]), "chunks[0]: field 'time' is 3"),
+        (minimal(chunks=[{"text": "x", "date": "3"}]), "chunks[0]: unknown fields ['date']"),
+        (minimal(chunks=[{"text": "\ud800"}]), "field 'text' is not valid Unicode"),
+        (minimal(id=7), "field 'id' is 7"),
+        (minimal(id=""), "field 'id' is ''"),
+        (minimal(source=None), "field 'source' is missing"),
+        (minimal(extra=1), "unknown fields ['extra']"),
+        (minimal(questions=[{"text": "who?"}]), "questions[0]: field 'answers' is missing"),
+        (minimal(questions=[{"text": "who?", "answers": []}]), "questions[0]: field 'answers' is empty"),
+        (minimal(questions=[{"text": "who?", "answers": "me"}]), "questions[0]: field 'answers' is 'me'"),
+        (minimal(questions=[{"text": "who?", "answers": ["me", 2]}]), "questions[0]: answers[1] is 2"),
+        (minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [1]}]), "questions[0]: evidence[0] is 1"),
+        (minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [True]}]), "questions[0]: evidence[0] is True"),
+        (minimal(questions=[{"text": "who?", "answers": ["me"], "metric": 1}]), "questions[0]: field 'metric' is 1"),
+        (minimal(facts=[{"chunk": 0}]), "facts[0]: field 'action' is missing"),
+        (
+            minimal(facts=[{"chunk": 0, "action": "say", "subject": "x", "attribute": "y", "value": "z"}]),
+            "facts[0]: field 'action' is 'say'",
+        ),
+        (
+            minimal(facts=[{"chunk": -1, "action": "state", "subject": "x", "attribute": "y", "value": "z"}]),
+            "facts[0]: field 'chunk' is -1",
+        ),
+    ],
+)
+def test_a_wrong_row_is_refused_with_its_place(row, said):
+    with pytest.raises(SchemaError) as error:
+        instance_from_json(row, "here")
+    assert str(error.value).startswith("here")
+    assert said in str(error.value)
+    assert "expected: " in str(error.value)
+
+
+def test_a_bad_line_is_named_when_it_is_reached(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text(f"{json.dumps(minimal())}\n\n{{oops\n")
+    rows = iter_instances(path)
+    assert next(rows).id == "a"
+    with pytest.raises(SchemaError, match=r"x\.jsonl line 3 is not JSON"):
+        next(rows)
+    path.write_text(f"{json.dumps(minimal())}\n{json.dumps(minimal(chunks=[]))}\n")
+    with pytest.raises(SchemaError, match=r"x\.jsonl line 2: field 'chunks' is empty"):
+        read_instances(path)
+    path.write_text(f"{json.dumps(minimal())}\n{json.dumps(minimal())}\n")
+    with pytest.raises(SchemaError, match=r"x\.jsonl line 2: id 'a' was used before"):
+        read_instances(path)
+
+
+def test_a_file_that_cannot_be_used_is_refused_at_once(tmp_path):
+    with pytest.raises(InputError, match="no file .*nowhere"):
+        iter_instances(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="is a folder without instances.jsonl"):
+        iter_instances(tmp_path)
+
+
+def test_an_empty_or_binary_file_is_refused(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n \n")
+    with pytest.raises(InputError, match=r"x\.jsonl is empty"):
+        read_instances(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"x\.jsonl line 1 is not UTF-8"):
+        read_instances(path)
+
+
+def test_what_would_not_be_read_back_is_not_written(tmp_path):
+    path, good = tmp_path / "x.jsonl", instance_from_json(minimal(), "here")
+    with pytest.raises(SchemaError, match=r"instance 2 \('b'\): chunks\[0\]: field 'text'"):
+        write_instances(path, [good, Instance("b", "s", (Chunk(""),), ())])
+    with pytest.raises(SchemaError, match="instance 2 .*used before"):
+        write_instances(path, [good, good])
+    with pytest.raises(InputError, match="no instances to write"):
+        write_instances(path, [])
+    assert not path.exists()
+    path.write_text("a file")
+    with pytest.raises(InputError, match="cannot write"):
+        write_instances(path / "below.jsonl", [good])
