@@ -1,0 +1,283 @@
+"""Scores of one answer to one question, each in [0, 1], as pure functions dispatched through ``METRICS``.
+
+Three families:
+
+* those of the published system (Mem-alpha, arXiv 2509.25911, experiments): ``substring``, ``parts``, ``boxed``, ``keywords``;
+* SQuAD's (Rajpurkar et al., 2016, arXiv 1606.05250, section 6.1): ``exact_match``, ``f1``;
+* our own, which count an answer only if it is *bound* to the right subject and not stale: ``bound``, ``bound_all``, ``absent``.
+  The published containment accepts a value that stands beside another person's name, or beside the value that replaced it.
+
+What always holds: a metric never raises for what an answer says, whatever its text; it raises InputError for a question it cannot
+score (no accepted answers, a label that is no integer, no subject), since a score of such a question would mean nothing.
+
+It does not cover paraphrase (see ``memalpha.qa.judges``; questions of metric ``judge`` are decided there) nor languages written
+without spaces, whose runs of letters count as one word in the bound metrics.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+from memalpha.errors import InputError
+from memalpha.types import Answer, Question
+
+Metric = Callable[[Question, Answer], float]
+
+JUDGE = "judge"
+"""Metric name of questions that a ``memalpha.protocols.AnswerJudge`` decides; not in ``METRICS``."""
+
+_WORD = re.compile(r"\w+")
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_BOXED_INTEGER = re.compile(r"\\boxed\s*\{\s*([+-]?[0-9]{1,18})\s*\}")
+_NUMBER_WORDS = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen",
+    "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
+)  # fmt: skip
+_NOTHING_KNOWN = (
+    "none", "nothing", "unknown", "n/a", "no longer", "no more", "any more", "anymore", "any longer", "no information", "no record",
+    "not known", "not mentioned", "not stated", "not specified", "not available", "not clear", "not have", "not know", "don't know",
+    "doesn't have", "cannot tell", "can't tell", "cannot answer", "can't answer", "cannot be determined", "gave up", "given up",
+    "has no", "have no",
+)  # fmt: skip
+"""Phrases by which a generated answer says that there is nothing to give; an answer that begins with "no" says so too."""
+
+
+# ------------------------------------------------------------------------------------------------ text
+def normalise(text: str) -> str:
+    """Lower-case, drop ASCII punctuation and the articles a, an, the, and collapse white space (SQuAD's normalisation).
+
+    A text of which nothing would be left (``"The The"``, ``"!"``) is only lower-cased and stripped, so that an empty answer never
+    equals it.
+    """
+    lowered = " ".join(text.lower().split())
+    return " ".join(_ARTICLES.sub(" ", lowered.translate(_PUNCTUATION)).split()) or lowered
+
+
+@lru_cache(maxsize=8192)
+def words(text: str) -> tuple[str, ...]:
+    """Return the words of a text, compatibility-normalised (NFKC) and case-folded: runs of letters, digits and underscores."""
+    return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
+
+
+@lru_cache(maxsize=8192)
+def _spaced(text: str) -> str:
+    return f" {' '.join(words(text))} "
+
+
+def contains(text: str, phrase: str) -> bool:
+    """Whether the words of ``phrase`` stand in ``text`` as one sequence: Rome is not in Romeo, New York is in "to new york.".
+
+    A phrase without any word, such as ``"++"``, must stand in the text as it is; a blank phrase is in nothing.
+    """
+    if words(phrase):
+        return _spaced(phrase) in _spaced(text)
+    return bool(phrase.strip()) and phrase.strip() in text
+
+
+def _contained(gold: str, text: str) -> bool:
+    """Whether a gold answer is in a text, both normalised; character by character, as published."""
+    needle = normalise(gold)
+    return needle in normalise(text) or needle in text.lower()
+
+
+def _golds(question: Question) -> tuple[str, ...]:
+    if not question.answers or not all(answer.strip() for answer in question.answers):
+        raise InputError(
+            f"question {question.text!r} has answers {list(question.answers)}",
+            expected="at least one answer and none of them blank",
+        )
+    return question.answers
+
+
+def _subject(question: Question) -> str:
+    if not (question.subject or "").strip():
+        raise InputError(
+            f"question {question.text!r} has metric {question.metric!r} and no subject",
+            expected="a subject that the answer must be bound to",
+            fix="give the question a subject or the metric 'substring'",
+        )
+    return question.subject or ""
+
+
+# ------------------------------------------------------------------------------------------------ containment and overlap
+def substring(question: Question, answer: Answer) -> float:
+    """1 if some accepted answer is contained in the answer, both normalised.
+
+    Source: SQuAD, HotpotQA and RULER-QA in the published evaluation. Containment is by characters there, so Rome is found in Romeo;
+    kept so that numbers compare. An answer made of passages is searched passage by passage.
+    """
+    texts = answer.passages if answer.passages is not None else (answer.text,)
+    return float(any(_contained(gold, text) for gold in _golds(question) for text in texts))
+
+
+def exact_match(question: Question, answer: Answer) -> float:
+    """1 if the answer equals some accepted answer, both normalised. Source: SQuAD."""
+    return float(normalise(answer.text) in {normalise(gold) for gold in _golds(question)})
+
+
+def f1(question: Question, answer: Answer) -> float:
+    """Harmonic mean of word precision and recall after normalisation, best over the accepted answers. Source: SQuAD."""
+    return max(overlap_f1(answer.text, gold) for gold in _golds(question))
+
+
+def overlap_f1(first: str, second: str) -> float:
+    """Return the F1 of two texts' normalised words, counted with multiplicity; symmetric. Two empty texts agree (1)."""
+    left, right = Counter(normalise(first).split()), Counter(normalise(second).split())
+    if not left or not right:
+        return float(left == right)
+    return 2 * (left & right).total() / (left.total() + right.total())
+
+
+def parts(question: Question, answer: Answer) -> float:
+    """Share of an accepted answer's parts, split at ``;``, that the answer contains; best over the accepted answers.
+
+    Source: PerLTQA in the published evaluation.
+    """
+    return max(_share(gold.split(";"), answer.text) for gold in _golds(question))
+
+
+def keywords(question: Question, answer: Answer) -> float:
+    """Share of the question's answers, each a keyword, that the answer contains. Source: BookSum and InfBench-Sum as published."""
+    return _share(_golds(question), answer.text)
+
+
+def _share(golds: Iterable[str], text: str) -> float:
+    wanted = [gold for gold in golds if gold.strip()]
+    return sum(_contained(gold, text) for gold in wanted) / len(wanted) if wanted else 0.0
+
+
+def boxed(question: Question, answer: Answer) -> float:
+    r"""1 if the answer's last ``\boxed{...}`` holds an integer that is an accepted answer.
+
+    Source: the classification sets (PubMed-RCT, TREC, NLU, CLINC150, Banking77) in the published evaluation.
+
+    Raises:
+        InputError: If an accepted answer is no integer.
+    """
+    labels = {_label(question, gold) for gold in _golds(question)}
+    start = answer.text.rfind(r"\boxed")
+    found = _BOXED_INTEGER.match(answer.text, start) if start >= 0 else None
+    return float(found is not None and int(found[1]) in labels)
+
+
+def _label(question: Question, gold: str) -> int:
+    if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", gold):
+        raise InputError(f"question {question.text!r} has metric 'boxed' and answer {gold!r}", expected="an integer label")
+    return int(gold)
+
+
+# ------------------------------------------------------------------------------------------------ bound to the subject
+def bound(question: Question, answer: Answer) -> float:
+    """1 if the answer gives an accepted answer of the right subject and no stale value. Source: this project.
+
+    For an answer made of passages: some one passage holds both the subject and an accepted answer, as whole words, and no passage
+    that holds the subject holds a stale value. For a generated answer: it holds an accepted answer and no stale value.
+    """
+    golds, texts = _golds(question), _about_subject(question, answer)
+    return float(any(contains(text, gold) for text in texts for gold in golds) and not _stale(question, texts))
+
+
+def bound_all(question: Question, answer: Answer) -> float:
+    """1 if *all* of the question's answers are given, bound to the subject, and no stale value. Source: this project.
+
+    For an answer made of passages: each answer stands in some passage that holds the subject. A generated answer lists them all, or
+    states how many they are, in digits or as a word up to twenty.
+    """
+    golds, texts = _golds(question), _about_subject(question, answer)
+    if _stale(question, texts):
+        return 0.0
+    listed = all(any(contains(text, gold) for text in texts) for gold in golds)
+    return float(listed or (answer.passages is None and _states_number(answer.text, len(golds))))
+
+
+def absent(question: Question, answer: Answer) -> float:
+    """1 if the answer shows that nothing holds any more of what the stale values once answered. Source: this project.
+
+    For an answer made of passages: some passage holds the subject, so the memory knows of it, and none of those holds a stale
+    value. A generated answer says that there is none, or that it is not known, and gives no stale value.
+    """
+    texts = _about_subject(question, answer)
+    if _stale(question, texts):
+        return 0.0
+    return float(bool(texts) if answer.passages is not None else _says_none(answer.text))
+
+
+def _about_subject(question: Question, answer: Answer) -> list[str]:
+    """The passages that hold the subject; of a generated answer, its text."""
+    if answer.passages is None:
+        return [answer.text]
+    subject = _subject(question)
+    return [passage for passage in answer.passages if contains(passage, subject)]
+
+
+def _stale(question: Question, texts: list[str]) -> bool:
+    return any(_gives(text, stale, question.answers) for text in texts for stale in question.stale)
+
+
+def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
+    """Whether a text holds a stale value other than as part of a longer accepted answer ("tea" in "green tea")."""
+    if not words(stale):
+        return contains(text, stale)
+    rest = _spaced(text)
+    for gold in sorted(answers, key=len, reverse=True):
+        if contains(gold, stale) and words(gold) != words(stale):
+            while _spaced(gold) in rest:  # neighbours share a space, so one pass leaves every second one
+                rest = rest.replace(_spaced(gold), " | ")
+    return _spaced(stale) in rest
+
+
+def _states_number(text: str, number: int) -> bool:
+    names = [str(number), *_NUMBER_WORDS[number : number + 1]]
+    return any(name in words(text) for name in names)
+
+
+def _says_none(text: str) -> bool:
+    return words(text)[:1] == ("no",) or any(contains(text, phrase) for phrase in _NOTHING_KNOWN)
+
+
+# ------------------------------------------------------------------------------------------------ the table
+METRICS: dict[str, Metric] = {
+    "substring": substring,
+    "exact_match": exact_match,
+    "f1": f1,
+    "parts": parts,
+    "boxed": boxed,
+    "keywords": keywords,
+    "bound": bound,
+    "bound_all": bound_all,
+    "absent": absent,
+}
+"""Every metric by the name a question gives."""
+
+
+def check_metric(name: str, *, judged: bool = False) -> None:
+    """Raise InputError unless ``name`` is a metric, or ``judge`` where there is a judge (``judged``)."""
+    if name in METRICS or (judged and name == JUDGE):
+        return
+    if name == JUDGE:
+        raise InputError(
+            "metric 'judge' needs a judge", expected="an answer judge", fix="configure one, or give the questions another metric"
+        )
+    raise InputError(f"unknown metric {name!r}", expected=f"one of {', '.join(METRICS)}, or {JUDGE}")
+
+
+def score(question: Question, answer: Answer) -> float:
+    """Return the score of an answer, in [0, 1], by the question's own metric.
+
+    Raises:
+        InputError: If the metric is unknown or cannot score this question.
+    """
+    check_metric(question.metric)
+    return METRICS[question.metric](question, answer)
+
+
+__all__ = [
+    "JUDGE", "METRICS", "Metric", "absent", "bound", "bound_all", "boxed", "check_metric", "contains", "exact_match", "f1",
+    "keywords", "normalise", "overlap_f1", "parts", "score", "substring", "words",
+]  # fmt: skip
