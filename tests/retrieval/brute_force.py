@@ -6,11 +6,12 @@ from collections import Counter
 
 import numpy as np
 
-STOP = set(
+FUNCTION_WORDS = (
     "a an and are as at be been but by did do does for from had has have he her hers him his how i in into is it its me my of on "
     "or our she so than that the their them then there these they this those to was we were what when where which who whom whose "
-    "why with you your".split()
+    "why with you your"
 )
+STOP = set(FUNCTION_WORDS.split())
 
 
 def words(text):

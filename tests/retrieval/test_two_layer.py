@@ -1,0 +1,316 @@
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+from brute_force import bm25, cosines, ranked, rrf
+
+from memalpha.errors import InputError
+from memalpha.memory.schema import MemorySchema
+from memalpha.memory.store import Memory
+from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval.embedders import HashingEmbedder
+from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
+from memalpha.types import Operation, OperationKind
+
+FACTS = {
+    "semantic": ["Ann lives in Oslo", "Bob likes green tea", "Cid owns two parrots", "Ann likes black tea"],
+    "episodic": ["Ann moved to Oslo", "Bob met Ann at a tea house", "Cid lost a chess match"],
+}
+
+
+def insert(memory, section, content):
+    return memory.apply(Operation(OperationKind.INSERT, section, content)).entry_id
+
+
+@pytest.fixture
+def memory():
+    memory = Memory(MemorySchema.load("mem_alpha"))
+    memory.apply(Operation(OperationKind.REPLACE, "core", "Ann, Bob and Cid drink tea in Oslo"))
+    for section, contents in FACTS.items():
+        for content in contents:
+            insert(memory, section, content)
+    return memory
+
+
+def retriever(memory, mode, router=None, embedder=None, **settings):
+    return TwoLayerRetriever(memory, RetrievalConfig(mode=mode, **settings), embedder=embedder or HashingEmbedder(), router=router)
+
+
+def texts(hits):
+    return [hit.entry.content for hit in hits]
+
+
+EMBED = HashingEmbedder().embed
+QUERIES = ["Who likes tea?", "where does Ann live", "Oslo", "parrots and chess", "the quick brown fox", "tea tea Ann"]
+
+
+def expected(memory, mode, query, k, *, depth=100, sections=None, embed=EMBED):
+    """Ids and scores by brute force over the entries of the sections; BM25's statistics are those of all entries."""
+    entries = memory.entries()
+    order = [entry.id for entry in entries]
+    inside = {entry.id for entry in entries if sections is None or entry.section in sections}
+    dense = cosines({entry.id: embed([entry.content])[0] for entry in entries if entry.id in inside}, embed([query])[0])
+    lexical = {key: score for key, score in bm25({e.id: e.content for e in entries}, query).items() if key in inside}
+    if mode == "dense":
+        return ranked(dense, order, k, decimals=6), dense
+    if mode == "lexical":
+        return ranked(lexical, order, k, decimals=9, positive=True), lexical
+    rankings = [ranked(dense, order, depth, decimals=6), ranked(lexical, order, depth, decimals=9, positive=True)]
+    return rrf(rankings, order, k)
+
+
+@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
+@pytest.mark.parametrize("sections", [None, ["episodic"], ["semantic", "episodic"], []])
+def test_open_sections_give_brute_force_over_their_entries(memory, mode, sections):
+    for query in QUERIES:
+        for k in (1, 3, 20):
+            keys, scores = expected(memory, mode, query, k, sections=sections)
+            hits = retriever(memory, mode).search(query, k, sections)
+            assert [hit.entry.id for hit in hits] == keys
+            assert [hit.score for hit in hits] == pytest.approx([scores[key] for key in keys], abs=2e-6)
+            assert all(hit.entry == memory.get(hit.entry.id) for hit in hits)
+
+
+def test_hybrid_fuses_only_to_its_depth(memory):
+    for query in QUERIES:
+        keys, _ = expected(memory, "hybrid", query, 2, depth=2)
+        assert [hit.entry.id for hit in retriever(memory, "hybrid", fusion_depth=1).search(query, 2)] == keys
+
+
+def test_reciprocal_ranks_worked_by_hand():
+    class Table:
+        dimension = 2
+
+        def embed(self, wanted):
+            rows = {"tea here": [0, 1], "best": [1, 0], "both tea": [0.9, 0.1], "tea": [1, 0]}
+            return np.array([rows[text] for text in wanted], dtype=np.float32)
+
+    memory = Memory(MemorySchema.load("mem_alpha"))
+    for content in ("tea here", "best", "both tea"):
+        insert(memory, "semantic", content)
+    hits = retriever(memory, "hybrid", embedder=Table()).search("tea", 3)
+    # dense: best, both tea, tea here. BM25: both tea and tea here tie, the newer first.
+    assert texts(hits) == ["both tea", "tea here", "best"]
+    assert [hit.score for hit in hits] == pytest.approx([1 / 62 + 1 / 61, 1 / 63 + 1 / 62, 1 / 61])
+
+
+def test_blocks_are_never_searched(memory):
+    assert "core" not in {hit.entry.section for mode in RetrievalMode for hit in retriever(memory, mode).search("Ann tea Oslo", 99)}
+    with pytest.raises(InputError, match=r"sections: \['core'\]\n  expected: list sections of the schema: semantic, episodic"):
+        retriever(memory, "lexical").search("tea", 5, ["core"])
+
+
+@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
+def test_every_change_is_seen_at_once(memory, mode):
+    search = retriever(memory, mode).search
+    before = memory.snapshot()
+    oslo = search("Ann lives in Oslo", 1)[0].entry
+    memory.apply(Operation(OperationKind.UPDATE, oslo.section, "Ann lives in Rome", oslo.id))
+    assert texts(search("Ann lives in Rome", 1)) == ["Ann lives in Rome"]
+    assert "Ann lives in Oslo" not in texts(search("Ann lives in Oslo", 99))
+    memory.apply(Operation(OperationKind.DELETE, oslo.section, entry_id=oslo.id))
+    assert oslo.id not in [hit.entry.id for hit in search("Ann lives in Rome", 99)]
+    insert(memory, "episodic", "Dan won the lottery")
+    assert texts(search("lottery", 1)) == ["Dan won the lottery"]
+    memory.restore(before)
+    assert texts(search("Ann lives in Oslo", 1)) == ["Ann lives in Oslo"]
+    assert "Dan won the lottery" not in texts(search("lottery", 99))
+
+
+@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
+def test_a_blank_query_or_memory_finds_nothing(memory, mode):
+    assert retriever(memory, mode).search("  ", 5) == []
+    assert retriever(memory, mode).search("tea", 0) == []
+    assert retriever(Memory(memory.schema), mode).search("tea", 5) == []
+    with pytest.raises(InputError, match="k is -1"):
+        retriever(memory, mode).search("tea", -1)
+
+
+@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
+def test_search_many_is_search_of_each_with_one_embedding_call(memory, mode):
+    class Counting(HashingEmbedder):
+        calls = 0
+
+        def embed(self, wanted):
+            self.calls += 1
+            return super().embed(wanted)
+
+    embedder = Counting()
+    made = retriever(memory, mode, embedder=embedder)
+    embedder.calls = 0
+    many = made.search_many(QUERIES, 3)
+    assert embedder.calls == (mode != "lexical")
+    assert many == [made.search(query, 3) for query in QUERIES]
+
+
+# -------------------------------------------------------------------------------------------- layer 1
+def test_dense_layer_one_keeps_the_section_with_the_nearest_anchor(memory):
+    embed = HashingEmbedder().embed
+    anchors = {}
+    for section in memory.schema.lists:
+        mean = embed([entry.content for entry in memory.entries(section.name)]).sum(axis=0)
+        anchors[section.name] = [embed([f"{section.name}: {section.description}"])[0], mean]
+    made, chosen = retriever(memory, "dense", sections_kept=1), set()
+    for query in [*QUERIES, "facts and knowledge", "events"]:
+        vector = embed([query])[0]
+        best = max(anchors, key=lambda name: max(cosines(dict(enumerate(anchors[name])), vector).values()))
+        hits = made.search(query, 99)
+        assert {hit.entry.section for hit in hits} == {best}
+        assert [hit.entry.id for hit in hits] == expected(memory, "dense", query, 99, sections=[best])[0]
+        chosen.add(best)
+    assert chosen == {"semantic", "episodic"}  # both answers occur, so the test can fail
+
+
+def test_section_centroids_follow_writes():
+    memory = Memory(MemorySchema.load("mem_alpha"))
+    made = retriever(memory, "dense", sections_kept=1)
+    first = insert(memory, "semantic", "zebra quagga")
+    insert(memory, "episodic", "violin concert")
+    assert texts(made.search("zebra", 5)) == ["zebra quagga"]
+    memory.apply(Operation(OperationKind.UPDATE, "semantic", "granite boulder", first))
+    insert(memory, "episodic", "zebra crossing")
+    assert texts(made.search("zebra", 1)) == ["zebra crossing"]
+    memory.apply(Operation(OperationKind.DELETE, "semantic", entry_id=first))
+    assert {hit.entry.section for hit in made.search("granite boulder", 5)} <= {"episodic"}
+
+
+def test_lexical_layer_one_keeps_the_sections_with_the_best_entries(memory):
+    made = retriever(memory, "lexical", sections_kept=1)
+    assert {hit.entry.section for hit in made.search("who moved", 9)} == {"episodic"}
+    assert {hit.entry.section for hit in made.search("parrots", 9)} == {"semantic"}
+    hits = made.search("tea", 9)
+    best = expected(memory, "lexical", "tea", 1)[0][0]
+    section = memory.get(best).section
+    assert [hit.entry.id for hit in hits] == expected(memory, "lexical", "tea", 9, sections=[section])[0]
+
+
+def test_hybrid_layer_one_finds_a_section_by_words_the_vectors_miss():
+    class Blind:
+        dimension = 2
+
+        def embed(self, wanted):
+            return np.tile(np.float32([1, 0]), (len(wanted), 1))
+
+    memory = Memory(MemorySchema.load("mem_alpha"))
+    insert(memory, "semantic", "Bob likes tea")
+    insert(memory, "episodic", "Ann moved")
+    assert texts(retriever(memory, "dense", sections_kept=1, embedder=Blind()).search("Ann", 1)) == ["Bob likes tea"]
+    assert texts(retriever(memory, "hybrid", sections_kept=1, embedder=Blind()).search("Ann", 1)) == ["Ann moved"]
+    assert texts(retriever(memory, "hybrid", sections_kept=1, embedder=Blind()).search("tea", 1)) == ["Bob likes tea"]
+
+
+def test_a_router_takes_the_place_of_layer_one(memory):
+    class Router:
+        def __init__(self, names):
+            self.names = names
+
+        def rank(self, query, memory):
+            return self.names
+
+    def sections(names, **settings):
+        return {
+            hit.entry.section for hit in retriever(memory, "lexical", router=Router(names), **settings).search("Ann Bob Cid", 99)
+        }
+
+    assert sections(["episodic", "semantic"]) == {"episodic", "semantic"}
+    assert sections(["episodic", "semantic"], sections_kept=1) == {"episodic"}
+    assert sections(["semantic"]) == {"semantic"}
+    assert sections([]) == set()
+    with pytest.raises(InputError, match=r"sections ranked by the router: \['core'\]"):
+        sections(["core"])
+
+
+def test_a_large_section_is_searched_in_its_nearest_clusters():
+    """Two far-apart groups and two clusters: the kept cluster is the group of the query, and later entries join their group."""
+
+    class Groups:
+        dimension = 4
+
+        def embed(self, wanted):
+            rows = []
+            for text in wanted:
+                rng = np.random.default_rng(zlib.crc32(text.encode()))
+                axis = [5.0, 0, 0, 0] if text.startswith("left") else [0, 5.0, 0, 0]
+                rows.append(np.array(axis) + 0.1 * rng.standard_normal(4))
+            return np.float32(rows)
+
+    memory = Memory(MemorySchema.load("mem_alpha"))
+    for i in range(20):
+        insert(memory, "semantic", f"{'left' if i % 2 else 'right'} {i}")
+    made = retriever(memory, "dense", clusters_kept=1, cluster_size=10, embedder=Groups())
+    assert {text.split()[0] for text in texts(made.search("left", 99))} == {"left"}
+    assert len(made.search("left", 99)) == 10
+    insert(memory, "semantic", "left again")
+    turncoat = memory.entries("semantic")[1]
+    memory.apply(Operation(OperationKind.UPDATE, "semantic", "right turn", turncoat.id))
+    gone = memory.entries("semantic")[3]
+    memory.apply(Operation(OperationKind.DELETE, "semantic", entry_id=gone.id))
+    assert set(texts(made.search("left", 99))) == {f"left {i}" for i in range(5, 20, 2)} | {"left again"}
+    open_to_all = retriever(memory, "dense", clusters_kept=9, cluster_size=10, embedder=Groups())
+    assert len(open_to_all.search("left", 99)) == 20
+    small = retriever(memory, "dense", clusters_kept=1, cluster_size=11, embedder=Groups())
+    assert len(small.search("left", 99)) == 20  # less than two clusters' worth is not divided
+
+
+# -------------------------------------------------------------------------------------------- making one
+def test_lexical_mode_loads_no_model_and_no_faiss():
+    code = """
+import sys
+from memalpha.memory.schema import MemorySchema
+from memalpha.memory.store import Memory
+from memalpha.retrieval.two_layer import RetrievalConfig, retriever_factory
+from memalpha.types import Operation, OperationKind
+memory = Memory(MemorySchema.load("facts"))
+found = retriever_factory(RetrievalConfig(embedder="no such thing", sections_kept=1))(memory)
+memory.apply(Operation(OperationKind.INSERT, "facts", "Ann likes tea"))
+assert found.search("tea", 1)[0].entry.content == "Ann likes tea"
+print([name for name in ("faiss", "torch", "sentence_transformers", "transformers") if name in sys.modules])
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_factory_shares_one_embedder_and_uses_its_settings(memory):
+    make = retriever_factory(RetrievalConfig(mode="dense", embedder="hashing"))
+    assert [hit.entry.id for hit in make(memory).search("tea", 4)] == expected(memory, "dense", "tea", 4)[0]
+    assert make(Memory(memory.schema)).search("tea", 4) == []
+    with pytest.raises(InputError, match="no embedder 'bert'"):
+        retriever_factory(RetrievalConfig(mode="hybrid", embedder="bert"))
+    with pytest.raises(InputError, match="retrieval mode dense without an embedder"):
+        TwoLayerRetriever(memory, RetrievalConfig(mode="dense"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "fuzzy"}, r"retrieval mode 'fuzzy'\n  expected: one of lexical, dense, hybrid"),
+        ({"sections_kept": -1}, "sections_kept is -1"),
+        ({"sections_kept": True}, "sections_kept is True"),
+        ({"cluster_size": 1}, "cluster_size is 1"),
+        ({"fusion_depth": 0}, "fusion_depth is 0"),
+        ({"exact_limit": 1.5}, "exact_limit is 1.5"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        RetrievalConfig(**settings)
+
+
+def test_an_embedder_that_fails_leaves_nothing_behind(memory):
+    class Flaky(HashingEmbedder):
+        broken = False
+
+        def embed(self, wanted):
+            if self.broken:
+                raise OSError("no model")
+            return super().embed(wanted)
+
+    embedder = Flaky()
+    made = retriever(memory, "hybrid", embedder=embedder)
+    insert(memory, "semantic", "Dan won the lottery")
+    embedder.broken = True
+    with pytest.raises(OSError, match="no model"):
+        made.search("lottery", 1)
+    embedder.broken = False
+    assert texts(made.search("lottery", 1)) == ["Dan won the lottery"]
