@@ -169,7 +169,7 @@ class _World:
             order.reverse()
         for action in order:
             if options[action]:
-                return self.rng.choice(options[action]), action
+                return self._choose(options[action]), action
         return None, FactAction.STATE
 
     def _open(self, free: list[Slot]) -> list[Slot]:
@@ -178,6 +178,11 @@ class _World:
         single = [slot for slot in free if not slot.multiple and not slot.stated]
         first, second = (several, single) if self.rng.random() < self.config.p_multi else (single, several)
         return first or second
+
+    def _choose(self, slots: list[Slot]) -> Slot:
+        """Draw a slot, half the time among those of several values that have some, so that there is something to count."""
+        several = [slot for slot in slots if slot.multiple and slot.live]
+        return self.rng.choice(several if several and self.rng.random() < 0.5 else slots)
 
     def _may_retract(self, slot: Slot) -> bool:
         if slot.multiple:

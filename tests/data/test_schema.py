@@ -127,9 +127,9 @@ def test_a_bad_line_is_named_when_it_is_reached(tmp_path):
 
 
 def test_a_file_that_cannot_be_used_is_refused_at_once(tmp_path):
-    with pytest.raises(InputError, match="no file .*nowhere"):
+    with pytest.raises(InputError, match=r"no file .*nowhere"):
         iter_instances(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="is a folder without instances.jsonl"):
+    with pytest.raises(InputError, match=r"is a folder without instances\.jsonl"):
         iter_instances(tmp_path)
 
 
@@ -147,7 +147,7 @@ def test_what_would_not_be_read_back_is_not_written(tmp_path):
     path, good = tmp_path / "x.jsonl", instance_from_json(minimal(), "here")
     with pytest.raises(SchemaError, match=r"instance 2 \('b'\): chunks\[0\]: field 'text'"):
         write_instances(path, [good, Instance("b", "s", (Chunk(""),), ())])
-    with pytest.raises(SchemaError, match="instance 2 .*used before"):
+    with pytest.raises(SchemaError, match=r"instance 2 .*used before"):
         write_instances(path, [good, good])
     with pytest.raises(InputError, match="no instances to write"):
         write_instances(path, [])

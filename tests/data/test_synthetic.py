@@ -1,0 +1,398 @@
+"""Synthetic dialogues: an interpreter written apart replays the facts and says what every question must be."""
+
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+from datetime import date
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memalpha.data import pools as pools_module
+from memalpha.data.pools import pools
+from memalpha.data.questions import QuestionRates
+from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_instance
+from memalpha.data.teacher import TeacherConfig, demonstrate, section_for, teacher_operations
+from memalpha.errors import InputError
+from memalpha.memory.render import render_entry
+from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.memory.store import Memory
+from memalpha.types import FactAction, Operation, OperationKind
+
+ALL = QuestionRates(time=1.0)
+MULTIPLE = {"pet", "hobby"}
+ROOMY = MemorySchema("roomy", (Section("facts", SectionKind.LIST, timestamps=True),))
+
+
+def words(text):
+    return re.findall(r"\w+", text.lower())
+
+
+@st.composite
+def configs(draw):
+    low, chat = draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    p_change = draw(st.floats(0, 1))
+    return SyntheticConfig(
+        split=draw(st.sampled_from(["train", "test"])),
+        n_chunks=draw(st.integers(1, 12)),
+        people=draw(st.integers(1, 5)),
+        facts_per_chunk=(low, low + draw(st.integers(0, 3))),
+        chitchat_per_chunk=(chat, chat + draw(st.integers(0, 2))),
+        p_change=p_change,
+        p_retract=draw(st.floats(0, 1 - p_change)),
+        p_multi=draw(st.floats(0, 1)),
+        max_values=draw(st.integers(1, 4)),
+        p_distractor=draw(st.floats(0, 1)),
+        templates=draw(st.sampled_from(["train", "held_out", "all"])),
+        rates=ALL,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ pools
+def raw_pools():
+    return yaml.safe_load((pools_module.resources.files("memalpha.data") / "pools.yaml").read_text())
+
+
+def test_pools_are_large_and_no_word_is_in_two_or_inside_another():
+    data = raw_pools()
+    lists = {("name", split): data["names"][split].split() for split in ("train", "test")}
+    lists |= {(a, split): row[split].split() for a, row in data["attributes"].items() for split in ("train", "test")}
+    assert len(data["attributes"]) >= 10
+    for (what, split), pool in lists.items():
+        needed = {("name", "train"): 60, ("name", "test"): 30}.get((what, split), 30 if split == "train" else 20)
+        assert len(pool) >= needed, (what, split)
+    flat = [word.lower() for pool in lists.values() for word in pool]
+    assert all(word.isalpha() for word in flat)
+    assert [word for word, n in Counter(flat).items() if n > 1] == []
+    assert [(a, b) for a in flat for b in flat if a != b and a in b] == []
+
+
+def test_no_name_or_value_is_a_word_of_a_sentence():
+    data = raw_pools()
+    lists = [row.get(kind, []) for row in data["attributes"].values() for kind in ("state", "change", "retract", "mention")]
+    sentences = [s for group in (*lists, data["retract_any"], data["chat"], *data["questions"].values()) for s in group]
+    spoken = {word for sentence in sentences for word in words(sentence)} | set(data["attributes"])
+    pool = {w.lower() for row in (data["names"], *data["attributes"].values()) for s in ("train", "test") for w in row[s].split()}
+    assert spoken & pool == set()
+
+
+def test_a_third_of_the_sentences_is_held_out():
+    seen, unseen, everything = (pools("train", which) for which in ("train", "held_out", "all"))
+    for a, b, c in zip(seen.attributes, unseen.attributes, everything.attributes, strict=True):
+        for kind in ("state", "change", "retract", "mention"):
+            old, new, both = (set(getattr(x, kind)) for x in (a, b, c))
+            assert old | new == both and not old & new
+            assert 3 * len(new) >= len(both) and (len(old) > len(new) or not both)
+    assert set(seen.chat) | set(unseen.chat) == set(everything.chat) and not set(seen.chat) & set(unseen.chat)
+    with pytest.raises(InputError, match="split 'dev'"):
+        pools("dev")
+
+
+def test_held_out_sentences_come_up_only_when_asked_for():
+    def said(instance):
+        names = {w for s in ("train", "test") for w in pools(s).names}
+        return {line.split(": ", 1)[1] for c in instance.chunks for line in c.text.split("\n") if line.split(":")[0] in names}
+
+    chat = {which: set(pools("test", which).chat) for which in ("train", "held_out")}
+    for which, other in (("train", "held_out"), ("held_out", "train")):
+        lines = set().union(*(said(i) for i in generate(30, 0, SyntheticConfig(split="test", templates=which))))
+        assert lines & chat[which]
+        assert not lines & chat[other]
+
+
+# ------------------------------------------------------------------------------------------------ replay
+def replay(instance):
+    """Return {(subject, attribute): (live {value: chunk}, everything it ever had, retraction chunks)}."""
+    live, ever, taken = {}, {}, {}
+    for fact in instance.facts:
+        key = (fact.subject, fact.attribute)
+        now = live.setdefault(key, {})
+        if fact.action is FactAction.STATE:
+            assert fact.value not in now and fact.previous is None
+            assert fact.attribute in MULTIPLE or key not in ever
+            now[fact.value] = fact.chunk
+        elif fact.action is FactAction.CHANGE:
+            assert fact.attribute not in MULTIPLE and list(now) == [fact.previous] and fact.value != fact.previous
+            now.clear()
+            now[fact.value] = fact.chunk
+        else:
+            assert fact.value in now
+            del now[fact.value]
+            taken.setdefault(key, []).append(fact.chunk)
+        ever.setdefault(key, set()).add(fact.value)
+    return {key: (live[key], ever[key], taken.get(key, [])) for key in ever}
+
+
+def expected_questions(instance):
+    """Return {(kind, subject, attribute): (metric, answers, stale, evidence)} of every question that can be asked."""
+    state, found = replay(instance), {}
+    for (subject, attribute), (live, ever, taken) in state.items():
+        stale = ever - set(live)
+        if attribute in MULTIPLE:
+            found["count", subject, attribute] = ("bound_all", set(live), stale, set(live.values()) | set(taken))
+        elif live:
+            ((value, chunk),) = live.items()
+            found["latest" if stale else "single", subject, attribute] = ("bound", {value}, stale, {chunk})
+            found["time", subject, attribute] = ("bound", {instance.chunks[chunk].time}, set(), {chunk})
+        else:
+            assert any(s == subject and other for (s, _), (other, _, _) in state.items())
+            found["removed", subject, attribute] = ("absent", {"none"}, stale, set(taken))
+    return found
+
+
+def key_of(question):
+    (attribute,) = {a.word for a in pools("train").attributes} & set(words(question.text))
+    assert question.subject.lower() in words(question.text)
+    return question.kind, question.subject, attribute
+
+
+@given(configs(), st.integers(0, 10**6), st.integers(0, 50))
+@settings(max_examples=120, deadline=None)
+def test_questions_are_those_of_an_independent_replay(config, seed, index):
+    instance = make_instance(index, seed, config)
+    asked = {key_of(q): (q.metric, set(q.answers), set(q.stale), set(q.evidence)) for q in instance.questions}
+    assert asked == expected_questions(instance)
+    assert len(asked) == len(instance.questions)
+    assert [q.id for q in instance.questions] == [f"q{i}" for i in range(len(asked))]
+    for question in instance.questions:
+        assert not set(question.answers) & set(question.stale)
+        assert len(set(question.answers)) == len(question.answers) and len(set(question.stale)) == len(question.stale)
+        if question.kind == "time":
+            assert {a.lower() for a in replay(instance)[key_of(question)[1:]][0]} <= set(words(question.text))
+
+
+@given(configs(), st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_lines_say_what_the_facts_say_and_nothing_else_about_the_speaker(config, seed):
+    instance = make_instance(0, seed, config)
+    own = {key: {v.lower() for v in ever} for key, (_, ever, _) in replay(instance).items()}
+    names = {fact.subject for fact in instance.facts}
+    pool = {v.lower(): a.word for a in pools(config.split).attributes for v in a.values}
+    other = pools("test" if config.split == "train" else "train")
+    assert all(name in pools(config.split).names for name in names)
+    days = [date.fromisoformat(chunk.time) for chunk in instance.chunks]
+    assert days == sorted(set(days))
+    for index, chunk in enumerate(instance.chunks):
+        assert not set(words(chunk.text)) & {w.lower() for a in other.attributes for w in (*a.values, *other.names)}
+        facts = [fact for fact in instance.facts if fact.chunk == index]
+        assert len({(f.subject, f.attribute) for f in facts}) == len(facts)
+        lines = [(line.split(": ")[0], words(line)) for line in chunk.text.split("\n") if line]
+        told = [(who, pool[w], w) for who, line in lines for w in line[1:] if w in pool]
+        said = [(f.subject, f.attribute, f.value.lower()) for f in facts]
+        silent = [row for row in said if row not in told]
+        assert all(f.action is FactAction.RETRACT for f, row in zip(facts, said, strict=True) if row in silent)
+        about_own = [row for row in told if row[2] in own.get(row[:2], ())]
+        assert about_own == [row for row in said if row not in silent]  # in the order of the lines, chit-chat never among them
+        low, high = config.chitchat_per_chunk
+        assert low <= len(lines) - len(facts) <= high
+        assert len(facts) <= config.facts_per_chunk[1]
+
+
+# ------------------------------------------------------------------------------------------------ the sequence
+def test_an_instance_depends_on_seed_split_index_and_config_alone():
+    config = PRESETS["medium"]
+    random.seed(1)
+    first = generate(6, 7, config)
+    random.seed(2)
+    assert first[:4] == generate(4, 7, config)
+    assert first[5] == make_instance(5, 7, config)
+    assert [i.id for i in first] == [f"train-7-{n}" for n in range(6)]
+    others = [generate(6, 8, config), generate(6, 7, replace(config, split="test")), generate(6, 7, replace(config, people=5))]
+    assert all(a.chunks != b.chunks for other in others for a, b in zip(first, other, strict=True))
+
+
+def test_a_known_instance_does_not_change():
+    chunk = make_instance(0, 0).chunks[0]
+    assert chunk.time == "2023-10-06"
+    assert chunk.text.split("\n") == [
+        "Irene: One hobby of mine is drawing.",
+        "Alice: I own a Volvo.",
+        "Diego: The traffic was awful.",
+        "Irene: My instrument is the saxophone.",
+        "Alice: Did you see that Porsche outside?",
+        "Irene: A glass of whiskey makes me happy.",
+        "Diego: The bus was maroon today.",
+    ]
+
+
+def test_rates_and_the_most_questions():
+    config = SyntheticConfig(n_chunks=8, rates=ALL)
+    every = generate(60, 0, config)
+    few = generate(60, 0, replace(config, max_questions=5))
+    assert [len(i.questions) for i in few] == [5] * 60
+    for a, b in zip(every, few, strict=True):
+        assert a.chunks == b.chunks
+        assert {replace(q, id="") for q in b.questions} <= {replace(q, id="") for q in a.questions}
+    only = generate(60, 0, replace(config, rates=QuestionRates(0, 1, 0, 0, 0)))
+    assert {q.kind for i in only for q in i.questions} == {"latest"}
+    times = sum(q.kind == "time" for i in every for q in i.questions)
+    quarter = generate(60, 0, replace(config, rates=QuestionRates()))
+    share = sum(q.kind == "time" for i in quarter for q in i.questions) / times
+    assert abs(share - 0.25) < 4 * (0.25 * 0.75 / times) ** 0.5
+    rare = generate(20, 0, replace(config, n_chunks=1, rates=QuestionRates(1e-9, 1e-9, 0, 0, 1e-9)))
+    assert {len(i.questions) for i in rare} == {1}
+
+
+def test_presets_have_every_kind_of_question():
+    for name, n in (("small", 60), ("medium", 30), ("long", 4)):
+        kinds = Counter(q.kind for i in generate(n, 0, PRESETS[name]) for q in i.questions)
+        assert set(kinds) == {"single", "latest", "removed", "time", "count"}, name
+        assert [len(i.chunks) for i in generate(2, 0, PRESETS[name])] == [PRESETS[name].n_chunks] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"split": "dev"}, "split is 'dev'"),
+        ({"templates": "some"}, "templates is 'some'"),
+        ({"people": 0}, "people is 0"),
+        ({"people": 61, "split": "test"}, "people is 61"),
+        ({"n_chunks": 0}, "n_chunks is 0"),
+        ({"facts_per_chunk": (0, 2)}, r"facts_per_chunk is \(0, 2\)"),
+        ({"chitchat_per_chunk": (3, 2)}, r"chitchat_per_chunk is \(3, 2\)"),
+        ({"p_multi": 1.5}, "p_multi is 1.5"),
+        ({"p_change": 0.8, "p_retract": 0.3}, r"p_change \+ p_retract"),
+        ({"max_questions": -1}, "max_questions is -1"),
+    ],
+)
+def test_bad_configs_are_refused(changes, said):
+    with pytest.raises(InputError, match=said):
+        SyntheticConfig(**changes)
+
+
+def test_bad_rates_and_numbers_are_refused():
+    with pytest.raises(InputError, match="rate of 'time' questions is 2"):
+        QuestionRates(time=2)
+    with pytest.raises(InputError, match="number of instances is 0"):
+        generate(0, 1)
+
+
+# ------------------------------------------------------------------------------------------------ the teacher
+def bound(question, passages):
+    """Hand-written check: each answer stands with the subject in one passage and no stale value stands with the subject."""
+    sets = [set(words(p)) | set(re.findall(r"\d{4}-\d\d-\d\d", p)) for p in passages]
+    mine = [s for s in sets if question.subject.lower() in s]
+    if any(stale.lower() in s for stale in question.stale for s in mine):
+        return False
+    return bool(mine) if question.metric == "absent" else all(any(a.lower() in s for s in mine) for a in question.answers)
+
+
+def taught(instance, schema, config, seed=0):
+    memory, results, rng = Memory(schema), [], random.Random(f"{seed}{instance.id}")
+    for index, chunk in enumerate(instance.chunks):
+        for operation in teacher_operations(instance, index, memory, rng, config):
+            results.append(memory.apply(operation, chunk=index, time=chunk.time))
+    return memory, results
+
+
+def scores(instances, schema, config):
+    """Share of questions answered from the whole memory, by kind."""
+    right, asked = Counter(), Counter()
+    for instance in instances:
+        passages = [render_entry(entry) for entry in taught(instance, schema, config)[0].entries()]
+        for question in instance.questions:
+            asked[question.kind] += 1
+            right[question.kind] += bound(question, passages)
+    return {kind: right[kind] / n for kind, n in asked.items()}
+
+
+KINDS = ("single", "latest", "removed", "time", "count")
+
+
+@pytest.mark.parametrize("style", ["words", "sentence"])
+@pytest.mark.parametrize("schema", [ROOMY, MemorySchema.load("mem_alpha"), MemorySchema.load("nine_categories")])
+def test_a_full_keeper_answers_every_question(schema, style):
+    instances = generate(25, 0, replace(PRESETS["medium"], rates=ALL, split="test"))
+    assert scores(instances, schema, TeacherConfig(style=style)) == dict.fromkeys(KINDS, 1.0)
+
+
+def test_a_keeper_who_never_corrects_fails_on_what_changed():
+    instances = generate(60, 0, replace(PRESETS["medium"], rates=ALL))
+    never = scores(instances, ROOMY, TeacherConfig(p_correct=0.0))
+    assert never["single"] == 1.0
+    assert never["time"] == 1.0
+    assert never["latest"] == never["removed"] == 0.0
+    assert 0.3 < never["count"] < 0.95
+    half = scores(instances, ROOMY, TeacherConfig(coverage=0.5))
+    assert abs(half["single"] - 0.5) < 0.1
+
+
+def test_both_tools_show_on_changed_facts_in_equal_shares():
+    instances = generate(150, 0, PRESETS["medium"])
+    facts = Counter(f.action for i in instances for f in i.facts)
+    kinds = Counter(r.operation.kind for i in instances for r in taught(i, ROOMY, TeacherConfig())[1])
+    updates, deletes = kinds[OperationKind.UPDATE], kinds[OperationKind.DELETE]
+    assert updates + deletes == facts[FactAction.CHANGE] + facts[FactAction.RETRACT]
+    assert kinds[OperationKind.INSERT] == facts[FactAction.STATE] + facts[FactAction.CHANGE] - updates
+    assert abs(updates / facts[FactAction.CHANGE] - 0.5) < 0.08
+    only = Counter(r.operation.kind for i in instances for r in taught(i, ROOMY, TeacherConfig(p_update=1.0))[1])
+    assert only[OperationKind.UPDATE] == facts[FactAction.CHANGE]
+    assert only[OperationKind.DELETE] == facts[FactAction.RETRACT]
+
+
+@given(configs(), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.integers(1, 12))
+@settings(max_examples=60, deadline=None)
+def test_every_operation_changes_the_memory_it_was_meant_for(config, seed, coverage, p_correct, p_update, room):
+    instance = make_instance(0, seed, config)
+    schema = MemorySchema("tight", (Section("facts", SectionKind.LIST, max_entries=room),))
+    memory, results = taught(instance, schema, TeacherConfig(coverage, p_correct, p_update), seed)
+    assert all(result.changed for result in results)
+    assert len(memory) <= room
+
+
+def test_the_teacher_corrects_entries_that_others_wrote():
+    instance = next(i for i in generate(50, 0) if any(f.action is FactAction.CHANGE and f.chunk == 1 for f in i.facts))
+    fact = next(f for f in instance.facts if f.action is FactAction.CHANGE and f.chunk == 1)
+    only = replace(instance, facts=(fact,))
+    memory = Memory(ROOMY)
+    for text in ("something else", f"{fact.subject} likes rain", f"{fact.subject}: it is {fact.previous}."):
+        assert memory.apply(Operation(OperationKind.INSERT, "facts", text)).changed
+    new = f"{fact.subject} {fact.attribute} {fact.value}"
+    updated = teacher_operations(only, 1, memory, random.Random(0), TeacherConfig(p_update=1.0))
+    assert updated == [Operation(OperationKind.UPDATE, "facts", new, "3")]
+    again = teacher_operations(only, 1, memory, random.Random(0), TeacherConfig(p_update=0.0))
+    assert again == [Operation(OperationKind.DELETE, "facts", entry_id="3"), Operation(OperationKind.INSERT, "facts", new)]
+    memory.apply(Operation(OperationKind.INSERT, "facts", new))
+    known = teacher_operations(only, 1, memory, random.Random(0), TeacherConfig(p_update=1.0))
+    assert known == [Operation(OperationKind.DELETE, "facts", entry_id="3")]
+    assert len(memory) == 4
+    frozen = MemorySchema("fixed", (Section("facts", SectionKind.LIST, timestamps=True, operations=(OperationKind.INSERT,)),))
+    assert [o.kind for o in teacher_operations(only, 1, Memory(frozen), random.Random(0))] == [OperationKind.INSERT]
+
+
+def test_coverage_can_differ_from_instance_to_instance():
+    instances, config = generate(300, 0), TeacherConfig(coverage=(0.2, 0.8))
+    drawn = [config.coverage_of(instance) for instance in instances]
+    assert drawn == [config.coverage_of(instance) for instance in instances]
+    assert 0.2 <= min(drawn) < 0.25 and 0.75 < max(drawn) <= 0.8
+    assert abs(sum(drawn) / 300 - 0.5) < 0.04  # standard error .01
+    with pytest.raises(InputError, match="coverage"):
+        TeacherConfig(coverage=(0.8, 0.2))
+    with pytest.raises(InputError, match="p_update is 2"):
+        TeacherConfig(p_update=2)
+    with pytest.raises(InputError, match="style is 'prose'"):
+        TeacherConfig(style="prose")
+
+
+def test_demonstrations_roll_the_memory_forward():
+    instance = make_instance(4, 0, PRESETS["medium"])
+    shown = list(demonstrate(instance, ROOMY, random.Random(3)))
+    memory = Memory(ROOMY)
+    for index, step in enumerate(shown):
+        assert step.chunk_index == index
+        assert step.memory.snapshot().entries == memory.snapshot().entries
+        for operation in step.operations:
+            memory.apply(operation, chunk=index, time=instance.chunks[index].time)
+    assert len(shown) == 6
+    assert all(bound(q, [render_entry(e) for e in memory]) for q in instance.questions)
+
+
+def test_sections_follow_the_attribute_where_the_schema_has_them():
+    nine, two = MemorySchema.load("nine_categories"), MemorySchema.load("mem_alpha")
+    assert section_for("job", nine) == "cognition_work"
+    assert section_for("city", nine) == "spatiotemporal_context"
+    assert section_for("pet", two) == "semantic"
+    assert section_for("job", ROOMY) == section_for("shoe size", ROOMY) == "facts"
