@@ -1,0 +1,84 @@
+"""Options of a data source: a frozen dataclass, filled from the command line's ``key=value`` texts or from YAML.
+
+What always holds: an unknown name or a value of the wrong type is one InputError that lists what there is; values are checked
+by the dataclass's own ``__post_init__``.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from memalpha.errors import InputError
+
+_T = TypeVar("_T")
+
+
+def parse_options(cls: type[_T], values: Mapping[str, Any] | None, source: str) -> _T:
+    """Fill an options dataclass.
+
+    Args:
+        cls: A dataclass whose fields all have defaults and are int, float, bool, str, a Literal, ``tuple[int, int]`` or one of
+            those or None.
+        values: Option names to values; a text stands for what YAML reads in it (``10``, ``true``, ``[80, 160]``), or for two
+            numbers as in ``80,160`` or ``80-160``.
+        source: Name of the source, for messages.
+
+    Raises:
+        InputError: If a name is unknown or a value does not fit.
+    """
+    hints = get_type_hints(cls)
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    given = dict(values or {})
+    if unknown := sorted(set(given) - set(names)):
+        raise InputError(
+            f"source {source!r} has no option {', '.join(map(repr, unknown))}", expected=f"some of {', '.join(names) or 'none'}"
+        )
+    return cls(**{name: _convert(given[name], hints[name], f"option {name!r} of source {source!r}") for name in given})
+
+
+def _convert(value: Any, hint: Any, where: str) -> Any:
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    for kind in kinds:
+        ok, converted = _as(value, kind)
+        if ok:
+            return converted
+    raise InputError(f"{where} is {value!r}", expected=" or ".join(_named(kind) for kind in kinds))
+
+
+def _as(value: Any, kind: Any) -> tuple[bool, Any]:
+    """Whether ``value`` is of ``kind`` or a text that stands for one, and the converted value."""
+    if get_origin(kind) is Literal:
+        return value in get_args(kind), value
+    if kind is str:
+        return isinstance(value, str), value
+    if isinstance(value, str):
+        value = _read(value, pair=get_origin(kind) is tuple)
+    if get_origin(kind) is tuple:
+        whole = isinstance(value, (list, tuple)) and len(value) == 2 and all(_as(item, int)[0] for item in value)
+        return whole, tuple(value) if whole else None
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return True, float(value)
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool)), value
+
+
+def _read(text: str, *, pair: bool) -> Any:
+    parts = text.replace("-", ",").split(",")
+    if pair and len(parts) == 2 and all(part.strip().isdecimal() for part in parts):
+        return [int(part) for part in parts]
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _named(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return "two integers, fewest and most, such as 80,160"
+    return {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "none"}.get(kind, str(kind))

@@ -1,0 +1,161 @@
+"""Packing texts to chunks whose length in tokens lies in a range. Pure functions: the randomness is the caller's generator.
+
+What always holds: no chunk is longer than the range's upper end; texts keep their order and none is lost, repeated or cut by
+``pack_texts``; the pieces of ``split_text`` are slices of the text, in order, and between them lies nothing but white space.
+
+The lower end is a wish: a chunk stays below it where the next text would carry it over the upper end, or where the texts end.
+The published system draws a length for each chunk as here, but lets a text longer than it stand as one over-long chunk and stops
+at the drawn length even below its own lower end.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from memalpha.errors import InputError
+from memalpha.protocols import TokenCounter
+
+SEPARATOR = "\n\n"
+"""What stands between two texts of one chunk, as published."""
+
+_SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
+_WORD = re.compile(r"\S+")
+
+
+class Span(NamedTuple):
+    """A slice of a text, in characters: ``text[start:end]``."""
+
+    start: int
+    end: int
+
+
+class TokenRange(NamedTuple):
+    """Fewest and most tokens of a chunk."""
+
+    low: int
+    high: int
+
+
+class Packed(NamedTuple):
+    """One chunk.
+
+    Attributes:
+        text: The texts, joined.
+        parts: Indices of the texts in it, ascending.
+    """
+
+    text: str
+    parts: tuple[int, ...]
+
+
+def check_range(name: str, bounds: tuple[int, int], least: int = 1) -> tuple[int, int]:
+    """Return ``bounds``; InputError naming option ``name`` unless ``least <= bounds[0] <= bounds[1]``."""
+    low, high = bounds
+    if not least <= low <= high:
+        raise InputError(f"{name} is {low}, {high}", expected=f"two numbers, fewest and most, with {least} <= fewest <= most")
+    return bounds
+
+
+def pack_texts(
+    texts: Iterable[str], bounds: TokenRange, count: TokenCounter, rng: random.Random, separator: str = SEPARATOR
+) -> Iterator[Packed]:
+    """Join consecutive texts to chunks of a random length, drawn evenly from ``bounds`` for each chunk.
+
+    A text joins the chunk while the sum stays within the drawn length, and while the chunk is below ``bounds.low`` and the sum
+    stays within ``bounds.high``.
+
+    Args:
+        texts: Read lazily.
+        bounds: Tokens of a chunk.
+        count: Counts the tokens of the joined text.
+        rng: Draws the lengths, one for each chunk.
+        separator: Stands between two texts.
+
+    Raises:
+        InputError: If one text alone is longer than ``bounds.high``; see ``split_text``.
+    """
+    text, parts, tokens, target = "", list[int](), 0, rng.randint(*bounds)
+    for index, added in enumerate(texts):
+        joined = text + separator + added if parts else added
+        total = count(joined)
+        if parts and total > (target if tokens >= bounds.low else bounds.high):
+            yield Packed(text, tuple(parts))
+            joined, parts, total, target = added, [], count(added), rng.randint(*bounds)
+        if total > bounds.high:
+            raise InputError(f"a text has {total} tokens ({added[:40]!r}...)", expected=f"at most {bounds.high}, a chunk's limit")
+        text, tokens = joined, total
+        parts.append(index)
+    if parts:
+        yield Packed(text, tuple(parts))
+
+
+def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
+    """Cut a text to pieces of at most ``limit`` tokens: whole sentences where they fit, else whole words, else runs of characters.
+
+    Args:
+        text: Any text; a blank one has no pieces.
+        limit: Most tokens of a piece, at least 1.
+        count: Counts the tokens of a piece.
+
+    Returns:
+        Slices of ``text``, ascending and apart. A single character of more than ``limit`` tokens stays whole.
+    """
+    whole = _strip(text)
+    if whole.start == whole.end:
+        return []
+    if count(text[whole.start : whole.end]) <= limit:
+        return [whole]
+    return _merge(text, _atoms(text, limit, count), limit, count)
+
+
+def _strip(text: str) -> Span:
+    stripped = text.strip()
+    start = len(text) - len(text.lstrip()) if stripped else 0
+    return Span(start, start + len(stripped))
+
+
+def _atoms(text: str, limit: int, count: TokenCounter) -> Iterator[Span]:
+    """Yield the largest units that fit: sentences, words of a long sentence, halves of a long word."""
+    for sentence in _sentences(text):
+        if count(text[sentence.start : sentence.end]) <= limit:
+            yield sentence
+            continue
+        for word in _WORD.finditer(text, *sentence):
+            yield from _halves(text, Span(*word.span()), limit, count)
+
+
+def _sentences(text: str) -> Iterator[Span]:
+    """Yield the text's sentences and lines, without the white space around them."""
+    start = 0
+    for end in [match.end() for match in _SENTENCE_END.finditer(text)] + [len(text)]:
+        sentence = _strip(text[start:end])
+        if sentence.start < sentence.end:
+            yield Span(start + sentence.start, start + sentence.end)
+        start = end
+
+
+def _halves(text: str, span: Span, limit: int, count: TokenCounter) -> Iterator[Span]:
+    if span.end - span.start == 1 or count(text[span.start : span.end]) <= limit:
+        yield span
+        return
+    middle = (span.start + span.end) // 2
+    yield from _halves(text, Span(span.start, middle), limit, count)
+    yield from _halves(text, Span(middle, span.end), limit, count)
+
+
+def _merge(text: str, atoms: Iterable[Span], limit: int, count: TokenCounter) -> list[Span]:
+    pieces: list[Span] = []
+    for atom in atoms:
+        if pieces and count(text[pieces[-1].start : atom.end]) <= limit:
+            pieces[-1] = Span(pieces[-1].start, atom.end)
+        else:
+            pieces.append(atom)
+    return pieces
+
+
+def overlapping(spans: Sequence[Span], wanted: Span) -> tuple[int, ...]:
+    """Return the indices of the spans that share at least one character with ``wanted``, ascending."""
+    return tuple(i for i, span in enumerate(spans) if span.start < wanted.end and wanted.start < span.end)

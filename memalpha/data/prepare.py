@@ -1,0 +1,274 @@
+"""Preparing a data set: any source to a folder of ``instances.jsonl`` and ``manifest.json``.
+
+What always holds: the folder appears whole or not at all (everything is written beside it under a temporary name and renamed
+last); instances stream, so memory does not grow with their number beyond their ids; the same source, input, options, seed and
+token counter give the same bytes; the manifest's counts say where every question of the input went, and its sha256 is that of
+the instances' file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memalpha import __version__
+from memalpha.data.registry import get_source
+from memalpha.data.schema import FILE_NAME, instance_from_json, instance_to_json, read_instances
+from memalpha.data.source import LoadResult
+from memalpha.errors import InputError, SchemaError
+from memalpha.memory.store import count_words
+from memalpha.protocols import TokenCounter
+from memalpha.types import Instance
+
+MANIFEST_NAME = "manifest.json"
+"""The manifest's file in a prepared folder."""
+
+Progress = Callable[[int, int | None], None]
+"""Called with the number of instances written so far and how many there will be, None if not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a prepared folder holds and where it came from.
+
+    Attributes:
+        source: Name of the source.
+        input: File name or Hub name it was made from, None for generated data.
+        instances: Number of instances.
+        chunks: Number of chunks, all instances together.
+        questions: Number of questions, all instances together.
+        skipped: Questions of the input that are in no instance, by reason.
+        tokens: ``chunks`` and ``questions``: tokens of all chunk texts and of all question texts; ``longest_chunk``.
+        token_counter: What counted them: ``words``, or a tokenizer's name.
+        sha256: Of ``instances.jsonl``.
+        seed: Decided every random choice.
+        options: All options of the source, defaults included.
+        notes: What else was done, by kind.
+        problems: Place and fault of the first malformed rows.
+        version: Version of this package.
+    """
+
+    source: str
+    input: str | None
+    instances: int
+    chunks: int
+    questions: int
+    skipped: dict[str, int]
+    tokens: dict[str, int]
+    token_counter: str
+    sha256: str
+    seed: int
+    options: dict[str, Any]
+    notes: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    version: str = __version__
+
+
+class Prepared(NamedTuple):
+    """A prepared folder, read and verified."""
+
+    manifest: Manifest
+    instances: list[Instance]
+
+
+def prepare(
+    name: str,
+    input: str | Path | None,
+    output: str | Path,
+    *,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+    count_tokens: TokenCounter = count_words,
+    token_counter: str = "words",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Manifest:
+    """Make a folder of instances from a source.
+
+    Args:
+        name: Source, one of ``memalpha.data.registry.SOURCES``.
+        input: Original file, or a data set's name on the Hugging Face Hub; None for generated data.
+        output: Folder to make; its parents are made as well. An empty one may be there.
+        seed: Decides every random choice.
+        options: Options of the source.
+        count_tokens: Measures chunks and answers.
+        token_counter: Name of what ``count_tokens`` counts, for the manifest.
+        overwrite: Replace a folder that an earlier call made.
+        progress: Told after each instance.
+
+    Returns:
+        What was written to ``manifest.json``.
+
+    Raises:
+        InputError: If the source or an option is unknown, the input cannot be read or gives no instance, or the output is in
+            the way.
+    """
+    source, folder = get_source(name), Path(output)
+    _check_output(folder, overwrite=overwrite)
+    made_with = source.parse(options)
+    result = source.load(input, options, seed, count_tokens)
+    with _replacing(folder) as partial:
+        counts = _write(partial / FILE_NAME, result, count_tokens, progress)
+        if not counts.instances:
+            raise _nothing_made(name, input, result)
+        manifest = Manifest(
+            source=name,
+            input=_shown_input(input),
+            instances=counts.instances,
+            chunks=counts.chunks,
+            questions=counts.questions,
+            skipped=_positive(result.skipped),
+            tokens={
+                "chunks": counts.chunk_tokens,
+                "questions": counts.question_tokens,
+                "longest_chunk": counts.longest_chunk,
+            },
+            token_counter=token_counter,
+            sha256=_sha256(partial / FILE_NAME),
+            seed=seed,
+            options=asdict(made_with) if is_dataclass(made_with) and not isinstance(made_with, type) else {},
+            notes=_positive(result.notes),
+            problems=result.problems,
+        )
+        text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2)
+        (partial / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+    return manifest
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Read a prepared folder's manifest.
+
+    Raises:
+        InputError: If the folder has none, or it is not a manifest.
+    """
+    path = Path(folder) / MANIFEST_NAME
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return Manifest(**data)
+    except OSError as error:
+        raise InputError(
+            f"{folder} has no {MANIFEST_NAME}", expected="a prepared folder", fix="make one with: memalpha prepare"
+        ) from error
+    except (ValueError, TypeError) as error:
+        names = ", ".join(item.name for item in fields(Manifest))
+        raise SchemaError(f"{path} is not a manifest: {error}", expected=f"an object with {names}") from error
+
+
+def load_prepared(folder: str | Path) -> Prepared:
+    """Read a prepared folder and check that its instances are those the manifest speaks of.
+
+    Raises:
+        InputError: If it is not a prepared folder, or the instances' file was changed or cut off since it was made.
+    """
+    manifest, path = read_manifest(folder), Path(folder) / FILE_NAME
+    if not path.is_file():
+        raise InputError(f"{folder} has no {FILE_NAME}", expected="a prepared folder", fix="prepare it again with overwrite")
+    if (found := _sha256(path)) != manifest.sha256:
+        raise InputError(
+            f"{path} has sha256 {found}", expected=f"{manifest.sha256}, as its manifest says", fix="prepare it again with overwrite"
+        )
+    return Prepared(manifest, read_instances(path))
+
+
+# ------------------------------------------------------------------------------------------------ writing
+@dataclass(slots=True)
+class _Counts:
+    instances: int = 0
+    chunks: int = 0
+    questions: int = 0
+    chunk_tokens: int = 0
+    question_tokens: int = 0
+    longest_chunk: int = 0
+
+    def add(self, instance: Instance, count: TokenCounter) -> None:
+        lengths = [count(chunk.text) for chunk in instance.chunks]
+        self.instances += 1
+        self.chunks += len(lengths)
+        self.questions += len(instance.questions)
+        self.chunk_tokens += sum(lengths)
+        self.question_tokens += sum(count(question.text) for question in instance.questions)
+        self.longest_chunk = max(self.longest_chunk, *lengths)
+
+
+def _write(path: Path, result: LoadResult, count: TokenCounter, progress: Progress | None) -> _Counts:
+    """Write the instances one by one, each checked to be readable again."""
+    counts, seen = _Counts(), set[str]()
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for instance in result.instances:
+            row, where = instance_to_json(instance), f"instance {counts.instances} ({instance.id!r})"
+            instance_from_json(row, where)
+            if instance.id in seen:
+                raise SchemaError(f"{where}: its id was used before", expected="an id that is unique in its data set")
+            seen.add(instance.id)
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            counts.add(instance, count)
+            if progress is not None:
+                progress(counts.instances, result.total)
+    return counts
+
+
+def _check_output(folder: Path, *, overwrite: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"output {folder} is a file", expected="a folder that does not exist yet")
+    held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
+    if held and not overwrite:
+        raise InputError(
+            f"output {folder} exists", expected="a folder that does not exist yet", fix="choose another, or overwrite it"
+        )
+    if others := [name for name in held if name not in (FILE_NAME, MANIFEST_NAME)]:
+        raise InputError(
+            f"output {folder} holds {', '.join(others[:5])}",
+            expected=f"nothing but {FILE_NAME} and {MANIFEST_NAME}, since the folder is replaced",
+            fix="choose another folder",
+        )
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """Give a new folder beside ``folder`` that takes its place at the end, or is removed if anything is raised before."""
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if folder.exists():
+            old = partial.with_suffix(".old")
+            folder.rename(old)
+            partial.rename(folder)
+            shutil.rmtree(old)
+        else:
+            partial.rename(folder)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error}", expected="a folder that can be made there") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _nothing_made(name: str, input: str | Path | None, result: LoadResult) -> InputError:
+    reasons = ", ".join(f"{count} {reason}" for reason, count in result.skipped.most_common()) or "no question found"
+    problem = f"; the first problem: {result.problems[0]}" if result.problems else ""
+    return InputError(
+        f"source {name!r} made no instance of {input}: {reasons}{problem}", expected="at least one question that can be kept"
+    )
+
+
+def _shown_input(input: str | Path | None) -> str | None:
+    """A file's name without its folder, which means nothing elsewhere; a Hub name whole."""
+    if input is None:
+        return None
+    return Path(input).name if Path(input).exists() else str(input)
+
+
+def _positive(counts: Mapping[str, int]) -> dict[str, int]:
+    return {key: counts[key] for key in sorted(counts) if counts[key]}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,112 @@
+"""Every data source by name. Adding one is a module with a loader and an options dataclass, and one line in ``SOURCES``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from memalpha.data.memalpha_format import MemalphaOptions, load_memalpha
+from memalpha.data.pools import Split, Templates
+from memalpha.data.source import LoadResult, Source
+from memalpha.data.squad import SquadOptions, load_squad
+from memalpha.data.synthetic import PRESETS, SyntheticConfig, make_instance
+from memalpha.data.toy import toy_generate
+from memalpha.errors import InputError
+from memalpha.protocols import TokenCounter
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticOptions:
+    """Which synthetic dialogues to make; what is None is as in the preset. See ``memalpha.data.synthetic.SyntheticConfig``.
+
+    Attributes:
+        n: How many instances.
+        preset: Preset to start from, a key of ``memalpha.data.synthetic.PRESETS``.
+        split: Whose names and values.
+        templates: Which sentences.
+        n_chunks: Sessions in an instance.
+        people: Persons who speak.
+        facts_per_chunk: Fewest and most facts of a session.
+        chitchat_per_chunk: Fewest and most other lines of a session.
+        p_change: Probability that a fact changes an earlier one.
+        p_retract: Probability that a fact takes an earlier one back.
+        p_multi: Probability that a new fact is of an attribute with several values.
+        p_distractor: Probability that chit-chat mentions a value.
+        max_questions: Most questions of an instance (0 = all).
+    """
+
+    n: int = 100
+    preset: str = "small"
+    split: Split = "train"
+    templates: Templates = "train"
+    n_chunks: int | None = None
+    people: int | None = None
+    facts_per_chunk: tuple[int, int] | None = None
+    chitchat_per_chunk: tuple[int, int] | None = None
+    p_change: float | None = None
+    p_retract: float | None = None
+    p_multi: float | None = None
+    p_distractor: float | None = None
+    max_questions: int | None = None
+
+    def config(self) -> SyntheticConfig:
+        """Return the dialogues' config; InputError if the preset is unknown, ``n`` is below 1 or a value cannot be."""
+        if self.n < 1:
+            raise InputError(f"option 'n' is {self.n}", expected="at least 1")
+        if self.preset not in PRESETS:
+            raise InputError(f"option 'preset' is {self.preset!r}", expected=f"one of {', '.join(PRESETS)}")
+        names = ("n_chunks", "people", "facts_per_chunk", "chitchat_per_chunk", "p_change", "p_retract", "p_multi", "p_distractor")
+        given = {name: getattr(self, name) for name in (*names, "max_questions") if getattr(self, name) is not None}
+        return replace(PRESETS[self.preset], split=self.split, templates=self.templates, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class ToyOptions:
+    """Which toy instances to make.
+
+    Attributes:
+        n: How many.
+        split: Which half of the endless sequence.
+    """
+
+    n: int = 100
+    split: Split = "train"
+
+
+def load_synthetic(source: str, options: SyntheticOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+    """Make synthetic dialogues one by one; nothing is skipped, and ``source`` and ``count_tokens`` have no effect."""
+    config = options.config()
+    return LoadResult((make_instance(index, seed, config) for index in range(options.n)), total=options.n)
+
+
+def load_toy(source: str, options: ToyOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+    """Make toy instances; nothing is skipped, and ``source`` and ``count_tokens`` have no effect."""
+    return LoadResult(iter(toy_generate(options.n, seed, options.split)), total=options.n)
+
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        Source(
+            "memalpha",
+            "the published system's columns (YuWangX/Memalpha): Parquet, JSON, JSON Lines",
+            load_memalpha,
+            MemalphaOptions,
+        ),
+        Source("squad", "SQuAD 1.1 or 2.0, original or flattened JSON: paragraphs in chunks", load_squad, SquadOptions),
+        Source(
+            "synthetic", "generated dialogues with changes and retractions", load_synthetic, SyntheticOptions, needs_input=False
+        ),
+        Source("toy", "the smallest generated task, for nano policies", load_toy, ToyOptions, needs_input=False),
+    )
+}
+"""Every source by name."""
+
+
+def get_source(name: str) -> Source:
+    """Return a source; InputError that lists them all if there is none of that name."""
+    if name not in SOURCES:
+        raise InputError(f"unknown data source {name!r}", expected=f"one of {', '.join(SOURCES)}")
+    return SOURCES[name]
+
+
+__all__ = ["SOURCES", "LoadResult", "Source", "SyntheticOptions", "ToyOptions", "get_source", "load_synthetic", "load_toy"]

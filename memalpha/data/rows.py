@@ -1,0 +1,176 @@
+"""Rows of a data file or of a data set on the Hugging Face Hub, each with its place.
+
+Kinds of file: JSON lists (``.json``), JSON Lines (``.jsonl``), both with ``.gz`` or without, and Parquet (``.parquet``).
+
+What always holds: a file that is missing, damaged or of an unknown kind is one InputError (SchemaError where it is readable but not
+the format its name says) that names the file and, where it can, the line. JSON Lines, Parquet and the Hub are streamed; a JSON list
+is read whole. Rows are handed on as they are: what they must hold is the loader's to say.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from memalpha.errors import InputError, SchemaError, ServiceError
+
+_KINDS = (".json", ".jsonl", ".parquet")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+class Row(NamedTuple):
+    """One row.
+
+    Attributes:
+        where: Its place, such as ``train.jsonl line 3``; begins messages about it.
+        data: What stands there.
+    """
+
+    where: str
+    data: Any
+
+
+def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
+    """Read rows from a file, or from the Hub where no such file exists and the text looks like ``owner/name``.
+
+    Args:
+        source: Path or Hub name.
+        split: Split of a data set on the Hub; files have none.
+
+    Raises:
+        InputError: If it is neither a file of a known kind nor such a name, at once; if it cannot be read, when that shows.
+        SchemaError: If it is damaged, or is JSON but no list of rows.
+        ServiceError: If the Hub cannot be reached, when the first row is asked for.
+    """
+    if not Path(source).exists() and _looks_like_hub(source):
+        return _hub_rows(source, split)
+    path = data_file(source)
+    if kind_of(path) == ".json":
+        return list_rows(read_json(path), path.name)
+    return _line_rows(path) if kind_of(path) == ".jsonl" else _parquet_rows(path)
+
+
+def list_rows(data: Any, where: str) -> Iterator[Row]:
+    """Yield the items of a JSON list; SchemaError if it is none or is empty."""
+    if not isinstance(data, list) or not data:
+        shown = f"an object with {sorted(data)[:8]}" if isinstance(data, dict) else repr(data)[:60]
+        raise SchemaError(f"{where} holds {shown}", expected="a list of rows that is not empty")
+    for index, item in enumerate(data):
+        yield Row(f"{where} item {index}", item)
+
+
+def data_file(source: str) -> Path:
+    """Return the path of an existing file of a known kind; InputError otherwise."""
+    path = Path(source)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", expected="a file", fix=f"name the file in it, e.g. {path / 'train.json'}")
+    if not path.exists():
+        raise InputError(
+            f"no file {source}", expected=f"a data file ({', '.join(_KINDS)}, with or without .gz), or owner/name on the Hub"
+        )
+    if kind_of(path) not in _KINDS:
+        raise InputError(f"{path} is of an unknown kind", expected=f"a name that ends in {', '.join(_KINDS)}, with or without .gz")
+    return path
+
+
+def kind_of(path: Path) -> str:
+    """Return a file's suffix in lower case, ``.gz`` left out."""
+    name = path.name.lower().removesuffix(".gz")
+    return Path(name).suffix
+
+
+def read_json(path: Path) -> Any:
+    """Read a whole JSON file; SchemaError with line and column if it is not JSON, InputError if it cannot be read."""
+    with _reading(path), _open(path) as file:
+        try:
+            return json.loads(file.read().decode("utf-8-sig"))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise _not_json(str(path), error) from error
+
+
+def check_text(value: Any, where: str) -> str:
+    r"""Return a text with ``\n`` line ends and no white space around it; SchemaError if it is no text or not valid Unicode.
+
+    It may be empty: what that means is the loader's to say.
+    """
+    if not isinstance(value, str):
+        raise SchemaError(f"{where} is {type(value).__name__}", expected="text")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"{where} is not valid Unicode: {error.reason}", expected="text without lone surrogates") from error
+    return value.replace("\r\n", "\n").replace("\r", "\n").strip()
+
+
+# ------------------------------------------------------------------------------------------------ files
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while a file is read into one InputError."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: {error}", expected="a JSON file in UTF-8") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {path}: {error}", expected="a file that is whole", fix="download it again") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _not_json(where: str, error: Exception) -> SchemaError:
+    return SchemaError(f"{where} is not JSON: {error}", expected="JSON", fix="download it again: it may be cut off")
+
+
+def _line_rows(path: Path) -> Iterator[Row]:
+    with _reading(path), _open(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            where = f"{path.name} line {number}"
+            if line.strip():
+                try:
+                    data = json.loads(line.decode("utf-8-sig"))
+                except (json.JSONDecodeError, RecursionError) as error:
+                    raise _not_json(where, error) from error
+                yield Row(where, data)
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetGenerationError
+
+    try:
+        rows = load_dataset("parquet", data_files=str(path.resolve()), split="train", streaming=True)
+        for index, data in enumerate(rows):
+            yield Row(f"{path.name} row {index}", data)
+    except (OSError, ValueError, DatasetGenerationError) as error:
+        raise SchemaError(f"{path} is not a Parquet file: {error}", expected="Parquet", fix="download it again") from error
+
+
+# ------------------------------------------------------------------------------------------------ the Hub
+def _looks_like_hub(source: str) -> bool:
+    return bool(_HUB_NAME.fullmatch(source)) and kind_of(Path(source)) not in _KINDS and not Path(source).parent.exists()
+
+
+def _hub_rows(name: str, split: str) -> Iterator[Row]:
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetNotFoundError
+
+    fix = "give the path of a downloaded file instead"
+    try:
+        rows = load_dataset(name, split=split, streaming=True)
+        for index, data in enumerate(rows):
+            yield Row(f"{name} {split} row {index}", data)
+    except DatasetNotFoundError as error:
+        raise InputError(f"no file {name}, and no such data set on the Hub", expected="a path, or owner/name", fix=fix) from error
+    except (OSError, RuntimeError) as error:
+        raise ServiceError(
+            f"no file {name}, and the Hub's data set of that name cannot be read: {error}\n  to fix: {fix}"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"data set {name}, split {split!r}: {error}", expected="a split that the data set has") from error
