@@ -1,0 +1,245 @@
+"""Completions from a transformers causal LM in this process, with the common prompt prefix computed once.
+
+Rows of a batch whose first ``shared`` ids are equal start from one forward over that prefix; their own prompt parts follow in one
+batched forward, then tokens are decoded one step at a time, and rows that have ended leave the batch.
+
+    cache slots of a row:  [prefix | hole] [own prompt part | hole] [new tokens]
+
+Shorter rows leave holes: masked, and without effect on positions, which count a row's own tokens only. So a row's logits are those
+of a forward over the row alone, up to rounding, whatever stands beside it and whatever ``max_batch`` is.
+
+Randomness: one uniform number for each row and token, drawn before decoding starts from torch's global CPU generator, or from a
+fresh one where ``Sampling.seed`` is given. Nothing else is random, so saving and restoring torch's global random state (as the
+Trainer's checkpoints do) reproduces what follows, and a draw does not depend on ``max_batch`` either.
+
+Not covered: encoder-decoder models, attention other than full (a sliding window is fine while prompt and completion fit into it),
+flash attention (its kernels take left padding only), more than one completion a prompt (repeat the prompt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from memalpha.errors import InputError, MemAlphaError
+from memalpha.generation.drawing import draw
+from memalpha.generation.kv_cache import BufferCache, without_ended
+from memalpha.generation.merging import merged_lora
+from memalpha.types import Completion, Prompt, Sampling, StopReason
+
+
+class _Prefilled(NamedTuple):
+    """Prompts that have been read: next token's logits (rows, vocabulary), prompt lengths (rows,), key mask (rows, slots)."""
+
+    cache: BufferCache
+    logits: Tensor
+    lengths: Tensor
+    mask: Tensor
+
+
+class HFGenerator:
+    """Draws completions from a transformers decoder-only causal LM; a :class:`memalpha.protocols.Generator`.
+
+    Args:
+        model: The model, plain or PEFT-wrapped (not inside DDP); it may be training, and is put back as it was after each call.
+        tokenizer: Its tokenizer; decodes completions and names an end token. Every id in the model's
+            ``generation_config.eos_token_id`` ends a completion as well.
+        max_batch: Most rows decoded at once; bounds memory.
+        merge_adapters: Fold LoRA adapters into the weights during a call (see :func:`memalpha.generation.merging.merged_lora`):
+            faster, at the price of a copy of the adapted weights.
+        logprobs: Whether completions carry log-probabilities: of the whole distribution at the temperature (1 for greedy drawing).
+
+    Raises:
+        InputError: ``max_batch`` is below 1, or the model's attention is not one of those covered.
+    """
+
+    def __init__(
+        self, model: nn.Module, tokenizer: Any, *, max_batch: int = 64, merge_adapters: bool = True, logprobs: bool = False
+    ) -> None:
+        if max_batch < 1:
+            raise InputError(f"max_batch {max_batch}", expected="at least 1")
+        self.model: Any = model
+        self.tokenizer = tokenizer
+        self.max_batch = max_batch
+        self.merge_adapters = merge_adapters
+        self.logprobs = logprobs
+        _check_attention(self.model.config)
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        """Return one completion for each prompt, in order.
+
+        Raises:
+            InputError: A prompt has no ids, or ``max_new_tokens`` is below 1.
+            MemAlphaError: The device ran out of memory; says to lower ``max_batch``.
+        """
+        if sampling.max_new_tokens < 1:
+            raise InputError(f"max_new_tokens {sampling.max_new_tokens}", expected="at least 1")
+        if any(not prompt.ids for prompt in prompts):
+            raise InputError("a prompt without ids", expected="at least one token id", fix="encode it with the policy's tokenizer")
+        generator = None if sampling.seed is None else torch.Generator().manual_seed(sampling.seed)
+        uniforms = torch.rand(len(prompts), sampling.max_new_tokens, generator=generator)
+        order = _by_prefix(prompts)
+        completions: dict[int, Completion] = {}
+        merged = merged_lora(self.model) if self.merge_adapters else nullcontext()
+        with torch.no_grad(), _evaluating(self.model), merged:
+            for start in range(0, len(order), self.max_batch):
+                rows = order[start : start + self.max_batch]
+                completions.update(zip(rows, self._batch([prompts[i] for i in rows], sampling, uniforms[rows]), strict=True))
+        return [completions[i] for i in range(len(prompts))]
+
+    def _batch(self, prompts: Sequence[Prompt], sampling: Sampling, uniforms: Tensor) -> list[Completion]:
+        try:
+            tokens, logprobs, lengths = self._decode(self._prefill(prompts, sampling.max_new_tokens), sampling, uniforms)
+        except torch.OutOfMemoryError as error:
+            raise MemAlphaError(
+                f"out of memory with {len(prompts)} completions at once\n  to fix: lower max_batch (now {self.max_batch})"
+            ) from error
+        return [
+            self._completion(ids[:length], values[:length] if self.logprobs else None)
+            for ids, values, length in zip(tokens.tolist(), logprobs.tolist(), lengths.tolist(), strict=True)
+        ]
+
+    def _prefill(self, prompts: Sequence[Prompt], new_tokens: int) -> _Prefilled:
+        """Read the prompts: each distinct prefix once, then all own parts on top."""
+        device = self.model.device
+        # At least one own token a row, which predicts the first new one.
+        shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]
+        prefixes = {prompt.ids[:n]: None for prompt, n in zip(prompts, shared, strict=True)}
+        number = {prefix: i for i, prefix in enumerate(prefixes)}
+        own, own_lengths = _pad([prompt.ids[n:] for prompt, n in zip(prompts, shared, strict=True)], device)
+        starts = torch.tensor(shared, device=device)
+        width = max(shared)
+        capacity = width + own.shape[1] + new_tokens
+        _check_window(self.model.config, capacity)
+        layers = self.model.config.get_text_config().num_hidden_layers
+        cache = BufferCache(layers, capacity)
+        if width:
+            index = torch.tensor([number[p.ids[:n]] for p, n in zip(prompts, shared, strict=True)], device=device)
+            cache = BufferCache(layers, capacity, self._prefix_cache(list(prefixes), device), index)
+        mask = torch.ones(len(prompts), capacity, dtype=torch.long, device=device)
+        mask[:, :width] = torch.arange(width, device=device) < starts[:, None]
+        mask[:, width : width + own.shape[1]] = torch.arange(own.shape[1], device=device) < own_lengths[:, None]
+        last = own_lengths[:, None] - 1
+        steps = torch.minimum(torch.arange(own.shape[1], device=device), last)
+        logits = self._forward(own, cache, mask, starts[:, None] + steps, last)
+        return _Prefilled(cache, logits, starts + own_lengths, mask)
+
+    def _prefix_cache(self, prefixes: Sequence[tuple[int, ...]], device: torch.device) -> DynamicCache:
+        """Return keys and values of the prefixes, padded on the right, where causal attention never looks back at the padding."""
+        cache = DynamicCache()
+        self.model(input_ids=_pad(prefixes, device)[0], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        return cache
+
+    def _forward(self, ids: Tensor, cache: BufferCache, mask: Tensor, positions: Tensor, keep: Tensor | int) -> Tensor:
+        """Return logits (rows, vocabulary) at one place of each row."""
+        output = self.model(
+            input_ids=ids,
+            attention_mask=mask[:, : cache.get_seq_length() + ids.shape[1]],
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=keep,
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def _decode(self, rows: _Prefilled, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return tokens and log-probabilities, both (rows, max_new_tokens), and how many of them each row has, (rows,)."""
+        cache, logits, positions, mask = rows
+        device = logits.device
+        ends = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=device)
+        uniforms = uniforms.to(device)
+        tokens = torch.zeros(uniforms.shape, dtype=torch.long, device=device)
+        logprobs = torch.zeros_like(uniforms)
+        lengths = torch.zeros_like(positions)
+        slots = torch.arange(len(positions), device=device)  # which row of the batch each remaining row is
+        for step in range(sampling.max_new_tokens):
+            drawn = draw(logits, sampling, uniforms[slots, step], logprobs=self.logprobs)
+            tokens[slots, step] = drawn.tokens
+            lengths[slots] = step + 1
+            if drawn.logprobs is not None:
+                logprobs[slots, step] = drawn.logprobs
+            source = without_ended(~torch.isin(drawn.tokens, ends))
+            if not len(source) or step + 1 == sampling.max_new_tokens:
+                break
+            if len(source) < len(slots):
+                cache.select(source)
+                slots, mask, positions = slots[source], mask[source], positions[source]
+            logits = self._forward(drawn.tokens[source][:, None], cache, mask, positions[:, None], 1)
+            positions = positions + 1
+        return tokens, logprobs, lengths
+
+    def _completion(self, ids: list[int], logprobs: list[float] | None) -> Completion:
+        return Completion(
+            ids=tuple(ids),
+            text=self.tokenizer.decode(ids, skip_special_tokens=True),
+            stop=StopReason.END if ids[-1] in self.end_ids else StopReason.LENGTH,
+            logprobs=None if logprobs is None else tuple(logprobs),
+        )
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Every id that ends a completion."""
+        ends = getattr(self.model.generation_config, "eos_token_id", None)
+        ids = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+        return frozenset(i for i in [*ids, self.tokenizer.eos_token_id] if i is not None)
+
+
+def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
+    """Return row indices with equal prefixes side by side, so that a batch border splits as few groups as possible."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        groups.setdefault(prompt.ids[: prompt.shared], []).append(i)
+    return [i for members in groups.values() for i in members]
+
+
+def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return ids padded on the right with 0, (rows, longest), and lengths, (rows,)."""
+    lengths = torch.tensor([len(ids) for ids in sequences])
+    padded = torch.zeros(len(sequences), int(lengths.max()), dtype=torch.long)
+    for row, ids in zip(padded, sequences, strict=True):
+        row[: len(ids)] = torch.tensor(ids, dtype=torch.long)
+    return padded.to(device), lengths.to(device)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off inside the block; every module's own mode is put back."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _check_attention(config: Any) -> None:
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise InputError(
+            f"attention {config._attn_implementation!r}",
+            expected="sdpa or eager",
+            fix="load the model with attn_implementation='sdpa'",
+        )
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        raise InputError(
+            f"a model with {', '.join(sorted(kinds))} layers", expected="full or sliding-window attention in every layer"
+        )
+
+
+def _check_window(config: Any, tokens: int) -> None:
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None)
+    window = getattr(text, "sliding_window", None)
+    if window and (kinds is None or "sliding_attention" in kinds) and tokens > window:
+        raise InputError(
+            f"prompt and completion of up to {tokens} tokens in a model with a sliding window of {window}",
+            expected=f"at most {window} tokens",
+            fix="lower the token budgets of the prompt or max_new_tokens",
+        )

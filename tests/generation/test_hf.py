@@ -1,0 +1,262 @@
+"""Completions against transformers' own generate on each prompt alone, and against plain forwards."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from memalpha.errors import InputError, MemAlphaError
+from memalpha.generation.drawing import draw
+from memalpha.generation.hf import HFGenerator
+from memalpha.generation.merging import merged_lora
+from memalpha.protocols import Generator
+from memalpha.types import Prompt, Sampling, StopReason
+
+VOCABULARY = 61
+SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "initializer_range": 0.15,
+    "eos_token_id": None, "bos_token_id": None,
+}  # fmt: skip
+
+
+class LetterTokenizer:
+    """Stands for a tokenizer: id i is one letter, ids below 2 are special."""
+
+    eos_token_id = None
+
+    def decode(self, ids, skip_special_tokens):
+        assert skip_special_tokens
+        return "".join(chr(ord("A") + i) for i in ids if i >= 2)
+
+
+def make_model(kind="llama", attention="sdpa"):
+    torch.manual_seed(0)
+    if kind == "gpt2":  # learned absolute positions
+        config = GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=2, n_head=4, n_positions=40, initializer_range=0.15)
+        config.eos_token_id = config.bos_token_id = None
+        return GPT2LMHeadModel(config).eval()
+    config, model = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}[kind]
+    return model(config(**SIZES, attn_implementation=attention)).eval()
+
+
+def make_lora(kind="llama", dropout=0.0):
+    config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", lora_dropout=dropout)
+    model = get_peft_model(make_model(kind), config)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def ids(count, seed):
+    return tuple(torch.randint(2, VOCABULARY, (count,), generator=torch.Generator().manual_seed(seed)).tolist())
+
+
+def ragged_prompts():
+    """Two groups with interleaved rows, a lone row, one without a shared part, one that is all shared."""
+    a, b = ids(11, 1), ids(5, 2)
+    rows = [
+        (a + ids(4, 3), 11),
+        (b + ids(9, 4), 5),
+        (a + ids(1, 5), 11),
+        (ids(7, 6), 0),
+        (b + ids(2, 7), 5),
+        (a, 11),
+        (ids(8, 8), 3),
+    ]
+    return [Prompt((), row, shared) for row, shared in rows]
+
+
+def alone(model, prompt, new_tokens, ends=None):
+    """Greedy completion by transformers on this prompt only."""
+    given = torch.tensor([prompt.ids])
+    output = model.generate(
+        input_ids=given,
+        attention_mask=torch.ones_like(given),
+        do_sample=False,
+        max_new_tokens=new_tokens,
+        eos_token_id=ends,
+        pad_token_id=0,
+    )
+    return tuple(output[0, len(prompt.ids) :].tolist())
+
+
+def generate(model, prompts, sampling, **options):
+    return HFGenerator(model, LetterTokenizer(), **options).generate(prompts, sampling)
+
+
+def some_ends(model, prompts, count=3):
+    """Ids that greedy completions really contain, at different places."""
+    return sorted({alone(model, prompt, 12)[2 + 2 * i] for i, prompt in enumerate(prompts[:count])})
+
+
+@pytest.mark.parametrize("max_batch", [64, 3, 1])
+@pytest.mark.parametrize(("kind", "attention"), [("llama", "sdpa"), ("llama", "eager"), ("qwen3", "sdpa"), ("gpt2", "sdpa")])
+def test_greedy_equals_generate_on_each_prompt_alone(kind, attention, max_batch):
+    model, prompts = make_model(kind, attention), ragged_prompts()
+    completions = generate(model, prompts, Sampling(12), max_batch=max_batch)
+    assert [c.ids for c in completions] == [alone(model, prompt, 12) for prompt in prompts]
+    assert all(c.stop is StopReason.LENGTH for c in completions)
+    assert completions[0].text == LetterTokenizer().decode(completions[0].ids, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("max_batch", [64, 3])
+def test_rows_that_end_early_leave_the_batch_and_keep_their_end_token(max_batch):
+    model, prompts = make_model("qwen3"), ragged_prompts()
+    ends = some_ends(model, prompts)
+    expected = [alone(model, prompt, 12, ends) for prompt in prompts]
+    assert len({len(e) for e in expected}) > 2, "the case must hold rows of several lengths"
+    model.generation_config.eos_token_id = ends
+    completions = generate(model, prompts, Sampling(12), max_batch=max_batch)
+    assert [c.ids for c in completions] == expected
+    assert [c.stop is StopReason.END for c in completions] == [e[-1] in ends for e in expected]
+
+
+def test_the_tokenizers_end_token_ends_as_well():
+    model, prompts = make_model(), ragged_prompts()
+    generator = HFGenerator(model, LetterTokenizer())
+    end = alone(model, prompts[0], 12)[3]
+    model.generation_config.eos_token_id = None
+    generator.tokenizer.eos_token_id = end
+    model.generation_config.eos_token_id = 0
+    assert generator.end_ids == {0, end}
+    assert generator.generate(prompts[:1], Sampling(12))[0].ids == alone(model, prompts[0], 12, end)
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_adapters_count_whether_merged_or_not(merge):
+    model, prompts = make_lora(dropout=0.5), ragged_prompts()
+    expected = [alone(model.eval(), prompt, 12) for prompt in prompts]
+    assert expected != [alone(make_model(), prompt, 12) for prompt in prompts]
+    model.train()
+    modes = {name: module.training for name, module in model.named_modules()}
+    assert [c.ids for c in generate(model, prompts, Sampling(12), merge_adapters=merge)] == expected
+    assert {name: module.training for name, module in model.named_modules()} == modes
+
+
+def test_generated_logprobs_equal_a_plain_forward():
+    model, prompts = make_lora("qwen3").eval(), ragged_prompts()
+    for temperature, scale in ((0.0, 1.0), (0.7, 0.7)):
+        completions = generate(model, prompts, Sampling(10, temperature=temperature, top_k=5, seed=3), logprobs=True)
+        for prompt, completion in zip(prompts, completions, strict=True):
+            logits = model(input_ids=torch.tensor([prompt.ids + completion.ids])).logits[0, len(prompt.ids) - 1 : -1]
+            expected = (logits / scale).log_softmax(-1).gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
+            torch.testing.assert_close(torch.tensor(completion.logprobs), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_first_tokens_are_drawn_with_the_models_probabilities():
+    model, prompt, n = make_model(), ragged_prompts()[0], 4000
+    probabilities = (model(input_ids=torch.tensor([prompt.ids])).logits[0, -1] / 1.3).softmax(-1)
+    completions = generate(model, [prompt] * n, Sampling(1, temperature=1.3, seed=0), max_batch=n)
+    counts = torch.bincount(torch.tensor([c.ids[0] for c in completions]), minlength=VOCABULARY)
+    assert (n * probabilities >= 5).all(), "every token must be expected often enough for the statistic"
+    expected = n * probabilities
+    chi_square, degrees = ((counts - expected) ** 2 / expected).sum().item(), VOCABULARY - 1
+    assert chi_square < degrees + 4 * (2 * degrees) ** 0.5
+
+
+def test_seeds_reproduce_and_the_global_state_carries_on():
+    model, prompts = make_model(), ragged_prompts()
+    seeded = Sampling(8, temperature=1.0, seed=5)
+    first = generate(model, prompts, seeded)
+    assert generate(model, prompts, seeded, max_batch=2) == first
+    assert generate(model, prompts, Sampling(8, temperature=1.0, seed=6)) != first
+    unseeded = Sampling(8, temperature=1.0)
+    state = torch.get_rng_state()
+    runs = [generate(model, prompts, unseeded), generate(model, prompts, unseeded)]
+    assert runs[0] != runs[1]
+    torch.set_rng_state(state)
+    assert [generate(model, prompts, unseeded), generate(model, prompts, unseeded)] == runs
+
+
+def test_drawing_inverts_the_filtered_distribution():
+    logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
+
+    def drawn(u, **options):
+        return draw(logits, Sampling(1, temperature=1.0, **options), torch.tensor([u])).tokens.item()
+
+    assert [drawn(u) for u in (0.0, 0.05, 0.15, 0.49, 0.55, 0.75, 0.999999)] == [0, 0, 1, 1, 2, 3, 3]
+    assert [drawn(u, top_k=2) for u in (0.0, 0.5, 0.58, 0.999999)] == [1, 1, 3, 3]  # .4 and .3: the border lies at .571
+    assert [drawn(u, top_p=0.65) for u in (0.0, 0.56, 0.58, 0.999999)] == [1, 1, 3, 3]  # the second one reaches .65
+    assert [drawn(u, top_p=0.75) for u in (0.4, 0.5, 0.8)] == [1, 3, 2]  # borders at .444 and .778
+    assert [drawn(u, top_p=0.0) for u in (0.0, 0.999999)] == [1, 1]
+    assert draw(logits, Sampling(1), torch.tensor([0.9])).tokens.item() == 1
+
+
+def test_a_token_without_weight_is_never_drawn():
+    logits = torch.tensor([[0.0, float("-inf")]])
+    for u in (0.0, 1 - 2**-24):
+        assert draw(logits, Sampling(1, temperature=1.0), torch.tensor([u])).tokens.item() == 0
+
+
+def test_weights_are_bitwise_the_same_after_a_merged_call_and_after_an_error():
+    model = make_lora()
+    before = {name: (parameter.data_ptr(), parameter.detach().clone()) for name, parameter in model.named_parameters()}
+
+    def unchanged():
+        return all(p.data_ptr() == before[n][0] and torch.equal(p, before[n][1]) for n, p in model.named_parameters())
+
+    generate(model, ragged_prompts(), Sampling(4))
+    assert unchanged()
+    with pytest.raises(RuntimeError, match="planned"), merged_lora(model):
+        assert not unchanged()
+        raise RuntimeError("planned")
+    assert unchanged()
+    assert not any(getattr(module, "merged", False) for module in model.modules())
+
+
+def test_a_merge_that_fails_half_way_is_undone():
+    model = make_lora()
+    last = [p for n, p in model.named_parameters() if "lora_B" in n][-1]
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    last.data[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="NaN"), merged_lora(model):
+        pass
+    last.data.copy_(before[next(n for n, p in model.named_parameters() if p is last)])
+    assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+    assert not any(getattr(module, "merged", False) for module in model.modules())
+
+
+def test_adapters_switched_off_stay_off():
+    model, prompts = make_lora(), ragged_prompts()
+    expected = [alone(make_model(), prompt, 6) for prompt in prompts]
+    with model.disable_adapter():
+        assert [c.ids for c in generate(model, prompts, Sampling(6))] == expected
+
+
+def test_each_prefix_is_computed_once():
+    model, prompts, seen = make_model(), ragged_prompts()[:3] + ragged_prompts()[4:5], []
+    model.register_forward_pre_hook(lambda _, __, kwargs: seen.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True)
+    generate(model, prompts, Sampling(3))
+    assert seen == [(2, 11), (4, 9), (4, 1), (4, 1)]
+
+
+def test_running_out_of_memory_names_max_batch():
+    model = make_model()
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model.register_forward_pre_hook(fail)
+    with pytest.raises(MemAlphaError, match=r"lower max_batch \(now 7\)"):
+        generate(model, ragged_prompts(), Sampling(3), max_batch=7)
+
+
+def test_what_cannot_be_generated_is_refused():
+    model = make_model()
+    generator = HFGenerator(model, LetterTokenizer())
+    assert isinstance(generator, Generator)
+    assert generator.generate([], Sampling(3)) == []
+    with pytest.raises(InputError, match="without ids"):
+        generator.generate([Prompt((), ())], Sampling(3))
+    with pytest.raises(InputError, match="max_new_tokens 0"):
+        generator.generate(ragged_prompts(), Sampling(0))
+    with pytest.raises(InputError, match="max_batch 0"):
+        HFGenerator(model, LetterTokenizer(), max_batch=0)
+    model.config.layer_types, model.config.sliding_window = ["full_attention", "sliding_attention"], 16
+    with pytest.raises(InputError, match="sliding window of 16"):
+        HFGenerator(model, LetterTokenizer()).generate(ragged_prompts(), Sampling(3))
+    model.config.layer_types = ["linear_attention", "full_attention"]
+    with pytest.raises(InputError, match="linear_attention"):
+        HFGenerator(model, LetterTokenizer())
