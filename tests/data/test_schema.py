@@ -90,7 +90,7 @@ def test_a_folder_stands_for_its_file(tmp_path):
         (minimal(questions=[{"text": "who?", "answers": "me"}]), "questions[0]: field 'answers' is 'me'"),
         (minimal(questions=[{"text": "who?", "answers": ["me", 2]}]), "questions[0]: answers[1] is 2"),
         (minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [1]}]), "questions[0]: evidence[0] is 1"),
-        (minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [True]}]), "questions[0]: evidence[0] is True"),
+        (minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [False]}]), "questions[0]: evidence[0] is False"),
         (minimal(questions=[{"text": "who?", "answers": ["me"], "metric": 1}]), "questions[0]: field 'metric' is 1"),
         (minimal(facts=[{"chunk": 0}]), "facts[0]: field 'action' is missing"),
         (

@@ -164,6 +164,15 @@ def test_questions_are_those_of_an_independent_replay(config, seed, index):
             assert {a.lower() for a in replay(instance)[key_of(question)[1:]][0]} <= set(words(question.text))
 
 
+def test_values_come_back_once_all_were_used():
+    config = SyntheticConfig(people=1, n_chunks=90, facts_per_chunk=(9, 9), p_change=0.9, p_retract=0.0, rates=ALL)
+    instance = make_instance(0, 0, config)
+    said = Counter((f.attribute, f.value) for f in instance.facts if f.action is not FactAction.RETRACT)
+    assert max(said.values()) > 1
+    asked = {key_of(q): (q.metric, set(q.answers), set(q.stale), set(q.evidence)) for q in instance.questions}
+    assert asked == expected_questions(instance)
+
+
 @given(configs(), st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
 def test_lines_say_what_the_facts_say_and_nothing_else_about_the_speaker(config, seed):
@@ -359,6 +368,10 @@ def test_the_teacher_corrects_entries_that_others_wrote():
     known = teacher_operations(only, 1, memory, random.Random(0), TeacherConfig(p_update=1.0))
     assert known == [Operation(OperationKind.DELETE, "facts", entry_id="3")]
     assert len(memory) == 4
+    memory.apply(Operation(OperationKind.DELETE, "facts", entry_id="4"))
+    memory.apply(Operation(OperationKind.INSERT, "facts", f"{fact.subject} {fact.attribute} {fact.previous}"))
+    both = teacher_operations(only, 1, memory, random.Random(0), TeacherConfig(p_update=1.0))  # the one that names the attribute
+    assert both == [Operation(OperationKind.UPDATE, "facts", new, "5"), Operation(OperationKind.DELETE, "facts", entry_id="3")]
     frozen = MemorySchema("fixed", (Section("facts", SectionKind.LIST, timestamps=True, operations=(OperationKind.INSERT,)),))
     assert [o.kind for o in teacher_operations(only, 1, Memory(frozen), random.Random(0))] == [OperationKind.INSERT]
 

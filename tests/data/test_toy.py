@@ -57,6 +57,17 @@ def test_the_teacher_stores_things_and_noise_alike():
     assert abs(stored[True] / stored.total() - 0.5) < 0.05  # about 1,500 draws: four standard errors
 
 
+def test_neither_the_words_nor_the_teacher_favour_a_place():
+    rng, things, stored = random.Random(0), Counter(), Counter()
+    for instance in toy_generate(400, 0):
+        words = instance.chunks[0].text.split()
+        things.update(place for place, word in enumerate(words) if word in THINGS)
+        memory = Memory(toy_schema(max_entries=0))
+        stored.update(words.index(o.content) for o in toy_teacher_operations(instance, 0, memory, rng))
+    assert all(150 < things[place] < 250 for place in range(8))  # 200 expected of each, standard error 10
+    assert all(80 < stored[place] < 170 for place in range(8))  # 125 expected of each, standard error about 9
+
+
 def test_a_full_memory_is_not_written_to():
     rng, instance = random.Random(0), toy_generate(1, 0)[0]
     memory = Memory(toy_schema(max_entries=2))
