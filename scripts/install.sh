@@ -29,12 +29,14 @@ die() {
     exit 1
 }
 
-# Newest first among what is commonly there; $PYTHON, where given, is the only candidate.
+usable() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+# The first usable of the usual names; $PYTHON, where given, is the only candidate.
 find_python() {
     local candidate
     for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3 python}; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
-            command -v "$candidate"
+        if usable "$candidate"; then
+            command -v "$candidate" # its path, the answer
             return 0
         fi
     done
@@ -76,7 +78,7 @@ PY
 
 installed() {
     local set
-    [ -x .venv/bin/python ] || return 1
+    usable .venv/bin/python || return 1
     for set in "$what" dev; do
         if [ -f ".venv/memalpha-$set" ] && [ "$(cat ".venv/memalpha-$set")" = "$(fingerprint)" ]; then return 0; fi
     done
@@ -87,11 +89,11 @@ if installed; then
     say "up to date"
 else
     say "preparing .venv (the first time: about 2 GB and a few minutes)"
-    if [ ! -x .venv/bin/python ]; then
+    if ! usable .venv/bin/python || ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
         python="$(find_python)" || die "no Python 3.11 or newer found (looked for: ${PYTHON:-python3.11 python3.12 python3.13 python3 python})" \
             "to fix: install Python 3.11 or newer, or run PYTHON=/path/to/python bash scripts/install.sh"
         say "making .venv with $python"
-        "$python" -m venv .venv || die "$python could not make a virtual environment" "to fix: install its venv module (Debian: python3-venv)"
+        "$python" -m venv --clear .venv || die "$python could not make a virtual environment" "to fix: install its venv module (Debian: python3-venv)"
     fi
     install_torch
     say "installing memalpha[$extras] with the versions of constraints.txt"

