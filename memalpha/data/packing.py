@@ -70,26 +70,37 @@ def pack_texts(
     Args:
         texts: Read lazily.
         bounds: Tokens of a chunk.
-        count: Counts the tokens of the joined text.
+        count: Counts tokens: of each text once, of the separator, and of each chunk once to be sure that it fits.
         rng: Draws the lengths, one for each chunk.
         separator: Stands between two texts.
 
     Raises:
         InputError: If one text alone is longer than ``bounds.high``; see ``split_text``.
     """
-    text, parts, tokens, target = "", list[int](), 0, rng.randint(*bounds)
-    for index, added in enumerate(texts):
-        joined = text + separator + added if parts else added
-        total = count(joined)
-        if parts and total > (target if tokens >= bounds.low else bounds.high):
-            yield Packed(text, tuple(parts))
-            joined, parts, total, target = added, [], count(added), rng.randint(*bounds)
-        if total > bounds.high:
-            raise InputError(f"a text has {total} tokens ({added[:40]!r}...)", expected=f"at most {bounds.high}, a chunk's limit")
-        text, tokens = joined, total
-        parts.append(index)
-    if parts:
-        yield Packed(text, tuple(parts))
+    gap = count(separator)
+    held, first, tokens, target = list[str](), 0, 0, rng.randint(*bounds)
+    for index, text in enumerate(texts):
+        added = count(text)
+        if added > bounds.high:
+            raise InputError(f"a text has {added} tokens ({text[:40]!r}...)", expected=f"at most {bounds.high}, a chunk's limit")
+        if held and tokens + gap + added > (target if tokens >= bounds.low else bounds.high):
+            yield from _joined(held, first, bounds.high, count, separator)
+            held, first, tokens, target = [], index, 0, rng.randint(*bounds)
+        tokens += added + gap * bool(held)
+        held.append(text)
+    if held:
+        yield from _joined(held, first, bounds.high, count, separator)
+
+
+def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str) -> Iterator[Packed]:
+    """Yield the texts as one chunk, or as several where the whole has more tokens than its parts and does not fit."""
+    start = 0
+    while start < len(texts):
+        end = len(texts)
+        while end > start + 1 and count(separator.join(texts[start:end])) > limit:
+            end -= 1
+        yield Packed(separator.join(texts[start:end]), tuple(range(first + start, first + end)))
+        start = end
 
 
 def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:

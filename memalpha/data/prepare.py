@@ -14,7 +14,8 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,12 +111,13 @@ def prepare(
         InputError: If the source or an option is unknown, the input cannot be read or gives no instance, or the output is in
             the way.
     """
-    source, folder = get_source(name), Path(output)
+    source, folder = get_source(name), Path(output).resolve()
     _check_output(folder, overwrite=overwrite)
     made_with = source.parse(options)
-    result = source.load(input, options, seed, count_tokens)
+    count = lru_cache(maxsize=8192)(count_tokens)  # a loader counts most texts before they are counted here
+    result = source.load(input, options, seed, count)
     with _replacing(folder) as partial:
-        counts = _write(partial / FILE_NAME, result, count_tokens, progress)
+        counts = _write(partial / FILE_NAME, result, count, progress)
         if not counts.instances:
             raise _nothing_made(name, input, result)
         manifest = Manifest(
@@ -133,7 +135,7 @@ def prepare(
             token_counter=token_counter,
             sha256=_sha256(partial / FILE_NAME),
             seed=seed,
-            options=asdict(made_with) if is_dataclass(made_with) and not isinstance(made_with, type) else {},
+            options=json.loads(json.dumps(asdict(made_with))),  # tuples as lists, as they are read again
             notes=_positive(result.notes),
             problems=result.problems,
         )

@@ -214,14 +214,13 @@ def _place(context: str, answer: str, start: Any) -> int:
 
 # ------------------------------------------------------------------------------------------------ building
 class _Piece(NamedTuple):
-    """A paragraph, or a part of one that is too long, with the questions whose answer begins in it.
+    """A paragraph, or a part of one that is too long.
 
-    ``needs`` gives, for each question, the numbers of the pieces that hold its answer.
+    ``asked`` is the questions whose answer begins in it, each with the numbers of the pieces that hold its answer.
     """
 
     text: str
-    asked: tuple[_Asked, ...]
-    needs: tuple[tuple[int, ...], ...]
+    asked: tuple[tuple[_Asked, tuple[int, ...]], ...]
 
 
 class _Builder:
@@ -235,10 +234,11 @@ class _Builder:
         order = list(paragraphs.items())
         if self.options.shuffle:
             self.rng.shuffle(order)
-        pieces = self._pieces(order)
+        pieces: list[_Piece] = []
         # One generator for each kind of draw: what is drawn for an instance does not move the chunks after it.
         sizes, drawn = random.Random(self.rng.random()), random.Random(self.rng.random())
-        packed = pack_texts((piece.text for piece in pieces), TokenRange(*self.options.chunk_tokens), self.count, sizes)
+        texts = self._texts(order, pieces)
+        packed = pack_texts(texts, TokenRange(*self.options.chunk_tokens), self.count, sizes)
         made = 0
         while group := list(islice(packed, drawn.randint(*self.options.chunks))):
             questions = self._questions(group, pieces)
@@ -251,26 +251,25 @@ class _Builder:
                 yield Instance(f"{SOURCE}-{made}", SOURCE, chunks, self._draw(questions, drawn))
                 made += 1
 
-    def _pieces(self, order: Iterable[tuple[str, list[_Asked]]]) -> list[_Piece]:
-        pieces: list[_Piece] = []
+    def _texts(self, order: Iterable[tuple[str, list[_Asked]]], pieces: list[_Piece]) -> Iterator[str]:
+        """Yield the text of each piece of the paragraphs, when it was added to ``pieces``."""
         for context, asked in order:
             spans = split_text(context, self.options.chunk_tokens[1], self.count)
             self.result.notes["paragraphs cut to pieces"] += len(spans) > 1
-            first, by_piece = len(pieces), defaultdict[int, list[tuple[_Asked, tuple[int, ...]]]](list)
+            first, begun = len(pieces), defaultdict[int, list[tuple[_Asked, tuple[int, ...]]]](list)
             for question in asked:
                 held = _held(question, spans)
-                by_piece[held[0]].append((question, tuple(first + i for i in held)))
+                begun[held[0]].append((question, tuple(first + i for i in held)))
             for i, span in enumerate(spans):
-                here = by_piece[i]
-                pieces.append(_Piece(context[span.start : span.end], tuple(q for q, _ in here), tuple(n for _, n in here)))
-        return pieces
+                pieces.append(_Piece(context[span.start : span.end], tuple(begun[i])))
+                yield pieces[-1].text
 
     def _questions(self, group: list[Packed], pieces: list[_Piece]) -> list[Question]:
         """Return the questions of an instance's pieces, with the chunks that hold their answers."""
         chunk_of = {part: index for index, chunk in enumerate(group) for part in chunk.parts}
         questions = []
         for piece in (pieces[part] for part in chunk_of):
-            for asked, needs in zip(piece.asked, piece.needs, strict=True):
+            for asked, needs in piece.asked:
                 if any(part not in chunk_of for part in needs):
                     self.result.skip("evidence in two instances")
                     continue
