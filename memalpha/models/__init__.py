@@ -5,7 +5,7 @@
 where it cannot. Nothing here imports torch or transformers before it is called.
 """
 
-from memalpha.models.fetch import MODEL_RECORD, MODELS, Source, fetch, resolve_model
+from memalpha.models.registry import MODEL_RECORD, MODELS, Source, fetch, resolve_model
 from memalpha.models.nano import build_nano
 from memalpha.models.policy import ADAPTER_RECORD, PolicyModel, base_fingerprint, load_policy_model, write_adapter_record
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.errors import InputError
-from memalpha.models.fetch import model_record, resolve_model
+from memalpha.models.registry import model_record, resolve_model
 
 if TYPE_CHECKING:
     import torch

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from memalpha.errors import ServiceError
 
 if TYPE_CHECKING:
-    from memalpha.models.fetch import DownloadSpec
+    from memalpha.models.registry import DownloadSpec
 
 PROBE_SECONDS = 5.0
 """How long the Hub may take to answer the first request, in seconds."""
