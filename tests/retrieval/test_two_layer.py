@@ -79,6 +79,22 @@ def test_hybrid_fuses_only_to_its_depth(memory):
         assert [hit.entry.id for hit in retriever(memory, "hybrid", fusion_depth=1).search(query, 2)] == keys
 
 
+def test_hybrid_sees_past_k_in_both_rankings():
+    class Fan:
+        dimension = 2
+
+        def embed(self, wanted):  # entries in order of their number, farther and farther from the query
+            return np.float32([[np.cos(int(text[-1]) / 9), np.sin(int(text[-1]) / 9)] for text in wanted])
+
+    memory = Memory(MemorySchema.load("mem_alpha"))
+    for content in ["tea 5", "plain 1", "plain 2", "plain 3", "plain 4"]:
+        insert(memory, "semantic", content)
+    made = retriever(memory, "hybrid", embedder=Fan())
+    assert made.search("tea 0", 1) == [(memory.entries()[0], 1 / 65 + 1 / 61)]  # fifth by vectors, first by words
+    shallow = retriever(memory, "hybrid", embedder=Fan(), fusion_depth=3)
+    assert shallow.search("tea 0", 1) == [(memory.entries()[1], 1 / 61)]  # both at 1 / 61: the newer
+
+
 def test_reciprocal_ranks_worked_by_hand():
     class Table:
         dimension = 2
