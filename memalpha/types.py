@@ -190,7 +190,7 @@ class Entry:
         timestamp: When the content was true, or None where the section keeps no times.
         importance: Weight, 1.0 unless given.
         source_chunk: Index of the chunk during which it was last written, or None.
-        created: Number of the change that created it (a memory's changes are numbered from 0).
+        created: Number of the change that created it; numbers grow over a memory's life, also across a restore.
         updated: Number of the change that wrote it last.
     """
 

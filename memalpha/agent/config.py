@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from memalpha.errors import InputError
-from memalpha.retrieval.two_layer import RetrievalConfig
+from memalpha.retrieval.config import RetrievalConfig
 
 AGENT_FILE = "memalpha_agent.json"
 

@@ -69,6 +69,7 @@ class Memory:
         self._sizes: dict[str, int] = {section.name: 0 for section in schema.sections}
         self._tokens: dict[str, int] = {}
         self._next_id = 1
+        self._clock = 0
 
     def __len__(self) -> int:
         """Number of entries, written blocks included."""
@@ -161,7 +162,7 @@ class Memory:
             return _refuse(operation, ResultCode.SECTION_FULL, f"{section.name} holds at most {section.max_entries} entries")
         timestamp = (operation.timestamp or time) if section.timestamps else None
         importance = operation.importance if operation.importance is not None else (old.importance if old else 1.0)
-        number = len(self.changes)
+        number = self._clock
         if old is not None:
             entry = replace(old, content=content, timestamp=timestamp, importance=importance, source_chunk=chunk, updated=number)
         else:
@@ -191,6 +192,7 @@ class Memory:
             if before is None:
                 self._sizes[after.section] += 1
         self.changes.append(change)
+        self._clock += 1
 
     # -------------------------------------------------------------------------------------------- snapshots
     def snapshot(self) -> Snapshot:
@@ -214,6 +216,7 @@ class Memory:
                 self._commit(Change(None, entry))
         self._entries = {entry.id: entry for entry in snapshot.entries}  # creation order, as in the snapshot
         self._next_id = max(self._next_id, snapshot.next_id)
+        self._clock = max([self._clock, *(entry.updated + 1 for entry in snapshot.entries)])
 
     def copy(self) -> Memory:
         """Return an independent memory in the same state, with an empty list of changes behind it."""

@@ -1,0 +1,140 @@
+"""Held-out evaluation: greedy rollouts on instances the policy never trained on, scored exactly as in training."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memalpha.agent.rollout import Rollout
+from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.types import OperationKind, StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceResult:
+    """How one rollout on one held-out instance went.
+
+    Attributes:
+        instance: Id of the instance.
+        accuracy: Mean question score; NaN if a reader or judge failed.
+        reward: Mean over chunks of the weighted reward.
+        tool_success: Mean over chunks of r2.
+        compression: r3.
+        content: Mean over chunks of r4.
+        memory_tokens: Tokens of the final memory.
+        input_tokens: Tokens of all chunks.
+        entries: Entries of the final memory.
+        calls: Calls and unparsed stretches.
+        updates: Applied updates.
+        deletes: Applied deletes.
+        cut_off: Share of completions that were cut off.
+        kinds: Mean score by kind of question.
+        kind_counts: Number of questions by kind.
+    """
+
+    instance: str
+    accuracy: float
+    reward: float
+    tool_success: float
+    compression: float
+    content: float
+    memory_tokens: int
+    input_tokens: int
+    entries: int
+    calls: int
+    updates: int
+    deletes: int
+    cut_off: float
+    kinds: dict[str, float]
+    kind_counts: dict[str, int]
+
+
+def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: RewardConfig) -> InstanceResult:
+    """Sum up one finished, scored rollout."""
+    results = [result for step in rollout.steps for result in step.outcome.results]
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for record in rollout.questions:
+        kinds[record.question.kind].append(record.score)
+
+    def applied(kind: OperationKind) -> int:
+        return sum(r.changed and r.operation is not None and r.operation.kind is kind for r in results)
+
+    return InstanceResult(
+        instance=rollout.instance.id,
+        accuracy=rewards[0].accuracy,
+        reward=_mean([reward.total(config) for reward in rewards]),
+        tool_success=_mean([reward.tool for reward in rewards]),
+        compression=rewards[0].compression,
+        content=_mean([reward.content for reward in rewards]),
+        memory_tokens=rollout.memory.tokens,
+        input_tokens=sum(rollout.memory.count_tokens(chunk.text) for chunk in rollout.instance.chunks),
+        entries=len(rollout.memory),
+        calls=len(results),
+        updates=applied(OperationKind.UPDATE),
+        deletes=applied(OperationKind.DELETE),
+        cut_off=_mean([float(step.completion.stop is StopReason.LENGTH) for step in rollout.steps]),
+        kinds={kind: _mean(scores) for kind, scores in sorted(kinds.items())},
+        kind_counts={kind: len(scores) for kind, scores in sorted(kinds.items())},
+    )
+
+
+def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
+    """Return means over instances; ``n`` counts the instances whose accuracy is known, ``masked`` the others.
+
+    ``stderr`` is the standard error of the accuracy over instances.
+    """
+    scored = [result for result in results if not math.isnan(result.accuracy)]
+    fields = ("accuracy", "reward", "tool_success", "compression", "content", "memory_tokens", "input_tokens", "entries")
+    summary: dict[str, Any] = {name: _mean([float(getattr(result, name)) for result in scored]) for name in fields}
+    summary |= {
+        "calls_per_instance": _mean([float(result.calls) for result in scored]),
+        "update_share": _share([result.updates for result in scored], [result.calls for result in scored]),
+        "delete_share": _share([result.deletes for result in scored], [result.calls for result in scored]),
+        "cut_off": _mean([result.cut_off for result in scored]),
+        "n": len(scored),
+        "masked": len(results) - len(scored),
+        "stderr": standard_error([result.accuracy for result in scored]),
+        "kinds": _by_kind(scored),
+    }
+    return summary
+
+
+def paired_difference(before: Sequence[InstanceResult], after: Sequence[InstanceResult]) -> dict[str, Any]:
+    """Return the mean difference in accuracy over the instances scored in both, and its standard error, paired by instance."""
+    first = {result.instance: result.accuracy for result in before}
+    pairs = [(first[result.instance], result.accuracy) for result in after if result.instance in first]
+    differences = [b - a for a, b in pairs if not (math.isnan(a) or math.isnan(b))]
+    return {"accuracy": _mean(differences), "stderr": standard_error(differences), "n": len(differences)}
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Standard error of a mean: unbiased standard deviation over the root of n; NaN for fewer than two values."""
+    if len(values) < 2:
+        return math.nan
+    mean = _mean(values)
+    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return math.sqrt(variance / len(values))
+
+
+def _by_kind(results: Sequence[InstanceResult]) -> dict[str, Any]:
+    scores: dict[str, float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
+    for result in results:
+        for kind, score in result.kinds.items():
+            scores[kind] += score * result.kind_counts[kind]
+            counts[kind] += result.kind_counts[kind]
+    return {kind: {"accuracy": scores[kind] / counts[kind], "questions": counts[kind]} for kind in sorted(counts)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _share(part: Sequence[int], whole: Sequence[int]) -> float:
+    return sum(part) / sum(whole) if sum(whole) else math.nan
+
+
+__all__ = ["InstanceResult", "instance_result", "paired_difference", "standard_error", "summarise"]

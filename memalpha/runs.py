@@ -1,0 +1,200 @@
+"""The run folder: everything that happened in a run, as files that other tools read.
+
+    config.yaml               resolved options
+    environment.json          versions, machine, command, time, world size
+    metrics.jsonl             one line a training step
+    trajectories/             one file a training step and rank, one line a rollout
+    held_out/                 before.jsonl and after.jsonl, one line an instance, with its whole trajectory
+    checkpoint-N/             adapter as safetensors, optimizer, scheduler, random state
+    adapter/                  the trained adapter with what fixes the agent
+    summary.json              before, after and their paired difference
+
+An existing run folder is never touched unless it is to be overwritten or resumed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from memalpha.errors import InputError, RunFolderError
+
+_MARKER = "config.yaml"
+_PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "bm25s", "numpy")
+
+
+class RunFolder:
+    """A run folder that exists.
+
+    Args:
+        path: Its path.
+
+    Raises:
+        RunFolderError: If there is no run folder.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        if not (self.path / _MARKER).is_file():
+            raise RunFolderError(f"{str(path)!r} is no run folder", expected=f"a folder with {_MARKER}, as memalpha train writes it")
+
+    @classmethod
+    def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False) -> RunFolder:
+        """Make a run folder, or take up one to resume.
+
+        Raises:
+            RunFolderError: If it exists and neither ``overwrite`` nor ``resume`` is given, both are, the folder holds something else,
+                or there is nothing to resume.
+        """
+        folder = Path(path)
+        exists = folder.exists() and any(folder.iterdir()) if folder.is_dir() else folder.exists()
+        is_run = (folder / _MARKER).is_file()
+        if overwrite and resume:
+            raise RunFolderError("both overwrite and resume are given", expected="one of them")
+        if resume:
+            return cls(folder)
+        if exists and not overwrite:
+            raise RunFolderError(f"{str(path)!r} exists already", expected="a new folder", fix="add --overwrite or --resume")
+        if exists and not is_run:
+            raise RunFolderError(
+                f"{str(path)!r} exists and is no run folder", expected="a new folder or a run's", fix="choose another --output_dir"
+            )
+        if exists:
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        (folder / _MARKER).write_text(yaml.safe_dump(dict(config), sort_keys=True), encoding="utf-8")
+        return cls(folder)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved options of the run."""
+        data: dict[str, Any] = yaml.safe_load((self.path / _MARKER).read_text(encoding="utf-8"))
+        return data
+
+    # -------------------------------------------------------------------------------------------- writing
+    def write_json(self, name: str, data: Any) -> None:
+        """Write a JSON file whole: a reader never sees half of it. NaN becomes null."""
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(_finite(data), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.replace(target)
+
+    def write_lines(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write a JSON-lines file whole."""
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        with temporary.open("w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
+        temporary.replace(target)
+
+    def append_line(self, name: str, row: Mapping[str, Any]) -> None:
+        """Append one line to a JSON-lines file."""
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
+
+    def drop_after(self, step: int) -> None:
+        """Forget metrics and trajectories past a step: a resumed run writes them again."""
+        metrics = [row for row in self.metrics() if int(row.get("step", 0)) <= step]
+        self.write_lines("metrics.jsonl", metrics)
+        for file in self.trajectory_files():
+            if trajectory_step(file) > step:
+                file.unlink()
+
+    # -------------------------------------------------------------------------------------------- reading
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file; RunFolderError if it is not there."""
+        path = self.path / name
+        if not path.is_file():
+            raise RunFolderError(f"{str(self.path)!r} has no {name}", expected="a run that came that far")
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def read_lines(self, name: str) -> Iterator[dict[str, Any]]:
+        """Iterate over a JSON-lines file; nothing if it is not there."""
+        path = self.path / name
+        if path.is_file():
+            with path.open(encoding="utf-8") as file:
+                for number, line in enumerate(file, 1):
+                    yield _parse_line(line, path, number)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row a logged training step."""
+        return list(self.read_lines("metrics.jsonl"))
+
+    def trajectory_files(self) -> list[Path]:
+        """Files of training trajectories in order of their step."""
+        return sorted((self.path / "trajectories").glob("step-*.jsonl"))
+
+    def checkpoints(self) -> list[Path]:
+        """Checkpoint folders in order of their step."""
+        found = [path for path in self.path.glob("checkpoint-*") if path.name.split("-")[1].isdigit() and path.is_dir()]
+        return sorted(found, key=lambda path: int(path.name.split("-")[1]))
+
+
+def trajectory_name(step: int, rank: int) -> str:
+    """File name of one step's trajectories of one rank, inside the run folder."""
+    return f"trajectories/step-{step:06d}-rank-{rank}.jsonl"
+
+
+def trajectory_step(path: Path) -> int:
+    """The step a trajectory file belongs to."""
+    return int(path.stem.split("-")[1])
+
+
+def environment(world_size: int = 1) -> dict[str, Any]:
+    """Describe what a run ran on."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "command": sys.argv,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "world_size": world_size,
+        "packages": versions,
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _parse_line(line: str, path: Path, number: int) -> dict[str, Any]:
+    try:
+        row: dict[str, Any] = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{path}, line {number} is damaged: {error}", expected="one JSON object a line") from error
+    return row
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: what could not be scored is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,136 @@
+"""The parts of a run, put together from its options: policy, data, agent, reader, judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from peft import LoraConfig, get_peft_model
+
+from memalpha.agent.step import AgentStep
+from memalpha.data.load import load_data
+from memalpha.errors import InputError
+from memalpha.generation.hf import HFGenerator
+from memalpha.models import load_policy_model
+from memalpha.protocols import ContentJudge, Generator, Reader
+from memalpha.qa.evaluator import QAEvaluator
+from memalpha.training.advantages import Grouping
+from memalpha.training.config import RunArguments, TrainArguments
+from memalpha.training.scoring import RolloutScorer
+from memalpha.types import Instance
+
+
+@dataclass(slots=True)
+class Parts:
+    """Everything a training run or an evaluation is made of.
+
+    Attributes:
+        model: The policy, a PEFT model.
+        tokenizer: Its tokenizer.
+        agent: Prompt maker and applier.
+        generator: Draws completions from the policy.
+        scorer: Scores rollouts.
+        grouping: Rows compared with one another.
+        instances: Training instances.
+        held_out: Evaluation instances.
+    """
+
+    model: Any
+    tokenizer: Any
+    agent: AgentStep
+    generator: Generator
+    scorer: RolloutScorer
+    grouping: Grouping
+    instances: list[Instance]
+    held_out: list[Instance]
+
+
+def build_parts(arguments: TrainArguments) -> Parts:
+    """Load and check everything before anything is trained.
+
+    Raises:
+        InputError: If data, model, adapter or schema do not fit, or a chunk is longer than the agent accepts.
+    """
+    run = arguments.run
+    train = load_data(run.train_data, run.train_options, arguments.grpo.seed)
+    held_out = load_data(run.eval_data, run.eval_options, arguments.grpo.seed) if run.eval_data else []
+    held_out = held_out[: run.eval_instances or None]
+    model, tokenizer = load_policy(run)
+    agent = AgentStep(arguments.agent.config(int(arguments.grpo.max_completion_length or 0)), tokenizer)
+    for instance in (*train, *held_out):
+        check_instance(instance, agent)
+    generator = HFGenerator(model, tokenizer, max_batch=run.generation_rows)
+    evaluator = QAEvaluator(make_reader(run, agent, model, tokenizer), run.retrieve_k)
+    judge = make_judge(run, [*train, *held_out])
+    scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share)
+    return Parts(model, tokenizer, agent, generator, scorer, Grouping(run.grouping), train, held_out)
+
+
+def load_policy(run: RunArguments) -> tuple[Any, Any]:
+    """Load the base model with its warm-start adapter, or with a new adapter."""
+    policy = load_policy_model(run.model, adapter=run.adapter or None, trainable=True)
+    model = policy.model
+    if not run.adapter:
+        lora = LoraConfig(r=run.lora_r, lora_alpha=run.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+        model = get_peft_model(model, lora)
+    if run.train_layers:
+        freeze_lower_layers(model, run.train_layers)
+    return model, policy.tokenizer
+
+
+def freeze_lower_layers(model: Any, top: int) -> None:
+    """Train the adapters of the ``top`` upper layers only, so that no gradient flows below them.
+
+    Raises:
+        InputError: If the model has fewer layers.
+    """
+    count = int(model.config.num_hidden_layers)
+    if not 0 < top <= count:
+        raise InputError(f"train_layers is {top}", expected=f"from 1 to {count}, the model's layers (0 = all)")
+    for name, parameter in model.named_parameters():
+        parts = name.split(".layers.")
+        if parameter.requires_grad and len(parts) > 1 and int(parts[1].split(".")[0]) < count - top:
+            parameter.requires_grad_(False)
+
+
+def check_instance(instance: Instance, agent: AgentStep) -> None:
+    """Raise InputError if a chunk of the instance is longer than the agent accepts."""
+    for index, chunk in enumerate(instance.chunks):
+        agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
+
+
+def make_reader(run: RunArguments, agent: AgentStep, model: Any, tokenizer: Any) -> Reader:
+    """Return the reader the options name."""
+    from memalpha.qa import readers
+    from memalpha.qa.endpoint import ChatClient
+
+    if run.reader == "recall":
+        return readers.RecallReader(run.reader_tokens, agent.encoder.count)
+    if run.reader == "endpoint":
+        return readers.EndpointReader(ChatClient(run.endpoint_url, run.endpoint_model), run.reader_tokens, agent.encoder.count)
+    from memalpha.generation.base import frozen_base
+
+    return readers.ModelReader(frozen_base(model, tokenizer), run.reader_tokens, agent.encoder.count)
+
+
+def make_judge(run: RunArguments, instances: Sequence[Instance]) -> ContentJudge:
+    """Return the content judge the options name.
+
+    Raises:
+        InputError: If ``facts`` is asked for and an instance has no annotations.
+    """
+    from memalpha.qa import judges
+    from memalpha.qa.endpoint import ChatClient
+
+    if run.content_judge == "grounded":
+        return judges.GroundedContentJudge()
+    if run.content_judge == "endpoint":
+        return judges.EndpointContentJudge(ChatClient(run.endpoint_url, run.endpoint_model))
+    if bare := [instance.id for instance in instances if not instance.facts]:
+        raise InputError(
+            f"content_judge is 'facts', and instance {bare[0]} has no annotated facts",
+            expected="generated data with annotations",
+            fix="set content_judge: grounded",
+        )
+    return judges.FactContentJudge({instance.id: instance.facts for instance in instances})

@@ -1,0 +1,243 @@
+"""Options of a training run: one flat YAML file, every value overridable at the command line, as TRL's own parser does.
+
+    memalpha train --config configs/train/X.yaml --learning_rate 1e-4
+
+Four groups of options make one namespace: the data and model (``RunArguments``), how the agent reads and writes (``AgentArguments``), the
+reward (``memalpha.rewards.total.RewardConfig``) and everything of TRL's ``GRPOConfig`` (``MemoryGRPOConfig``, with defaults of our own).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from trl import GRPOConfig, TrlParser
+
+from memalpha.agent.config import AgentConfig
+from memalpha.errors import InputError
+from memalpha.retrieval.config import RetrievalConfig
+from memalpha.rewards.total import RewardConfig
+
+SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
+
+
+@dataclass
+class RunArguments:
+    """What is trained on what, and how it is scored.
+
+    Attributes:
+        model: Registered name (see ``memalpha model list``), folder or Hub name of the base model.
+        adapter: Folder of the warm-start LoRA adapter to go on from; empty starts a new adapter.
+        train_data: Prepared folder, ``instances.jsonl``, or the name of a generated source such as ``synthetic``.
+        train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
+        eval_data: As ``train_data``, for the held-out instances; empty evaluates nothing.
+        eval_options: As ``train_options``.
+        eval_instances: How many held-out instances are evaluated before and after (0 = all).
+        lora_r: Rank of a new adapter.
+        lora_alpha: Scale of a new adapter.
+        train_layers: Train the adapters of the top layers only, so many of them (0 = all): cheaper updates.
+        reader: ``recall`` (no model), ``base`` (the frozen base model) or ``endpoint``.
+        reader_tokens: Budget of what a reader sees, in tokens.
+        retrieve_k: How many entries are retrieved for a question.
+        endpoint_url: Base URL of an OpenAI-compatible server, for ``reader: endpoint`` and ``content_judge: endpoint``.
+        endpoint_model: Name of the model there.
+        content_judge: Who judges writes: ``facts`` (annotations of generated data), ``grounded`` (lexical support) or ``endpoint``.
+        grouping: Rows compared with one another: ``step`` or ``instance`` (published).
+        rows_per_forward: Rows of one forward and backward pass; what memory depends on.
+        share_prefix: Compute the common prefix of rows once in the update (exact).
+        generation_rows: Most rollouts decoded in one batch.
+        max_masked_share: Share of a step's rollouts that may be unscorable before the run is stopped.
+        shuffle_advantages: Permute the advantages: the control of a learning test, never a training option.
+        overwrite: Replace an existing run folder.
+        resume: Go on from the last checkpoint of an existing run folder.
+    """
+
+    model: str = "smollm2-135m-instruct"
+    adapter: str = ""
+    train_data: str = "synthetic"
+    train_options: dict[str, Any] | str = field(default_factory=dict)
+    eval_data: str = ""
+    eval_options: dict[str, Any] | str = field(default_factory=dict)
+    eval_instances: int = 0
+    lora_r: int = 16
+    lora_alpha: int = 32
+    train_layers: int = 0
+    reader: str = "recall"
+    reader_tokens: int = 256
+    retrieve_k: int = 10
+    endpoint_url: str = ""
+    endpoint_model: str = ""
+    content_judge: str = "grounded"
+    grouping: str = "step"
+    rows_per_forward: int = 8
+    share_prefix: bool = True
+    generation_rows: int = 64
+    max_masked_share: float = 0.5
+    shuffle_advantages: bool = False
+    overwrite: bool = False
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        """Check values that no type checks."""
+        for name, allowed in {
+            "reader": ("recall", "base", "endpoint"),
+            "content_judge": ("facts", "grounded", "endpoint"),
+            "grouping": ("step", "instance"),
+        }.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is {getattr(self, name)!r}", expected=f"one of {', '.join(allowed)}")
+        for name in ("rows_per_forward", "generation_rows", "lora_r", "retrieve_k", "reader_tokens"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}", expected="at least 1")
+        if not 0 < self.max_masked_share <= 1:
+            raise InputError(f"max_masked_share is {self.max_masked_share}", expected="a share in (0, 1]")
+        if "endpoint" in (self.reader, self.content_judge) and not (self.endpoint_url and self.endpoint_model):
+            raise InputError(
+                "an endpoint is asked for, but endpoint_url or endpoint_model is empty",
+                expected="both",
+                fix="add e.g. --endpoint_url http://localhost:8000/v1 --endpoint_model NAME",
+            )
+        self.train_options, self.eval_options = _mapping("train_options", self), _mapping("eval_options", self)
+
+
+def _mapping(name: str, arguments: RunArguments) -> dict[str, Any]:
+    value = getattr(arguments, name)
+    parsed = yaml.safe_load(value) if isinstance(value, str) else value
+    if not isinstance(parsed, dict):
+        raise InputError(f"{name} is {value!r}", expected="a mapping such as {n: 400}")
+    return parsed
+
+
+@dataclass
+class AgentArguments:
+    """How the agent reads and writes; see ``memalpha.agent.config.AgentConfig``. Completions end at ``max_completion_length``.
+
+    Attributes:
+        schema: Preset name or YAML path of the memory schema.
+        codec: ``compact`` or ``hermes``.
+        max_chunk_tokens: Longest chunk accepted, in tokens.
+        view_tokens: Budget of the memory shown while writing, in tokens.
+        view_recent: How many of the newest entries the view prefers.
+        show_times: Whether the view shows times.
+        retrieval: ``lexical``, ``dense`` or ``hybrid``.
+        embedder: Embedder of ``dense`` and ``hybrid``.
+        sections_kept: Sections that layer 1 keeps (0 = all).
+    """
+
+    schema: str = "mem_alpha"
+    codec: str = "hermes"
+    max_chunk_tokens: int = 2048
+    view_tokens: int = 1024
+    view_recent: int = 5
+    show_times: bool = True
+    retrieval: str = "lexical"
+    embedder: str = "minilm"
+    sections_kept: int = 0
+
+    def config(self, max_new_tokens: int) -> AgentConfig:
+        """Return the agent's configuration."""
+        retrieval = RetrievalConfig(mode=self.retrieval, embedder=self.embedder, sections_kept=self.sections_kept)
+        return AgentConfig(
+            schema=self.schema,
+            codec=self.codec,
+            max_chunk_tokens=self.max_chunk_tokens,
+            view_tokens=self.view_tokens,
+            view_recent=self.view_recent,
+            max_new_tokens=max_new_tokens,
+            show_times=self.show_times,
+            retrieval=retrieval,
+        )
+
+
+@dataclass
+class MemoryGRPOConfig(GRPOConfig):
+    """TRL's ``GRPOConfig`` with defaults that fit chunk-step training.
+
+    ``per_device_train_batch_size`` counts rollouts a process and must be a multiple of ``num_generations`` (G): two instances of eight
+    rollouts are 16. Departures from TRL's defaults: fp32 and no gradient checkpointing unless asked for (bf16 is slower than fp32 on
+    CPUs without AMX), no KL term, every step logged, nothing reported to outside services.
+    """
+
+    output_dir: str | None = field(default="runs/train", metadata={"help": "The run folder."})
+    bf16: bool | None = field(default=False, metadata={"help": "Use bfloat16 (GPUs)."})
+    gradient_checkpointing: bool = field(default=False, metadata={"help": "Trade time for memory."})
+    per_device_train_batch_size: int = field(default=16, metadata={"help": "Rollouts a process: instances x num_generations."})
+    num_generations: int | None = field(default=8, metadata={"help": "G, the rollouts of one instance."})
+    gradient_accumulation_steps: int = field(default=1, metadata={"help": "Keep 1; memory is set by rows_per_forward."})
+    steps_per_generation: int | None = field(default=1, metadata={"help": "Optimizer steps a batch of rollouts."})
+    max_completion_length: int | None = field(default=1024, metadata={"help": "Longest completion of one chunk, in tokens."})
+    learning_rate: float = field(default=1e-6, metadata={"help": "Peak learning rate."})
+    beta: float = field(default=0.0, metadata={"help": "KL coefficient; 0 = off."})
+    temperature: float = field(default=1.0, metadata={"help": "Sampling temperature of the rollouts."})
+    logging_steps: float = field(default=1, metadata={"help": "Steps between log lines."})
+    report_to: str | list[str] | None = field(default="none", metadata={"help": "tensorboard, wandb, trackio, or none."})
+    max_grad_norm: float = field(default=1.0, metadata={"help": "Gradient clipping, 0 = off."})
+    ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every adapter weight gets a gradient."})
+    save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept."})
+    disable_tqdm: bool | None = field(default=True, metadata={"help": "Progress is shown by memalpha."})
+
+    def __post_init__(self) -> None:
+        """Check what chunk-step training needs on top of TRL's own checks."""
+        if self.loss_type not in SUPPORTED_LOSSES:
+            raise InputError(
+                f"loss_type is {self.loss_type!r}",
+                expected=f"one of {', '.join(SUPPORTED_LOSSES)}",
+                fix="bnpo would depend on how rows are packed; the others have not been checked against an unpadded loss",
+            )
+        if self.gradient_accumulation_steps != 1:
+            raise InputError(
+                f"gradient_accumulation_steps is {self.gradient_accumulation_steps}",
+                expected="1: a step's rows are already processed rows_per_forward at a time",
+                fix="raise per_device_train_batch_size instead; memory does not grow with it",
+            )
+        generations = self.num_generations or 0
+        if generations < 2 or self.per_device_train_batch_size % generations:
+            raise InputError(
+                f"per_device_train_batch_size is {self.per_device_train_batch_size}, num_generations {generations}",
+                expected="num_generations of at least 2, and a batch size that is a multiple of it",
+            )
+        super().__post_init__()
+
+
+class TrainArguments(NamedTuple):
+    """All options of a training run."""
+
+    run: RunArguments
+    agent: AgentArguments
+    reward: RewardConfig
+    grpo: MemoryGRPOConfig
+
+
+def parse_train_arguments(arguments: Sequence[str]) -> TrainArguments:
+    """Read ``--config FILE`` and overrides.
+
+    Raises:
+        InputError: If the file is missing, is no YAML mapping, or holds an option that does not exist; or a value does not fit.
+    """
+    arguments = list(arguments)
+    if "--config" in arguments:
+        _check_config_file(arguments[arguments.index("--config") + 1 :])
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    parser = TrlParser([RunArguments, AgentArguments, RewardConfig, MemoryGRPOConfig], prog="memalpha train", allow_abbrev=False)
+    try:
+        return TrainArguments(*parser.parse_args_and_config(arguments))
+    except InputError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the options do not fit: {error}", expected="options listed by memalpha train --help") from error
+
+
+def _check_config_file(rest: Sequence[str]) -> None:
+    path = Path(rest[0]) if rest else Path("")
+    if not path.is_file():
+        raise InputError(f"no config file {str(path)!r}", expected="--config FILE with a YAML file, see configs/train")
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML: {error}", expected="one option a line, name: value") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path} holds {type(data).__name__}", expected="a YAML mapping of options")

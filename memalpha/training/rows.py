@@ -1,0 +1,94 @@
+"""From scored rollouts to training rows: one row a (rollout, chunk). Free of trainer types, so any trainer can take them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memalpha.agent.rollout import Rollout
+from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.training.advantages import Grouping, Scale, advantages
+
+
+@dataclass(slots=True)
+class TrainingRow:
+    """One completion with what trains it.
+
+    Attributes:
+        group_index: Index of the instance among the batch's groups of G rollouts.
+        rollout_index: Index of the rollout in the batch.
+        chunk_index: Which chunk was read.
+        prompt_ids: Token ids of the prompt as the policy saw them.
+        completion_ids: Token ids as sampled, end token included.
+        shared: Leading prompt ids that all rollouts of the group share at this chunk.
+        reward: Parts of the reward.
+        total: Weighted sum; NaN masks the row.
+        advantage: Group-relative advantage; 0 for masked rows.
+        logprobs: Log-probabilities at sampling time, if the backend gave them.
+    """
+
+    group_index: int
+    rollout_index: int
+    chunk_index: int
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    shared: int
+    reward: StepReward
+    total: float
+    advantage: float = 0.0
+    logprobs: tuple[float, ...] | None = None
+
+
+def build_rows(
+    rollouts: Sequence[Rollout],
+    rewards: Sequence[Sequence[StepReward]],
+    *,
+    group_size: int,
+    reward_config: RewardConfig,
+    grouping: Grouping,
+    scale: Scale,
+) -> list[TrainingRow]:
+    """Return the rows of a batch, ordered (instance, chunk, rollout), so that every G consecutive rows are one step group.
+
+    Args:
+        rollouts: G consecutive rollouts an instance.
+        rewards: For each rollout, the parts of each of its chunk steps.
+        group_size: G.
+        reward_config: Weights.
+        grouping: Which rows are compared with one another.
+        scale: What centred rewards are divided by.
+
+    Raises:
+        ValueError: If the rollouts are not whole groups.
+    """
+    if len(rollouts) % group_size:
+        raise ValueError(f"{len(rollouts)} rollouts are no whole groups of {group_size}")
+    rows = [
+        TrainingRow(
+            group_index=index // group_size,
+            rollout_index=index,
+            chunk_index=step.chunk_index,
+            prompt_ids=step.prompt.ids,
+            completion_ids=step.completion.ids,
+            shared=step.prompt.shared,
+            reward=reward,
+            total=reward.total(reward_config),
+            logprobs=step.completion.logprobs,
+        )
+        for index, rollout in enumerate(rollouts)
+        for step, reward in zip(rollout.steps, rewards[index], strict=True)
+    ]
+    rows.sort(key=lambda row: (row.group_index, row.chunk_index, row.rollout_index))
+    keys = [(row.group_index, row.chunk_index if grouping is Grouping.STEP else -1) for row in rows]
+    for row, advantage in zip(rows, advantages([row.total for row in rows], keys, scale), strict=True):
+        row.advantage = advantage
+    return rows
+
+
+def shuffle_advantages(rows: Sequence[TrainingRow], seed: int) -> None:
+    """Permute the advantages among the rows, in place: the control that must not learn."""
+    values = [row.advantage for row in rows]
+    random.Random(seed).shuffle(values)
+    for row, value in zip(rows, values, strict=True):
+        row.advantage = value

@@ -1,0 +1,208 @@
+"""One training run from its options to its summary: load, evaluate before, train, evaluate after, write everything down."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import gather_object
+from datasets import Dataset
+from transformers import TrainerCallback
+
+from memalpha.agent.rollout import Rollout, run_rollouts
+from memalpha.errors import InputError, RunFolderError
+from memalpha.evaluation.held_out import InstanceResult, instance_result, paired_difference, summarise
+from memalpha.evaluation.records import rollout_to_json
+from memalpha.models import write_adapter_record
+from memalpha.rewards.total import StepReward
+from memalpha.runs import RunFolder, environment, trajectory_name
+from memalpha.training.build import Parts, build_parts
+from memalpha.training.config import TrainArguments
+from memalpha.training.rows import TrainingRow
+from memalpha.training.trainer import MemoryGRPOTrainer
+from memalpha.types import Instance, Sampling
+
+logger = logging.getLogger(__name__)
+
+Report = Callable[[str, dict[str, Any]], None]
+"""Called with the name of an event (``evaluate``, ``step``, ``done``) and its data; what the command line shows."""
+
+
+def train(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
+    """Run training and return the summary (also in ``summary.json`` of the run folder).
+
+    Args:
+        arguments: All options.
+        report: Progress.
+
+    Raises:
+        InputError: If an option, file, model or adapter does not fit.
+        TrainingAborted: If the run had to stop.
+    """
+    started = time.time()
+    parts = build_parts(arguments)
+    trainer = build_trainer(arguments, parts)
+    rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
+    folder = _open_folder(arguments, rank, world, trainer.accelerator.wait_for_everyone)
+    checkpoint = _checkpoint(arguments, folder)
+    trainer.on_rollouts = _recorder(trainer, arguments, folder)
+    trainer.add_callback(RunCallback(folder, report))
+    held_out = parts.held_out
+    before: list[InstanceResult] = []
+    if held_out:
+        before = _read_results(folder, "before") if checkpoint else []
+        before = before or evaluate_held_out(trainer, parts, held_out, folder, "before", report)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    save_adapter(trainer, parts, arguments, folder.path / "adapter")
+    after = evaluate_held_out(trainer, parts, held_out, folder, "after", report) if held_out else []
+    summary: dict[str, Any] = {
+        "model": arguments.run.model,
+        "seed": arguments.grpo.seed,
+        "steps": trainer.state.global_step,
+        "seconds": round(time.time() - started, 1),
+    }
+    if held_out:
+        summary |= {"before": summarise(before), "after": summarise(after), "delta": paired_difference(before, after)}
+    if rank == 0:
+        folder.write_json("summary.json", summary)
+        report("done", summary)
+    trainer.accelerator.wait_for_everyone()
+    return summary
+
+
+def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
+    """Put the trainer together."""
+    run = arguments.run
+    groups = arguments.grpo.per_device_train_batch_size * arguments.grpo.world_size // (arguments.grpo.num_generations or 1)
+    if len(parts.instances) < groups:
+        raise InputError(
+            f"{len(parts.instances)} training instances are fewer than the {groups} of one step",
+            expected=f"at least {groups}: an incomplete batch is never trained",
+            fix="prepare more instances or lower per_device_train_batch_size",
+        )
+    rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
+    return MemoryGRPOTrainer(
+        model=parts.model,
+        args=arguments.grpo,
+        train_dataset=Dataset.from_list(rows),
+        processing_class=parts.tokenizer,
+        agent=parts.agent,
+        instances=parts.instances,
+        generator=None if arguments.grpo.use_vllm else parts.generator,
+        scorer=parts.scorer,
+        reward_config=arguments.reward,
+        grouping=parts.grouping,
+        rows_per_forward=run.rows_per_forward,
+        share_prefix=run.share_prefix,
+        shuffled_advantages=run.shuffle_advantages,
+    )
+
+
+def evaluate_held_out(
+    trainer: MemoryGRPOTrainer, parts: Parts, instances: Sequence[Instance], folder: RunFolder, name: str, report: Report
+) -> list[InstanceResult]:
+    """Evaluate greedily on held-out instances, split among ranks; write every trajectory to ``held_out/NAME.jsonl``."""
+    rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
+    clock = time.time()
+    sampling = Sampling(trainer.max_completion_length)
+    mine = instances[rank::world]
+    rollouts = run_rollouts(
+        mine,
+        parts.agent,
+        trainer.generator,
+        sampling,
+        on_step=lambda done, total: report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)}),
+    )
+    rewards = parts.scorer.score(rollouts)
+    found = [
+        (instance_result(rollout, parts_of, parts.scorer.reward_config), _as_json(rollout, parts_of, parts, None))
+        for rollout, parts_of in zip(rollouts, rewards, strict=True)
+    ]
+    gathered = gather_object(found) if world > 1 else found
+    order = {instance.id: index for index, instance in enumerate(instances)}
+    gathered = sorted(gathered, key=lambda pair: order[pair[0].instance])
+    results = [result for result, _ in gathered]
+    if rank == 0:
+        folder.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(r), "rollout": rollout} for r, rollout in gathered])
+        report("evaluated", {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)})
+    return results
+
+
+def _read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
+    return [
+        InstanceResult(**{key: math.nan if value is None else value for key, value in row["result"].items()})
+        for row in folder.read_lines(f"held_out/{name}.jsonl")
+    ]
+
+
+def save_adapter(trainer: MemoryGRPOTrainer, parts: Parts, arguments: TrainArguments, target: Path) -> None:
+    """Save the trained adapter with what fixes the agent and names its base."""
+    trainer.save_model(str(target))
+    if trainer.accelerator.process_index == 0:
+        parts.agent.config.save(target)
+        write_adapter_record(
+            target, arguments.run.model, trainer.accelerator.unwrap_model(trainer.model).config, parts.tokenizer, method="grpo"
+        )
+
+
+class RunCallback(TrainerCallback):  # type: ignore[misc]
+    """Writes every logged step to the run folder and reports it."""
+
+    def __init__(self, folder: RunFolder, report: Report) -> None:
+        self.folder, self.report = folder, report
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Keep the row; the last one, without a loss, sums up the run and is not a step."""
+        if state.is_world_process_zero and logs and "loss" in logs:
+            row = {"step": state.global_step, "max_steps": state.max_steps, **logs}
+            self.folder.append_line("metrics.jsonl", row)
+            self.report("step", row)
+
+
+def _recorder(trainer: MemoryGRPOTrainer, arguments: TrainArguments, folder: RunFolder) -> Any:
+    def record(rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Sequence[StepReward]]) -> None:
+        advantage = {(row.rollout_index, row.chunk_index): row.advantage for row in rows}
+        size, step = arguments.grpo.num_generations or 1, trainer.state.global_step + 1
+        lines = []
+        for index, rollout in enumerate(rollouts):
+            totals = [reward.total(arguments.reward) for reward in rewards[index]]
+            mine = [advantage[index, t] for t in range(len(rollout.steps))]
+            row = rollout_to_json(rollout, rewards[index], totals, mine)
+            lines.append({"step": step, "group": index // size, "rollout": index, **row})
+        folder.write_lines(trajectory_name(step, trainer.accelerator.process_index), lines)
+
+    return record
+
+
+def _as_json(rollout: Rollout, rewards: Sequence[StepReward], parts: Parts, advantages: Any) -> dict[str, Any]:
+    totals = [reward.total(parts.scorer.reward_config) for reward in rewards]
+    return rollout_to_json(rollout, rewards, totals, advantages)
+
+
+def _open_folder(arguments: TrainArguments, rank: int, world: int, wait: Callable[[], None]) -> RunFolder:
+    run, path = arguments.run, str(arguments.grpo.output_dir)
+    if rank == 0:
+        config = {**asdict(run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
+        folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
+        folder.write_json("environment.json", environment(world))
+    wait()
+    return RunFolder(path)
+
+
+def _checkpoint(arguments: TrainArguments, folder: RunFolder) -> Path | None:
+    if not arguments.run.resume:
+        return None
+    checkpoints = folder.checkpoints()
+    if not checkpoints:
+        raise RunFolderError(
+            f"{str(folder.path)!r} has no checkpoint to resume from",
+            expected="a checkpoint-N folder",
+            fix="start again with --overwrite, and save more often with --save_steps",
+        )
+    folder.drop_after(int(checkpoints[-1].name.split("-")[1]))
+    return checkpoints[-1]
