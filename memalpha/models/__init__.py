@@ -5,9 +5,9 @@
 where it cannot. Nothing here imports torch or transformers before it is called.
 """
 
-from memalpha.models.registry import MODEL_RECORD, MODELS, Source, fetch, resolve_model
 from memalpha.models.nano import build_nano
 from memalpha.models.policy import ADAPTER_RECORD, PolicyModel, base_fingerprint, load_policy_model, write_adapter_record
+from memalpha.models.registry import MODEL_RECORD, MODELS, Source, fetch, resolve_model
 
 __all__ = [
     "ADAPTER_RECORD",
