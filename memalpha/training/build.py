@@ -68,10 +68,12 @@ def build_parts(arguments: TrainArguments) -> Parts:
 
 
 def load_policy(run: RunArguments) -> tuple[Any, Any]:
-    """Load the base model with its warm-start adapter, or with a new adapter."""
+    """Load the base model with its warm-start adapter, with a new adapter, or bare for full fine-tuning."""
+    if run.full_finetuning and run.adapter:
+        raise InputError(f"full_finetuning with the adapter {run.adapter!r}", expected="one of the two")
     policy = load_policy_model(run.model, adapter=run.adapter or None, trainable=True)
     model = policy.model
-    if not run.adapter:
+    if not run.adapter and not run.full_finetuning:
         lora = LoraConfig(r=run.lora_r, lora_alpha=run.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
         model = get_peft_model(model, lora)
     if run.train_layers:

@@ -8,7 +8,6 @@ reward (``memalpha.rewards.total.RewardConfig``) and everything of TRL's ``GRPOC
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +38,9 @@ class RunArguments:
         eval_instances: How many held-out instances are evaluated before and after (0 = all).
         lora_r: Rank of a new adapter.
         lora_alpha: Scale of a new adapter.
+        full_finetuning: Train all weights instead of an adapter.
+        warm_start_steps: Supervised steps on demonstrations of a generated ``train_data`` before GRPO (0 = none).
+        warm_start_learning_rate: Their peak learning rate.
         train_layers: Train the adapters of the top layers only, so many of them (0 = all): cheaper updates.
         reader: ``recall`` (no model), ``base`` (the frozen base model) or ``endpoint``.
         reader_tokens: Budget of what a reader sees, in tokens.
@@ -65,6 +67,9 @@ class RunArguments:
     eval_instances: int = 0
     lora_r: int = 16
     lora_alpha: int = 32
+    full_finetuning: bool = False
+    warm_start_steps: int = 0
+    warm_start_learning_rate: float = 1e-3
     train_layers: int = 0
     reader: str = "recall"
     reader_tokens: int = 256
@@ -218,17 +223,25 @@ def parse_train_arguments(arguments: Sequence[str]) -> TrainArguments:
     Raises:
         InputError: If the file is missing, is no YAML mapping, or holds an option that does not exist; or a value does not fit.
     """
+    return TrainArguments(*parse_options(arguments, [RunArguments, AgentArguments, RewardConfig, MemoryGRPOConfig], "memalpha train"))
+
+
+def parse_options(arguments: Sequence[str], groups: Sequence[type], program: str) -> tuple[Any, ...]:
+    """Read ``--config FILE`` and overrides into one object of each dataclass of ``groups``.
+
+    Raises:
+        InputError: If the file is missing, is no YAML mapping, or holds an option that does not exist; or a value does not fit.
+    """
     arguments = list(arguments)
     if "--config" in arguments:
         _check_config_file(arguments[arguments.index("--config") + 1 :])
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    parser = TrlParser([RunArguments, AgentArguments, RewardConfig, MemoryGRPOConfig], prog="memalpha train", allow_abbrev=False)
+    parser = TrlParser(list(groups), prog=program, allow_abbrev=False)
     try:
-        return TrainArguments(*parser.parse_args_and_config(arguments))
+        return tuple(parser.parse_args_and_config(arguments))
     except InputError:
         raise
     except (ValueError, TypeError) as error:
-        raise InputError(f"the options do not fit: {error}", expected="options listed by memalpha train --help") from error
+        raise InputError(f"the options do not fit: {error}", expected=f"options that {program} --options lists") from error
 
 
 def _check_config_file(rest: Sequence[str]) -> None:

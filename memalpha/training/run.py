@@ -6,26 +6,29 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from memalpha.agent.rollout import Rollout, run_rollouts
+from memalpha.agent.rollout import Rollout
 from memalpha.errors import InputError, RunFolderError
-from memalpha.evaluation.held_out import InstanceResult, instance_result, paired_difference, summarise
+from memalpha.evaluation.held_out import InstanceResult, paired_difference, summarise
 from memalpha.evaluation.records import rollout_to_json
 from memalpha.models import write_adapter_record
 from memalpha.rewards.total import StepReward
 from memalpha.runs import RunFolder, environment, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.config import TrainArguments
+from memalpha.training.held_out import evaluate_instances
 from memalpha.training.rows import TrainingRow
 from memalpha.training.trainer import MemoryGRPOTrainer
-from memalpha.types import Instance, Sampling
+from memalpha.training.warmup_run import WarmupArguments, WarmupRunArguments, WarmupTrainingArguments, warm_up
+from memalpha.types import Instance
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +48,11 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
         TrainingAborted: If the run had to stop.
     """
     started = time.time()
-    parts = build_parts(arguments)
+    state = PartialState()
+    rank, world = state.process_index, state.num_processes
+    folder = _open_folder(arguments, rank, world, state.wait_for_everyone)
+    parts = build_parts(_warm_started(arguments, folder, report))
     trainer = build_trainer(arguments, parts)
-    rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    folder = _open_folder(arguments, rank, world, trainer.accelerator.wait_for_everyone)
     checkpoint = _checkpoint(arguments, folder)
     trainer.on_rollouts = _recorder(trainer, arguments, folder)
     trainer.add_callback(RunCallback(folder, report))
@@ -73,6 +77,38 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
         report("done", summary)
     trainer.accelerator.wait_for_everyone()
     return summary
+
+
+def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) -> TrainArguments:
+    """Make the warm start that the options ask for, unless a resumed run has it; return options that start from it."""
+    run, target = arguments.run, folder.path / "warm_start"
+    if not run.warm_start_steps:
+        return arguments
+    if not target.exists():
+        warm_up(
+            WarmupRunArguments(
+                WarmupArguments(
+                    model=run.model,
+                    data=run.train_data,
+                    data_options=dict(run.train_options),
+                    max_completion_length=int(arguments.grpo.max_completion_length or 0),
+                    lora_r=run.lora_r,
+                    lora_alpha=run.lora_alpha,
+                    full_finetuning=run.full_finetuning,
+                ),
+                arguments.agent,
+                WarmupTrainingArguments(
+                    output_dir=str(target),
+                    max_steps=run.warm_start_steps,
+                    learning_rate=run.warm_start_learning_rate,
+                    seed=arguments.grpo.seed,
+                    use_cpu=arguments.grpo.use_cpu,
+                ),
+            ),
+            report,
+        )
+    started = {"model": str(target)} if run.full_finetuning else {"adapter": str(target)}
+    return arguments._replace(run=replace(run, **started))
 
 
 def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
@@ -109,20 +145,13 @@ def evaluate_held_out(
     """Evaluate greedily on held-out instances, split among ranks; write every trajectory to ``held_out/NAME.jsonl``."""
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
     clock = time.time()
-    sampling = Sampling(trainer.max_completion_length)
-    mine = instances[rank::world]
-    rollouts = run_rollouts(
-        mine,
+    found = evaluate_instances(
+        instances[rank::world],
         parts.agent,
         trainer.generator,
-        sampling,
-        on_step=lambda done, total: report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)}),
+        parts.scorer,
+        lambda done, total: report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)}),
     )
-    rewards = parts.scorer.score(rollouts)
-    found = [
-        (instance_result(rollout, parts_of, parts.scorer.reward_config), _as_json(rollout, parts_of, parts, None))
-        for rollout, parts_of in zip(rollouts, rewards, strict=True)
-    ]
     gathered = gather_object(found) if world > 1 else found
     order = {instance.id: index for index, instance in enumerate(instances)}
     gathered = sorted(gathered, key=lambda pair: order[pair[0].instance])
@@ -177,11 +206,6 @@ def _recorder(trainer: MemoryGRPOTrainer, arguments: TrainArguments, folder: Run
         folder.write_lines(trajectory_name(step, trainer.accelerator.process_index), lines)
 
     return record
-
-
-def _as_json(rollout: Rollout, rewards: Sequence[StepReward], parts: Parts, advantages: Any) -> dict[str, Any]:
-    totals = [reward.total(parts.scorer.reward_config) for reward in rewards]
-    return rollout_to_json(rollout, rewards, totals, advantages)
 
 
 def _open_folder(arguments: TrainArguments, rank: int, world: int, wait: Callable[[], None]) -> RunFolder:

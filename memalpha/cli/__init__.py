@@ -1,0 +1,60 @@
+"""The command line: one verb a module, heavy imports inside the verb, errors as one clear message.
+
+A traceback is shown with ``--debug`` only. Exit codes: 0 done, 1 an error of this package, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from memalpha import __version__
+from memalpha.cli import data, models, runs, training
+from memalpha.errors import MemAlphaError
+
+Command = Callable[[argparse.Namespace, list[str]], int]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all verbs."""
+    parser = argparse.ArgumentParser(
+        prog="memalpha", description="Train a language model to build and keep a memory, and use it.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"memalpha {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for module in (models, data, training, runs):
+        module.add_verbs(verbs)
+    for verb in verbs.choices.values():
+        verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit."""
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command line and return its exit code."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    parser = build_parser()
+    known, rest = parser.parse_known_args(arguments)
+    if rest and not known.takes_more:
+        parser.error(f"unknown arguments: {' '.join(rest)}; see memalpha {known.verb} --help")
+    try:
+        return int(known.run(known, rest))
+    except MemAlphaError as error:
+        if known.debug:
+            raise
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        if known.debug:
+            raise
+        sys.stderr.write("interrupted; a training run goes on from its last checkpoint with --resume\n")
+        return 130

@@ -1,0 +1,76 @@
+"""The terminal: one rich console, plain lines where the output is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from rich.console import Console
+
+console = Console(soft_wrap=True, highlight=False)
+
+
+def out(text: str) -> None:
+    """Write one line."""
+    console.print(text, markup=False)
+
+
+class Reporter:
+    """Shows the events of a run as lines; a rank other than the first is silent."""
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self.started = time.time()
+
+    def __call__(self, event: str, data: dict[str, Any]) -> None:
+        """Show one event."""
+        if self.enabled:
+            line = _LINES.get(event, lambda _: "")(data)
+            if line:
+                out(f"[{time.time() - self.started:6.0f} s] {line}")
+
+
+def _step(data: dict[str, Any]) -> str:
+    shown = {
+        "reward": data.get("reward"),
+        "accuracy": data.get("rewards/accuracy/mean"),
+        "tool": data.get("rewards/tool/mean"),
+        "content": data.get("rewards/content/mean"),
+        "calls/chunk": data.get("memory/calls_per_chunk"),
+        "updates": data.get("memory/update_share"),
+        "deletes": data.get("memory/delete_share"),
+        "cut off": data.get("memory/cut_off"),
+        "loss": data.get("loss"),
+        "s/step": data.get("step_time"),
+    }
+    parts = [f"{name} {float(value):.3f}" for name, value in shown.items() if value is not None]
+    return f"step {data['step']}/{data['max_steps']}  " + "  ".join(parts)
+
+
+def _evaluated(data: dict[str, Any]) -> str:
+    return (
+        f"{data['name']}: accuracy {data['accuracy']:.3f} +- {data['stderr']:.3f} on {data['n']} held-out instances, "
+        f"tool success {data['tool_success']:.2f}, memory {data['memory_tokens']:.0f} tokens ({data['seconds']} s)"
+    )
+
+
+_LINES: dict[str, Any] = {
+    "load": lambda data: f"loading {data['what']}",
+    "step": _step,
+    "evaluate": lambda data: f"evaluating {data['name']}: chunk {data['done']} of {data['total']} of {data['instances']} instances",
+    "evaluated": _evaluated,
+    "warmup": lambda data: f"warm start step {data['step']}/{data['max_steps']}  loss {float(data['loss']):.3f}" if "loss" in data else "",
+}
+
+
+def is_main_process() -> bool:
+    """Whether this process is the first of its launch."""
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def fail_on_closed_pipe() -> None:
+    """Let ``memalpha ... | head`` end quietly."""
+    sys.stdout.flush()

@@ -1,0 +1,68 @@
+"""``memalpha prepare``: from a data set's original files, or a generator, to a folder of instances."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from memalpha.cli.console import console, out
+from memalpha.errors import InputError
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "prepare",
+        help="make a folder of instances from a data set",
+        description="Needs: a source's original file (none for generated sources). Makes: OUTPUT/instances.jsonl and OUTPUT/manifest.json.",
+    )
+    parser.add_argument("name", help="source: squad, memalpha, synthetic, toy, ...")
+    parser.add_argument("--input", help="original file, or name on the Hugging Face Hub")
+    parser.add_argument("--output", required=True, help="folder to make")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the source; may be repeated")
+    parser.add_argument("--model", help="count tokens with this model's tokenizer instead of words")
+    parser.add_argument("--overwrite", action="store_true", help="replace a folder prepared before")
+    parser.set_defaults(run=run, takes_more=False)
+
+
+def run(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Prepare a data set and print its manifest in short."""
+    from rich.progress import Progress
+
+    from memalpha.data.prepare import prepare
+    from memalpha.memory.store import count_words
+
+    options = dict(_pair(text) for text in arguments.option)
+    count = _token_counter(arguments.model) if arguments.model else count_words
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"preparing {arguments.name}", total=None)
+        manifest = prepare(
+            arguments.name,
+            arguments.input,
+            arguments.output,
+            seed=arguments.seed,
+            options=options,
+            count_tokens=count,
+            token_counter=arguments.model or "words",
+            overwrite=arguments.overwrite,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    skipped = ", ".join(f"{count} {reason}" for reason, count in manifest.skipped.items()) or "none"
+    out(f"{manifest.instances} instances, {manifest.chunks} chunks, {manifest.questions} questions; skipped: {skipped}")
+    out(f"{arguments.output}/manifest.json")
+    return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise InputError(f"--option {text!r}", expected="NAME=VALUE")
+    return name, value
+
+
+def _token_counter(model: str) -> Any:
+    from memalpha.models import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    return lambda text: len(tokenizer(text, add_special_tokens=False).input_ids)

@@ -1,0 +1,88 @@
+"""``memalpha rollout``, ``evaluate``, ``report`` and ``inspect``: use a policy on instances, and look at what it did."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from memalpha.cli.console import Reporter, console, out
+from memalpha.errors import InputError
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verbs."""
+    for name, text, run in (
+        ("rollout", "read instances with an agent and write down what it did", run_evaluate),
+        ("evaluate", "measure an agent on held-out instances", run_evaluate),
+    ):
+        parser = verbs.add_parser(
+            name,
+            help=text,
+            description="Needs: a base model, an adapter, instances. Makes: OUTPUT/held_out/rollouts.jsonl and OUTPUT/summary.json.",
+        )
+        parser.add_argument("--config", required=True, help="a training configuration: how the agent reads, writes and is scored")
+        parser.add_argument("--output", required=True, help="folder to make")
+        parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
+        parser.set_defaults(run=run, takes_more=True)
+    report = verbs.add_parser(
+        "report", help="make a page and pictures of a run", description="Needs: a run folder. Makes: RUN/report/index.html and curves.png."
+    )
+    report.add_argument("run_folder", metavar="RUN")
+    report.set_defaults(run=run_report, takes_more=False)
+    inspect = verbs.add_parser(
+        "inspect",
+        help="show a rollout in the terminal",
+        description="Needs: a run folder. Shows: chunk, calls, results, memory diff, reward parts, questions.",
+    )
+    inspect.add_argument("run_folder", metavar="RUN")
+    inspect.add_argument("--step", type=int, help="a training step (default: the last)")
+    inspect.add_argument("--rollout", type=int, default=0, help="which rollout of that step or file (default: %(default)s)")
+    inspect.add_argument("--held-out", help="a held-out evaluation instead: before or after")
+    inspect.add_argument("--list", action="store_true", help="list what there is")
+    inspect.set_defaults(run=run_inspect, takes_more=False)
+
+
+def run_evaluate(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Evaluate the configuration's adapter on its held-out instances."""
+    from memalpha.training.config import parse_train_arguments
+    from memalpha.training.evaluate import evaluate
+
+    parsed = parse_train_arguments(["--config", arguments.config, *rest, "--output_dir", arguments.output])
+    summary = evaluate(parsed, Reporter(not arguments.json))
+    out(json.dumps(summary) if arguments.json else f"{arguments.output}/summary.json")
+    return 0
+
+
+def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Write the report and print its path."""
+    from memalpha.report.page import write_report
+    from memalpha.runs import RunFolder
+
+    out(str(write_report(RunFolder(arguments.run_folder))))
+    return 0
+
+
+def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Show one rollout."""
+    from memalpha.report.terminal import list_rollouts, show_rollout
+    from memalpha.runs import RunFolder, trajectory_step
+
+    run = RunFolder(arguments.run_folder)
+    if arguments.list:
+        console.print(list_rollouts(run))
+        return 0
+    if arguments.held_out:
+        rows = [row["rollout"] for row in run.read_lines(f"held_out/{arguments.held_out}.jsonl")]
+    else:
+        files = run.trajectory_files()
+        steps = sorted({trajectory_step(file) for file in files})
+        step = steps[-1] if arguments.step is None and steps else arguments.step
+        rows = [row for file in files if trajectory_step(file) == step for row in run.read_lines(f"trajectories/{file.name}")]
+    if not 0 <= arguments.rollout < len(rows):
+        raise InputError(
+            f"there is no rollout {arguments.rollout} where there are {len(rows)}",
+            expected="a step and rollout that memalpha inspect RUN --list names",
+        )
+    show_rollout(rows[arguments.rollout], console)
+    return 0

@@ -1,0 +1,57 @@
+"""``memalpha warmup`` and ``memalpha train``: options as in a YAML file, every one of them overridable."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from memalpha.cli.console import Reporter, console, is_main_process, out
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verbs."""
+    warmup = verbs.add_parser(
+        "warmup",
+        help="teach a small model the notation and every tool, on demonstrations",
+        description="Needs: a base model and a generated source. Makes: output_dir with a LoRA adapter. All options: --options.",
+        epilog="memalpha warmup --config configs/train/warmup.yaml --output_dir runs/warmup",
+    )
+    train = verbs.add_parser(
+        "train",
+        help="train a memory agent with GRPO",
+        description="Needs: a base model, an adapter to start from (small models), training and held-out instances. Makes: the run folder "
+        "output_dir with metrics, trajectories, checkpoints, adapter and summary.json. All options, GRPOConfig's included: --options.",
+        epilog="accelerate launch -m memalpha train --config configs/train/quickstart.yaml --learning_rate 1e-4",
+    )
+    for parser, run in ((warmup, run_warmup), (train, run_train)):
+        parser.add_argument("--options", action="store_true", help="list every option with its default")
+        parser.set_defaults(run=run, takes_more=True)
+
+
+def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Make a warm-start adapter."""
+    from memalpha.training.warmup_run import parse_warmup_arguments, warm_up
+
+    parsed = parse_warmup_arguments(["--help"] if arguments.options else rest)
+    folder = warm_up(parsed, Reporter(is_main_process()))
+    out(f"adapter: {folder}")
+    return 0
+
+
+def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Train, then show before and after."""
+    from memalpha.training.config import parse_train_arguments
+
+    parsed = parse_train_arguments(["--help"] if arguments.options else rest)
+    reporter = Reporter(is_main_process())
+    reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})
+    from memalpha.training.run import train
+
+    summary = train(parsed, reporter)
+    if is_main_process():
+        from memalpha.report.tables import summary_table
+
+        if "delta" in summary:
+            console.print(summary_table(summary))
+        out(f"run folder: {parsed.grpo.output_dir}")
+    return 0

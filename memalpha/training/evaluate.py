@@ -1,0 +1,47 @@
+"""Evaluate a policy without training it: the same options, agent, reader and rewards as a training run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from memalpha.errors import InputError
+from memalpha.evaluation.held_out import summarise
+from memalpha.runs import RunFolder, environment
+from memalpha.training.build import build_parts
+from memalpha.training.config import TrainArguments
+from memalpha.training.held_out import evaluate_instances
+from memalpha.training.run import Report
+
+
+def evaluate(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
+    """Evaluate the adapter the options name on their held-out instances; return the summary (also ``summary.json``).
+
+    Raises:
+        InputError: If an option, file, model or adapter does not fit, or no held-out data are named.
+    """
+    if not arguments.run.eval_data:
+        raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
+    clock = time.time()
+    report("load", {"what": f"{arguments.run.model} and {arguments.run.eval_data}"})
+    parts = build_parts(arguments)
+    config = {**asdict(arguments.run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
+    folder = RunFolder.create(str(arguments.grpo.output_dir), config, overwrite=arguments.run.overwrite)
+    folder.write_json("environment.json", environment())
+    found = evaluate_instances(
+        parts.held_out, parts.agent, parts.generator, parts.scorer, lambda done, total: report(
+            "evaluate", {"name": "held out", "done": done, "total": total, "instances": len(parts.held_out)}
+        )
+    )
+    folder.write_lines("held_out/rollouts.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
+    summary = {
+        "model": arguments.run.model,
+        "adapter": arguments.run.adapter,
+        "seed": arguments.grpo.seed,
+        "seconds": round(time.time() - clock, 1),
+        **summarise([result for result, _ in found]),
+    }
+    folder.write_json("summary.json", summary)
+    report("evaluated", {"name": "held out", **summary})
+    return summary

@@ -1,0 +1,31 @@
+"""Greedy rollouts on held-out instances, scored by the very scorer that training uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from memalpha.agent.rollout import StepCallback, run_rollouts
+from memalpha.agent.step import AgentStep
+from memalpha.evaluation.held_out import InstanceResult, instance_result
+from memalpha.evaluation.records import rollout_to_json
+from memalpha.protocols import Generator
+from memalpha.training.scoring import RolloutScorer
+from memalpha.types import Instance, Sampling
+
+
+def evaluate_instances(
+    instances: Sequence[Instance],
+    agent: AgentStep,
+    generator: Generator,
+    scorer: RolloutScorer,
+    on_step: StepCallback | None = None,
+) -> list[tuple[InstanceResult, dict[str, Any]]]:
+    """Return, for each instance in order, its result and its whole trajectory as JSON-ready data."""
+    rollouts = run_rollouts(instances, agent, generator, Sampling(agent.config.max_new_tokens), on_step=on_step)
+    found = []
+    for rollout, rewards in zip(rollouts, scorer.score(rollouts), strict=True):
+        totals = [reward.total(scorer.reward_config) for reward in rewards]
+        result = instance_result(rollout, rewards, scorer.reward_config)
+        found.append((result, rollout_to_json(rollout, rewards, totals)))
+    return found

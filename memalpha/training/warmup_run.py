@@ -1,0 +1,159 @@
+"""One warm start from its options to a folder that training can go on from: an adapter, or a whole model with ``full_finetuning``."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from peft import LoraConfig, get_peft_model
+from transformers import TrainingArguments, set_seed
+
+from memalpha.agent.step import AgentStep
+from memalpha.data.load import load_data
+from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.data.toy import toy_teacher_operations
+from memalpha.errors import InputError, RunFolderError
+from memalpha.memory.store import Memory
+from memalpha.models import load_policy_model, write_adapter_record
+from memalpha.training.config import AgentArguments, parse_options
+from memalpha.training.demonstrations import Demonstration, count_operations, demonstrate
+from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
+from memalpha.types import Instance, Operation
+
+Report = Callable[[str, dict[str, Any]], None]
+
+
+@dataclass
+class WarmupArguments:
+    """What a warm start learns from.
+
+    Attributes:
+        model: Registered name, folder or Hub name of the base model.
+        data: Source of demonstrations: ``synthetic`` or ``toy``.
+        data_options: Options of the source.
+        coverage_low: Least share of a dialogue's facts that a demonstration keeps.
+        coverage_high: Largest share; each dialogue draws its own in between.
+        max_completion_length: Longest completion, in tokens.
+        lora_r: Rank of the adapter.
+        lora_alpha: Scale of the adapter.
+        full_finetuning: Train all weights instead of an adapter.
+        pack_tokens: Tokens of one forward.
+        overwrite: Replace an existing folder.
+    """
+
+    model: str = "smollm2-135m-instruct"
+    data: str = "synthetic"
+    data_options: dict[str, Any] | str = field(default_factory=dict)
+    coverage_low: float = 1.0
+    coverage_high: float = 1.0
+    max_completion_length: int = 64
+    lora_r: int = 16
+    lora_alpha: int = 32
+    full_finetuning: bool = False
+    pack_tokens: int = 512
+    overwrite: bool = False
+
+
+@dataclass
+class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
+    """transformers' ``TrainingArguments`` with defaults that fit a warm start."""
+
+    output_dir: str | None = field(default="runs/warmup", metadata={"help": "Folder of the adapter."})
+    per_device_train_batch_size: int = field(default=8, metadata={"help": "Demonstrations a process and step."})
+    learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate."})
+    max_steps: int = field(default=100, metadata={"help": "Steps."})
+    warmup_steps: float = field(default=5, metadata={"help": "Steps of rising learning rate."})
+    logging_steps: float = field(default=5, metadata={"help": "Steps between log lines."})
+    save_strategy: str = field(default="no", metadata={"help": "Checkpoints on the way."})
+    report_to: str | list[str] | None = field(default="none", metadata={"help": "tensorboard, wandb, trackio, or none."})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Keep false."})
+    disable_tqdm: bool | None = field(default=True, metadata={"help": "Progress is shown by memalpha."})
+    ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every trained weight gets a gradient."})
+
+
+class WarmupRunArguments(NamedTuple):
+    """All options of a warm start."""
+
+    warmup: WarmupArguments
+    agent: AgentArguments
+    training: WarmupTrainingArguments
+
+
+def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunArguments:
+    """Read ``--config FILE`` and overrides; InputError as for ``parse_train_arguments``."""
+    return WarmupRunArguments(
+        *parse_options(arguments, [WarmupArguments, AgentArguments, WarmupTrainingArguments], "memalpha warmup")
+    )
+
+
+def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: None) -> Path:
+    """Train on demonstrations and save the result.
+
+    Returns:
+        The folder of the adapter (or model).
+
+    Raises:
+        InputError: If an option, model or source does not fit.
+        RunFolderError: If the folder exists and is not to be overwritten.
+    """
+    warmup, training = arguments.warmup, arguments.training
+    target = Path(str(training.output_dir))
+    if target.exists() and any(target.iterdir()) and not warmup.overwrite:
+        raise RunFolderError(f"{str(target)!r} exists already", expected="a new folder", fix="add --overwrite")
+    set_seed(training.seed)
+    report("load", {"what": f"{warmup.model} and demonstrations of {warmup.data}"})
+    policy = load_policy_model(warmup.model)
+    agent = AgentStep(arguments.agent.config(warmup.max_completion_length), policy.tokenizer)
+    demonstrations, operations = make_demonstrations(warmup, agent, policy.tokenizer.eos_token_id, training.seed)
+    model = policy.model
+    if not warmup.full_finetuning:
+        lora = LoraConfig(r=warmup.lora_r, lora_alpha=warmup.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+        model = get_peft_model(model, lora)
+    trainer = WarmupTrainer(
+        demonstrations,
+        common_prefix(demonstrations),
+        warmup.pack_tokens,
+        model=model,
+        args=training,
+        processing_class=policy.tokenizer,
+        callbacks=[ProgressCallback(lambda row: report("warmup", row))],
+    )
+    trainer.train()
+    trainer.save_model(str(target))
+    if trainer.is_world_process_zero():
+        agent.config.save(target)
+        record = {
+            "method": "supervised warm start on demonstrations",
+            "steps": trainer.state.global_step,
+            "seed": training.seed,
+            "demonstrations": len(demonstrations),
+            "operations": count_operations(operations)._asdict(),
+            "warmup": asdict(warmup),
+        }
+        (target / "memalpha_warmup.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        if not warmup.full_finetuning:
+            write_adapter_record(target, warmup.model, policy.model.config, policy.tokenizer, method="warmup")
+    trainer.accelerator.wait_for_everyone()
+    return target
+
+
+def make_demonstrations(
+    warmup: WarmupArguments, agent: AgentStep, end_token: int, seed: int
+) -> tuple[list[Demonstration], list[Operation]]:
+    """Return the demonstrations of the options' source, and their operations."""
+    instances = load_data(warmup.data, warmup.data_options, seed)  # type: ignore[arg-type]
+    pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
+    return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
+
+
+def _teacher(warmup: WarmupArguments) -> Callable[[Instance, int, Memory, random.Random], list[Operation]]:
+    if warmup.data == "toy":
+        return toy_teacher_operations
+    if warmup.data != "synthetic":
+        raise InputError(f"no teacher for {warmup.data!r}", expected="synthetic or toy", fix="demonstrations need annotated facts")
+    config = TeacherConfig(coverage=(warmup.coverage_low, warmup.coverage_high))
+    return lambda instance, index, memory, rng: teacher_operations(instance, index, memory, rng, config)
