@@ -36,8 +36,8 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _BOXED_INTEGER = re.compile(r"\\boxed\s*\{\s*([+-]?[0-9]{1,18})\s*\}")
 _NUMBER_WORDS = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen",
-    "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
+    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
 )  # fmt: skip
 _NOTHING_KNOWN = (
     "none", "nothing", "unknown", "n/a", "no longer", "no more", "any more", "anymore", "any longer", "no information", "no record",

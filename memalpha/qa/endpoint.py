@@ -1,0 +1,297 @@
+"""A small client of OpenAI-compatible chat servers (vLLM, llama.cpp, hosted ones): one request, or many at once in threads.
+
+What always holds: a reply is a completion or an error, never an empty stand-in. Timeouts, lost connections, 408, 429, 5xx and
+replies that are no chat completion are retried with exponential backoff and jitter, waiting at least as long as ``Retry-After``
+asks; after the last attempt they become a ServiceError. Any other refusal is not retried: 401, 403, 404 and redirects mean a wrong
+key, model or URL and raise InputError; the rest (a prompt too long for the server) are a ServiceError of that one request. The key
+is read from an environment variable, is in no message and no ``repr``, and goes to no other host (redirects are not followed).
+
+It does not cover streaming, tool parsing by the server, or connection reuse: a reply takes longer than a handshake.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from memalpha.errors import InputError, ServiceError
+from memalpha.types import Completion, Message, Sampling, StopReason
+
+logger = logging.getLogger(__name__)
+
+_RETRIED = {408, 429}
+_WRONG_SETUP = {401: "the server does not accept the key", 403: "the key may not use this model", 404: "no such model or URL"}
+_STOPS = {"stop": StopReason.END, "length": StopReason.LENGTH}
+_SHOWN = 300
+"""How many characters of a server's message an error shows."""
+
+
+class PartialServiceError(ServiceError):
+    """Some requests of a batch failed; ``outcomes`` holds, in order, each request's result or its own ServiceError."""
+
+    def __init__(self, outcomes: Sequence[Any]) -> None:
+        self.outcomes = tuple(outcomes)
+        failed = [outcome for outcome in self.outcomes if isinstance(outcome, ServiceError)]
+        super().__init__(f"{len(failed)} of {len(self.outcomes)} requests failed; the first: {failed[0]}")
+
+
+class _Transient(Exception):
+    """An attempt failed in a way worth repeating; ``retry_after`` is the server's wish in seconds."""
+
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+class ChatClient:
+    """Asks one model of one server.
+
+    Args:
+        base_url: URL up to and including the version, e.g. ``http://localhost:8000/v1``.
+        model: Name of the model there.
+        api_key_env: Environment variable that holds the key; without a value in it no key is sent.
+        timeout: Seconds one attempt may take.
+        retries: How many times a failed attempt is repeated.
+        backoff: Seconds before the first repetition; doubled each time, then scaled by a random factor in [0.5, 1).
+        max_wait: Most seconds between attempts; a server that asks for more in ``Retry-After`` is given up.
+        concurrency: Requests of one batch under way at once.
+        extra: More fields of the request body, e.g. ``{"chat_template_kwargs": {"enable_thinking": False}}``.
+        sleep: Waits so many seconds (tests replace it).
+        clock: Seconds since the epoch, to read a ``Retry-After`` given as a date.
+
+    Raises:
+        InputError: If an argument or the key cannot be used.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key_env: str = "MEMALPHA_API_KEY",
+        timeout: float = 120.0,
+        retries: int = 4,
+        backoff: float = 1.0,
+        max_wait: float = 60.0,
+        concurrency: int = 8,
+        extra: Mapping[str, Any] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        _check_url(base_url)
+        if not model:
+            raise InputError("the endpoint's model name is empty", expected="a name that the server lists under /models")
+        for name, value, least in (("timeout", timeout, 0.001), ("retries", retries, 0), ("concurrency", concurrency, 1)):
+            if not value >= least:
+                raise InputError(f"endpoint {name} is {value}", expected=f"at least {least}")
+        self.url, self.model = f"{base_url.rstrip('/')}/chat/completions", model
+        self.concurrency = concurrency
+        self._timeout, self._retries, self._backoff, self._max_wait = timeout, retries, backoff, max_wait
+        self._extra, self._sleep, self._clock, self._key_env = dict(extra or {}), sleep, clock, api_key_env
+        self._headers = {"Content-Type": "application/json", **_authorization(api_key_env)}
+        self._random = random.Random()  # its own, so that waiting disturbs no seeded run
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def __repr__(self) -> str:
+        return f"ChatClient({self.url!r}, {self.model!r})"
+
+    def complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        """Return the model's reply; its ``ids`` are empty.
+
+        Raises:
+            ServiceError: If the request failed for good.
+            InputError: If the server says that the key, model or URL is wrong.
+        """
+        body = json.dumps(self._body(messages, sampling)).encode()
+        for attempt in range(self._retries + 1):
+            try:
+                return self._attempt(body)
+            except _Transient as failure:
+                wait = self._wait(attempt, failure.retry_after)
+                if attempt == self._retries or wait > self._max_wait:
+                    waiting = f"; it asks to wait {wait:.0f} s" if wait > self._max_wait else ""
+                    raise ServiceError(f"{self.url}: {failure} (after {attempt + 1} attempts{waiting})") from failure
+                logger.info("%s: %s; attempt %d follows in %.1f s", self.url, failure, attempt + 2, wait)
+                self._sleep(wait)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def complete_many(self, batch: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion]:
+        """Return one reply a request, in order.
+
+        A seed is advanced by one from request to request, so that equal prompts may differ. Once ``2 * concurrency`` requests in a
+        row have failed after all their attempts the server counts as down, and the rest is not sent.
+
+        Raises:
+            PartialServiceError: If any request failed; it holds the replies of the others.
+            InputError: As ``complete``; requests not yet sent are dropped.
+        """
+        outage = _Outage(2 * self.concurrency)
+
+        def ask(index: int) -> Completion | ServiceError:
+            if outage.error is not None:
+                return ServiceError(f"not sent, the server seems to be down; last error: {outage.error}")
+            seed = None if sampling.seed is None else sampling.seed + index
+            try:
+                reply = self.complete(batch[index], replace(sampling, seed=seed))
+            except ServiceError as error:
+                if isinstance(error.__cause__, _Transient):  # a refusal says that the server is up
+                    outage.failed(error)
+                return error
+            outage.succeeded()
+            return reply
+
+        pool = ThreadPoolExecutor(max(1, min(self.concurrency, len(batch))))
+        try:
+            outcomes = list(pool.map(ask, range(len(batch))))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        replies = [outcome for outcome in outcomes if isinstance(outcome, Completion)]
+        if len(replies) < len(outcomes):
+            raise PartialServiceError(outcomes)
+        return replies
+
+    # -------------------------------------------------------------------------------------------- one attempt
+    def _body(self, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [dict(message) for message in messages],
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+        }
+        body |= {"top_k": sampling.top_k} if sampling.top_k else {}
+        body |= {"seed": sampling.seed} if sampling.seed is not None else {}
+        return body | self._extra
+
+    def _attempt(self, body: bytes) -> Completion:
+        request = urllib.request.Request(self.url, body, self._headers, method="POST")
+        try:
+            with self._opener.open(request, timeout=self._timeout) as response:
+                return _parse(_read(response, time.monotonic() + self._timeout))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise self._refused(error) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _Transient(f"{type(error).__name__}: {error}") from error
+
+    def _refused(self, error: urllib.error.HTTPError) -> Exception:
+        said = f"HTTP {error.code}: {_said(error) or error.reason}"
+        if error.code in _RETRIED or error.code >= 500:
+            return _Transient(said, _retry_after(error.headers.get("Retry-After"), self._clock()))
+        if error.code in _WRONG_SETUP or error.code < 400:
+            return InputError(
+                f"{self.url} (model {self.model!r}): {said}",
+                expected=_WRONG_SETUP.get(error.code, "an endpoint that does not redirect"),
+                fix=f"check the URL, the model name and the key in ${self._key_env}",
+            )
+        return ServiceError(f"{self.url}: {said}")
+
+    def _wait(self, attempt: int, retry_after: float) -> float:
+        step = min(self._max_wait, self._backoff * 2.0**attempt)
+        return max(step * self._random.uniform(0.5, 1.0), retry_after)
+
+
+class _Outage:
+    """Counts failures in a row, over threads; ``error`` is the last of them once there are ``limit``."""
+
+    def __init__(self, limit: int) -> None:
+        self.error: ServiceError | None = None
+        self._limit, self._in_a_row, self._lock = limit, 0, threading.Lock()
+
+    def failed(self, error: ServiceError) -> None:
+        with self._lock:
+            self._in_a_row += 1
+            if self._in_a_row >= self._limit:
+                self.error = error
+
+    def succeeded(self) -> None:
+        with self._lock:
+            self._in_a_row = 0
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and parts.username is None
+    except ValueError:
+        good = False
+    if not good or not url.isascii() or any(character.isspace() for character in url):
+        raise InputError(f"endpoint {url!r}", expected="a URL such as http://localhost:8000/v1, without a user name")
+
+
+def _authorization(variable: str) -> dict[str, str]:
+    key = os.environ.get(variable, "").strip()
+    if not key.isascii() or not key.isprintable():
+        raise InputError(f"the value of ${variable} is no key", expected="printable ASCII characters")
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    """Read a body to its end; TimeoutError past the deadline, even if bytes keep trickling in."""
+    pieces = []
+    while piece := response.read1(65536):
+        pieces.append(piece)
+        if time.monotonic() > deadline:
+            raise TimeoutError("the reply did not end in time")
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+    return b"".join(pieces)
+
+
+def _parse(raw: bytes) -> Completion:
+    """Read a chat completion; _Transient if the body is anything else."""
+    try:
+        choice = json.loads(raw)["choices"][0]
+        text, stop = choice["message"]["content"], _STOPS[choice["finish_reason"]]
+        text.encode()  # a lone surrogate is no text
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        shown = raw[:_SHOWN].decode("utf-8", "replace")
+        raise _Transient(f"the reply is no finished chat completion ({type(error).__name__}): {shown!r}") from error
+    return Completion((), text, stop)
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """The server's own message, shortened; empty if it cannot be read."""
+    try:
+        raw = error.read(65536)
+    except (OSError, http.client.HTTPException):
+        return ""
+    try:
+        return str(json.loads(raw)["error"]["message"])[:_SHOWN]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return raw[:_SHOWN].decode("utf-8", "replace")
+
+
+def _retry_after(value: str | None, now: float) -> float:
+    """Seconds a ``Retry-After`` header asks for, in seconds or as a date (RFC 9110, section 10.2.3); 0 if it cannot be read."""
+    if not value:
+        return 0.0
+    if value.strip().isdecimal():
+        return float(value)
+    try:
+        when = parsedate_to_datetime(value)
+    except ValueError:
+        return 0.0
+    return max(0.0, (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - now)
+
+
+__all__ = ["ChatClient", "PartialServiceError"]
