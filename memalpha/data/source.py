@@ -64,8 +64,8 @@ class LoadResult:
     def problem(self, problem: str) -> None:
         """Keep and log a fault, unless many were kept already."""
         if len(self.problems) < _MAX_PROBLEMS:
-            self.problems.append(problem)
-            log.warning("skipped: %s", problem)
+            self.problems.append(problem.replace("\n  ", "; "))
+            log.warning("skipped: %s", self.problems[-1])
 
 
 class Loader(Protocol):

@@ -16,7 +16,7 @@ from memalpha.models import load_policy_model
 from memalpha.protocols import ContentJudge, Generator, Reader
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.advantages import Grouping
-from memalpha.training.config import RunArguments, TrainArguments
+from memalpha.training.config import RunArguments, TrainArguments, as_mapping
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Instance
 
@@ -53,8 +53,8 @@ def build_parts(arguments: TrainArguments) -> Parts:
         InputError: If data, model, adapter or schema do not fit, or a chunk is longer than the agent accepts.
     """
     run = arguments.run
-    train = load_data(run.train_data, run.train_options, arguments.grpo.seed)
-    held_out = load_data(run.eval_data, run.eval_options, arguments.grpo.seed) if run.eval_data else []
+    train = load_data(run.train_data, as_mapping("train_options", run.train_options), arguments.grpo.seed)
+    held_out = load_data(run.eval_data, as_mapping("eval_options", run.eval_options), arguments.grpo.seed) if run.eval_data else []
     held_out = held_out[: run.eval_instances or None]
     model, tokenizer = load_policy(run)
     agent = AgentStep(arguments.agent.config(int(arguments.grpo.max_completion_length or 0)), tokenizer)

@@ -61,9 +61,9 @@ class RunArguments:
     model: str = "smollm2-135m-instruct"
     adapter: str = ""
     train_data: str = "synthetic"
-    train_options: dict[str, Any] | str = field(default_factory=dict)
+    train_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
     eval_data: str = ""
-    eval_options: dict[str, Any] | str = field(default_factory=dict)
+    eval_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
     eval_instances: int = 0
     lora_r: int = 16
     lora_alpha: int = 32
@@ -106,12 +106,15 @@ class RunArguments:
                 expected="both",
                 fix="add e.g. --endpoint_url http://localhost:8000/v1 --endpoint_model NAME",
             )
-        self.train_options, self.eval_options = _mapping("train_options", self), _mapping("eval_options", self)
+        self.train_options = as_mapping("train_options", self.train_options)
+        self.eval_options = as_mapping("eval_options", self.eval_options)
 
 
-def _mapping(name: str, arguments: RunArguments) -> dict[str, Any]:
-    value = getattr(arguments, name)
+def as_mapping(name: str, value: dict[str, Any] | str | None) -> dict[str, Any]:
+    """Return a mapping given as such, as YAML text (at the command line), or not at all; InputError for anything else."""
     parsed = yaml.safe_load(value) if isinstance(value, str) else value
+    if parsed is None:
+        return {}
     if not isinstance(parsed, dict):
         raise InputError(f"{name} is {value!r}", expected="a mapping such as {n: 400}")
     return parsed
@@ -179,7 +182,7 @@ class MemoryGRPOConfig(GRPOConfig):
     beta: float = field(default=0.0, metadata={"help": "KL coefficient; 0 = off."})
     temperature: float = field(default=1.0, metadata={"help": "Sampling temperature of the rollouts."})
     logging_steps: float = field(default=1, metadata={"help": "Steps between log lines."})
-    report_to: str | list[str] | None = field(default="none", metadata={"help": "tensorboard, wandb, trackio, or none."})
+    report_to: None | str | list[str] = field(default="none", metadata={"help": "tensorboard, wandb, trackio, or none."})
     max_grad_norm: float = field(default=1.0, metadata={"help": "Gradient clipping, 0 = off."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every adapter weight gets a gradient."})
     save_total_limit: int | None = field(default=2, metadata={"help": "Checkpoints kept."})

@@ -19,7 +19,7 @@ from memalpha.data.toy import toy_teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.store import Memory
 from memalpha.models import load_policy_model, write_adapter_record
-from memalpha.training.config import AgentArguments, parse_options
+from memalpha.training.config import AgentArguments, as_mapping, parse_options
 from memalpha.training.demonstrations import Demonstration, count_operations, demonstrate
 from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
 from memalpha.types import Instance, Operation
@@ -47,7 +47,7 @@ class WarmupArguments:
 
     model: str = "smollm2-135m-instruct"
     data: str = "synthetic"
-    data_options: dict[str, Any] | str = field(default_factory=dict)
+    data_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
     coverage_low: float = 1.0
     coverage_high: float = 1.0
     max_completion_length: int = 64
@@ -69,7 +69,7 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
     warmup_steps: float = field(default=5, metadata={"help": "Steps of rising learning rate."})
     logging_steps: float = field(default=5, metadata={"help": "Steps between log lines."})
     save_strategy: str = field(default="no", metadata={"help": "Checkpoints on the way."})
-    report_to: str | list[str] | None = field(default="none", metadata={"help": "tensorboard, wandb, trackio, or none."})
+    report_to: None | str | list[str] = field(default="none", metadata={"help": "tensorboard, wandb, trackio, or none."})
     remove_unused_columns: bool = field(default=False, metadata={"help": "Keep false."})
     disable_tqdm: bool | None = field(default=True, metadata={"help": "Progress is shown by memalpha."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every trained weight gets a gradient."})
@@ -145,7 +145,7 @@ def make_demonstrations(
     warmup: WarmupArguments, agent: AgentStep, end_token: int, seed: int
 ) -> tuple[list[Demonstration], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
-    instances = load_data(warmup.data, warmup.data_options, seed)  # type: ignore[arg-type]
+    instances = load_data(warmup.data, as_mapping("data_options", warmup.data_options), seed)
     pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
