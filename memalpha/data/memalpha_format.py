@@ -210,9 +210,7 @@ def to_memalpha_rows(instances: Iterable[Instance]) -> Iterator[dict[str, Any]]:
     kind and evidence of each question. Subjects, stale values and facts are left out.
     """
     for instance in instances:
-        questions = [
-            {"question": q.text, "answer": q.answers[0] if len(q.answers) == 1 else list(q.answers)} for q in instance.questions
-        ]
+        questions = [{"question": q.text, "answer": _written(q)} for q in instance.questions]
         chunks = [f"[{chunk.time}]\n{chunk.text}" if chunk.time else chunk.text for chunk in instance.chunks]
         about = [
             {"metric": q.metric, "kind": q.kind, "evidence": None if q.evidence is None else list(q.evidence)}
@@ -228,3 +226,9 @@ def to_memalpha_rows(instances: Iterable[Instance]) -> Iterator[dict[str, Any]]:
             "num_chunks": len(instance.chunks),
             "num_questions": len(instance.questions),
         }
+
+
+def _written(question: Question) -> str | list[str]:
+    """One answer as text; several as a list, and keywords too, since a text of theirs is cut at ", " when it is read."""
+    one = len(question.answers) == 1 and question.metric != "keywords"
+    return question.answers[0] if one else list(question.answers)

@@ -6,16 +6,18 @@ by the dataclass's own ``__post_init__``.
 
 from __future__ import annotations
 
+import math
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from memalpha.errors import InputError
 
 _T = TypeVar("_T")
+
+_PAIR = re.compile(r"\[?\s*([0-9]{1,9})\s*[,-]\s*([0-9]{1,9})\s*\]?")
 
 
 def parse_options(cls: type[_T], values: Mapping[str, Any] | None, source: str) -> _T:
@@ -24,8 +26,8 @@ def parse_options(cls: type[_T], values: Mapping[str, Any] | None, source: str) 
     Args:
         cls: A dataclass whose fields all have defaults and are int, float, bool, str, a Literal, ``tuple[int, int]`` or one of
             those or None.
-        values: Option names to values; a text stands for what YAML reads in it (``10``, ``true``, ``[80, 160]``), or for two
-            numbers as in ``80,160`` or ``80-160``.
+        values: Option names to values; a text may stand for any of these: ``10``, ``1e-3``, ``true``, ``none``, ``80,160`` or
+            ``80-160`` or ``[80, 160]``.
         source: Name of the source, for messages.
 
     Raises:
@@ -54,25 +56,36 @@ def _as(value: Any, kind: Any) -> tuple[bool, Any]:
     """Whether ``value`` is of ``kind`` or a text that stands for one, and the converted value."""
     if get_origin(kind) is Literal:
         return value in get_args(kind), value
-    if kind is str:
-        return isinstance(value, str), value
-    if isinstance(value, str):
-        value = _read(value, pair=get_origin(kind) is tuple)
+    if isinstance(value, str) and kind is not str:
+        value = _read(value, kind)
     if get_origin(kind) is tuple:
-        whole = isinstance(value, (list, tuple)) and len(value) == 2 and all(_as(item, int)[0] for item in value)
-        return whole, tuple(value) if whole else None
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return True, float(value)
-    return isinstance(value, kind) and not (kind is int and isinstance(value, bool)), value
+        fits = isinstance(value, (list, tuple)) and len(value) == 2 and all(_is_int(item) for item in value)
+        return fits, tuple(value) if fits else None
+    if kind is int:
+        return _is_int(value), value
+    if kind is float:
+        fits = (_is_int(value) or isinstance(value, float)) and math.isfinite(value)
+        return fits, float(value) if fits else None
+    return isinstance(value, kind), value
 
 
-def _read(text: str, *, pair: bool) -> Any:
-    parts = text.replace("-", ",").split(",")
-    if pair and len(parts) == 2 and all(part.strip().isdecimal() for part in parts):
-        return [int(part) for part in parts]
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _read(text: str, kind: Any) -> Any:
+    """Return what a text stands for, or the text itself where it stands for nothing of that kind."""
+    word = text.strip().lower()
+    if kind is bool:
+        return {"true": True, "false": False}.get(word, text)
+    if kind is types.NoneType:
+        return None if word in ("none", "null") else text
+    if get_origin(kind) is tuple:
+        match = _PAIR.fullmatch(word)
+        return [int(match[1]), int(match[2])] if match else text
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return kind(word)
+    except ValueError:
         return text
 
 
@@ -81,4 +94,4 @@ def _named(kind: Any) -> str:
         return "one of " + ", ".join(map(repr, get_args(kind)))
     if get_origin(kind) is tuple:
         return "two integers, fewest and most, such as 80,160"
-    return {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "none"}.get(kind, str(kind))
+    return {int: "an integer", float: "a number", bool: "true or false", str: "text", types.NoneType: "none"}.get(kind, str(kind))

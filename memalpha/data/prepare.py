@@ -114,7 +114,7 @@ def prepare(
     source, folder = get_source(name), Path(output).resolve()
     _check_output(folder, overwrite=overwrite)
     made_with = source.parse(options)
-    count = lru_cache(maxsize=8192)(count_tokens)  # a loader counts most texts before they are counted here
+    count = lru_cache(maxsize=256)(count_tokens)  # a chunk is counted by its loader and again for the manifest
     result = source.load(input, options, seed, count)
     with _replacing(folder) as partial:
         counts = _write(partial / FILE_NAME, result, count, progress)

@@ -1,0 +1,298 @@
+"""Preparing: the manifest against the file it speaks of, nothing half-written, nothing overwritten, changes found out."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from memalpha import __version__
+from memalpha.data import registry
+from memalpha.data.counting import tokenizer_counter
+from memalpha.data.prepare import load_prepared, prepare, read_manifest
+from memalpha.data.schema import read_instances
+from memalpha.data.source import LoadResult, Source
+from memalpha.errors import InputError, SchemaError
+from memalpha.types import Chunk, Instance, Question
+
+ROOT = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("MEMALPHA_SHARED_DATA", ROOT.parent / "shared" / "data"))
+ROWS = [
+    {"context": "Lima is the capital of Peru.", "question": "What is Lima?", "answer": "capital"},
+    {"context": "Oslo lies in Norway.", "question": "Where is \u00d6slo?", "answer": "Norway"},
+    {"context": "Oslo lies in Norway.", "question": "Empty?", "answer": ""},
+]
+
+
+@pytest.fixture
+def squad(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(ROWS))
+    return path
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def faulty(monkeypatch):
+    """Register a source ``faulty`` whose instances are those of the given function."""
+
+    def register(make):
+        source = Source("faulty", "for tests", lambda *_: LoadResult(make()), registry.ToyOptions, needs_input=False)
+        monkeypatch.setitem(registry.SOURCES, "faulty", source)
+
+    return register
+
+
+# ------------------------------------------------------------------------------------------------ the manifest
+def test_manifest_agrees_with_the_file(squad, tmp_path):
+    output = tmp_path / "made" / "here"
+    told = []
+    manifest = prepare(
+        "squad", squad, output, seed=3, options={"chunk_tokens": "1-6", "chunks": "1,1"}, progress=lambda *a: told.append(a)
+    )
+    assert names(output) == ["instances.jsonl", "manifest.json"] and names(output.parent) == ["here"]
+    raw = (output / "instances.jsonl").read_bytes()
+    assert b"\r" not in raw and "\u00d6slo".encode() in raw
+    instances = read_instances(output)
+    written = json.loads((output / "manifest.json").read_text())
+    assert written == {
+        "source": "squad",
+        "input": "rows.json",
+        "instances": 2,
+        "chunks": 2,
+        "questions": 2,
+        "skipped": {"empty answer": 1},
+        "tokens": {"chunks": 6 + 4, "questions": 3 + 3, "longest_chunk": 6},
+        "token_counter": "words",
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "seed": 3,
+        "options": {
+            "chunk_tokens": [1, 6],
+            "chunks": [1, 1],
+            "max_answer_tokens": 0,
+            "max_questions": 0,
+            "max_instances": 0,
+            "shuffle": False,
+            "split": "train",
+        },
+        "notes": {},
+        "problems": [],
+        "version": __version__,
+    }
+    assert [len(instance.chunks) for instance in instances] == [1, 1]
+    assert read_manifest(output) == manifest
+    assert load_prepared(output) == (manifest, instances)
+    assert told == [(1, None), (2, None)]
+
+
+def test_the_same_call_gives_the_same_bytes_wherever_the_files_lie(squad, tmp_path):
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    (other / "copy.json").write_bytes(squad.read_bytes())
+    one = prepare("squad", squad, tmp_path / "a", seed=1)
+    two = prepare("squad", other / "copy.json", tmp_path / "b", seed=1)
+    assert one.sha256 == two.sha256
+
+
+def test_generated_sources_tell_their_total(tmp_path):
+    told = []
+    manifest = prepare(
+        "synthetic", None, tmp_path / "a", seed=5, options={"n": 3, "split": "test"}, progress=lambda *a: told.append(a)
+    )
+    assert (manifest.input, manifest.instances, manifest.options["n"], told) == (None, 3, 3, [(1, 3), (2, 3), (3, 3)])
+    assert {i.id for i in load_prepared(tmp_path / "a").instances} == {"test-5-0", "test-5-1", "test-5-2"}
+    assert prepare("toy", None, tmp_path / "b", options={"n": "2"}).questions == 16
+
+
+def test_lengths_by_a_tokenizer(squad, tmp_path):
+    manifest = prepare("squad", squad, tmp_path / "a", count_tokens=len, token_counter="characters")
+    assert manifest.token_counter == "characters"
+    assert manifest.tokens["questions"] == sum(len(row["question"]) for row in ROWS[:2])
+    with pytest.raises(InputError, match=r"the tokenizer of .*nowhere cannot be loaded"):
+        tokenizer_counter(str(tmp_path / "nowhere"))
+
+
+def test_a_tokenizers_counter_reads_no_special_token_out_of_text(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.WordLevel({"<s>": 0, "?": 1, "a": 2, "<": 3, "s": 4, ">": 5}, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", unk_token="?").save_pretrained(tmp_path)
+    count = tokenizer_counter(str(tmp_path))
+    assert [count(text) for text in ("a a a", "<s>", "")] == [3, 3, 0]
+
+
+# ------------------------------------------------------------------------------------------------ nothing half-written
+def test_a_fault_half_way_leaves_nothing(tmp_path, faulty):
+    def make():
+        yield Instance("1", "x", (Chunk("c"),), ())
+        raise InputError("line 7 is broken")
+
+    faulty(make)
+    with pytest.raises(InputError, match="line 7 is broken"):
+        prepare("faulty", None, tmp_path / "out")
+    assert names(tmp_path) == []
+
+
+def test_a_fault_while_overwriting_keeps_the_old_folder(squad, tmp_path):
+    before = prepare("squad", squad, tmp_path / "out")
+    squad.write_text("[{")
+    with pytest.raises(SchemaError, match="is not JSON"):
+        prepare("squad", squad, tmp_path / "out", overwrite=True)
+    assert load_prepared(tmp_path / "out").manifest == before
+    assert names(tmp_path) == ["out", "rows.json"]
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        (
+            [Instance("1", "x", (Chunk("c"),), ()), Instance("1", "x", (Chunk("d"),), ())],
+            "instance 1 \\('1'\\): its id was used before",
+        ),
+        ([Instance("1", "x", (Chunk(""),), ())], "chunks\\[0\\]"),
+        ([Instance("1", "x", (Chunk("c"),), (Question("q", ()),))], "'answers' is empty"),
+        ([Instance("1", "x", (Chunk("c"),), (Question("q", ("a",), evidence=(1,)),))], "evidence"),
+    ],
+)
+def test_instances_that_could_not_be_read_again_are_not_written(tmp_path, faulty, instances, message):
+    faulty(lambda: iter(instances))
+    with pytest.raises(SchemaError, match=message):
+        prepare("faulty", None, tmp_path / "out")
+    assert names(tmp_path) == []
+
+
+def test_no_instance_at_all_is_an_error_that_says_why(tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([ROWS[2], {"context": "c", "question": 5, "answer": "a"}]))
+    with pytest.raises(InputError, match=r"1 empty answer, 1 malformed; the first problem: rows\.json item 1 field 'question'"):
+        prepare("squad", path, tmp_path / "out")
+    assert names(tmp_path) == ["rows.json"]
+
+
+def test_a_killed_run_leaves_no_folder_of_that_name(tmp_path):
+    """Killed in the middle of writing: only a hidden partial folder stays, and the same call then works."""
+    code = (
+        "import os; from memalpha.data.prepare import prepare\n"
+        f"prepare('toy', None, {str(tmp_path / 'out')!r}, options={{'n': 50}}, progress=lambda i, n: i == 20 and os._exit(9))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 9
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".out.") and left.name.endswith(".partial")
+    assert prepare("toy", None, tmp_path / "out", options={"n": 50}).instances == 50
+
+
+# ------------------------------------------------------------------------------------------------ what is there already
+def test_an_existing_folder_is_refused_unless_overwritten(squad, tmp_path):
+    prepare("squad", squad, tmp_path / "out", seed=1)
+    with pytest.raises(InputError, match="out exists"):
+        prepare("squad", squad, tmp_path / "out", seed=2)
+    assert read_manifest(tmp_path / "out").seed == 1
+    assert prepare("squad", squad, tmp_path / "out", seed=2, overwrite=True).seed == 2
+    assert load_prepared(tmp_path / "out").manifest.seed == 2
+    assert names(tmp_path) == ["out", "rows.json"]
+
+
+def test_a_folder_with_other_things_is_never_replaced(squad, tmp_path):
+    output = tmp_path / "out"
+    output.mkdir()
+    (output / "thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match=r"out (exists|holds thesis\.tex)"):
+            prepare("squad", squad, output, overwrite=overwrite)
+    assert names(output) == ["thesis.tex"]
+
+
+def test_an_empty_folder_is_used_and_a_file_refused(squad, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert prepare("squad", squad, tmp_path / "empty").instances == 1
+    with pytest.raises(InputError, match=r"rows\.json is a file"):
+        prepare("squad", squad, squad, overwrite=True)
+    with pytest.raises(InputError, match="cannot write"):
+        prepare("squad", squad, squad / "below")
+
+
+# ------------------------------------------------------------------------------------------------ reading again
+def test_changes_are_found_out(squad, tmp_path):
+    output = tmp_path / "out"
+    manifest = prepare("squad", squad, output)
+    file = output / "instances.jsonl"
+    whole = file.read_bytes()
+    for changed in (whole[:-1], whole.replace(b"Peru", b"Cuba"), b""):
+        file.write_bytes(changed)
+        with pytest.raises(InputError, match=f"expected: {manifest.sha256}"):
+            load_prepared(output)
+    file.unlink()
+    with pytest.raises(InputError, match=r"has no instances\.jsonl"):
+        load_prepared(output)
+    (output / "manifest.json").write_text('{"source": "squad"}')
+    with pytest.raises(SchemaError, match="is not a manifest"):
+        load_prepared(output)
+    (output / "manifest.json").write_text("{")
+    with pytest.raises(SchemaError, match="is not a manifest"):
+        load_prepared(output)
+    with pytest.raises(InputError, match=r"has no manifest\.json"):
+        load_prepared(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ size and speed
+def test_memory_does_not_grow_with_the_number_of_instances(tmp_path, faulty):
+    text = "word " * 2_000  # 10 kB a chunk; 2,000 instances are 20 MB
+
+    def make():
+        for index in range(2_000):
+            yield Instance(str(index), "x", (Chunk(f"{index} {text}"),), ())
+
+    faulty(make)
+    prepare("faulty", None, tmp_path / "warm", count_tokens=len)
+    tracemalloc.start()
+    try:
+        prepare("faulty", None, tmp_path / "out", count_tokens=len)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "out" / "instances.jsonl").stat().st_size > 20_000_000
+    assert peak < 8_000_000
+
+
+def test_real_squad_takes_seconds(tmp_path):
+    path = SHARED / "squad" / "train_flat.json"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there; set MEMALPHA_SHARED_DATA to the folder of real data pieces")
+    start = time.perf_counter()
+    manifest = prepare("squad", path, tmp_path / "out")
+    assert (manifest.questions, manifest.skipped) == (4330, {})
+    assert time.perf_counter() - start < 20
+
+
+# ------------------------------------------------------------------------------------------------ scripts
+def script(name, *arguments):
+    command = [sys.executable, str(ROOT / "scripts" / name), *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_script_squad(squad, tmp_path):
+    done = script("prepare_squad.py", squad, tmp_path / "a", "--seed", 4, "--chunk-tokens", 1, 6, "--chunks", 1, 2)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("1 instances, 2 questions, skipped {'empty answer': 1}")
+    manifest = load_prepared(tmp_path / "a").manifest
+    assert (manifest.seed, manifest.options["chunk_tokens"], manifest.options["chunks"]) == (4, [1, 6], [1, 2])
+    done = script("prepare_squad.py", tmp_path / "missing.json", tmp_path / "b")
+    assert done.returncode == 2 and done.stderr.startswith("error: no file") and "Traceback" not in done.stderr
+
+
+def test_script_synthetic(tmp_path):
+    done = script("prepare_synthetic.py", tmp_path / "a", "--n", 2, "--split", "test", "--max-questions", 3)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(len(instance.questions) <= 3 for instance in load_prepared(tmp_path / "a").instances)
+    done = script("prepare_synthetic.py", tmp_path / "a")
+    assert done.returncode == 2 and "a exists" in done.stderr
