@@ -220,7 +220,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _check_attention(config: Any) -> None:
-    if config._attn_implementation not in ("sdpa", "eager"):
+    if any(kernel in config._attn_implementation for kernel in ("flash", "flex", "paged")):
         raise InputError(
             f"attention {config._attn_implementation!r}",
             expected="sdpa or eager",

@@ -12,6 +12,10 @@ What always holds: the result of a row does not depend on which rows it is packe
 nothing is truncated. Values follow TRL: logits are divided by the temperature before the log-softmax, entropies are those of the
 same distribution, in nats, and carry no gradient.
 
+A model loaded with ``sdpa`` is switched, at its first packed call and for good, to the attention of
+:mod:`memalpha.training.prefix_attention`, which leaves out what the mask hides and is ``sdpa`` itself in every other call; a model
+with ``eager`` attention gets the mask.
+
 Not covered: models whose layers are not all full attention (sliding window, linear attention), and attention kernels that take no
 mask of four dimensions (flash attention); :func:`check_packable` refuses both with a clear error.
 """
@@ -25,6 +29,8 @@ import torch
 from torch import Tensor
 
 from memalpha.errors import InputError
+from memalpha.training import prefix_attention
+from memalpha.training.logprobs import TokenScores, token_scores
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,6 +62,14 @@ class PackedLogps(NamedTuple):
     entropies: list[Tensor] | None
 
 
+class Group(NamedTuple):
+    """One group of a pack: its first token, the tokens of its prefix and those of each row's own part."""
+
+    start: int
+    prefix: int
+    lengths: list[int]
+
+
 class Pack(NamedTuple):
     """One packed sequence of L tokens that predicts N completion tokens.
 
@@ -66,6 +80,7 @@ class Pack(NamedTuple):
         predictors: (N,) int64; index into the sequence of the token that predicts each completion token.
         targets: (N,) int64; the completion tokens, row after row.
         lengths: Completion length of each row; sums to N.
+        groups: The groups, in the order of the sequence, which they cover.
     """
 
     input_ids: Tensor
@@ -74,6 +89,7 @@ class Pack(NamedTuple):
     predictors: Tensor
     targets: Tensor
     lengths: list[int]
+    groups: list[Group]
 
 
 def packed_logps(
@@ -133,51 +149,56 @@ def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
 
 
 def pack_rows(rows: Sequence[Row]) -> Pack:
-    """Lay rows out in one sequence; the rows keep their order in ``targets`` and ``lengths``, on the CPU."""
+    """Lay rows out in one sequence, group by group; ``targets`` and ``lengths`` keep the order of the rows. All on the CPU."""
+    members: dict[tuple[int, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        members.setdefault(_prefix(row), []).append(i)
     ids: list[int] = []
     positions: list[int] = []
-    segments: list[int] = []
-    parents: list[int] = []
-    starts: dict[tuple[int, ...], tuple[int, int]] = {}
-    predictors: list[int] = []
-
-    def add(tokens: Sequence[int], position: int, segment: int, parent: int) -> None:
-        ids.extend(tokens)
-        positions.extend(range(position, position + len(tokens)))
-        segments.extend([segment] * len(tokens))
-        parents.extend([parent] * len(tokens))
-
-    for number, row in enumerate(rows):
-        prefix = _prefix(row)
-        if prefix not in starts:
-            starts[prefix] = (len(ids), len(rows) + len(starts))
-            add(prefix, 0, *[starts[prefix][1]] * 2)
-        prefix_start, prefix_segment = starts[prefix]
-        start = len(ids)
-        own = [*row.prompt_ids[row.shared :], *row.completion_ids[:-1]]
-        add(own, row.shared, number, prefix_segment)
-        rest = len(row.prompt_ids) - row.shared
-        if row.completion_ids[:1]:
-            predictors.append(start + rest - 1 if rest else prefix_start + row.shared - 1)
-            predictors.extend(range(start + rest, len(ids)))
-
-    segment, parent = torch.tensor(segments), torch.tensor(parents)
-    causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-    allowed = causal & ((segment[:, None] == segment) | (parent[:, None] == segment))
+    groups: list[Group] = []
+    predictors: list[list[int]] = [[]] * len(rows)
+    for prefix, indices in members.items():
+        groups.append(Group(len(ids), len(prefix), [_own_length(rows[i]) for i in indices]))
+        ids.extend(prefix)
+        positions.extend(range(len(prefix)))
+        last_shared = len(ids) - 1
+        for i in indices:
+            prompt, completion, shared = rows[i]
+            start, rest = len(ids), len(prompt) - shared
+            ids.extend([*prompt[shared:], *completion[:-1]])
+            positions.extend(range(shared, shared + len(ids) - start))
+            first = start + rest - 1 if rest else last_shared
+            predictors[i] = [first, *range(start + rest, len(ids))] if len(completion) else []
     return Pack(
         input_ids=torch.tensor([ids]),
         position_ids=torch.tensor([positions]),
-        allowed=allowed,
-        predictors=torch.tensor(predictors, dtype=torch.long),
-        targets=torch.tensor([i for row in rows for i in row.completion_ids], dtype=torch.long),
+        allowed=_allowed(groups),
+        predictors=torch.tensor([p for own in predictors for p in own], dtype=torch.long),
+        targets=torch.tensor([token for row in rows for token in row.completion_ids], dtype=torch.long),
         lengths=[len(row.completion_ids) for row in rows],
+        groups=groups,
     )
+
+
+def _allowed(groups: Sequence[Group]) -> Tensor:
+    """Return (L, L) bool: a token sees its own segment and its group's prefix, causally."""
+    segments: list[int] = []
+    parents: list[int] = []
+    count = 0
+    for group in groups:
+        for number, length in enumerate([group.prefix, *group.lengths]):
+            segments.extend([count + number] * length)
+            parents.extend([count] * length)
+        count += 1 + len(group.lengths)
+    segment, parent = torch.tensor(segments), torch.tensor(parents)
+    related = (segment[:, None] == segment) | (parent[:, None] == segment)
+    return related.tril()
 
 
 def check_packable(model: nn.Module) -> None:
     """Raise InputError if the model cannot take packed sequences (see the module's docstring)."""
     config = _config(model)
-    if config._attn_implementation not in ("sdpa", "eager"):
+    if config._attn_implementation not in ("sdpa", "eager", prefix_attention.NAME):
         raise InputError(
             f"attention {config._attn_implementation!r} with packed rows",
             expected="sdpa or eager",
@@ -190,30 +211,23 @@ def check_packable(model: nn.Module) -> None:
         )
 
 
-def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> tuple[Tensor, Tensor]:
+def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> TokenScores:
     """Return log-probabilities and entropies (zeros if not asked for), both (N,)."""
     weight = next(model.parameters())
+    device = weight.device
     mask = torch.zeros(pack.allowed.shape, dtype=weight.dtype).masked_fill_(~pack.allowed, torch.finfo(weight.dtype).min)
+    options: dict[str, Any] = {}
+    if prefix_attention.use_prefix_attention(model):
+        options["prefix_layout"] = [prefix_attention.group_layout(*group, device) for group in pack.groups]
     output = model(
-        input_ids=pack.input_ids.to(weight.device),
-        attention_mask=mask[None, None].to(weight.device),
-        position_ids=pack.position_ids.to(weight.device),
-        logits_to_keep=pack.predictors.to(weight.device),
+        input_ids=pack.input_ids.to(device),
+        attention_mask=mask[None, None].to(device),
+        position_ids=pack.position_ids.to(device),
+        logits_to_keep=pack.predictors.to(device),
         use_cache=False,
+        **options,
     )
-    logits = output.logits[0].float() / temperature
-    targets = pack.targets.to(logits.device)
-    logps = logits.gather(-1, targets[:, None]).squeeze(-1) - logits.logsumexp(-1)
-    return logps, _entropy(logits.detach()) if compute_entropy else torch.zeros_like(logps)
-
-
-def _entropy(logits: Tensor, rows_at_once: int = 128) -> Tensor:
-    """Return the entropy in nats of each row of ``logits`` (N, V), a few rows at a time."""
-    parts = []
-    for part in torch.split(logits, rows_at_once):
-        logp = part.log_softmax(-1)
-        parts.append(-(logp.exp() * logp).sum(-1))
-    return torch.cat(parts) if parts else logits.new_zeros(0)
+    return token_scores(output.logits[0], pack.targets.to(device), temperature, compute_entropy=compute_entropy)
 
 
 def _prefix(row: Row) -> tuple[int, ...]:

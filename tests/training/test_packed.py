@@ -6,6 +6,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from memalpha.errors import InputError
+from memalpha.training import prefix_attention
+from memalpha.training.logprobs import token_scores
 from memalpha.training.packed import Row, pack_rows, packed_logps, split_rows
 
 VOCABULARY = 101
@@ -63,10 +65,12 @@ def gradients(model, logps, weights):
 
 
 @pytest.mark.parametrize("max_tokens", [0, 30])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", ["sdpa", "sdpa with a mask", "eager"])
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_values_and_gradients_equal_plain_forwards(kind, attention, max_tokens):
-    model, rows = make_lora(kind, attention), make_rows()
+def test_values_and_gradients_equal_plain_forwards(kind, attention, max_tokens, monkeypatch):
+    model, rows = make_lora(kind, attention.split()[0]), make_rows()
+    if attention == "sdpa with a mask":
+        monkeypatch.setattr(prefix_attention, "use_prefix_attention", lambda model: False)
     weights = weights_of(rows)
     expected = [plain(model, row, 0.7) for row in rows]
     expected_gradient = gradients(model, [e[0] for e in expected], weights)
@@ -86,17 +90,67 @@ def test_base_model_without_adapters_trains_all_weights():
     assert (gradient - expected).norm() / expected.norm() < 1e-5
 
 
-def test_the_check_fails_when_rows_see_each_other(monkeypatch):
-    """The planted fault: a plain causal mask over the packed sequence."""
-    model, rows = make_lora(), make_rows()
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_the_check_fails_when_rows_see_each_other(attention, monkeypatch):
+    """The planted faults: a plain causal mask over the packed sequence; own parts that see the row's later tokens."""
+    model, rows = make_lora(attention=attention), make_rows()
+    layout = prefix_attention.group_layout
 
-    def leaky(rows):
+    def leaky_rows(rows):
         pack = pack_rows(rows)
         return pack._replace(allowed=torch.ones_like(pack.allowed).tril())
 
-    monkeypatch.setattr("memalpha.training.packed.pack_rows", leaky)
+    def leaky_layout(*args):
+        group = layout(*args)
+        return group._replace(allowed=torch.ones_like(group.allowed))
+
+    monkeypatch.setattr("memalpha.training.packed.pack_rows", leaky_rows)
+    monkeypatch.setattr(prefix_attention, "group_layout", leaky_layout)
     wrong = packed_logps(model, rows).logps
     assert max((w - plain(model, row, 1.0)[0]).abs().max() for w, row in zip(wrong[1:6], rows[1:6], strict=True)) > 1e-2
+
+
+def test_gradient_checkpointing_gives_the_same_gradient():
+    model, rows = make_lora("qwen3").train(), make_rows()
+    weights = weights_of(rows)
+    expected = gradients(model, packed_logps(model, rows).logps, weights)
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    assert model.is_gradient_checkpointing
+    gradient = gradients(model, packed_logps(model, rows).logps, weights)
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_switched_to_prefix_attention_is_unchanged_elsewhere(tmp_path):
+    model, ids = make_model(), torch.arange(2, 26).view(2, 12)
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    before = (
+        model(input_ids=ids, attention_mask=mask).logits,
+        model.generate(ids, attention_mask=mask, max_new_tokens=5, pad_token_id=0),
+    )
+    assert prefix_attention.use_prefix_attention(model)
+    assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before[0])
+    assert torch.equal(model.generate(ids, attention_mask=mask, max_new_tokens=5, pad_token_id=0), before[1])
+    model.save_pretrained(tmp_path)
+    assert prefix_attention.NAME not in (tmp_path / "config.json").read_text()
+    assert LlamaForCausalLM.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("at_once", [1, 20, 2**20])
+def test_token_scores_equal_log_softmax(at_once, monkeypatch):
+    monkeypatch.setattr("memalpha.training.logprobs.ELEMENTS_AT_ONCE", at_once)
+    draw, vocabulary = torch.Generator().manual_seed(4), 7
+    logits = (3 * torch.randn(5, vocabulary, generator=draw)).requires_grad_()
+    targets = torch.randint(0, vocabulary, (5,), generator=draw)
+    weights = torch.randn(5, generator=draw)
+    scores = (logits / 0.6).log_softmax(-1)
+    expected = scores.gather(-1, targets[:, None])[:, 0]
+    (expected_gradient,) = torch.autograd.grad((weights * expected).sum(), logits)
+    result = token_scores(logits, targets, 0.6, compute_entropy=True)
+    (gradient,) = torch.autograd.grad((weights * result.logps).sum(), logits)
+    torch.testing.assert_close(result.logps, expected)
+    torch.testing.assert_close(gradient, expected_gradient)
+    torch.testing.assert_close(result.entropies, -(scores.exp() * scores).sum(-1))
 
 
 def test_layout_of_a_small_pack():
@@ -105,6 +159,7 @@ def test_layout_of_a_small_pack():
     assert pack.position_ids.tolist() == [[0, 1, 2, 3, 2]]
     assert pack.predictors.tolist() == [2, 3, 1, 4]
     assert pack.targets.tolist() == [7, 8, 9, 4]
+    assert pack.groups == [(0, 2, [2, 1])]
     assert pack.allowed.int().tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 0, 0, 1]]
 
 

@@ -1,0 +1,138 @@
+"""Attention over a packed sequence that skips what its mask would hide: each row looks at its own prefix and at itself only.
+
+A packed sequence (see :mod:`memalpha.training.packed`) holds groups one after the other, each a prefix and the own parts of its
+rows. Under a dense mask every token is multiplied with every other one, although a row of 75 tokens behind a prefix of 80 may look
+at 155 of, say, 700. Here a prefix attends to itself, and the rows of a group attend as a batch to [prefix, own part]: the same
+numbers, at a cost that grows with the number of tokens and not with its square.
+
+It is registered with transformers as one more attention function. A model switched to it by :func:`use_prefix_attention` runs plain
+``sdpa`` in every call that does not pass ``prefix_layout``, so generation, saving and evaluation are unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "memalpha_prefix"
+
+
+class GroupLayout(NamedTuple):
+    """Where one group of R rows stands in a packed sequence, its longest own part having M tokens.
+
+    Attributes:
+        start: First token of the prefix.
+        own: First token after the prefix, P tokens later.
+        stop: First token after the group.
+        tokens: (R * M,) int64, counted from ``own``: each row's tokens; a shorter row repeats its first token at the end.
+        real: (stop - own,) int64, which entries of ``tokens`` are not repeats.
+        allowed: (M, P + M) bool: which keys [prefix, own part] a row's tokens see.
+    """
+
+    start: int
+    own: int
+    stop: int
+    tokens: Tensor
+    real: Tensor
+    allowed: Tensor
+
+
+def group_layout(start: int, prefix: int, lengths: Sequence[int], device: torch.device) -> GroupLayout:
+    """Lay out one group.
+
+    Args:
+        start: First token of its prefix in the packed sequence.
+        prefix: Tokens of the prefix, may be 0.
+        lengths: Tokens of each row's own part; empty ones are left out.
+        device: Where the tensors go.
+    """
+    sizes = torch.tensor([n for n in lengths if n], dtype=torch.long)
+    longest = int(sizes.max()) if len(sizes) else 0
+    steps = torch.arange(longest)
+    inside = steps < sizes[:, None]  # (R, M)
+    tokens = (sizes.cumsum(0) - sizes)[:, None] + steps * inside
+    allowed = torch.ones(longest, prefix + longest, dtype=torch.bool).tril(prefix)
+    own = start + prefix
+    tensors = (tokens.flatten(), inside.flatten().nonzero().squeeze(-1), allowed)
+    return GroupLayout(start, own, own + int(sizes.sum()), *(tensor.to(device) for tensor in tensors))
+
+
+def prefix_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    prefix_layout: Sequence[GroupLayout] | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attend as transformers' ``sdpa`` does, or along ``prefix_layout`` where one is given.
+
+    Args:
+        module: The attention layer.
+        query: (1, heads, L, head size) with a layout.
+        key: (1, key heads, L, head size).
+        value: As ``key``.
+        attention_mask: Says the same as the layout; not looked at where there is one.
+        dropout: Probability.
+        scaling: Of the scores; None = 1 / sqrt(head size).
+        prefix_layout: The groups, in the order of the sequence, which they cover.
+        **kwargs: Passed on to ``sdpa``.
+
+    Returns:
+        (1, L, heads, head size), and None for the attention weights.
+    """
+    if prefix_layout is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)  # type: ignore[no-any-return]
+    repeats = query.shape[1] // key.shape[1]
+    key, value = repeat_kv(key, repeats), repeat_kv(value, repeats)
+    parts = []
+    for group in prefix_layout:
+        if group.own > group.start:
+            q, k, v = (x[:, :, group.start : group.own] for x in (query, key, value))
+            parts.append(scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling, is_causal=True))
+        if group.stop > group.own:
+            parts.append(_own_parts(group, query, key, value, dropout, scaling))
+    return torch.cat(parts, dim=2).transpose(1, 2).contiguous(), None
+
+
+def _own_parts(group: GroupLayout, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float | None) -> Tensor:
+    """Return what the rows of a group attend to, (1, heads, stop - own, head size)."""
+    heads, size = query.shape[1], query.shape[-1]
+    longest = group.allowed.shape[0]
+
+    def rows(x: Tensor) -> Tensor:  # (R, heads, M, head size)
+        own = x[0, :, group.own : group.stop].index_select(1, group.tokens)
+        return own.view(heads, -1, longest, size).transpose(0, 1)
+
+    def behind_prefix(x: Tensor) -> Tensor:  # (R, heads, P + M, head size)
+        own = rows(x)
+        return torch.cat([x[:, :, group.start : group.own].expand(len(own), -1, -1, -1), own], dim=2)
+
+    out = scaled_dot_product_attention(
+        rows(query), behind_prefix(key), behind_prefix(value), attn_mask=group.allowed, dropout_p=dropout, scale=scaling
+    )
+    return out.transpose(0, 1).reshape(1, heads, -1, size).index_select(2, group.real)
+
+
+def use_prefix_attention(model: nn.Module) -> bool:
+    """Switch a model from ``sdpa`` to this attention, if it is not yet; returns whether the model uses it.
+
+    Models with another attention, or whose code does not go through transformers' attention functions, are left alone.
+    """
+    base: Any = getattr(model, "module", model)
+    base = base.get_base_model() if hasattr(base, "get_base_model") else base
+    if base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():
+        AttentionInterface.register(NAME, prefix_attention)
+        AttentionMaskInterface.register(NAME, sdpa_mask)
+        base.set_attn_implementation(NAME)
+    return bool(base.config._attn_implementation == NAME)
