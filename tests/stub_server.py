@@ -1,0 +1,111 @@
+"""A stub of an OpenAI-compatible chat server with scripted faults, for tests."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One scripted reply: a status, headers and a body as they are; or silence until the server closes (``hang``)."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    hang: bool = False
+    cut: bool = False  # promise one byte more than is sent
+    drip: float = 0.0  # seconds between bytes
+
+
+def error(status: int, message: str = "scripted", **headers: str) -> Fault:
+    body = json.dumps({"error": {"message": message}}).encode()
+    return Fault(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def completion(text: Any, finish: Any = "stop") -> bytes:
+    return json.dumps(
+        {"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}]}
+    ).encode()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128  # a full queue costs a client a second
+
+
+class StubServer:
+    """Serves ``script`` fault by fault, then answers with ``reply(body)``; keeps every request.
+
+    ``fault_for`` may name a fault for a request by its body instead, whatever the order of arrival.
+    """
+
+    def __init__(self) -> None:
+        self.script: list[Fault] = []
+        self.fault_for: Callable[[dict[str, Any]], Fault | None] = lambda body: None
+        self.reply: Callable[[dict[str, Any]], str] = lambda body: str(body["messages"][-1]["content"]).upper()
+        self.finish = "stop"
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.active = self.most_active = 0
+        self.delay = 0.0
+        self.released = threading.Event()
+        self.lock = threading.Lock()
+        self._http = _Server(("127.0.0.1", 0), _handler(self))
+        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"
+
+    def close(self) -> None:
+        self.released.set()
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+
+def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with stub.lock:
+                stub.bodies.append(body)
+                stub.headers.append(dict(self.headers.items()))
+                stub.paths.append(self.path)
+                stub.active += 1
+                stub.most_active = max(stub.most_active, stub.active)
+                fault = stub.fault_for(body) or (stub.script.pop(0) if stub.script else None)
+            try:
+                stub.released.wait(stub.delay)
+                self.answer(fault or Fault(200, completion(stub.reply(body), stub.finish)))
+            finally:
+                with stub.lock:
+                    stub.active -= 1
+
+        def answer(self, fault: Fault) -> None:
+            if fault.hang:
+                stub.released.wait(10)
+                return
+            self.send_response(fault.status)
+            for name, value in fault.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(fault.body) + fault.cut))
+            self.end_headers()
+            for byte in fault.body if fault.drip else ():
+                if stub.released.wait(fault.drip):
+                    return
+                try:
+                    self.wfile.write(bytes([byte]))
+                except OSError:
+                    return
+            if not fault.drip:
+                self.wfile.write(fault.body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    return Handler
