@@ -5,21 +5,27 @@ reference log-probabilities, the loss and its own metrics as for any batch. What
 
 * ``_generate_and_score_completions`` runs the rollouts, scores them, and pads the number of rows to what all ranks and splits need;
 * ``_generate`` and ``_calculate_rewards`` hand TRL the finished rows; a padding row has ``tool_mask`` 0 and NaN rewards;
-* the advantages are our own (``memalpha.training.advantages``): groups of a step or of an instance, masked rows left out;
+* the advantages are our own (``memalpha.training.advantages``): groups of a step or of an instance, masked rows left out of mean and
+  standard deviation. A masked row is trained with advantage 0: it counts in the loss's mean, and the KL term holds for it;
 * ``training_step`` goes through the rows ``rows_per_forward`` at a time inside one optimizer step;
 * ``_get_per_token_logps_and_entropies`` packs rows without padding and computes the prefix that rows share once (exact);
 * ``_compute_loss`` makes losses that are means over rows means over *real* rows.
 
 What always holds: the sampled token ids are trained as sampled, end token included; padding rows enter no statistic and no mean; a step's
-random numbers depend on (seed, step, rank) alone. Checked by a gradient test against a loss written by hand over unpadded rows.
+random numbers depend on (seed, step, rank) alone (but for vLLM's own). Checked by a gradient test against a loss written by hand over
+unpadded rows.
+
+Not covered: options of TRL whose result would depend on how rows are packed, or that the rollouts cannot honour;
+:func:`check_supported` refuses them.
 """
 
 from __future__ import annotations
 
 import math
 import random
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,11 +33,12 @@ from torch.nn.utils.rnn import pad_sequence
 from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
-from memalpha.agent.rollout import Rollout, run_rollouts
+from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
+from memalpha.errors import InputError
 from memalpha.protocols import Generator
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward
-from memalpha.training.advantages import Grouping, Scale
+from memalpha.training.advantages import STD_EPSILON, Grouping, Scale
 from memalpha.training.packed import Row, packed_logps
 from memalpha.training.rows import TrainingRow, build_rows, shuffle_advantages
 from memalpha.training.scoring import RolloutScorer
@@ -39,6 +46,19 @@ from memalpha.types import Completion, Instance, Prompt, Sampling, StopReason
 
 ROW_MEAN_LOSSES = ("grpo", "dr_grpo")
 """Losses that TRL divides by the number of rows, padding rows included."""
+
+SUPPORTED_ONLY: dict[str, tuple[Any, str]] = {
+    "multi_objective_aggregation": ("sum_then_normalize", "the reward is one weighted sum"),
+    "top_entropy_quantile": (1.0, "the quantile would be that of rows_per_forward rows"),
+    "entropy_coef": (0.0, "the mean entropy would be that of rows_per_forward rows"),
+    "use_adaptive_entropy": (False, "the mean entropy would be that of rows_per_forward rows"),
+    "remove_unused_columns": (False, "the column that names the instance would be removed"),
+    "log_completions": (False, "every trajectory is in the run folder"),
+}
+"""Options of ``GRPOConfig`` that must keep their default, and why."""
+
+TRL_GENERATION_ONLY: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None}
+"""Options that only TRL's own generation knows (``generator=None``)."""
 
 
 class EpochSampler(RepeatSampler):
@@ -67,6 +87,9 @@ class MemoryGRPOTrainer(GRPOTrainer):
         shuffled_advantages: Permute the advantages (control runs only).
         on_rollouts: Called with (rollouts, rows, rewards) after each batch, for recording.
         **kwargs: As ``GRPOTrainer``; ``train_dataset`` has the columns ``prompt`` (unused) and ``instance``.
+
+    Raises:
+        InputError: An option is not supported, see :func:`check_supported`.
     """
 
     def __init__(
@@ -89,37 +112,70 @@ class MemoryGRPOTrainer(GRPOTrainer):
         self.shuffled_advantages, self.on_rollouts = shuffled_advantages, on_rollouts
         self.rows: list[TrainingRow | None] = []
         self._shared: list[int] | None = None
+        check_supported(kwargs["args"], reward_config, own_generator=generator is not None)
         kwargs["args"].reward_weights = list(reward_config.weights)
         super().__init__(reward_funcs=[_reward_stub(name) for name in PARTS], **kwargs)
+        if self.aux_loss_enabled:
+            raise InputError("router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0")
         self.generator: Generator = generator or TRLGenerator(self)
 
     # -------------------------------------------------------------------------------------------- rollouts to rows
+    def run_rollouts(
+        self, instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None = None
+    ) -> list[Rollout]:
+        """Run this rank's rollouts with the current weights. All ranks must call it together where TRL generates."""
+        rollouts = run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
+        if isinstance(self.generator, TRLGenerator):
+            self.generator.finish(sampling)
+        return rollouts
+
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         size = self.num_generations if self.model.training else self.num_generations_eval
-        rollouts = run_rollouts([self.instances[x["instance"]] for x in inputs], self.agent, self.generator, self._sampling())
+        with _same_trainable(self.model):
+            real = self._scored_rows([x["instance"] for x in inputs], size)
+            self.rows = [*real, *[None] * (self._padded_count(len(real), size) - len(real))]
+            self._shared = [row.shared if row else 0 for row in self.rows]
+            batch: dict[str, Any] = super()._generate_and_score_completions([{"prompt": ""}] * len(self.rows))
+        self._log_silent_groups(real)
+        device = batch["advantages"].device
+        batch["advantages"] = torch.tensor([row.advantage if row else 0.0 for row in self.rows], device=device)
+        batch["row_order"] = torch.arange(len(self.rows), device=device)
+        batch["row_shared"] = torch.tensor(self._shared, device=device)
+        batch["real_rows"] = self._sum_over_ranks([len(real)])[0]
+        return batch
+
+    def _scored_rows(self, indices: Sequence[int], size: int) -> list[TrainingRow]:
+        """Run and score the rollouts of this rank's batch and return their rows."""
+        if any(len(set(indices[start : start + size])) > 1 for start in range(0, len(indices), size)):
+            raise RuntimeError(f"instances {list(indices)} do not come in groups of {size}")
+        rollouts = self.run_rollouts([self.instances[index] for index in indices], self._sampling())
         rewards = self.scorer.score(rollouts)
-        real = build_rows(
+        scale = Scale(self.scale_rewards)
+        rows = build_rows(
             rollouts,
             rewards,
             group_size=size,
             reward_config=self.reward_config,
             grouping=self.grouping,
-            scale=Scale(self.scale_rewards),
+            scale=Scale.NONE if scale is Scale.BATCH else scale,
         )
+        if scale is Scale.BATCH:
+            self._divide_by_batch(rows)
         if self.shuffled_advantages:
-            shuffle_advantages(real, seed=self.state.global_step)
+            shuffle_advantages(rows, seed=self.state.global_step)
         self._log_rollouts(rollouts, rewards)
         if self.on_rollouts:
-            self.on_rollouts(rollouts, real, rewards)
-        self.rows = [*real, *[None] * (self._padded_count(len(real), size) - len(real))]
-        self._shared = [row.shared if row else 0 for row in self.rows]
-        batch: dict[str, Any] = super()._generate_and_score_completions([{"prompt": ""}] * len(self.rows))
-        device = batch["advantages"].device
-        batch["advantages"] = torch.tensor([row.advantage if row else 0.0 for row in self.rows], device=device)
-        batch["row_order"] = torch.arange(len(self.rows), device=device)
-        batch["row_shared"] = torch.tensor(self._shared, device=device)
-        batch["real_rows"] = self._sum_over_ranks(len(real)).float()
-        return batch
+            self.on_rollouts(rollouts, rows, rewards)
+        return rows
+
+    def _divide_by_batch(self, rows: Sequence[TrainingRow]) -> None:
+        """Divide centred rewards by the standard deviation over all ranks' rows, in place."""
+        known = [row.total for row in rows if not math.isnan(row.total)]
+        count, total = self._sum_over_ranks([len(known), sum(known)]).tolist()
+        squares = self._sum_over_ranks([sum((value - total / max(count, 1)) ** 2 for value in known)]).item()
+        std = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
+        for row in rows:
+            row.advantage /= std + STD_EPSILON
 
     def _sampling(self) -> Sampling:
         rank = self.accelerator.process_index
@@ -132,8 +188,10 @@ class MemoryGRPOTrainer(GRPOTrainer):
         gathered = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device))
         return math.ceil(int(gathered.max()) / unit) * unit
 
-    def _sum_over_ranks(self, value: float) -> torch.Tensor:
-        return self.accelerator.gather(torch.tensor([value], device=self.accelerator.device)).sum()  # type: ignore[no-any-return]
+    def _sum_over_ranks(self, values: Sequence[float]) -> torch.Tensor:
+        """Add each value up over ranks, (len(values),) float32 whatever type the values have."""
+        local = torch.tensor([list(values)], dtype=torch.float32, device=self.accelerator.device)
+        return self.accelerator.gather(local).sum(0)  # type: ignore[no-any-return]
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         """Hand TRL the finished rows. ``tool_mask`` 0 takes padding rows out of every token count."""
@@ -159,7 +217,7 @@ class MemoryGRPOTrainer(GRPOTrainer):
         mode = "train" if self.model.training else "eval"
         cut = sum(row.completion_ids[-1] not in self.eos_token_ids for row in rows)
         totals = [len(rows), sum(len(r.completion_ids) for r in rows), sum(len(r.prompt_ids) for r in rows), cut]
-        count, written, read, cut = (self._sum_over_ranks(value).item() for value in totals)
+        count, written, read, cut = self._sum_over_ranks(totals).tolist()
         if mode == "train":
             self.state.num_input_tokens_seen += int(written + read)
         self._metrics[mode]["num_tokens"] = [self.state.num_input_tokens_seen]
@@ -173,11 +231,20 @@ class MemoryGRPOTrainer(GRPOTrainer):
 
     def _log_rollouts(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> None:
         mode = "train" if self.model.training else "eval"
-        for name, (total, count) in self.scorer.metrics(rollouts, rewards).items():
-            count_all = self._sum_over_ranks(count).item()
-            value = self._sum_over_ranks(total).item()
-            if count_all:
-                self._metrics[mode][f"memory/{name}"].append(value / count_all)
+        metrics = self.scorer.metrics(rollouts, rewards)
+        sums = self._sum_over_ranks([number for pair in metrics.values() for number in pair]).view(-1, 2).tolist()
+        for name, (total, count) in zip(metrics, sums, strict=True):
+            if count:
+                self._metrics[mode][f"memory/{name}"].append(total / count)
+
+    def _log_silent_groups(self, rows: Sequence[TrainingRow]) -> None:
+        """Put the share of groups that teach nothing in the place of TRL's, which takes padding for groups."""
+        groups: dict[tuple[int, int], set[float]] = defaultdict(set)
+        for row in rows:
+            key = (row.group_index, row.chunk_index if self.grouping is Grouping.STEP else -1)
+            groups[key] |= set() if math.isnan(row.total) else {row.total}
+        silent, count = self._sum_over_ranks([sum(len(totals) < 2 for totals in groups.values()), len(groups)]).tolist()
+        self._metrics["train" if self.model.training else "eval"]["frac_reward_zero_std"][-1] = silent / count
 
     # -------------------------------------------------------------------------------------------- the update
     def _get_train_sampler(self, dataset: Any = None) -> Any:
@@ -203,7 +270,9 @@ class MemoryGRPOTrainer(GRPOTrainer):
                 rows = {name: value if value.ndim == 0 else value[part] for name, value in batch.items()}
                 total = total + super().training_step(model, rows, num_items_in_batch)
         state._set_sync_gradients(outer)
-        self._step = step + 1  # TRL counted every part
+        self._step = step + 1  # TRL counted and timed every part
+        times, parts = self._metrics["train"]["step_time"], math.ceil(len(order) / self.rows_per_forward)
+        times[-parts:] = [sum(times[-parts:])]
         return total  # type: ignore[return-value]
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -230,7 +299,7 @@ class MemoryGRPOTrainer(GRPOTrainer):
         """As TRL's, (B, T) over the completion, but without padding and with each shared prefix computed once."""
         if not self.share_prefix:
             return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]
-                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **kwargs
+                model, input_ids, attention_mask, logits_to_keep, self.rows_per_forward, compute_entropy, **kwargs
             )
         rows = _unpad(input_ids, attention_mask, logits_to_keep, self._shared or [0] * len(input_ids))
         logps, entropies = [], []
@@ -245,17 +314,34 @@ class MemoryGRPOTrainer(GRPOTrainer):
 
 
 class TRLGenerator:
-    """Completions through TRL's own generation (``use_vllm``), for the trainer that owns it."""
+    """Completions through TRL's own generation (``use_vllm``), for the trainer that owns it.
+
+    TRL needs all ranks in every call, with equally many prompts (a server's results are sliced by rank), while ranks differ in their
+    rollouts and chunks. So each call starts by agreeing on the largest count, and a rank whose rollouts are done calls ``finish``, which
+    takes part in the calls of the others.
+    """
 
     def __init__(self, trainer: MemoryGRPOTrainer) -> None:
         self.trainer = trainer
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion a prompt. All ranks ask for equally many: the server's results are sliced by rank."""
+        """Return one completion a prompt; ``sampling.seed`` is not used."""
+        return self._generate(prompts, self._most(len(prompts)), sampling)
+
+    def finish(self, sampling: Sampling) -> None:
+        """Take part in the other ranks' calls until all ranks are here."""
+        while most := self._most(0):
+            self._generate([], most, sampling)
+
+    def _most(self, count: int) -> int:
+        accelerator = self.trainer.accelerator
+        return int(accelerator.gather(torch.tensor([count], device=accelerator.device)).max())
+
+    def _generate(self, prompts: Sequence[Prompt], most: int, sampling: Sampling) -> list[Completion]:
         trainer = self.trainer
-        gathered = trainer.accelerator.gather(torch.tensor([len(prompts)], device=trainer.accelerator.device))
-        filler = [[trainer._tokenizer.eos_token_id]] * (int(gathered.max()) - len(prompts))
-        ids, logprobs = trainer._generate_single_turn([list(p.ids) for p in prompts] + filler, None, {}, 1)
+        filler = [[trainer._tokenizer.eos_token_id]] * (most - len(prompts))
+        with self._drawing(sampling):
+            ids, logprobs = trainer._generate_single_turn([list(p.ids) for p in prompts] + filler, None, {}, 1)
         texts = trainer._tokenizer.batch_decode(ids, skip_special_tokens=True)
         return [
             Completion(
@@ -266,6 +352,53 @@ class TRLGenerator:
             )
             for i in range(len(prompts))
         ]
+
+    @contextmanager
+    def _drawing(self, sampling: Sampling) -> Iterator[None]:
+        """Draw as ``sampling`` says inside the block, as the options say again after it."""
+        wanted: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+        if self.trainer.use_vllm:
+            target = self.trainer.vllm_generation
+            wanted["max_completion_length"] = sampling.max_new_tokens
+        else:
+            target = self.trainer.generation_config
+            wanted |= {"max_new_tokens": sampling.max_new_tokens, "do_sample": sampling.temperature > 0}
+            wanted["temperature"] = sampling.temperature or 1.0
+        before = {name: getattr(target, name) for name in wanted}
+        try:
+            vars(target).update(wanted)
+            yield
+        finally:
+            vars(target).update(before)
+
+
+def check_supported(args: Any, reward_config: RewardConfig, *, own_generator: bool) -> None:
+    """Raise InputError if an option of TRL's is set that chunk-step training cannot honour.
+
+    Args:
+        args: A ``GRPOConfig``.
+        reward_config: Holds the weights of the reward.
+        own_generator: Whether completions are drawn by a generator of this package.
+    """
+    for name, (only, reason) in SUPPORTED_ONLY.items():
+        if getattr(args, name) != only:
+            raise InputError(f"{name} is {getattr(args, name)!r}", expected=f"{only!r}: {reason}")
+    for name, only in TRL_GENERATION_ONLY.items():
+        if own_generator and getattr(args, name) != only:
+            raise InputError(f"{name} is {getattr(args, name)!r}", expected=f"{only!r} without use_vllm")
+    if args.reward_weights not in (None, list(reward_config.weights)):
+        raise InputError(f"reward_weights is {args.reward_weights}", expected="the weights by name, such as accuracy_weight: 1.0")
+
+
+@contextmanager
+def _same_trainable(model: torch.nn.Module) -> Iterator[None]:
+    """Put back which parameters train: PEFT, when adapters are switched off and on, makes every weight of the active one trainable."""
+    before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        for parameter, trains in before:
+            parameter.requires_grad_(trains)
 
 
 def _reward_stub(name: str) -> Any:

@@ -1,0 +1,375 @@
+"""The gradient check: p.grad right before the optimizer step against a loss written by hand over one unpadded row at a time.
+
+The hand-written side knows nothing of rows, padding, packing, ranks or TRL: it takes the finished rollouts of all ranks, works out
+rewards and advantages from the completions' texts in plain Python, and runs the policy over one row after the other.
+
+    torchrun --nproc_per_node 2 tests/training/gradient_check.py OUT.json      all cases of TWO_PROCESSES, two ranks on CPUs
+"""
+
+import json
+import math
+import os
+import sys
+import tempfile
+import zlib
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from unittest import mock
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
+from trl import GRPOTrainer
+
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
+from memalpha.generation.hf import HFGenerator
+from memalpha.models.nano import make_tokenizer, toy_texts
+from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.training import packed, trainer
+from memalpha.training.advantages import Grouping
+from memalpha.training.config import MemoryGRPOConfig
+from memalpha.training.scoring import RolloutScorer
+from memalpha.types import Chunk, Instance
+
+GROUP = 4
+LONGEST = 10
+REWARD = RewardConfig(accuracy_weight=1.0, tool_weight=0.5, compression_weight=0.05, content_weight=0.1)
+CHUNKS = (1, 3, 2, 4)
+"""Chunks of each instance: two ranks never hold equally many rows."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training run of a few steps that is checked at every step."""
+
+    loss: str = "dapo"
+    beta: float = 0.0
+    grouping: str = "step"
+    share_prefix: bool = True
+    iterations: int = 1
+    splits: int = 1  # steps_per_generation
+    start: str = "warm"  # a PEFT model comes in: the reference is a copy of its adapter; "fresh": the reference is the base
+    scale: str = "group"
+    level: str = "token"
+    padding: int = 0  # padding rows beyond those needed, a multiple of GROUP
+    drop_cut_off: bool = False  # mask_truncated_completions
+    architecture: str = "llama"
+    generator: str = "hf"  # "trl" draws through TRL's own generation
+    top_layers: int = 0  # train the adapters of that many upper layers
+    fault: str = ""  # "padding" counts padding rows as real ones, "packing" lets packed rows see each other
+    steps: int = 2
+
+
+@dataclass
+class Report:
+    """What a case gave, one number an optimizer step (advantages: one a batch of rollouts)."""
+
+    errors: list = field(default_factory=list)  # |grad - by hand| / |by hand|
+    advantage_errors: list = field(default_factory=list)  # largest difference to the advantages by hand
+    trl_errors: list = field(default_factory=list)  # largest difference to the advantages TRL works out itself
+    masked: int = 0
+    padding: int = 0
+    ratios: list = field(default_factory=list)  # smallest and largest importance ratio
+    lengths: list = field(default_factory=list)  # distinct (prompt, completion) lengths of the last batch
+    world: int = 0
+    trained: list = field(default_factory=list)  # names of the parameters that have a gradient
+    gradients: list = field(default_factory=list)
+
+    @property
+    def error(self):
+        return max(self.errors)
+
+
+# ------------------------------------------------------------------------------------------------ a run in small
+@lru_cache
+def tokenizer():
+    return make_tokenizer(toy_texts(), 1024)
+
+
+class KeepingAgent(AgentStep):
+    """Keeps whatever the policy wrote, so that the memories of a group differ although the policy is random."""
+
+    def apply(self, memory, index, chunk, completion):
+        return super().apply(memory, index, chunk, f"+ {' '.join(completion.split()) or 'nothing'}")
+
+
+def pseudo_reward(index, rollout, t):
+    """Deterministic numbers from texts; the second rollout of a rank cannot be scored at its first chunk."""
+
+    def number(text):
+        return zlib.crc32(text.encode()) % 1000 / 1000
+
+    everything = "|".join(step.completion.text for step in rollout.steps)
+    text = rollout.steps[t].completion.text
+    content = math.nan if (index, t) == (1, 0) else number("content" + text)
+    return StepReward(number(everything), number("tool" + text), number("tokens" + everything), content)
+
+
+class PseudoScorer(RolloutScorer):
+    def __init__(self):
+        super().__init__(evaluator=None, judge=None, reward_config=REWARD)
+
+    def score(self, rollouts):
+        return [[pseudo_reward(i, rollout, t) for t in range(len(rollout.steps))] for i, rollout in enumerate(rollouts)]
+
+
+def make_base(architecture):
+    sizes = {
+        "vocab_size": len(tokenizer()), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 1024, "initializer_range": 0.2,
+        "tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    config, model = (LlamaConfig, LlamaForCausalLM) if architecture == "llama" else (Qwen3Config, Qwen3ForCausalLM)
+    base = model(config(**sizes)).float()
+    base.generation_config.eos_token_id = [2, *range(20, 90)]  # a random policy would never end otherwise
+    return base
+
+
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+
+
+def make_policy(case):
+    base = make_base(case.architecture)
+    if case.start == "fresh":
+        return base
+    policy = get_peft_model(base, LoraConfig(**LORA))
+    stir(policy, seed=1)
+    return policy
+
+
+def stir(policy, seed):
+    """Give the adapter weights that matter; PEFT starts one half of them at zero."""
+    draw = torch.Generator().manual_seed(seed)
+    for name, parameter in policy.named_parameters():
+        if "lora_B" in name and ".ref." not in name:
+            parameter.data = 0.1 * torch.randn(parameter.shape, generator=draw)
+
+
+def make_instances():
+    words = " ".join(toy_texts()[:48]).split()
+    texts = [" ".join(words[i : i + 2 + i % 5]) for i in range(sum(CHUNKS))]
+    starts = [sum(CHUNKS[:i]) for i in range(len(CHUNKS))]
+    return [
+        Instance(f"i{number}", "check", tuple(Chunk(text) for text in texts[start : start + n]), ())
+        for number, (start, n) in enumerate(zip(starts, CHUNKS, strict=True))
+    ]
+
+
+def make_trainer(case, folder):
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    arguments = MemoryGRPOConfig(
+        output_dir=str(folder), use_cpu=True, per_device_train_batch_size=GROUP if case.splits > 1 else 2 * GROUP // world, num_generations=GROUP,
+        steps_per_generation=case.splits, num_iterations=case.iterations, max_steps=case.steps, max_completion_length=LONGEST,
+        learning_rate=1e-2, lr_scheduler_type="constant", beta=case.beta, loss_type=case.loss, temperature=0.9, max_grad_norm=0.0,
+        epsilon_high=1.02 if case.loss == "cispo" else 0.25, scale_rewards=case.scale, importance_sampling_level=case.level,
+        mask_truncated_completions=case.drop_cut_off, save_strategy="no", seed=3,
+    )  # fmt: skip
+    policy, instances = make_policy(case), make_instances()
+    agent_config = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=64, view_tokens=64, max_new_tokens=LONGEST)
+    if case.top_layers:
+        from memalpha.training.build import freeze_lower_layers
+
+        freeze_lower_layers(policy, case.top_layers)
+    made = CheckedTrainer(
+        model=policy, args=arguments, processing_class=tokenizer(), agent=KeepingAgent(agent_config, tokenizer()),
+        train_dataset=Dataset.from_list([{"prompt": "", "instance": i} for i in range(len(instances))]), instances=instances,
+        generator=HFGenerator(policy, tokenizer()) if case.generator == "hf" else None, scorer=PseudoScorer(), reward_config=REWARD,
+        grouping=Grouping(case.grouping), rows_per_forward=3, share_prefix=case.share_prefix,
+        peft_config=LoraConfig(**LORA) if case.start == "fresh" else None,
+    )  # fmt: skip
+    made.more_padding, made.count_padding = case.padding, case.fault == "padding"
+    if case.start == "fresh":
+        stir(made.model, seed=2)
+        if case.generator == "hf":
+            made.generator = HFGenerator(made.model, tokenizer())
+    return made
+
+
+class CheckedTrainer(trainer.MemoryGRPOTrainer):
+    """The trainer with more padding than needed and, if wanted, a fault: padding rows counted as real ones."""
+
+    more_padding = 0
+    count_padding = False
+
+    def _padded_count(self, rows, group_size):
+        return super()._padded_count(rows, group_size) + self.more_padding
+
+    def _generate_and_score_completions(self, inputs):
+        batch = super()._generate_and_score_completions(inputs)
+        if self.count_padding:
+            batch["real_rows"] = self._sum_over_ranks([len(self.rows)])[0]
+        return batch
+
+
+# ------------------------------------------------------------------------------------------------ the other side, by hand
+@dataclass
+class HandRow:
+    """One completion; ``key`` names its group, ``place`` where it stands among its rank's rows."""
+
+    key: tuple
+    place: tuple
+    prompt: list
+    completion: list
+    reward: float
+    cut_off: bool
+    advantage: float = 0.0
+    old: torch.Tensor | None = None
+    reference: torch.Tensor | None = None
+
+
+def advantages_by_hand(rows, scale):
+    scored = [row.reward for row in rows if not math.isnan(row.reward)]
+    for row in rows:
+        group = torch.tensor([r.reward for r in rows if r.key == row.key and not math.isnan(r.reward)], dtype=torch.float64)
+        if not math.isnan(row.reward):
+            spread = {"group": group.std(), "batch": torch.tensor(scored, dtype=torch.float64).std()}.get(scale)
+            row.advantage = float((row.reward - group.mean()) / (1.0 if spread is None else spread + 1e-4))
+
+
+class Check(TrainerCallback):
+    def __init__(self, case, made):
+        self.case, self.trainer, self.report = case, made, Report(world=made.accelerator.num_processes)
+        self.reference = make_policy(case)  # an untouched copy of what training starts from
+        self.rows, self.ratios = [], []
+        made.on_rollouts = self.on_rollouts
+
+    def on_rollouts(self, rollouts, rows, rewards):
+        """Write down all ranks' rows, with log-probabilities under the policy as it is and under the reference."""
+        rank, case = self.trainer.accelerator.process_index, self.case
+        ends = set(self.trainer.eos_token_ids)
+        local = []
+        for i, rollout in enumerate(rollouts):
+            for t, step in enumerate(rollout.steps):
+                reward = sum(w * part for w, part in zip(REWARD.weights, pseudo_reward(i, rollout, t), strict=True))
+                key = (rank, i // GROUP, t if case.grouping == "step" else "all")
+                ids = list(step.completion.ids)
+                local.append(HandRow(key, (i // GROUP, t, i), list(step.prompt.ids), ids, reward, ids[-1] not in ends))
+        local.sort(key=lambda row: row.place)
+        self.rows = gather_object(local)
+        advantages_by_hand(self.rows, case.scale)
+        policy = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        with torch.no_grad():
+            for row in self.rows:
+                row.old, row.reference = self.logps(policy, row), self.logps(self.reference, row)
+        self.trained = []
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+        made, case = self.trainer, self.case
+        split = (made._step - 1) % case.splits
+        order = gather_object([made._buffered_inputs[split]["row_order"].tolist()])
+        counts = [sum(row.key[0] == rank for row in self.rows) for rank in range(self.report.world)]
+        mine = [sum(counts[:rank]) + i for rank, indices in enumerate(order) for i in indices if i < counts[rank]]
+        self.trained = sorted(self.trained + mine)
+        if (split + 1) % case.splits == 0:
+            assert self.trained == list(range(len(self.rows))), "every row is trained once in each pass"
+            self.trained = []
+        policy = made.accelerator.unwrap_model(model)
+        parameters = [p for p in policy.parameters() if p.requires_grad]
+        loss = sum(self.loss(policy, self.rows[i]) for i in mine) * case.splits
+        expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)])
+        found = torch.cat([p.grad.flatten() for p in parameters])
+        self.report.errors.append(float((found - expected).norm() / expected.norm()))
+        self.report.gradients.append(found)
+        self.report.trained = [name for name, p in policy.named_parameters() if p.grad is not None]
+
+    def loss(self, policy, row):
+        case, args = self.case, self.trainer.args
+        kept = [row for row in self.rows if not (case.drop_cut_off and row.cut_off)]
+        if case.drop_cut_off and row.cut_off:
+            return torch.zeros(())
+        logp = self.logps(policy, row)
+        log_ratio = logp - row.old
+        ratio = torch.exp(log_ratio if case.level == "token" else log_ratio.mean().expand(len(log_ratio)))
+        self.ratios += ratio.tolist()
+        if case.loss == "cispo":
+            loss = -ratio.clamp(max=args.epsilon_high).detach() * row.advantage * logp
+        else:
+            loss = -torch.min(ratio * row.advantage, ratio.clamp(1 - args.epsilon, 1 + args.epsilon_high) * row.advantage)
+        if case.beta:
+            difference = row.reference - logp
+            loss = loss + case.beta * (difference.exp() - difference - 1) * (ratio if args.use_bias_correction_kl else 1)
+        if case.loss == "grpo":
+            return loss.mean() / len(self.rows)
+        if case.loss == "dr_grpo":
+            return loss.sum() / (len(self.rows) * LONGEST)
+        return loss.sum() / sum(len(row.completion) for row in kept)
+
+    def logps(self, model, row):
+        ids = torch.tensor([row.prompt + row.completion])
+        logits = model(input_ids=ids).logits[0, len(row.prompt) - 1 : -1] / self.trainer.args.temperature
+        return logits.log_softmax(-1).gather(1, torch.tensor(row.completion)[:, None])[:, 0]
+
+    def on_batch(self, trl_advantages):
+        """Compare the advantages that are trained with those by hand and with TRL's own."""
+        rank = self.trainer.accelerator.process_index
+        by_hand = [row.advantage for row in self.rows if row.key[0] == rank]
+        trained = [row.advantage if row else 0.0 for row in self.trainer.rows]
+        report = self.report
+        report.padding += len(trained) - len(by_hand)
+        report.masked += sum(math.isnan(row.reward) for row in self.rows)
+        report.lengths = sorted({(len(row.prompt), len(row.completion)) for row in self.rows})
+        report.advantage_errors.append(max(abs(a - b) for a, b in zip(trained, by_hand, strict=False)))
+        report.trl_errors.append(float((torch.tensor(trained) - trl_advantages).abs().max()))
+
+
+def leaking(rows, pack_rows=packed.pack_rows):
+    """The fault: every row of a pack sees all rows before it."""
+    pack = pack_rows(rows)
+    return pack._replace(allowed=torch.ones_like(pack.allowed).tril())
+
+
+def check(case):
+    """Train for ``case.steps`` steps and return what was compared."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        if case.fault == "packing":
+            stack.enter_context(mock.patch.object(packed, "pack_rows", leaking))
+        made = make_trainer(case, folder)
+        callback = Check(case, made)
+        made.add_callback(callback)
+        made.remove_callback(PrinterCallback)
+        original = GRPOTrainer._generate_and_score_completions
+
+        def spy(self, inputs):
+            batch = original(self, inputs)
+            callback.on_batch(batch["advantages"].clone())
+            return batch
+
+        with mock.patch.object(GRPOTrainer, "_generate_and_score_completions", spy):
+            made.train()
+        callback.report.ratios = [min(callback.ratios), max(callback.ratios)]
+        return callback.report
+
+
+# ------------------------------------------------------------------------------------------------ two processes
+TWO_PROCESSES = {
+    "dapo": Case(beta=0.1, iterations=2),
+    "grpo": Case("grpo", beta=0.1, grouping="instance", share_prefix=False),
+    "dr_grpo": Case("dr_grpo", scale="batch", splits=2),
+    "cispo": Case("cispo", beta=0.1, start="fresh"),
+    "generation by trl": Case(generator="trl"),
+    "upper layers": Case(beta=0.1, top_layers=1),
+    "padding in the mean": Case("grpo", fault="padding", steps=1),
+    "rows see each other": Case("dapo", fault="packing", steps=1),
+}
+
+
+def main(out):
+    reports = {name: check(case) for name, case in TWO_PROCESSES.items()}
+    gathered = gather_object([{name: {**asdict(r), "gradients": []} for name, r in reports.items()}])
+    if int(os.environ["RANK"]) == 0:
+        Path(out).write_text(json.dumps(gathered))
+    torch.distributed.barrier()
+
+
+if __name__ == "__main__":
+    assert int(os.environ.get("WORLD_SIZE", "1")) == 2, "start with torchrun --nproc_per_node 2"
+    main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # gloo sometimes aborts in its static destructors, after all work is done
