@@ -139,10 +139,13 @@ def test_every_question_is_kept_or_counted(tmp_path):
 
 
 def test_options_choose_rows_and_the_metric(tmp_path):
-    rows = [row(instance_id="a"), row("eventqa_full", instance_id="b", asked=[("x?", "y"), ("z?", "w")])]
+    rows = [
+        row(instance_id="a", asked=[("p?", "o"), ("q?", "a")]),
+        row("eventqa_full", instance_id="b", asked=[("x?", "y"), ("z?", "w")]),
+    ]
     instances, result = load(save(tmp_path, rows), data_source="eventqa_full", metric="f1")
     assert [(instance.id, [q.metric for q in instance.questions]) for instance in instances] == [("b", ["f1", "f1"])]
-    assert result.skipped == {"other data_source": 1}
+    assert result.skipped == {"other data_source": 2}
     with pytest.raises(InputError, match="unknown metric 'rouge'"):
         load(save(tmp_path, rows), metric="rouge")
 
@@ -233,6 +236,11 @@ def test_to_rows_by_hand():
     ]
     assert (made["num_chunks"], made["num_questions"], made["data_source"]) == (2, 2, "synthetic")
     assert json.loads(made["metadata"])["questions"][0] == {"metric": "substring", "kind": "latest", "evidence": [1]}
+
+
+def test_a_keyword_with_a_comma_comes_back_whole(tmp_path):
+    instance = Instance("x", "booksum", (Chunk("c"),), (Question("q?", ("ship, whale",), metric="keywords", id="0"),))
+    assert load(save(tmp_path, list(to_memalpha_rows([instance]))))[0] == [instance]
 
 
 _WORD = st.text("ab\u00e9,; ", min_size=1, max_size=8).map(str.strip).filter(bool)

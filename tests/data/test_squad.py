@@ -150,6 +150,12 @@ def test_an_answer_is_too_long_only_if_all_of_them_are(tmp_path):
     assert result.skipped == {"answer too long": 1}
 
 
+def test_a_question_marked_impossible_is_unanswerable_whatever_its_answers(tmp_path):
+    data = nested((LIMA, [qa("What?", "capital", context=LIMA), qa("When?", "capital", context=LIMA, impossible=True)]))
+    instances, result = load(save(tmp_path, data))
+    assert ([q.text for q in kept(instances)], result.skipped) == (["What?"], {"unanswerable": 1})
+
+
 def test_max_instances_counts_what_is_left(tmp_path):
     rows = [{"context": f"Fact {i} is so.", "question": f"q{i}?", "answer": f"{i}"} for i in range(10)]
     instances, result = load(save(tmp_path, rows), chunk_tokens=(4, 4), chunks=(2, 2), max_instances=3)
@@ -220,6 +226,16 @@ def test_the_seed_decides_the_lengths(tmp_path):
     assert one != two
     assert [chunk.text for i in one for chunk in i.chunks] != [chunk.text for i in two for chunk in i.chunks]
     assert Counter(q.text for q in kept(one)) == Counter(q.text for q in kept(two)) == Counter(f"q{i}?" for i in range(40))
+
+
+def test_shuffle_draws_the_order_by_the_seed(tmp_path):
+    rows = [{"context": f"Fact {i} is so.", "question": f"q{i}?", "answer": f"{i}"} for i in range(40)]
+    path = save(tmp_path, rows)
+    given = [f"q{i}?" for i in range(40)]
+    orders = [[q.text for q in kept(load(path, seed, shuffle=True)[0])] for seed in (1, 2, 2)]
+    assert orders[0] != orders[1] == orders[2] and given not in orders
+    assert all(sorted(order) == sorted(given) for order in orders)
+    assert [q.text for q in kept(load(path, 1)[0])] == given
 
 
 def test_lengths_are_in_the_given_counter(tmp_path):
