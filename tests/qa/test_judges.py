@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from stub_server import error
+
+from memalpha.data.synthetic import generate
+from memalpha.data.teacher import teacher_operations
+from memalpha.errors import InputError, ServiceError
+from memalpha.memory.schema import MemorySchema
+from memalpha.memory.store import Memory
+from memalpha.protocols import WriteRequest
+from memalpha.qa.endpoint import ChatClient
+from memalpha.qa.judges import EndpointAnswerJudge, EndpointContentJudge, FactContentJudge, GroundedContentJudge
+from memalpha.types import Answer, Chunk, Entry, Fact, FactAction, Operation, OperationKind, OperationResult, Question, ResultCode
+
+
+def write(before: str | None, after: str | None) -> tuple[OperationResult, Entry | None]:
+    kind = OperationKind.INSERT if before is None else OperationKind.DELETE if after is None else OperationKind.UPDATE
+    operation = Operation(kind, "facts", after, None if before is None else "1")
+    return OperationResult(True, ResultCode.APPLIED, "", operation, "1"), None if before is None else Entry("1", "facts", before)
+
+
+def request(chunk: str, *writes: tuple[str | None, str | None], index: int = 0, time: str | None = None) -> WriteRequest:
+    made = [write(*pair) for pair in writes]
+    return WriteRequest("i", index, Chunk(chunk, time), tuple(r for r, _ in made), tuple(b for _, b in made))
+
+
+# ------------------------------------------------------------------------------------------------ by words
+SAID = "Marta: I moved to Oslo. Oskar: I do not own a parrot any more."
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ((None, "Marta city Oslo"), True),  # 2 of 3 words
+        ((None, "Marta city Rome"), False),  # 1 of 3
+        ((None, "The home of Marta is in Oslo"), True),  # stop words aside: home, marta, oslo
+        ((None, "it is the"), False),  # says nothing
+        ((None, "Martas Oslos"), False),
+        (("Marta city Rome", "Marta city Oslo"), True),
+        (("Marta city Rome", "Marta city Lima"), True),  # marta and city stand in the old entry: words see no more
+        (("Marta city Rome", "Viktor job pilot"), False),
+        (("Oskar pet parrot", None), True),
+        (("Oskar job nurse", None), False),  # only Oskar is in the chunk
+        (("Nadia city Oslo", None), False),  # only Oslo is
+        (("parrot", None), True),  # its only word is
+        (("cat", None), False),
+        (("Marta 2023", None), True),  # numbers aside, its only word is in the chunk
+    ],
+)
+def test_grounded_verdicts(pair, expected):
+    assert GroundedContentJudge().judge([request(SAID, pair)]) == [[expected]]
+
+
+def test_a_delete_that_the_same_chunk_replaces_is_valid():
+    judge = GroundedContentJudge()
+    assert judge.judge([request(SAID, ("Marta city Rome", None), (None, "Marta city Oslo"))]) == [[True, True]]
+    assert judge.judge([request(SAID, (None, "Marta city Oslo"), ("Marta city Rome", None))]) == [[True, True]]
+    assert judge.judge([request(SAID, ("Marta city Rome", None), (None, "Marta city Lima"))]) == [[False, False]]
+    assert judge.judge([request(SAID, ("Marta job nurse", None), (None, "Marta city Oslo"))]) == [[False, True]]
+    assert judge.judge([request(SAID, ("Nadia city Rome", None), (None, "Marta city Oslo"))]) == [[False, True]]
+
+
+def test_a_shared_year_is_no_replacement():
+    dated = request(SAID, ("Marta nurse (2023-01-01)", None), (None, "Marta Oslo (2023-02-01)"), time="2023-02-01")
+    assert GroundedContentJudge().judge([dated]) == [[False, True]]
+
+
+def test_the_time_of_a_chunk_supports_a_write():
+    strict = GroundedContentJudge(threshold=1.0)
+    assert strict.judge([request(SAID, (None, "Marta Oslo 2023-02-01"), time="2023-02-01")]) == [[True]]
+    assert strict.judge([request(SAID, (None, "Marta Oslo 2023-02-01"))]) == [[False]]
+
+
+def test_a_block_is_judged_like_an_entry():
+    replace = Operation(OperationKind.REPLACE, "core", "Marta Oslo")
+    result = OperationResult(True, ResultCode.APPLIED, "", replace, "core")
+    assert GroundedContentJudge().judge([WriteRequest("i", 0, Chunk(SAID), (result,), (None,))]) == [[True]]
+
+
+@pytest.mark.parametrize("threshold", [0, -1, 1.01, float("nan")])
+def test_a_threshold_outside_its_range_is_an_input_error(threshold):
+    with pytest.raises(InputError, match="threshold"):
+        GroundedContentJudge(threshold)
+
+
+def test_requests_and_writes_keep_their_places():
+    verdicts = GroundedContentJudge().judge(
+        [request(SAID), request(SAID, (None, "Marta Oslo"), (None, "x")), request(SAID, (None, "y"))]
+    )
+    assert verdicts == [[], [True, False], [False]]
+
+
+# ------------------------------------------------------------------------------------------------ by annotations
+S, C, R = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
+FACTS = (
+    Fact(0, S, "Marta", "city", "Rome"),
+    Fact(0, S, "Marta", "job", "nurse"),
+    Fact(0, S, "Oskar", "pet", "parrot"),
+    Fact(0, S, "Oskar", "pet", "dog"),
+    Fact(1, C, "Marta", "city", "Oslo", previous="Rome"),
+    Fact(1, R, "Oskar", "pet", "parrot"),
+    Fact(1, S, "Oskar", "pet", "cat"),
+)
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ((None, "marta city OSLO"), True),
+        ((None, "Oslo"), False),
+        ((None, "Oskar city Oslo"), False),  # of another person
+        ((None, "Marta city Rome"), False),  # of an earlier chunk
+        ((None, "Oskar pet parrot"), False),  # retracted
+        ((None, "Marta city Oslos"), False),
+        (("Marta city Rome", "Marta city Oslo"), True),
+        (("Marta job nurse", "Marta city Oslo"), False),  # not the entry of the previous value
+        (("Oskar pet dog", "Marta city Oslo"), False),
+        (("Marta nurse in Rome", "Marta city Oslo"), False),  # loses the job, which still holds
+        (("Marta nurse in Rome", "Marta nurse in Oslo"), True),
+        (("Oskar pet dog", "Oskar pets dog, cat"), True),
+        (("Oskar pet dog", "Oskar pet cat"), False),  # loses the dog
+        (("Oskar pets dog, parrot", "Oskar pet dog"), True),  # takes out what was taken back
+        (("Oskar pets dog, parrot", "Oskar pets dog and a parrot"), False),  # nothing new, nothing out
+        (
+            ("Marta city Rome", "Marta city Lima"),
+            True,
+        ),  # takes out what no longer holds; what it puts there is for questions to find
+        (("Marta city Rome", None), True),
+        (("Oskar pet parrot", None), True),
+        (("Oskar pet dog", None), False),
+        (("Oskar pets dog, parrot", None), False),  # loses the dog
+        (("Oskar city Rome", None), False),
+    ],
+)
+def test_fact_verdicts(pair, expected):
+    assert FactContentJudge({"i": FACTS}).judge([request("...", pair, index=1)]) == [[expected]]
+
+
+def test_facts_are_of_the_chunk_that_was_read():
+    judge = FactContentJudge(lambda instance: {"i": FACTS}[instance])
+    early = request("...", (None, "Marta city Rome"), (None, "Marta city Oslo"), ("Oskar pet parrot", None), index=0)
+    assert judge.judge([early]) == [[True, False, False]]
+
+
+@pytest.mark.parametrize("facts", [{}, {"i": ()}, lambda instance: ()])
+def test_data_without_annotations_is_an_input_error(facts):
+    with pytest.raises(InputError, match="instance 'i' has no annotated facts"):
+        FactContentJudge(facts).judge([request("...", (None, "x"))])
+
+
+def test_a_good_keeper_is_always_right_by_the_facts():
+    judged = 0
+    for instance in generate(20, seed=5):
+        judge = FactContentJudge({instance.id: instance.facts})
+        memory, rng = Memory(MemorySchema.load("facts")), random.Random(0)
+        for index, chunk in enumerate(instance.chunks):
+            done = len(memory.changes)
+            results = [memory.apply(op, chunk=index) for op in teacher_operations(instance, index, memory, rng)]
+            before = tuple(change.before for change in memory.changes[done:])
+            verdicts = judge.judge([WriteRequest(instance.id, index, chunk, tuple(results), before)])[0]
+            assert verdicts == [True] * len(results), (instance.id, index)
+            judged += len(results)
+    assert judged > 150
+
+
+# ------------------------------------------------------------------------------------------------ by endpoint
+@pytest.fixture
+def client(chat_server):
+    return ChatClient(chat_server.url, "m", retries=1, sleep=lambda seconds: None)
+
+
+QUESTION = Question("Where?", ("Oslo",), "judge")
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"), [("yes", True), ("No.", False), (" **Yes**, because", True), ("\nno, it is not", False)]
+)
+def test_an_answer_verdict(chat_server, client, reply, expected):
+    chat_server.reply = lambda body: reply
+    assert EndpointAnswerJudge(client).correct(QUESTION, Answer("in Oslo")) is expected
+    shown = json.loads(chat_server.bodies[0]["messages"][1]["content"])
+    assert shown == {"question": "Where?", "accepted_answers": ["Oslo"], "given_answer": "in Oslo"}
+
+
+@pytest.mark.parametrize("reply", ["", "perhaps", "nope", "I say yes", "yesterday"])
+def test_no_verdict_is_asked_again_and_then_an_error(chat_server, client, reply):
+    replies = [reply, reply, "yes"]
+    chat_server.reply = lambda body: replies.pop(0)
+    assert EndpointAnswerJudge(client).correct(QUESTION, Answer("x")) is True
+    assert [body["temperature"] for body in chat_server.bodies] == [0.0, 0.7, 0.7]
+    chat_server.reply = lambda body: reply
+    with pytest.raises(ServiceError, match="no verdict on 1 of 1 cases"):
+        EndpointAnswerJudge(client).correct(QUESTION, Answer("x"))
+
+
+def test_the_content_judge_sees_the_chunk_and_both_entries(chat_server, client):
+    chat_server.reply = lambda body: "yes" if '"after": "b"' in body["messages"][1]["content"] else "no"
+    requests = [request("first", (None, "a"), ("old", "b"), time="2023-01-05"), request("none"), request("second", ("gone", None))]
+    assert EndpointContentJudge(client).judge(requests) == [[False, True], [], [False]]
+    shown = [json.loads(body["messages"][1]["content"]) for body in chat_server.bodies]
+    assert sorted(shown, key=str) == sorted(
+        [
+            {"text": "first", "time": "2023-01-05", "operation": "insert", "before": None, "after": "a"},
+            {"text": "first", "time": "2023-01-05", "operation": "update", "before": "old", "after": "b"},
+            {"text": "second", "time": None, "operation": "delete", "before": "gone", "after": None},
+        ],
+        key=str,
+    )
+
+
+def test_only_cases_without_a_verdict_are_asked_again(chat_server, client):
+    asked = []
+
+    def reply(body):
+        case = json.loads(body["messages"][1]["content"])
+        asked.append(case["after"])
+        return "hm" if case["after"] == "b" and asked.count("b") < 2 else "yes" if case["after"] == "b" else "no"
+
+    chat_server.reply = reply
+    assert EndpointContentJudge(client).judge([request("t", (None, "a"), (None, "b"), (None, "c"))]) == [[False, True, False]]
+    assert sorted(asked) == ["a", "b", "b", "c"]
+
+
+def test_a_judge_that_is_down_raises(chat_server, client):
+    chat_server.fault_for = lambda body: error(500)
+    with pytest.raises(ServiceError):
+        EndpointContentJudge(client).judge([request("t", (None, "a"))])
+    with pytest.raises(ServiceError):
+        EndpointAnswerJudge(client).correct(QUESTION, Answer("x"))
+
+
+def test_a_result_that_was_not_applied_is_refused(client):
+    refused = OperationResult(False, ResultCode.EMPTY, "")
+    for judge in (GroundedContentJudge(), FactContentJudge({"i": FACTS}), EndpointContentJudge(client)):
+        with pytest.raises(ValueError, match="applied writes only"):
+            judge.judge([WriteRequest("i", 0, Chunk("t"), (refused,), (None,))])

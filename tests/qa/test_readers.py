@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stub_server import error
+
+from memalpha.errors import InputError, ServiceError
+from memalpha.memory.store import count_words
+from memalpha.protocols import ReadRequest
+from memalpha.qa.endpoint import ChatClient, PartialServiceError
+from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages, within_budget
+from memalpha.types import Answer, Question
+
+
+def request(text: str, *passages: str) -> ReadRequest:
+    return ReadRequest(Question(text, ("x",)), passages)
+
+
+REQUESTS = [request("Where?", "Marta city Oslo", "a b c d e", "Oskar dog"), request("Who?"), request("What?", "one two")]
+
+
+@pytest.mark.parametrize(
+    ("budget", "kept"),
+    [
+        (10, ("a b c", "d e f g", "h", "i j")),
+        (9, ("a b c", "d e f g", "h")),
+        (6, ("a b c", "h", "i j")),  # the second does not fit, what follows does
+        (3, ("a b c",)),
+        (2, ("h",)),
+        (1, ("h",)),
+    ],
+)
+def test_passages_are_taken_whole_or_left_out(budget, kept):
+    assert within_budget(("a b c", "d e f g", "h", "i j"), budget, count_words) == kept
+
+
+@given(st.lists(st.text(alphabet="ab ", min_size=1)), st.integers(1, 30))
+def test_what_is_read_fits_keeps_its_order_and_leaves_no_room_for_what_was_left_out(passages, budget):
+    kept = list(within_budget(passages, budget, count_words))
+    assert sum(map(count_words, kept)) <= budget
+    spent, rest = 0, list(kept)
+    for passage in passages:  # at its turn, a passage is read exactly if it fits
+        fits = spent + count_words(passage) <= budget
+        if fits:
+            assert rest.pop(0) == passage
+            spent += count_words(passage)
+    assert rest == []
+
+
+def test_the_recall_reader_answers_with_what_was_retrieved():
+    assert RecallReader(5, count_words).read(REQUESTS) == [
+        Answer("Marta city Oslo\nOskar dog", ("Marta city Oslo", "Oskar dog")),
+        Answer("", ()),
+        Answer("one two", ("one two",)),
+    ]
+
+
+def test_the_model_reader_gives_its_function_the_passages_of_the_budget():
+    seen = []
+
+    def generate(chats):
+        seen.extend(chats)
+        return [f" reply {i}\n" for i in range(len(chats))]
+
+    answers = ModelReader(generate, 5, count_words).read(REQUESTS)
+    assert answers == [Answer("reply 0"), Answer("reply 1"), Answer("reply 2")]
+    assert seen[0] == reader_messages("Where?", ["Marta city Oslo", "Oskar dog"])
+    assert seen[0][1] == {"role": "user", "content": "Notes:\nMarta city Oslo\nOskar dog\n\nQuestion: Where?\nAnswer:"}
+    assert "Notes:\n(none)\n" in seen[1][1]["content"]
+
+
+def test_braces_in_notes_are_text():
+    assert "{notes} {0}" in reader_messages("{question}", ["{notes} {0}"])[1]["content"]
+
+
+def test_a_model_that_loses_a_reply_is_a_service_error():
+    with pytest.raises(ServiceError, match="2 replies to 3 questions"):
+        ModelReader(lambda chats: ["x"] * (len(chats) - 1), 5, count_words).read(REQUESTS)
+
+
+def test_no_questions_ask_no_model():
+    assert ModelReader(lambda chats: pytest.fail("asked"), 5, count_words).read([]) == []
+
+
+def test_the_endpoint_reader_sends_the_same_chats(chat_server):
+    chat_server.reply = lambda body: "  " + body["messages"][1]["content"].splitlines()[1]
+    reader = EndpointReader(ChatClient(chat_server.url, "m"), 5, count_words)
+    assert reader.read(REQUESTS) == [Answer("Marta city Oslo"), Answer("(none)"), Answer("one two")]
+    wanted = ModelReader(lambda chats: [], 5, count_words).messages(REQUESTS)
+    assert sorted(map(str, (body["messages"] for body in chat_server.bodies))) == sorted(map(str, wanted))
+
+
+def test_the_endpoint_reader_hands_over_what_it_could_answer(chat_server):
+    chat_server.fault_for = lambda body: error(500) if "Who?" in body["messages"][1]["content"] else None
+    chat_server.reply = lambda body: "yes "
+    reader = EndpointReader(ChatClient(chat_server.url, "m", retries=1, sleep=lambda s: None), 5, count_words)
+    with pytest.raises(PartialServiceError) as caught:
+        reader.read(REQUESTS)
+    first, failed, last = caught.value.outcomes
+    assert (first, last) == (Answer("yes"), Answer("yes"))
+    assert isinstance(failed, ServiceError)
+
+
+def test_a_budget_of_nothing_is_an_input_error():
+    with pytest.raises(InputError, match="budget is 0"):
+        RecallReader(0, count_words)
