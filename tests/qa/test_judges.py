@@ -119,6 +119,7 @@ FACTS = (
         (("Marta city Rome", "Marta city Oslo"), True),
         (("Marta job nurse", "Marta city Oslo"), False),  # not the entry of the previous value
         (("Oskar pet dog", "Marta city Oslo"), False),
+        (("Marta likes tea", "Marta city Oslo"), False),  # news, but not over the previous value
         (("Marta nurse in Rome", "Marta city Oslo"), False),  # loses the job, which still holds
         (("Marta nurse in Rome", "Marta nurse in Oslo"), True),
         (("Oskar pet dog", "Oskar pets dog, cat"), True),
