@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.memory.store import Memory
@@ -103,7 +103,8 @@ def run_rollouts(
         clock = time.perf_counter()
         prompts = [agent.prompt(rollout.memory, rollout.retriever, rollout.instance.chunks[t]) for rollout in active]
         times.prompt, clock = times.prompt + time.perf_counter() - clock, time.perf_counter()
-        completions = generator.generate(prompts, sampling)
+        seed = None if sampling.seed is None else sampling.seed + t  # each chunk draws numbers of its own
+        completions = generator.generate(prompts, replace(sampling, seed=seed))
         times.generate, clock = times.generate + time.perf_counter() - clock, time.perf_counter()
         for rollout, prompt, completion in zip(active, prompts, completions, strict=True):
             take_step(rollout, agent, prompt, completion)

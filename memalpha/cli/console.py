@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import os
 import time
 from typing import Any
 
@@ -66,11 +66,4 @@ _LINES: dict[str, Any] = {
 
 def is_main_process() -> bool:
     """Whether this process is the first of its launch."""
-    import os
-
     return os.environ.get("RANK", "0") == "0"
-
-
-def fail_on_closed_pipe() -> None:
-    """Let ``memalpha ... | head`` end quietly."""
-    sys.stdout.flush()

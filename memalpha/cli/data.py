@@ -30,11 +30,12 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Prepare a data set and print its manifest in short."""
     from rich.progress import Progress
 
+    from memalpha.data.counting import tokenizer_counter
     from memalpha.data.prepare import prepare
     from memalpha.memory.store import count_words
 
     options = dict(_pair(text) for text in arguments.option)
-    count = _token_counter(arguments.model) if arguments.model else count_words
+    count = tokenizer_counter(arguments.model) if arguments.model else count_words
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"preparing {arguments.name}", total=None)
         manifest = prepare(
@@ -59,10 +60,3 @@ def _pair(text: str) -> tuple[str, str]:
     if not found:
         raise InputError(f"--option {text!r}", expected="NAME=VALUE")
     return name, value
-
-
-def _token_counter(model: str) -> Any:
-    from memalpha.models import load_tokenizer
-
-    tokenizer = load_tokenizer(model)
-    return lambda text: len(tokenizer(text, add_special_tokens=False).input_ids)

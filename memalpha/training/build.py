@@ -34,6 +34,7 @@ class Parts:
         grouping: Rows compared with one another.
         instances: Training instances.
         held_out: Evaluation instances.
+        eval_temperature: Sampling temperature on them (0 = greedy).
     """
 
     model: Any
@@ -44,6 +45,7 @@ class Parts:
     grouping: Grouping
     instances: list[Instance]
     held_out: list[Instance]
+    eval_temperature: float = 0.0
 
 
 def build_parts(arguments: TrainArguments) -> Parts:
@@ -64,7 +66,7 @@ def build_parts(arguments: TrainArguments) -> Parts:
     evaluator = QAEvaluator(make_reader(run, agent, model, tokenizer), run.retrieve_k)
     judge = make_judge(run, [*train, *held_out])
     scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share)
-    return Parts(model, tokenizer, agent, generator, scorer, Grouping(run.grouping), train, held_out)
+    return Parts(model, tokenizer, agent, generator, scorer, Grouping(run.grouping), train, held_out, run.eval_temperature)
 
 
 def load_policy(run: RunArguments) -> tuple[Any, Any]:

@@ -36,6 +36,7 @@ class RunArguments:
         eval_data: As ``train_data``, for the held-out instances; empty evaluates nothing.
         eval_options: As ``train_options``.
         eval_instances: How many held-out instances are evaluated before and after (0 = all).
+        eval_temperature: Sampling temperature of the held-out rollouts (0 = greedy).
         lora_r: Rank of a new adapter.
         lora_alpha: Scale of a new adapter.
         full_finetuning: Train all weights instead of an adapter.
@@ -65,6 +66,7 @@ class RunArguments:
     eval_data: str = ""
     eval_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
     eval_instances: int = 0
+    eval_temperature: float = 0.0
     lora_r: int = 16
     lora_alpha: int = 32
     full_finetuning: bool = False

@@ -29,10 +29,15 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     config = {**asdict(arguments.run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
     folder = RunFolder.create(str(arguments.grpo.output_dir), config, overwrite=arguments.run.overwrite)
     folder.write_json("environment.json", environment())
+    shown = {"name": "held out", "instances": len(parts.held_out)}
     found = evaluate_instances(
-        parts.held_out, parts.agent, parts.generator, parts.scorer, lambda done, total: report(
-            "evaluate", {"name": "held out", "done": done, "total": total, "instances": len(parts.held_out)}
-        )
+        parts.held_out,
+        parts.agent,
+        parts.generator,
+        parts.scorer,
+        lambda done, total: report("evaluate", {**shown, "done": done, "total": total}),
+        parts.eval_temperature,
+        arguments.grpo.seed,
     )
     folder.write_lines("held_out/rollouts.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
     summary = {

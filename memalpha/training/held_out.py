@@ -1,4 +1,4 @@
-"""Greedy rollouts on held-out instances, scored by the very scorer that training uses."""
+"""Rollouts on held-out instances, scored by the very scorer that training uses."""
 
 from __future__ import annotations
 
@@ -20,9 +20,15 @@ def evaluate_instances(
     generator: Generator,
     scorer: RolloutScorer,
     on_step: StepCallback | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
 ) -> list[tuple[InstanceResult, dict[str, Any]]]:
-    """Return, for each instance in order, its result and its whole trajectory as JSON-ready data."""
-    rollouts = run_rollouts(instances, agent, generator, Sampling(agent.config.max_new_tokens), on_step=on_step)
+    """Return, for each instance in order, its result and its whole trajectory as JSON-ready data.
+
+    Greedy unless a temperature is given; then ``seed`` makes two policies comparable draw by draw.
+    """
+    sampling = Sampling(agent.config.max_new_tokens, temperature, seed=seed if temperature else None)
+    rollouts = run_rollouts(instances, agent, generator, sampling, on_step=on_step)
     found = []
     for rollout, rewards in zip(rollouts, scorer.score(rollouts), strict=True):
         totals = [reward.total(scorer.reward_config) for reward in rewards]

@@ -151,6 +151,8 @@ def evaluate_held_out(
         trainer.generator,
         parts.scorer,
         lambda done, total: report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)}),
+        parts.eval_temperature,
+        trainer.args.seed,
     )
     gathered = gather_object(found) if world > 1 else found
     order = {instance.id: index for index, instance in enumerate(instances)}

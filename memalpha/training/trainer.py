@@ -5,15 +5,15 @@ reference log-probabilities, the loss and its own metrics as for any batch. What
 
 * ``_generate_and_score_completions`` runs the rollouts, scores them, and pads the number of rows to what all ranks and splits need;
 * ``_generate`` and ``_calculate_rewards`` hand TRL the finished rows; a padding row has ``tool_mask`` 0 and NaN rewards;
-* the advantages are our own (``memalpha.training.advantages``): groups of a step or of an instance, masked rows left out of mean and
-  standard deviation. A masked row is trained with advantage 0: it counts in the loss's mean, and the KL term holds for it;
+* the advantages are our own (``memalpha.training.advantages``): groups of a step or of an instance, masked rows outside mean and
+  deviation. A masked row is trained with advantage 0: it counts in the loss's mean, and the KL term holds for it;
 * ``training_step`` goes through the rows ``rows_per_forward`` at a time inside one optimizer step;
 * ``_get_per_token_logps_and_entropies`` packs rows without padding and computes the prefix that rows share once (exact);
 * ``_compute_loss`` makes losses that are means over rows means over *real* rows.
 
-What always holds: the sampled token ids are trained as sampled, end token included; padding rows enter no statistic and no mean; a step's
-random numbers depend on (seed, step, rank) alone (but for vLLM's own). Checked by a gradient test against a loss written by hand over
-unpadded rows.
+What always holds: the sampled token ids are trained as sampled, end token included; padding rows enter no statistic and no mean; a
+step's random numbers depend on (seed, step, rank) alone (but for vLLM's own); which parameters train does not change. Checked by a
+gradient test against a loss written by hand over unpadded rows.
 
 Not covered: options of TRL whose result would depend on how rows are packed, or that the rollouts cannot honour;
 :func:`check_supported` refuses them.
@@ -61,7 +61,7 @@ TRL_GENERATION_ONLY: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0,
 """Options that only TRL's own generation knows (``generator=None``)."""
 
 
-class EpochSampler(RepeatSampler):
+class EpochSampler(RepeatSampler):  # type: ignore[misc]
     """TRL's sampler with an order that depends on (seed, epoch), so a run resumed in a later epoch replays the right order."""
 
     trainer: Any
@@ -72,7 +72,7 @@ class EpochSampler(RepeatSampler):
         yield from super().__iter__()
 
 
-class MemoryGRPOTrainer(GRPOTrainer):
+class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
     """Trains a memory agent with GRPO.
 
     Args:
@@ -91,6 +91,8 @@ class MemoryGRPOTrainer(GRPOTrainer):
     Raises:
         InputError: An option is not supported, see :func:`check_supported`.
     """
+
+    _step: int
 
     def __init__(
         self,
@@ -120,9 +122,7 @@ class MemoryGRPOTrainer(GRPOTrainer):
         self.generator: Generator = generator or TRLGenerator(self)
 
     # -------------------------------------------------------------------------------------------- rollouts to rows
-    def run_rollouts(
-        self, instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None = None
-    ) -> list[Rollout]:
+    def run_rollouts(self, instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None = None) -> list[Rollout]:
         """Run this rank's rollouts with the current weights. All ranks must call it together where TRL generates."""
         rollouts = run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
         if isinstance(self.generator, TRLGenerator):
@@ -258,6 +258,7 @@ class MemoryGRPOTrainer(GRPOTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward over the rows of one step, ``rows_per_forward`` at a time; gradients sync once, at the last."""
+        model.train()  # before the inputs: TRL takes the mode for whether this is training
         batch, step = self._prepare_inputs(inputs), self._step
         order = batch["row_order"].argsort()  # TRL shuffles rows; in order, rows of a group lie together and share their prefix
         total, state = 0.0, self.accelerator.gradient_state
@@ -306,7 +307,10 @@ class MemoryGRPOTrainer(GRPOTrainer):
         for start in range(0, len(rows), self.rows_per_forward):
             with self.accelerator.autocast():
                 part = packed_logps(
-                    model, rows[start : start + self.rows_per_forward], temperature=self.temperature, compute_entropy=compute_entropy
+                    model,
+                    rows[start : start + self.rows_per_forward],
+                    temperature=self.temperature,
+                    compute_entropy=compute_entropy,
                 )
             logps += part.logps
             entropies += part.entropies or []
@@ -316,9 +320,9 @@ class MemoryGRPOTrainer(GRPOTrainer):
 class TRLGenerator:
     """Completions through TRL's own generation (``use_vllm``), for the trainer that owns it.
 
-    TRL needs all ranks in every call, with equally many prompts (a server's results are sliced by rank), while ranks differ in their
-    rollouts and chunks. So each call starts by agreeing on the largest count, and a rank whose rollouts are done calls ``finish``, which
-    takes part in the calls of the others.
+    TRL needs all ranks in every call, with equally many prompts (a server's results are sliced by rank), while ranks differ in
+    their rollouts and chunks. So each call starts by agreeing on the largest count, and a rank whose rollouts are done calls
+    ``finish``, which takes part in the calls of the others.
     """
 
     def __init__(self, trainer: MemoryGRPOTrainer) -> None:
@@ -358,7 +362,7 @@ class TRLGenerator:
         """Draw as ``sampling`` says inside the block, as the options say again after it."""
         wanted: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         if self.trainer.use_vllm:
-            target = self.trainer.vllm_generation
+            target: Any = self.trainer.vllm_generation
             wanted["max_completion_length"] = sampling.max_new_tokens
         else:
             target = self.trainer.generation_config
@@ -366,10 +370,12 @@ class TRLGenerator:
             wanted["temperature"] = sampling.temperature or 1.0
         before = {name: getattr(target, name) for name in wanted}
         try:
-            vars(target).update(wanted)
+            for name, value in wanted.items():
+                setattr(target, name, value)
             yield
         finally:
-            vars(target).update(before)
+            for name, value in before.items():
+                setattr(target, name, value)
 
 
 def check_supported(args: Any, reward_config: RewardConfig, *, own_generator: bool) -> None:
@@ -392,7 +398,7 @@ def check_supported(args: Any, reward_config: RewardConfig, *, own_generator: bo
 
 @contextmanager
 def _same_trainable(model: torch.nn.Module) -> Iterator[None]:
-    """Put back which parameters train: PEFT, when adapters are switched off and on, makes every weight of the active one trainable."""
+    """Put back which parameters train: PEFT's switching of adapters makes every weight of the active one trainable."""
     before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         yield

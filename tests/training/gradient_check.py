@@ -53,7 +53,7 @@ class Case:
     share_prefix: bool = True
     iterations: int = 1
     splits: int = 1  # steps_per_generation
-    start: str = "warm"  # a PEFT model comes in: the reference is a copy of its adapter; "fresh": the reference is the base
+    start: str = "warm"  # the reference is a copy of the adapter that comes in; "fresh": it is the base; "full": no adapter
     scale: str = "group"
     level: str = "token"
     padding: int = 0  # padding rows beyond those needed, a multiple of GROUP
@@ -120,8 +120,8 @@ class PseudoScorer(RolloutScorer):
 
 def make_base(architecture):
     sizes = {
-        "vocab_size": len(tokenizer()), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 1024, "initializer_range": 0.2,
+        "vocab_size": len(tokenizer()), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 1024, "initializer_range": 0.2,
         "tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
     torch.manual_seed(0)
@@ -136,7 +136,7 @@ LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "task_type": "C
 
 def make_policy(case):
     base = make_base(case.architecture)
-    if case.start == "fresh":
+    if case.start != "warm":
         return base
     policy = get_peft_model(base, LoraConfig(**LORA))
     stir(policy, seed=1)
@@ -164,13 +164,17 @@ def make_instances():
 def make_trainer(case, folder):
     world = int(os.environ.get("WORLD_SIZE", "1"))
     arguments = MemoryGRPOConfig(
-        output_dir=str(folder), use_cpu=True, per_device_train_batch_size=GROUP if case.splits > 1 else 2 * GROUP // world, num_generations=GROUP,
+        output_dir=str(folder), use_cpu=True, num_generations=GROUP,
+        per_device_train_batch_size=GROUP if case.splits > 1 else 2 * GROUP // world,
         steps_per_generation=case.splits, num_iterations=case.iterations, max_steps=case.steps, max_completion_length=LONGEST,
         learning_rate=1e-2, lr_scheduler_type="constant", beta=case.beta, loss_type=case.loss, temperature=0.9, max_grad_norm=0.0,
         epsilon_high=1.02 if case.loss == "cispo" else 0.25, scale_rewards=case.scale, importance_sampling_level=case.level,
         mask_truncated_completions=case.drop_cut_off, save_strategy="no", seed=3,
     )  # fmt: skip
     policy, instances = make_policy(case), make_instances()
+    if case.start == "full" and case.beta:  # TRL loads the reference from where the policy came from
+        policy.save_pretrained(Path(folder) / "base")
+        policy = type(policy).from_pretrained(Path(folder) / "base")
     agent_config = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=64, view_tokens=64, max_new_tokens=LONGEST)
     if case.top_layers:
         from memalpha.training.build import freeze_lower_layers
@@ -318,17 +322,22 @@ class Check(TrainerCallback):
         report.trl_errors.append(float((torch.tensor(trained) - trl_advantages).abs().max()))
 
 
-def leaking(rows, pack_rows=packed.pack_rows):
-    """The fault: every row of a pack sees all rows before it."""
-    pack = pack_rows(rows)
-    return pack._replace(allowed=torch.ones_like(pack.allowed).tril())
+def leaking(model, rows, *, temperature=1.0, compute_entropy=False, max_tokens=0):
+    """The fault: rows stand one behind the other in one sequence, and each sees all before it."""
+    ids = torch.tensor([[token for row in rows for token in (*row.prompt_ids, *row.completion_ids)]])
+    logp = (model(input_ids=ids).logits[0, :-1] / temperature).log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+    logps, end = [], 0
+    for row in rows:
+        end += len(row.prompt_ids) + len(row.completion_ids)
+        logps.append(logp[end - 1 - len(row.completion_ids) : end - 1])
+    return packed.PackedLogps(logps, [torch.zeros_like(part) for part in logps] if compute_entropy else None)
 
 
 def check(case):
     """Train for ``case.steps`` steps and return what was compared."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         if case.fault == "packing":
-            stack.enter_context(mock.patch.object(packed, "pack_rows", leaking))
+            stack.enter_context(mock.patch.object(trainer, "packed_logps", leaking))
         made = make_trainer(case, folder)
         callback = Check(case, made)
         made.add_callback(callback)

@@ -1,0 +1,39 @@
+"""The policy's own frozen base model as a chat model: a reader without a second model in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from memalpha.agent.encoding import render_chat
+from memalpha.errors import InputError
+from memalpha.generation.hf import HFGenerator
+from memalpha.types import Message, Prompt, Sampling
+
+
+def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32, max_batch: int = 64) -> Callable[[list[list[Message]]], list[str]]:
+    """Return a function that answers chats greedily with the base model, the policy's adapters switched off.
+
+    Args:
+        model: The policy, a PEFT model.
+        tokenizer: Its tokenizer.
+        max_new_tokens: Longest answer, in tokens.
+        max_batch: Most chats decoded at once.
+
+    Raises:
+        InputError: If the policy has no adapters: its base would not stay as it was.
+    """
+    if not hasattr(model, "disable_adapter"):
+        raise InputError("reader 'base' with a fully fine-tuned policy", expected="a LoRA policy", fix="use reader: recall or endpoint")
+    generator = HFGenerator(model, tokenizer, max_batch=max_batch, merge_adapters=False)
+
+    def answer(chats: list[list[Message]]) -> list[str]:
+        prompts = []
+        for chat in chats:
+            ids = tokenizer(render_chat(tokenizer, chat), add_special_tokens=False).input_ids
+            prompts.append(Prompt(tuple(chat), tuple(ids)))
+        with model.disable_adapter() if chats else nullcontext():
+            return [completion.text for completion in generator.generate(prompts, Sampling(max_new_tokens))]
+
+    return answer
