@@ -42,7 +42,8 @@ from memalpha.training.advantages import STD_EPSILON, Grouping, Scale
 from memalpha.training.packed import Row, packed_logps
 from memalpha.training.rows import TrainingRow, build_rows, shuffle_advantages
 from memalpha.training.scoring import RolloutScorer
-from memalpha.types import Completion, Instance, Prompt, Sampling, StopReason
+from memalpha.training.trl_generator import TRLGenerator
+from memalpha.types import Instance, Sampling
 
 ROW_MEAN_LOSSES = ("grpo", "dr_grpo")
 """Losses that TRL divides by the number of rows, padding rows included."""
@@ -287,7 +288,7 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             loss = loss * len(inputs["advantages"]) * self.accelerator.num_processes * splits / real_rows
         return loss
 
-    def _get_per_token_logps_and_entropies(  # type: ignore[override]
+    def _get_per_token_logps_and_entropies(
         self,
         model: Any,
         input_ids: torch.Tensor,
@@ -315,67 +316,6 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             logps += part.logps
             entropies += part.entropies or []
         return _pad(logps, logits_to_keep), _pad(entropies, logits_to_keep) if compute_entropy else None, None
-
-
-class TRLGenerator:
-    """Completions through TRL's own generation (``use_vllm``), for the trainer that owns it.
-
-    TRL needs all ranks in every call, with equally many prompts (a server's results are sliced by rank), while ranks differ in
-    their rollouts and chunks. So each call starts by agreeing on the largest count, and a rank whose rollouts are done calls
-    ``finish``, which takes part in the calls of the others.
-    """
-
-    def __init__(self, trainer: MemoryGRPOTrainer) -> None:
-        self.trainer = trainer
-
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion a prompt; ``sampling.seed`` is not used."""
-        return self._generate(prompts, self._most(len(prompts)), sampling)
-
-    def finish(self, sampling: Sampling) -> None:
-        """Take part in the other ranks' calls until all ranks are here."""
-        while most := self._most(0):
-            self._generate([], most, sampling)
-
-    def _most(self, count: int) -> int:
-        accelerator = self.trainer.accelerator
-        return int(accelerator.gather(torch.tensor([count], device=accelerator.device)).max())
-
-    def _generate(self, prompts: Sequence[Prompt], most: int, sampling: Sampling) -> list[Completion]:
-        trainer = self.trainer
-        filler = [[trainer._tokenizer.eos_token_id]] * (most - len(prompts))
-        with self._drawing(sampling):
-            ids, logprobs = trainer._generate_single_turn([list(p.ids) for p in prompts] + filler, None, {}, 1)
-        texts = trainer._tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [
-            Completion(
-                tuple(ids[i]),
-                texts[i],
-                StopReason.END if ids[i][-1] in trainer.eos_token_ids else StopReason.LENGTH,
-                tuple(logprobs[i]) if logprobs else None,
-            )
-            for i in range(len(prompts))
-        ]
-
-    @contextmanager
-    def _drawing(self, sampling: Sampling) -> Iterator[None]:
-        """Draw as ``sampling`` says inside the block, as the options say again after it."""
-        wanted: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
-        if self.trainer.use_vllm:
-            target: Any = self.trainer.vllm_generation
-            wanted["max_completion_length"] = sampling.max_new_tokens
-        else:
-            target = self.trainer.generation_config
-            wanted |= {"max_new_tokens": sampling.max_new_tokens, "do_sample": sampling.temperature > 0}
-            wanted["temperature"] = sampling.temperature or 1.0
-        before = {name: getattr(target, name) for name in wanted}
-        try:
-            for name, value in wanted.items():
-                setattr(target, name, value)
-            yield
-        finally:
-            for name, value in before.items():
-                setattr(target, name, value)
 
 
 def check_supported(args: Any, reward_config: RewardConfig, *, own_generator: bool) -> None:

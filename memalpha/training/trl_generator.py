@@ -1,0 +1,75 @@
+"""Completions through TRL's own generation, where the trainer is to use vLLM; also with transformers, for tests without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from memalpha.types import Completion, Prompt, Sampling, StopReason
+
+if TYPE_CHECKING:
+    from memalpha.training.trainer import MemoryGRPOTrainer
+
+
+class TRLGenerator:
+    """Completions through TRL's own generation (``use_vllm``), for the trainer that owns it.
+
+    TRL needs all ranks in every call, with equally many prompts (a server's results are sliced by rank), while ranks differ in
+    their rollouts and chunks. So each call starts by agreeing on the largest count, and a rank whose rollouts are done calls
+    ``finish``, which takes part in the calls of the others.
+    """
+
+    def __init__(self, trainer: MemoryGRPOTrainer) -> None:
+        self.trainer = trainer
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        """Return one completion a prompt; ``sampling.seed`` is not used."""
+        return self._generate(prompts, self._most(len(prompts)), sampling)
+
+    def finish(self, sampling: Sampling) -> None:
+        """Take part in the other ranks' calls until all ranks are here."""
+        while most := self._most(0):
+            self._generate([], most, sampling)
+
+    def _most(self, count: int) -> int:
+        accelerator = self.trainer.accelerator
+        return int(accelerator.gather(torch.tensor([count], device=accelerator.device)).max())
+
+    def _generate(self, prompts: Sequence[Prompt], most: int, sampling: Sampling) -> list[Completion]:
+        trainer = self.trainer
+        filler = [[trainer._tokenizer.eos_token_id]] * (most - len(prompts))
+        with self._drawing(sampling):
+            ids, logprobs = trainer._generate_single_turn([list(p.ids) for p in prompts] + filler, None, {}, 1)
+        texts = trainer._tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [
+            Completion(
+                tuple(ids[i]),
+                texts[i],
+                StopReason.END if ids[i][-1] in trainer.eos_token_ids else StopReason.LENGTH,
+                tuple(logprobs[i]) if logprobs else None,
+            )
+            for i in range(len(prompts))
+        ]
+
+    @contextmanager
+    def _drawing(self, sampling: Sampling) -> Iterator[None]:
+        """Draw as ``sampling`` says inside the block, as the options say again after it."""
+        wanted: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+        if self.trainer.use_vllm:
+            target: Any = self.trainer.vllm_generation
+            wanted["max_completion_length"] = sampling.max_new_tokens
+        else:
+            target = self.trainer.generation_config
+            wanted |= {"max_new_tokens": sampling.max_new_tokens, "do_sample": sampling.temperature > 0}
+            wanted["temperature"] = sampling.temperature or 1.0
+        before = {name: getattr(target, name) for name in wanted}
+        try:
+            for name, value in wanted.items():
+                setattr(target, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(target, name, value)

@@ -1,0 +1,124 @@
+"""Options: YAML and overrides reach every group, and what does not fit is one message that names it."""
+
+from dataclasses import fields
+
+import pytest
+from trl import GRPOConfig
+
+from memalpha.errors import InputError
+from memalpha.training.config import MemoryGRPOConfig, RunArguments, parse_train_arguments
+
+CPU = ["--use_cpu", "true"]
+
+
+def write(tmp_path, text):
+    path = tmp_path / "options.yaml"
+    path.write_text(text, encoding="utf-8")
+    return ["--config", str(path)]
+
+
+def test_defaults_are_those_of_chunk_step_training():
+    run, agent, reward, grpo = parse_train_arguments(CPU)
+    assert (run.model, run.grouping, run.rows_per_forward, run.share_prefix) == ("smollm2-135m-instruct", "step", 8, True)
+    assert (agent.schema, agent.codec, agent.max_chunk_tokens) == ("mem_alpha", "hermes", 2048)
+    assert reward.weights == (1.0, 1.0, 0.05, 0.1)
+    expected = {
+        "loss_type": "dapo", "beta": 0.0, "bf16": False, "gradient_checkpointing": False, "per_device_train_batch_size": 16,
+        "num_generations": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 1, "max_completion_length": 1024,
+        "learning_rate": 1e-6, "temperature": 1.0, "logging_steps": 1, "max_grad_norm": 1.0, "save_total_limit": 2,
+        "ddp_find_unused_parameters": False, "disable_tqdm": True, "scale_rewards": "group", "num_iterations": 1,
+    }  # fmt: skip
+    assert {name: getattr(grpo, name) for name in expected} == expected
+    assert not grpo.report_to or grpo.report_to == "none"
+
+
+def test_the_file_sets_options_of_every_group_and_the_command_line_wins(tmp_path):
+    text = "model: some/model\nview_tokens: 77\ntool_weight: 0.25\nlearning_rate: 3.0e-4\nuse_cpu: true\nmax_steps: 9\n"
+    run, agent, reward, grpo = parse_train_arguments([*write(tmp_path, text), "--max_steps", "4", "--codec", "compact"])
+    assert (run.model, agent.view_tokens, agent.codec, reward.tool_weight) == ("some/model", 77, "compact", 0.25)
+    assert (grpo.learning_rate, grpo.max_steps) == (3e-4, 4)
+    assert agent.config(12).max_new_tokens == 12
+
+
+@pytest.mark.parametrize("text", ["train_options: {n: 4, preset: small}", "train_options: '{n: 4, preset: small}'"])
+def test_options_of_a_source_are_a_mapping_in_the_file_or_a_text(tmp_path, text):
+    assert parse_train_arguments([*write(tmp_path, text), *CPU]).run.train_options == {"n": 4, "preset": "small"}
+    found = parse_train_arguments([*CPU, "--train_options", "{n: 4, preset: small}"])
+    assert found.run.train_options == {"n": 4, "preset": "small"}
+
+
+def test_every_option_of_trl_is_there():
+    parsed = parse_train_arguments(CPU).grpo
+    assert isinstance(parsed, GRPOConfig)
+    assert {field.name for field in fields(GRPOConfig)} == {field.name for field in fields(MemoryGRPOConfig)}
+    command = ["--epsilon_high", "0.28", "--importance_sampling_level", "sequence", "--warmup_steps", "3", "--weight_decay", "0.5"]
+    grpo = parse_train_arguments([*CPU, *command]).grpo
+    assert (grpo.epsilon_high, grpo.importance_sampling_level, grpo.warmup_steps, grpo.weight_decay) == (0.28, "sequence", 3, 0.5)
+
+
+@pytest.mark.parametrize("where", ["file", "command line"])
+def test_an_unknown_option_is_named(tmp_path, where):
+    arguments = write(tmp_path, "learning_rat: 1") if where == "file" else ["--learning_rat", "1"]
+    with pytest.raises(InputError, match=r"learning_rat\b"):
+        parse_train_arguments([*arguments, *CPU])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("- a\n- b\n", "holds list"), ("a: [1", "is not YAML"), ("", "holds NoneType"), ("loss_type: bnpo\n", "loss_type is 'bnpo'")],
+)
+def test_a_file_that_cannot_be_used_is_one_message(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        parse_train_arguments([*write(tmp_path, text), *CPU])
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(InputError, match=r"no config file 'nowhere\.yaml'"):
+        parse_train_arguments(["--config", "nowhere.yaml"])
+    with pytest.raises(InputError, match="no config file"):
+        parse_train_arguments(["--config"])
+
+
+def test_a_value_of_the_wrong_type_is_refused_by_name(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        parse_train_arguments([*CPU, "--max_steps", "many"])
+    assert exit_.value.code == 2
+    assert "--max_steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("loss", ["bnpo", "sapo", "luspo", "vespo", "nonsense"])
+def test_losses_that_were_not_checked_are_refused(loss):
+    with pytest.raises(InputError, match=f"loss_type is '{loss}'"):
+        MemoryGRPOConfig(loss_type=loss, use_cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"per_device_train_batch_size": 12, "num_generations": 8}, "per_device_train_batch_size is 12, num_generations 8"),
+        ({"per_device_train_batch_size": 4, "num_generations": 8}, "per_device_train_batch_size is 4, num_generations 8"),
+        ({"per_device_train_batch_size": 4, "num_generations": 1}, "num_generations 1"),
+        ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps is 2"),
+    ],
+)
+def test_batches_that_do_not_hold_whole_groups_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        MemoryGRPOConfig(use_cpu=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("reader", "oracle"), ("content_judge", "none"), ("grouping", "batch"), ("rows_per_forward", 0), ("lora_r", 0),
+        ("max_masked_share", 0.0), ("max_masked_share", 1.5), ("train_options", "a list"),
+    ],
+)  # fmt: skip
+def test_values_that_make_no_sense_are_refused_by_name(option, value):
+    with pytest.raises(InputError, match=f"{option} is "):
+        RunArguments(**{option: value})
+
+
+def test_an_endpoint_needs_its_address():
+    with pytest.raises(InputError, match="endpoint_url"):
+        RunArguments(reader="endpoint")
+    assert RunArguments(reader="endpoint", endpoint_url="http://x/v1", endpoint_model="m").reader == "endpoint"

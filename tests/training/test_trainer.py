@@ -1,0 +1,86 @@
+"""What the trainer adds around the update: refused options, order of the data, generation through TRL, and what it logs."""
+
+import math
+
+import gradient_check
+import pytest
+import torch
+from gradient_check import Case, make_trainer
+
+from memalpha.errors import InputError
+from memalpha.generation.hf import HFGenerator
+from memalpha.rewards.total import RewardConfig
+from memalpha.training.config import MemoryGRPOConfig
+from memalpha.training.trainer import check_supported
+from memalpha.types import Prompt, Sampling
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"multi_objective_aggregation": "normalize_then_sum"}, {"top_entropy_quantile": 0.5}, {"entropy_coef": 0.1},
+        {"use_adaptive_entropy": True}, {"remove_unused_columns": True}, {"log_completions": True}, {"min_p": 0.1},
+        {"repetition_penalty": 1.1}, {"generation_kwargs": {"num_beams": 2}}, {"reward_weights": [1.0, 2.0, 3.0, 4.0]},
+    ],
+    ids=lambda options: next(iter(options)),
+)  # fmt: skip
+def test_options_that_cannot_be_honoured_are_refused_by_name(options):
+    with pytest.raises(InputError, match=f"{next(iter(options))} is "):
+        check_supported(MemoryGRPOConfig(use_cpu=True, **options), RewardConfig(), own_generator=True)
+
+
+def test_all_other_options_pass_and_trl_generation_may_use_its_own():
+    check_supported(MemoryGRPOConfig(use_cpu=True), RewardConfig(), own_generator=True)
+    check_supported(MemoryGRPOConfig(use_cpu=True, min_p=0.1, repetition_penalty=1.1), RewardConfig(), own_generator=False)
+
+
+def test_the_order_of_instances_depends_on_seed_and_epoch_alone(tmp_path):
+    made, again = make_trainer(Case(), tmp_path), make_trainer(Case(), tmp_path)
+    sampler, resumed = made._get_train_sampler(), again._get_train_sampler()
+    orders = []
+    for epoch in range(6):
+        made.state.epoch = float(epoch)
+        orders.append(list(sampler))
+        assert sorted(orders[-1]) == sorted([0, 1, 2, 3] * gradient_check.GROUP)
+    assert len({tuple(order) for order in orders}) > 1
+    again.state.epoch = 5.5  # a run resumed in the middle of epoch 5
+    assert list(resumed) == orders[5]
+
+
+def test_generation_through_trl_draws_as_asked_and_is_as_before_afterwards(tmp_path):
+    made = make_trainer(Case(generator="trl"), tmp_path)
+    draw = torch.Generator().manual_seed(5)
+    prompts = [Prompt((), tuple(torch.randint(100, 200, (n,), generator=draw).tolist())) for n in (3, 9, 5)]
+    options = made.generation_config.to_dict()
+    found = made.generator.generate(prompts, Sampling(6))
+    expected = HFGenerator(made.model, gradient_check.tokenizer()).generate(prompts, Sampling(6))
+    assert [(c.ids, c.text, c.stop) for c in found] == [(c.ids, c.text, c.stop) for c in expected]
+    assert made.generation_config.to_dict() == options
+    made.generator.finish(Sampling(6))  # alone, there is nobody to wait for
+
+
+def test_a_part_scored_on_one_rank_only_is_added_up_in_one_type(tmp_path):
+    made = make_trainer(Case(), tmp_path)
+    assert made._sum_over_ranks([0, 1.5]).dtype == torch.float32
+    assert made._sum_over_ranks([3, 1.5]).tolist() == [3.0, 1.5]
+
+
+def test_groups_without_a_difference_are_counted_without_padding(tmp_path):
+    made = make_trainer(Case(padding=4, steps=1), tmp_path)
+    reward = gradient_check.pseudo_reward
+
+    def alike(index, rollout, t):
+        """The first chunk of every rollout scores the same; other chunks differ."""
+        return (0.5, 0.5, 0.5, 0.5) if t == 0 else reward(index, rollout, t)
+
+    made.scorer.score = lambda rollouts: [
+        [gradient_check.StepReward(*alike(i, r, t)) for t in range(len(r.steps))] for i, r in enumerate(rollouts)
+    ]
+    made.train()
+    logs = made.state.log_history[0]
+    groups = logs["rows"] / gradient_check.GROUP
+    assert logs["frac_reward_zero_std"] == pytest.approx(2 / groups)  # the first chunk of two instances
+    assert logs["rows"] == sum(row is not None for row in made.rows) == len(made.rows) - 4
+    written = [len(row.completion_ids) for row in made.rows if row]
+    assert logs["completions/mean_length"] == pytest.approx(sum(written) / len(written))
+    assert math.isfinite(logs["loss"])
