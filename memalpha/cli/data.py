@@ -33,9 +33,10 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.data.counting import tokenizer_counter
     from memalpha.data.prepare import prepare
     from memalpha.memory.store import count_words
+    from memalpha.models import resolve_model
 
     options = dict(_pair(text) for text in arguments.option)
-    count = tokenizer_counter(arguments.model) if arguments.model else count_words
+    count = tokenizer_counter(str(resolve_model(arguments.model))) if arguments.model else count_words
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"preparing {arguments.name}", total=None)
         manifest = prepare(
