@@ -1,0 +1,173 @@
+"""One rollout in the terminal: what was read, what was called, what became of the memory, what it earned, what was asked.
+
+Everything a data set or a model wrote is shown as plain text: it is never read as rich markup, and control characters are spelt out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from memalpha.report.view import (
+    SIGNS,
+    UNKNOWN,
+    Tone,
+    calls,
+    change_tone,
+    entry_text,
+    known,
+    mean,
+    number,
+    printable,
+    retrieved,
+    rollout_accuracy,
+    rollout_reward,
+)
+from memalpha.runs import RunFolder, trajectory_step
+
+STYLES: Mapping[Tone, str] = {
+    Tone.INSERT: "green",
+    Tone.UPDATE: "yellow",
+    Tone.DELETE: "red",
+    Tone.SAME: "dim",
+    Tone.FAILED: "bold red",
+}
+"""Colour of each tone."""
+
+
+def show_rollout(rollout: Mapping[str, Any], console: Console) -> None:
+    """Print one recorded rollout.
+
+    Args:
+        rollout: The JSON of ``memalpha.evaluation.records.rollout_to_json``.
+        console: Where to; lines are wrapped at its width.
+    """
+    heading = _plain(f"{rollout['instance']}", "bold")
+    heading.append(
+        printable(f"  from {rollout['source']}, {len(rollout['steps'])} chunks, {rollout['input_tokens']} tokens read"), "dim"
+    )
+    _print(console, heading)
+    for step in rollout["steps"]:
+        _show_step(step, len(rollout["steps"]), console)
+    _show_questions(rollout, console)
+    line = Text("accuracy ", "bold").append(number(rollout_accuracy(rollout)), "bold")
+    line.append(f"   mean reward {number(rollout_reward(rollout))}   memory {len(rollout['memory'])} entries, ")
+    line.append(f"{rollout['memory_tokens']} tokens of {rollout['input_tokens']} read")
+    _print(console, line)
+
+
+def _show_step(step: Mapping[str, Any], total: int, console: Console) -> None:
+    title = f"chunk {step['chunk'] + 1} of {total}" + (f" · {step['time']}" if step["time"] else "")
+    _print(console, Panel(_plain(step["text"]), title=_plain(title), title_align="left", border_style="blue", box=box.ROUNDED))
+    _print(console, _calls(step))
+    _print(console, _diff(step))
+    _print(console, _earned(step))
+    _print(console, Text())
+
+
+def _calls(step: Mapping[str, Any]) -> Text:
+    text = Text("calls ", "bold").append(f"({step['completion_tokens']} tokens)", "dim")
+    if step["stop"] == "length":
+        text.append("  cut off at the longest completion", "bold red")
+    found = calls(step)
+    if not found:
+        text.append("\n  none: the policy kept silent", "dim")
+    for call in found:
+        text.append(f"\n  {call.sign} {printable(call.head)}", STYLES[call.tone])
+        text.append(f"  {_inline(call.content)}" if call.content else "")
+        text.append(f"  {_inline(call.note)}" if call.note else "", "italic" if call.tone is Tone.SAME else "red")
+    if any(call.head == "no call" for call in found):
+        text.append("\n  completion: ", "dim").append(_inline(step["completion"]), "dim")
+    return text
+
+
+def _diff(step: Mapping[str, Any]) -> Text:
+    text = Text("memory ", "bold").append(f"({step['entries']} entries, {step['memory_tokens']} tokens afterwards)", "dim")
+    if not step["changes"]:
+        text.append("\n  unchanged", "dim")
+    for change in step["changes"]:
+        tone = change_tone(change)
+        shown = change["after"] or change["before"]
+        text.append(f"\n  {SIGNS[tone]} {printable(shown['section'])} {printable(shown['id'])}  ", STYLES[tone])
+        if tone is Tone.UPDATE:
+            text.append(_inline(entry_text(change["before"])), "strike dim").append(" → ", STYLES[tone])
+        text.append(_inline(entry_text(shown)), STYLES[tone])
+    return text
+
+
+def _earned(step: Mapping[str, Any]) -> Text:
+    text = Text("reward ", "bold")
+    text.append("  ".join(f"{name} {number(value)}" for name, value in step["reward"].items()))
+    text.append("  total ").append(number(step["total"]), "bold")
+    if step["advantage"] is not None:
+        advantage = known(step["advantage"]) or 0.0
+        style = "green" if advantage > 0 else "red" if advantage < 0 else ""
+        text.append("  advantage ").append(number(step["advantage"], signed=True), style)
+    return text
+
+
+def _show_questions(rollout: Mapping[str, Any], console: Console) -> None:
+    if not rollout["questions"]:
+        _print(console, Text("no questions were asked", "dim"))
+    for index, question in enumerate(rollout["questions"], 1):
+        score = known(question["score"])
+        style = "dim" if score is None else "green" if score >= 0.5 else "red"
+        text = Text(f"question {index} ", "bold").append(_inline(question["question"]), "bold")
+        text.append(f"  {_inline(question['kind'])}", "dim")
+        for name, value in retrieved(rollout, question):
+            text.append("\n  retrieved ", "dim").append(f"{printable(name)} {_inline(value)}")
+        text.append("\n  answer    ", "dim").append(UNKNOWN if question["answer"] is None else _inline(question["answer"]))
+        text.append("\n  gold      ", "dim").append(_inline(" | ".join(question["answers"])))
+        if question["stale"]:
+            text.append("\n  stale     ", "dim").append(_inline(" | ".join(question["stale"])))
+        text.append("\n  score     ", "dim").append(number(question["score"], 2), style)
+        if question["error"]:
+            text.append(f"  could not be scored: {_inline(question['error'])}", "red")
+        _print(console, text)
+    _print(console, Text())
+
+
+def list_rollouts(run: RunFolder) -> Table:
+    """Return a table of everything ``show_rollout`` can show of a run: held-out evaluations and training steps."""
+    table = Table(box=box.SIMPLE_HEAD, title=None)
+    for column in ("what", "rollouts", "mean reward", "mean accuracy", "show one with"):
+        table.add_column(column, justify="left" if column in ("what", "show one with") else "right", no_wrap=True)
+    for path in sorted((run.path / "held_out").glob("*.jsonl")):
+        rows = (row["rollout"] for row in run.read_lines(f"held_out/{path.name}"))
+        _add(table, f"held out: {path.stem}", rows, f"--held-out {path.stem} --rollout N")
+    steps: dict[int, list[str]] = {}
+    for path in run.trajectory_files():
+        steps.setdefault(trajectory_step(path), []).append(path.name)
+    for step, names in steps.items():
+        rows = (row for name in names for row in run.read_lines(f"trajectories/{name}"))
+        _add(table, f"training step {step}", rows, f"--step {step} --rollout N")
+    if not table.rows:
+        table.title = "no rollouts yet"
+    return table
+
+
+def _add(table: Table, what: str, rollouts: Iterable[Mapping[str, Any]], how: str) -> None:
+    found = [(rollout_reward(rollout), rollout_accuracy(rollout)) for rollout in rollouts]
+    last = f"0 to {len(found) - 1}" if found else "none"
+    means = (number(mean([pair[index] for pair in found])) for index in (0, 1))
+    table.add_row(Text(printable(what)), last, *means, Text(printable(how)))
+
+
+def _plain(text: str, style: str = "") -> Text:
+    return Text(printable(text), style)
+
+
+def _inline(text: str) -> str:
+    """A text on one line."""
+    return printable(text).replace("\n", " ⏎ ")
+
+
+def _print(console: Console, item: Any) -> None:
+    """Wrap at the console's width even where the console itself does not."""
+    console.print(item, soft_wrap=False, markup=False, highlight=False)
