@@ -1,8 +1,8 @@
 """The curves of a training run, drawn from ``metrics.jsonl``.
 
 One small panel a question (does the reward rise, from which part, does the policy still speak, is it cut off, how long does a step
-take); a thin line is what each step measured, a thick one the mean over the last steps. Panels without data are left out, and so are
-values that are null. Matplotlib is imported when something is drawn, with its Agg canvas and no global state.
+take); a thin line is what each step measured, a thick one the mean over the last steps. Panels without data are left out, and so
+are values that are null. Matplotlib is imported when something is drawn, with its Agg canvas and no global state.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Series(NamedTuple):
 
 
 def series(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Series:
-    """Return the values of the first of ``keys`` that any row knows, over the rows' steps; rows that do not know it are left out."""
+    """Return the values of the first of ``keys`` that any row knows, over the steps of the rows that know it."""
     for key in keys:
         pairs = [(known(row.get("step")), known(row.get(key))) for row in rows]
         points = [(step, value) for step, value in pairs if step is not None and value is not None]
@@ -124,15 +124,19 @@ def draw_figure(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | 
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     panels = [panel for panel in PANELS if any(series(rows, keys).steps for keys in panel.lines.values())]
     if not panels:
         return None
     columns = min(_COLUMNS, len(panels))
     height = -(-len(panels) // columns)
-    figure = Figure(figsize=(4.1 * columns, 2.5 * height + 0.4), facecolor=theme.background, layout="constrained")
+    figure = Figure(
+        figsize=(4.1 * columns, 2.5 * height + 0.4),
+        facecolor=theme.background,
+        layout=ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.08),
+    )
     FigureCanvasAgg(figure)
-    figure.get_layout_engine().set(h_pad=0.1, w_pad=0.08)
     window = window_for(len(rows))
     for index, panel in enumerate(panels):
         axes = figure.add_subplot(height, columns, index + 1)

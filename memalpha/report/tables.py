@@ -1,8 +1,8 @@
 """The before/after table of a run's ``summary.json``, as rows, as Markdown and as a rich table.
 
 Read from the summary alone. What always holds: the difference in accuracy is the paired one, with its standard error; every other
-difference is between the two means; what is not known is a dash. A summary of ``memalpha evaluate``, which has one evaluation, gives
-one column.
+difference is between the two means; what is not known is a dash. A summary of ``memalpha evaluate``, which has one evaluation,
+gives one column.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One rollout in the terminal: what was read, what was called, what became of the memory, what it earned, what was asked.
 
-Everything a data set or a model wrote is shown as plain text: it is never read as rich markup, and control characters are spelt out.
+Everything a data set or a model wrote is shown as plain text: never read as rich markup, and with control characters spelt out.
 """
 
 from __future__ import annotations
@@ -164,8 +164,8 @@ def _plain(text: str, style: str = "") -> Text:
 
 
 def _inline(text: str) -> str:
-    """A text on one line."""
-    return printable(text).replace("\n", " ⏎ ")
+    """A text on one line; an empty one says so."""
+    return printable(text).replace("\n", " ⏎ ") or "(empty)"
 
 
 def _print(console: Console, item: Any) -> None:

@@ -61,10 +61,8 @@ def calls(step: Mapping[str, Any]) -> list[Call]:
 
 def _call(result: Mapping[str, Any], change: Mapping[str, Any] | None) -> Call:
     operation = result["operation"]
-    if change is not None:
-        tone = change_tone(change)
-    else:
-        tone = Tone.SAME if result["ok"] else Tone.FAILED
+    unapplied = Tone.SAME if result["ok"] else Tone.FAILED
+    tone = change_tone(change) if change is not None else unapplied
     if operation is None:
         return Call(tone, "no call", "", "", f"{result['code']}: {result['message']}")
     entry = result["entry"] or operation["entry_id"]
