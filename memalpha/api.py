@@ -1,7 +1,7 @@
 """The trained agent as something to use: feed it text, ask it questions, see its memory. In process, one memory, nothing durable.
 
-The prompts and the handling of completions are those of training (``memalpha.agent.step``), and so is the configuration: it lies beside the
-adapter.
+The prompts and the handling of completions are those of training (``memalpha.agent.step``), and so is the configuration: it lies
+beside the adapter.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class MemoryAgent:
         self._rollout = Rollout(Instance("live", "live", (), ()), memory, step.new_retriever(memory))
 
     @classmethod
-    def load(cls, adapter: str | Path, model: str | Path = "smollm2-135m-instruct@pypi", *, reader: Reader | None = None) -> MemoryAgent:
+    def load(
+        cls, adapter: str | Path, model: str | Path = "smollm2-135m-instruct@pypi", *, reader: Reader | None = None
+    ) -> MemoryAgent:
         """Load a base model with a trained adapter.
 
         Args:

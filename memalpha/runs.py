@@ -47,14 +47,17 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not (self.path / _MARKER).is_file():
-            raise RunFolderError(f"{str(path)!r} is no run folder", expected=f"a folder with {_MARKER}, as memalpha train writes it")
+            raise RunFolderError(
+                f"{str(path)!r} is no run folder", expected=f"a folder with {_MARKER}, as memalpha train writes it"
+            )
 
     @classmethod
     def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False) -> RunFolder:
         """Make a run folder, or take up one to resume.
 
         Raises:
-            RunFolderError: If it exists and neither ``overwrite`` nor ``resume`` is given, both are, the folder holds something else,
+            RunFolderError: If it exists and neither ``overwrite`` nor ``resume`` is given, both are, the folder holds something
+                else,
                 or there is nothing to resume.
         """
         folder = Path(path)

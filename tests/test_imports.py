@@ -17,12 +17,19 @@ PACKAGE = ROOT / "memalpha"
 # From the bottom up. A module belongs to the layer of its longest matching name and imports only from its own and lower ones.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("memalpha", "memalpha.errors", "memalpha.types", "memalpha.protocols"),
-    ("memalpha.memory", "memalpha.data", "memalpha.qa.metrics", "memalpha.rewards", "memalpha.training.advantages", "memalpha.runs"),
+    (
+        "memalpha.memory",
+        "memalpha.data",
+        "memalpha.qa.metrics",
+        "memalpha.rewards",
+        "memalpha.training.advantages",
+        "memalpha.runs",
+    ),
     ("memalpha.retrieval",),
     ("memalpha.agent",),
     ("memalpha.generation", "memalpha.qa", "memalpha.models"),
     ("memalpha.training", "memalpha.evaluation"),
-    ("memalpha.report",),
+    ("memalpha.report", "memalpha.api"),
     ("memalpha.cli", "memalpha.__main__"),
 )
 

@@ -1,12 +1,13 @@
 """Text to tool calls and back, behind one interface.
 
-* ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, what chat templates with tools teach (about 34 tokens a call);
+* ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, what chat templates with tools teach (about 34 tokens);
 * ``compact``: one operation a line, about 6 tokens a call, for small policies:
-  ``+ text`` inserts into the first list section (``+section text`` into another), ``= id text`` updates, ``- id`` deletes,
-  ``* text`` replaces the first block (``*section text`` another), ``.`` says that nothing is worth keeping.
+  ``+ text`` inserts into the first list section that takes insertions (``+section text`` into another), ``= id text`` updates,
+  ``- id`` deletes, ``* text`` replaces the first block (``*section text`` another), ``.`` says that nothing is worth keeping.
+  It has no place for a time or an importance.
 
-Parsing is total and runs in linear time: any text gives calls and located errors, never an exception. Silence (no call, no error) is
-allowed. Text around hermes calls is commentary and no error; in compact every line must be an operation.
+Parsing is total and runs in linear time: any text gives calls and located errors, never an exception. Silence (no call, no error)
+is allowed. Text around hermes calls is commentary and no error; in compact every line must be an operation.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 
 from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.tools import tool_name
+from memalpha.memory.tools import is_text, tool_name
 from memalpha.types import CallError, OperationKind, ParsedCompletion, ToolCall
 
 
@@ -34,7 +35,11 @@ class Codec(Protocol):
         ...
 
     def render(self, calls: Sequence[ToolCall]) -> str:
-        """Write calls the way the policy should; ``parse`` reads them back."""
+        """Write calls the way the policy should; ``parse`` reads them back.
+
+        Raises:
+            ValueError: If the notation cannot say what a call says.
+        """
         ...
 
 
@@ -71,7 +76,12 @@ class HermesCodec:
 
     def render(self, calls: Sequence[ToolCall]) -> str:
         """Write one block a call, each on lines of its own."""
-        return "\n".join(f"<tool_call>\n{_escape_tags(json.dumps(_as_json(call), ensure_ascii=False))}\n</tool_call>" for call in calls)
+        return "\n".join(
+            f"<tool_call>\n{_escape_tags(json.dumps(_as_json(call), ensure_ascii=False))}\n</tool_call>" for call in calls
+        )
+
+
+_NO_TEXT = "the call holds a lone surrogate, which is no Unicode text"
 
 
 def _as_json(call: ToolCall) -> dict[str, Any]:
@@ -79,20 +89,20 @@ def _as_json(call: ToolCall) -> dict[str, Any]:
 
 
 def _escape_tags(text: str) -> str:
-    """Keep a tag inside an argument from ending the block: JSON reads ``\\u003c`` as ``<``."""
+    """Keep a tag inside an argument from ending the block: JSON reads an escaped ``<`` back."""
     return re.sub(r"<(?=/?tool_call>)", r"\\u003c", text)
 
 
 def _read_call(body: str, start: int, end: int) -> ToolCall | CallError:
     try:
         data = json.loads(body)
-        json.dumps(data, ensure_ascii=False).encode()  # a lone surrogate is no text
-    except UnicodeEncodeError:
-        return CallError("the call holds a character that is no Unicode text", start, end)
+        whole = is_text(json.dumps(data, ensure_ascii=False))
     except ValueError as error:
         return CallError(f"not JSON: {str(error)[:120]}", start, end)
     except RecursionError:
         return CallError("not JSON: nested too deeply", start, end)
+    if not whole:
+        return CallError(_NO_TEXT, start, end)
     if not isinstance(data, dict) or not isinstance(data.get("name"), str) or not isinstance(data.get("arguments"), dict):
         return CallError("expected an object with a string 'name' and an object 'arguments'", start, end)
     return ToolCall(data["name"], data["arguments"], start, end)
@@ -107,6 +117,8 @@ class CompactCodec:
 
     def __init__(self, schema: MemorySchema) -> None:
         self.schema = schema
+        inserts = [section.name for section in schema.lists if OperationKind.INSERT in section.operations]
+        self._sections = {"+": inserts, "*": [section.name for section in schema.blocks]}
 
     def parse(self, text: str) -> ParsedCompletion:
         """Read line by line; an empty line and a lone ``.`` are silence, any other line that is no operation is an error."""
@@ -128,13 +140,14 @@ class CompactCodec:
         match = self._LINE.fullmatch(line)
         if match is None:
             return CallError("expected '+ text', '= id text', '- id' or '.'", start, end)
+        if not is_text(line):
+            return CallError(_NO_TEXT, start, end)
         sign, section, rest = match["sign"], match["section"], match["rest"]
         if sign in "+*":
             kind = OperationKind.INSERT if sign == "+" else OperationKind.REPLACE
-            default = self.schema.lists if sign == "+" else self.schema.blocks
-            if section is None and not default:
-                return CallError("this memory has no block to replace", start, end)
-            return ToolCall(tool_name(kind), {"section": section or default[0].name, "content": rest}, start, end)
+            if section is None and not self._sections[sign]:
+                return CallError(f"this memory has no section for {sign!r}", start, end)
+            return ToolCall(tool_name(kind), {"section": section or self._sections[sign][0], "content": rest}, start, end)
         if section is not None:
             return CallError(f"expected a space after {sign!r}", start, end)
         entry_id, _, content = rest.partition(" ")
@@ -147,20 +160,28 @@ class CompactCodec:
         return ToolCall(tool_name(OperationKind.UPDATE), {"entry_id": entry_id, "content": content.strip()}, start, end)
 
     def render(self, calls: Sequence[ToolCall]) -> str:
-        """Write one line a call, a lone ``.`` where there is none; a line break inside a content becomes a space."""
+        """Write one line a call, a lone ``.`` where there is none; a run of white space inside a content becomes one space.
+
+        Raises:
+            ValueError: If a call says what the notation cannot: a time, an importance, an empty content, an unknown tool.
+        """
         return "\n".join(self._write_line(call) for call in calls) or "."
 
     def _write_line(self, call: ToolCall) -> str:
         arguments = call.arguments
-        content = " ".join(str(arguments.get("content", "")).split())
         kind = OperationKind(call.name.removeprefix("memory_"))
+        content = " ".join(str(arguments.get("content", "")).split())
+        if unsaid := sorted({"timestamp", "importance"} & set(arguments)):
+            raise ValueError(f"the compact notation has no place for {', '.join(unsaid)}: {call}")
+        if not content and kind is not OperationKind.DELETE:
+            raise ValueError(f"the compact notation has no empty content: {call}")
         if kind is OperationKind.DELETE:
             return f"- {arguments['entry_id']}"
         if kind is OperationKind.UPDATE:
             return f"= {arguments['entry_id']} {content}"
-        sign, default = ("+", self.schema.lists) if kind is OperationKind.INSERT else ("*", self.schema.blocks)
+        sign = "+" if kind is OperationKind.INSERT else "*"
         section = arguments["section"]
-        return f"{sign}{'' if default and section == default[0].name else section} {content}"
+        return f"{sign}{'' if [section] == self._sections[sign][:1] else section} {content}"
 
 
 CODECS: dict[str, Callable[[MemorySchema], Codec]] = {"hermes": HermesCodec, "compact": CompactCodec}

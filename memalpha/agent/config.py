@@ -20,7 +20,7 @@ class AgentConfig:
         schema: Preset name or path of a memory schema.
         codec: Notation of tool calls: ``compact`` or ``hermes``.
         max_chunk_tokens: Longest chunk accepted, in tokens; a longer one is an error, never cut.
-        view_tokens: Budget of the memory shown while writing, in tokens (blocks come on top).
+        view_tokens: Budget of the entries shown while writing, in tokens (blocks and the sections' names come on top).
         view_recent: How many of the newest entries the view prefers when not all fit.
         max_new_tokens: Longest completion, in tokens.
         show_times: Whether the view shows the entries' and the chunk's times.
@@ -55,8 +55,13 @@ class AgentConfig:
         path = Path(folder) / AGENT_FILE
         if not path.is_file():
             raise InputError(f"no {AGENT_FILE} in {str(folder)!r}", expected="the folder of an adapter that memalpha trained")
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if unknown := sorted(set(data) - {f.name for f in fields(cls)}):
-            raise InputError(f"{path} has unknown keys {unknown}", expected="what this version of memalpha writes")
-        data["retrieval"] = RetrievalConfig(**data.get("retrieval", {}))
-        return cls(**data)
+        expected = "what this version of memalpha writes"
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if unknown := sorted(set(data) - {f.name for f in fields(cls)}):
+                raise InputError(f"{path} has unknown keys {unknown}", expected=expected)
+            return cls(**{**data, "retrieval": RetrievalConfig(**data.get("retrieval", {}))})
+        except InputError:
+            raise
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InputError(f"{path} cannot be read: {error}", expected=expected) from error

@@ -1,8 +1,8 @@
 """Chat messages to token ids, so that text from data can never become a special token.
 
 The chat template is rendered once with placeholders; its own parts are tokenised with special tokens, the texts put in their place
-without (``<|im_end|>`` inside a chunk is a few ordinary tokens). Parts are tokenised apart and joined, so the boundary between what the
-rollouts of a step share and what is each one's own is exact.
+without (``<|im_end|>`` inside a chunk is a few ordinary tokens). Parts are tokenised apart and joined, so the boundary between
+what the rollouts of a step share and what is each one's own is exact.
 """
 
 from __future__ import annotations
@@ -110,5 +110,8 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
 
 def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template announces tools given as ``tools=``."""
-    probe = {"type": "function", "function": {"name": "probe_tool_7f3a", "description": "", "parameters": {"type": "object", "properties": {}}}}
+    probe = {
+        "type": "function",
+        "function": {"name": "probe_tool_7f3a", "description": "", "parameters": {"type": "object", "properties": {}}},
+    }
     return "probe_tool_7f3a" in render_chat(tokenizer, [{"role": "user", "content": "x"}], [probe])

@@ -1,7 +1,7 @@
 """Lockstep rollouts: all rollouts read their first chunk in one batch, then their second, and so on.
 
-A rollout is one pass over one instance by one sample of the policy: a fresh memory, a fresh prompt a chunk, one completion a chunk. The
-record keeps everything that training, reports and tests need and holds no trainer's types.
+A rollout is one pass over one instance by one sample of the policy: a fresh memory, a fresh prompt a chunk, one completion a
+chunk. The record keeps everything that training, reports and tests need and holds no trainer's types.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def run_rollouts(
     """Run one rollout for each instance given (repeat an instance for a group), in lockstep over chunks.
 
     Args:
-        instances: One an wanted rollout; may differ in their number of chunks.
+        instances: One for each rollout wanted; may differ in their number of chunks.
         agent: Makes prompts and applies completions.
         generator: Draws the completions; one call a lockstep.
         sampling: How to draw them; its ``max_new_tokens`` is taken as it is.

@@ -2,12 +2,13 @@
 
 Training, evaluation and use call these two and nothing else builds a prompt or writes to a memory on a model's behalf.
 
-What always holds: the system text and the chunk come before the memory, so all rollouts that read a chunk share a prefix (computed once,
-in generation and in the update); text from a chunk or an entry never becomes a special token nor closes its quotation; nothing is cut
-(a chunk over the limit is an error, an entry that does not fit the view is left out whole and stays in the memory).
+What always holds: the system text and the chunk come before the memory, so all rollouts that read a chunk share a prefix
+(computed once, in generation and in the update); text from a chunk or an entry never becomes a special token nor closes its
+quotation; nothing is cut (a chunk over the limit is an error, an entry that does not fit the view is left out whole and stays in
+the memory).
 
-Departure from the published system (arXiv 2509.25911): besides the newest entries the view shows those most related to the chunk, so
-old facts can be corrected; the published prompt shows the last five alone.
+Departure from the published system (arXiv 2509.25911): besides the newest entries the view shows those most related to the chunk,
+so old facts can be corrected; the published prompt shows the last five alone.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from memalpha.errors import InputError
 from memalpha.memory.render import render_entry
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
-from memalpha.memory.tools import to_operation, tool_schemas
+from memalpha.memory.tools import is_text, to_operation, tool_schemas
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.types import (
@@ -81,6 +82,7 @@ class AgentStep:
         self.codec: Codec = make_codec(config.codec, self.schema)
         described = not (self.codec.uses_tool_template and takes_tools(tokenizer))
         self.system = system_text(self.codec, self.schema, described)
+        self._spelt_out = system_text(self.codec, self.schema, True)  # a chat server is given messages and no ``tools=``
         layout = [
             {"role": "system", "content": self.system},
             {"role": "user", "content": f"<chunk>\n{slot('chunk')}\n</chunk>\n<memory>\n{slot('memory')}\n</memory>"},
@@ -104,17 +106,21 @@ class AgentStep:
             InputError: If the chunk is longer than ``max_chunk_tokens``.
         """
         self.check_chunk(chunk)
-        text = quote(chunk.text)
-        if self.config.show_times and chunk.time:
-            text = f"[{chunk.time}]\n{text}"
+        text = quote(f"[{chunk.time}]\n{chunk.text}" if self.config.show_times and chunk.time else chunk.text)
         view = self.view(memory, retriever, chunk)
         ids, shared = self.encoder.encode({"chunk": text, "memory": view}, shared="chunk")
         content = f"<chunk>\n{text}\n</chunk>\n<memory>\n{view}\n</memory>"
-        messages: tuple[Message, ...] = ({"role": "system", "content": self.system}, {"role": "user", "content": content})
+        messages: tuple[Message, ...] = ({"role": "system", "content": self._spelt_out}, {"role": "user", "content": content})
         return Prompt(messages, ids, shared)
 
     def check_chunk(self, chunk: Chunk, where: str = "a chunk") -> int:
-        """Return the chunk's length in tokens; InputError naming ``where`` if it is over the limit."""
+        """Return the chunk's length in tokens; InputError naming ``where`` if it is over the limit or no Unicode text."""
+        if not is_text(chunk.text + (chunk.time or "")):
+            raise InputError(
+                f"{where} holds a lone surrogate ({chunk.text[:40]!a}...)",
+                expected="Unicode text",
+                fix="prepare the data again from a source in UTF-8",
+            )
         tokens = self.encoder.count(chunk.text)
         if tokens > self.config.max_chunk_tokens:
             raise InputError(
@@ -223,9 +229,9 @@ def _described_tool(function: dict[str, object]) -> str:
 def _compact_operations(schema: MemorySchema) -> str:
     allowed = {kind for section in schema.sections for kind in section.operations}
     lines = []
-    if OperationKind.INSERT in allowed:
-        lines.append("+ text")
-        lines += [f"+{section.name} text" for section in schema.lists[1:]]
+    inserts = [section.name for section in schema.lists if OperationKind.INSERT in section.operations]
+    lines += ["+ text"] if inserts else []
+    lines += [f"+{name} text" for name in inserts[1:]]
     lines += ["= id text"] if OperationKind.UPDATE in allowed else []
     lines += ["- id"] if OperationKind.DELETE in allowed else []
     lines += [f"*{section.name} text" for section in schema.blocks]

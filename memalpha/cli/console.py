@@ -60,7 +60,9 @@ _LINES: dict[str, Any] = {
     "step": _step,
     "evaluate": lambda data: f"evaluating {data['name']}: chunk {data['done']} of {data['total']} of {data['instances']} instances",
     "evaluated": _evaluated,
-    "warmup": lambda data: f"warm start step {data['step']}/{data['max_steps']}  loss {float(data['loss']):.3f}" if "loss" in data else "",
+    "warmup": lambda data: (
+        f"warm start step {data['step']}/{data['max_steps']}  loss {float(data['loss']):.3f}" if "loss" in data else ""
+    ),
 }
 
 

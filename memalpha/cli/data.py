@@ -14,13 +14,15 @@ def add_verbs(verbs: Any) -> None:
     parser = verbs.add_parser(
         "prepare",
         help="make a folder of instances from a data set",
-        description="Needs: a source's original file (none for generated sources). Makes: OUTPUT/instances.jsonl and OUTPUT/manifest.json.",
+        description="Needs: a source's original file, if any. Makes: OUTPUT/instances.jsonl, OUTPUT/manifest.json.",
     )
     parser.add_argument("name", help="source: squad, memalpha, synthetic, toy, ...")
     parser.add_argument("--input", help="original file, or name on the Hugging Face Hub")
     parser.add_argument("--output", required=True, help="folder to make")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the source; may be repeated")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the source; may be repeated"
+    )
     parser.add_argument("--model", help="count tokens with this model's tokenizer instead of words")
     parser.add_argument("--overwrite", action="store_true", help="replace a folder prepared before")
     parser.set_defaults(run=run, takes_more=False)

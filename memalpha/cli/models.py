@@ -26,8 +26,8 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.models import MODELS, Source, fetch
 
     if arguments.action == "list":
-        for name, spec in MODELS.items():
-            out(f"{name}: {spec.description}")
+        for name in MODELS:
+            out(name)
         return 0
     folder = fetch(arguments.name, source=Source(arguments.source), progress=lambda line: out(f"[model] {line}"))
     out(str(folder))

@@ -19,14 +19,16 @@ def add_verbs(verbs: Any) -> None:
         parser = verbs.add_parser(
             name,
             help=text,
-            description="Needs: a base model, an adapter, instances. Makes: OUTPUT/held_out/rollouts.jsonl and OUTPUT/summary.json.",
+            description="Needs: a model, an adapter, instances. Makes: OUTPUT/held_out/rollouts.jsonl, OUTPUT/summary.json.",
         )
         parser.add_argument("--config", required=True, help="a training configuration: how the agent reads, writes and is scored")
         parser.add_argument("--output", required=True, help="folder to make")
         parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
         parser.set_defaults(run=run, takes_more=True)
     report = verbs.add_parser(
-        "report", help="make a page and pictures of a run", description="Needs: a run folder. Makes: RUN/report/index.html and curves.png."
+        "report",
+        help="make a page and pictures of a run",
+        description="Needs: a run folder. Makes: RUN/report/index.html and curves.png.",
     )
     report.add_argument("run_folder", metavar="RUN")
     report.set_defaults(run=run_report, takes_more=False)

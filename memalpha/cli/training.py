@@ -19,8 +19,9 @@ def add_verbs(verbs: Any) -> None:
     train = verbs.add_parser(
         "train",
         help="train a memory agent with GRPO",
-        description="Needs: a base model, an adapter to start from (small models), training and held-out instances. Makes: the run folder "
-        "output_dir with metrics, trajectories, checkpoints, adapter and summary.json. All options, GRPOConfig's included: --options.",
+        description="Needs: a base model, an adapter to start from (small models), training and held-out instances. "
+        "Makes: the run folder output_dir with metrics, trajectories, checkpoints, adapter and summary.json. "
+        "All options, GRPOConfig's included: --options.",
         epilog="accelerate launch -m memalpha train --config configs/train/quickstart.yaml --learning_rate 1e-4",
     )
     for parser, run in ((warmup, run_warmup), (train, run_train)):

@@ -22,7 +22,9 @@ def rollout_to_json(
         totals: Weighted reward of each chunk step.
         advantages: Advantage of each chunk step, for training rollouts.
     """
-    steps = [_step(step, rollout, rewards[i], totals[i], advantages[i] if advantages else None) for i, step in enumerate(rollout.steps)]
+    steps = [
+        _step(step, rollout, rewards[i], totals[i], advantages[i] if advantages else None) for i, step in enumerate(rollout.steps)
+    ]
     return {
         "instance": rollout.instance.id,
         "source": rollout.instance.source,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 from memalpha.agent.encoding import render_chat
@@ -12,7 +11,9 @@ from memalpha.generation.hf import HFGenerator
 from memalpha.types import Message, Prompt, Sampling
 
 
-def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32, max_batch: int = 64) -> Callable[[list[list[Message]]], list[str]]:
+def frozen_base(
+    model: Any, tokenizer: Any, max_new_tokens: int = 32, max_batch: int = 64
+) -> Callable[[list[list[Message]]], list[str]]:
     """Return a function that answers chats greedily with the base model, the policy's adapters switched off.
 
     Args:
@@ -25,7 +26,9 @@ def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32, max_batch:
         InputError: If the policy has no adapters: its base would not stay as it was.
     """
     if not hasattr(model, "disable_adapter"):
-        raise InputError("reader 'base' with a fully fine-tuned policy", expected="a LoRA policy", fix="use reader: recall or endpoint")
+        raise InputError(
+            "reader 'base' with a fully fine-tuned policy", expected="a LoRA policy", fix="use reader: recall or endpoint"
+        )
     generator = HFGenerator(model, tokenizer, max_batch=max_batch, merge_adapters=False)
 
     def answer(chats: list[list[Message]]) -> list[str]:
@@ -33,7 +36,12 @@ def frozen_base(model: Any, tokenizer: Any, max_new_tokens: int = 32, max_batch:
         for chat in chats:
             ids = tokenizer(render_chat(tokenizer, chat), add_special_tokens=False).input_ids
             prompts.append(Prompt(tuple(chat), tuple(ids)))
-        with model.disable_adapter() if chats else nullcontext():
-            return [completion.text for completion in generator.generate(prompts, Sampling(max_new_tokens))]
+        trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+        try:
+            with model.disable_adapter():
+                return [completion.text for completion in generator.generate(prompts, Sampling(max_new_tokens))]
+        finally:  # peft makes every adapter weight trainable on the way back, frozen layers included
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(trainable[name])
 
     return answer

@@ -1,7 +1,7 @@
 """What a memory is made of, as data: named sections, their kind, limits and allowed operations.
 
-A section is either a *block* (one text, replaced whole) or a *list* of entries. Two public designs ship as presets and are served by
-the same code as any schema a user writes in YAML:
+A section is either a *block* (one text, replaced whole) or a *list* of entries. Two public designs ship as presets and are served
+by the same code as any schema a user writes in YAML:
 
 * ``mem_alpha``: core (block of at most 512 tokens), semantic and episodic lists (Mem-alpha, arXiv 2509.25911, section 3.2);
 * ``nine_categories``: nine topical lists and a core text (the second public system of that name);
@@ -10,6 +10,7 @@ the same code as any schema a user writes in YAML:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -41,14 +42,14 @@ class Section:
     """One section of a memory.
 
     Attributes:
-        name: Unique, a Python identifier in lower case.
+        name: Unique; lower-case letters a-z, digits and ``_``, not starting with a digit (so it can never be an entry's id).
         kind: A block or a list.
         description: What belongs in it; shown to the policy and used by layer 1 of the retriever.
         max_tokens: Limit of a block's text, in tokens (0 = none).
         max_entry_tokens: Limit of one entry of a list, in tokens (0 = none).
         max_entries: Limit on the number of entries of a list (0 = none).
         timestamps: Whether entries carry a time; without one from the model they take the chunk's.
-        operations: What the policy may do here.
+        operations: What the policy may do here; none named means all of its kind.
     """
 
     name: str
@@ -62,8 +63,19 @@ class Section:
 
     def __post_init__(self) -> None:
         """Check the section; fill in the operations of its kind where none are named."""
-        if not self.name.isidentifier() or self.name != self.name.lower():
+        if not isinstance(self.name, str) or not re.fullmatch(r"[a-z_][a-z0-9_]*", self.name):
             raise SchemaError(f"section name {self.name!r}", expected="a lower-case identifier such as 'semantic'")
+        try:
+            object.__setattr__(self, "kind", SectionKind(self.kind))
+            object.__setattr__(self, "operations", tuple(OperationKind(op) for op in self.operations))
+        except (TypeError, ValueError) as error:
+            expected = "kind: block or list; operations: some of insert, update, delete, replace"
+            raise SchemaError(f"section {self.name!r}: {error}", expected=expected) from error
+        if not isinstance(self.description, str) or not isinstance(self.timestamps, bool):
+            raise SchemaError(
+                f"section {self.name!r}: description is {self.description!r}, timestamps is {self.timestamps!r}",
+                expected="a text and true or false",
+            )
         for limit in ("max_tokens", "max_entry_tokens", "max_entries"):
             value = getattr(self, limit)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -167,12 +179,4 @@ def _section(row: Any, where: str) -> Section:
         raise SchemaError(f"{where} is {row!r}", expected="a mapping with 'name' and 'kind'")
     if unknown := sorted(set(row) - known):
         raise SchemaError(f"{where} has unknown keys {unknown}", expected=f"some of {sorted(known)}")
-    values = dict(row)
-    try:
-        values["kind"] = SectionKind(values.get("kind", "list"))
-        values["operations"] = tuple(OperationKind(op) for op in values.get("operations", ()))
-    except ValueError as error:
-        raise SchemaError(
-            f"{where}: {error}", expected="kind: block or list; operations: some of insert, update, delete, replace"
-        ) from error
-    return Section(**values)
+    return Section(**{"kind": SectionKind.LIST, **row})

@@ -1,9 +1,11 @@
 """A structured memory in process: apply operations, snapshot and restore, count tokens.
 
-What always holds: every operation gives a result and never raises for what a model asked; an id is never used twice, not even after a
-restore that a memory goes on from; nothing is truncated (a write over a limit is refused with a result that says so); an update or
-delete of an unknown id fails; an exact duplicate inside a section is a success that changes nothing. ``changes`` lists every applied
-operation in order, so an index can follow along and a log can replay it.
+What always holds: every operation gives a result and never raises for what a model asked; an id is never used twice, not even
+after a restore that a memory goes on from; nothing is truncated (a write over a limit is refused with a result that says so); an
+update or delete of an unknown id fails; an exact duplicate inside a section is a success that changes nothing (same content, and
+the same time where the operation names one: the same event on another day is another event). ``changes`` lists every applied
+operation in order, so an index can follow along and a log can replay it; sorted by ``Entry.created``, the entries it leads to are
+in order of creation.
 
 It does not cover durability, history or concurrent writers.
 """
@@ -65,7 +67,7 @@ class Memory:
         self.count_tokens = count_tokens
         self.changes: list[Change] = []
         self._entries: dict[str, Entry] = {}
-        self._by_content: dict[tuple[str, str], str] = {}
+        self._by_content: dict[tuple[str, str], dict[str, None]] = {}
         self._sizes: dict[str, int] = {section.name: 0 for section in schema.sections}
         self._tokens: dict[str, int] = {}
         self._next_id = 1
@@ -152,14 +154,10 @@ class Memory:
                 return _refuse(operation, ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}")
         elif operation.kind is OperationKind.REPLACE:
             old = self._entries.get(section.name)
-        if (same := self._by_content.get((section.name, content))) is not None:
+        if (same := self._duplicate(operation, section, content)) is not None:
             return OperationResult(True, ResultCode.DUPLICATE, f"{same} says so already", operation, same)
-        limit = section.max_tokens if operation.kind is OperationKind.REPLACE else section.max_entry_tokens
-        tokens = self._tokens[content] = self.count_tokens(content)
-        if limit and tokens > limit:
-            return _refuse(operation, ResultCode.TOO_LONG, f"{tokens} tokens, at most {limit} fit in {section.name}")
-        if old is None and operation.kind is OperationKind.INSERT and 0 < section.max_entries <= self._sizes[section.name]:
-            return _refuse(operation, ResultCode.SECTION_FULL, f"{section.name} holds at most {section.max_entries} entries")
+        if (refusal := self._over_limit(operation, section, content)) is not None:
+            return refusal
         timestamp = (operation.timestamp or time) if section.timestamps else None
         importance = operation.importance if operation.importance is not None else (old.importance if old else 1.0)
         number = self._clock
@@ -170,6 +168,26 @@ class Memory:
             entry = Entry(entry_id, section.name, content, timestamp, importance, chunk, number, number)
         self._commit(Change(old, entry))
         return OperationResult(True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id)
+
+    def _duplicate(self, operation: Operation, section: Section, content: str) -> str | None:
+        """Id of an entry that says just this already; a time or importance that the operation leaves open is no difference."""
+        for entry_id in self._by_content.get((section.name, content), ()):
+            entry = self._entries[entry_id]
+            other_time = section.timestamps and operation.timestamp and operation.timestamp != entry.timestamp
+            reweighed = entry_id == operation.entry_id and operation.importance not in (None, entry.importance)
+            if not other_time and not reweighed:
+                return entry_id
+        return None
+
+    def _over_limit(self, operation: Operation, section: Section, content: str) -> OperationResult | None:
+        limit = section.max_tokens if operation.kind is OperationKind.REPLACE else section.max_entry_tokens
+        tokens = self.count_tokens(content)
+        if limit and tokens > limit:
+            return _refuse(operation, ResultCode.TOO_LONG, f"{tokens} tokens, at most {limit} fit in {section.name}")
+        if operation.kind is OperationKind.INSERT and 0 < section.max_entries <= self._sizes[section.name]:
+            return _refuse(operation, ResultCode.SECTION_FULL, f"{section.name} holds at most {section.max_entries} entries")
+        self._tokens[content] = tokens
+        return None
 
     def _find(self, operation: Operation, section: Section) -> Entry | None:
         entry = self._entries.get(operation.entry_id or "")
@@ -182,13 +200,15 @@ class Memory:
     def _commit(self, change: Change) -> None:
         before, after = change
         if before is not None:
-            del self._by_content[before.section, before.content]
+            del self._by_content[before.section, before.content][before.id]
+            if not self._by_content[before.section, before.content]:
+                del self._by_content[before.section, before.content]
             if after is None:
                 del self._entries[before.id]
                 self._sizes[before.section] -= 1
         if after is not None:
             self._entries[after.id] = after
-            self._by_content[after.section, after.content] = after.id
+            self._by_content.setdefault((after.section, after.content), {})[after.id] = None
             if before is None:
                 self._sizes[after.section] += 1
         self.changes.append(change)
@@ -203,11 +223,15 @@ class Memory:
         """Go back (or forward) to a snapshot. Recorded in ``changes`` as the deletions and writes that lead there.
 
         Raises:
-            SchemaError: If the snapshot was taken under another schema.
+            SchemaError: If the snapshot was taken under another schema or holds an id twice; nothing is changed then.
         """
         if snapshot.schema != self.schema.name:
             raise SchemaError(f"snapshot of schema {snapshot.schema!r}", expected=f"one of {self.schema.name!r}, as this memory")
+        if unknown := sorted({entry.section for entry in snapshot.entries if entry.section not in self.schema}):
+            raise SchemaError(f"snapshot with sections {unknown}", expected=f"sections of the schema {self.schema.name!r}")
         wanted = {entry.id: entry for entry in snapshot.entries}
+        if len(wanted) < len(snapshot.entries):
+            raise SchemaError("snapshot that holds an id twice", expected="what Memory.snapshot returned")
         for entry in self:
             if wanted.get(entry.id) != entry:
                 self._commit(Change(entry, None))
@@ -215,14 +239,19 @@ class Memory:
             if entry.id not in self._entries:
                 self._commit(Change(None, entry))
         self._entries = {entry.id: entry for entry in snapshot.entries}  # creation order, as in the snapshot
-        self._next_id = max(self._next_id, snapshot.next_id)
+        given = [int(entry.id) for entry in snapshot.entries if entry.id.isdecimal()]
+        self._next_id = max([self._next_id, snapshot.next_id, *(number + 1 for number in given)])
         self._clock = max([self._clock, *(entry.updated + 1 for entry in snapshot.entries)])
 
     def copy(self) -> Memory:
-        """Return an independent memory in the same state, with an empty list of changes behind it."""
+        """Return an independent memory in the same state, which goes on in the same way.
+
+        Its ``changes`` begin with the writes that lead to that state.
+        """
         other = Memory(self.schema, self.count_tokens)
         other._tokens = dict(self._tokens)
         other.restore(self.snapshot())
+        other._clock = self._clock
         return other
 
 

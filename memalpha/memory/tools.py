@@ -1,8 +1,8 @@
 """Tools made from a memory schema, and the way from a tool call to an operation.
 
-Four tools, each present only where some section allows it: ``memory_insert``, ``memory_update``, ``memory_delete`` on list sections and
-``memory_replace`` on blocks. Entry ids are unique in a memory, so an update or delete need not name the section; where it does, the
-entry must lie there. What a model gets wrong becomes a failed result, never an exception.
+Four tools, each present only where some section allows it: ``memory_insert``, ``memory_update``, ``memory_delete`` on list sections
+and ``memory_replace`` on blocks. Entry ids are unique in a memory, so an update or delete need not name the section; where it
+does, the entry must lie there. What a model gets wrong becomes a failed result, never an exception.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from memalpha.memory.store import Memory
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
 TOOL_PREFIX = "memory_"
+MAX_TIMESTAMP = 40
+"""Longest timestamp a call may give, in characters: times are not counted as memory, so they must not be a place to keep facts."""
+
 _CONTENT = {"type": "string", "description": "the text to keep, short and complete by itself"}
 _ENTRY_ID = {"type": "string", "description": "the id of the entry, as shown in the memory"}
 _TIMESTAMP = {"type": "string", "description": "when it was true, ISO 8601; left out, it is the time of the text"}
@@ -93,8 +96,9 @@ def to_operation(call: ToolCall, memory: Memory) -> Operation | OperationResult:
         kind = OperationKind(call.name.removeprefix(TOOL_PREFIX)) if call.name.startswith(TOOL_PREFIX) else None
     except ValueError:
         kind = None
-    if kind is None:
-        known = ", ".join(tool_name(kind) for kind in OperationKind)
+    sections = _sections_for(kind, memory.schema) if kind else []
+    if kind is None or not sections:
+        known = ", ".join(tool_name(kind) for kind in OperationKind if _sections_for(kind, memory.schema))
         return OperationResult(False, ResultCode.UNKNOWN_TOOL, f"no tool {call.name!r}; there are: {known}")
     if problem := _argument_problem(kind, call):
         return OperationResult(False, ResultCode.BAD_ARGUMENTS, f"{call.name}: {problem}")
@@ -103,11 +107,10 @@ def to_operation(call: ToolCall, memory: Memory) -> Operation | OperationResult:
     section = arguments.get("section")
     if section is None:
         entry = memory.get(entry_id or "")
-        section = entry.section if entry else memory.schema.lists[0].name
-    importance = arguments.get("importance")
-    return Operation(
-        kind, section, arguments.get("content"), entry_id, arguments.get("timestamp"), None if importance is None else float(importance)
-    )
+        section = entry.section if entry else sections[0]
+    weight = arguments.get("importance")
+    importance = None if weight is None else float(weight)
+    return Operation(kind, section, arguments.get("content"), entry_id, arguments.get("timestamp"), importance)
 
 
 def _argument_problem(kind: OperationKind, call: ToolCall) -> str | None:
@@ -119,10 +122,29 @@ def _argument_problem(kind: OperationKind, call: ToolCall) -> str | None:
     for name in ("section", "content", "timestamp"):
         if name in arguments and not isinstance(arguments[name], str):
             return f"{name} must be a string"
+        if not is_text(arguments.get(name, "")):
+            return f"{name} holds a lone surrogate, which is no Unicode text"
     identifier = arguments.get("entry_id", "")
     if isinstance(identifier, bool) or not isinstance(identifier, str | int):
         return "entry_id must be a string"
-    weight = arguments.get("importance", 1.0)
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
-        return "importance must be a number of at least 0"
-    return None
+    if len(arguments.get("timestamp", "")) > MAX_TIMESTAMP:
+        return f"timestamp must be a time of at most {MAX_TIMESTAMP} characters"
+    return _weight_problem(arguments.get("importance", 1.0))
+
+
+def _weight_problem(weight: Any) -> str | None:
+    try:
+        if not isinstance(weight, bool) and isinstance(weight, int | float) and 0 <= float(weight) < math.inf:
+            return None
+    except OverflowError:  # an integer beyond the range of floats
+        pass
+    return "importance must be a number of at least 0"
+
+
+def is_text(text: str) -> bool:
+    """Whether a string is Unicode text: one with a lone surrogate (JSON can spell it) is not, and no tokenizer takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,7 +1,7 @@
 """A run as one self-contained page, ``RUN/report/index.html``.
 
-It holds everything it shows (style and pictures inline, no script, nothing fetched), so it opens from disk and can be sent. It follows
-the reader's light or dark setting and narrow windows. Jinja escapes every value: text of a data set or a model is text.
+It holds everything it shows (style and pictures inline, no script, nothing fetched), so it opens from disk and can be sent. It
+follows the reader's light or dark setting and narrow windows. Jinja escapes every value: text of a data set or a model is text.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ TABLE_FILE = "report/table.md"
 
 HIGHLIGHTS: Mapping[str, tuple[str, ...]] = {
     "policy": ("model", "adapter", "full_finetuning", "lora_r", "lora_alpha", "warm_start_steps"),
-    "agent": ("schema", "codec", "max_chunk_tokens", "view_tokens", "max_completion_length", "retrieval", "embedder", "sections_kept"),
+    "agent": ("schema", "codec", "max_chunk_tokens", "view_tokens", "max_completion_length", "retrieval", "embedder"),
     "data": ("train_data", "train_options", "eval_data", "eval_options", "eval_instances"),
     "questions": ("reader", "reader_tokens", "retrieve_k", "content_judge"),
     "reward": ("accuracy_weight", "tool_weight", "compression_weight", "content_weight"),
     "training": (
-        "max_steps", "learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "num_generations", "grouping", "loss_type",
-        "scale_rewards", "beta", "temperature", "seed",
+        "max_steps", "learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "num_generations", "grouping",
+        "loss_type", "scale_rewards", "beta", "temperature", "seed",
     ),
 }  # fmt: skip
 """Options shown first, by topic; all the others are on the page too, folded away."""

@@ -146,8 +146,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     from rich.text import Text
 
     columns, rows = summary_rows(summary)
-    table = Table(box=box.SIMPLE_HEAD, title=None if rows else "no held-out instances were evaluated")
-    table.add_column("")
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("" if rows else "no held-out instances were evaluated")
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for index, row in enumerate(rows):

@@ -135,7 +135,7 @@ def _show_questions(rollout: Mapping[str, Any], console: Console) -> None:
 
 def list_rollouts(run: RunFolder) -> Table:
     """Return a table of everything ``show_rollout`` can show of a run: held-out evaluations and training steps."""
-    table = Table(box=box.SIMPLE_HEAD, title=None)
+    table = Table(box=box.SIMPLE_HEAD)
     for column in ("what", "rollouts", "mean reward", "mean accuracy", "show one with"):
         table.add_column(column, justify="left" if column in ("what", "show one with") else "right", no_wrap=True)
     for path in sorted((run.path / "held_out").glob("*.jsonl")):
@@ -148,7 +148,7 @@ def list_rollouts(run: RunFolder) -> Table:
         rows = (row for name in names for row in run.read_lines(f"trajectories/{name}"))
         _add(table, f"training step {step}", rows, f"--step {step} --rollout N")
     if not table.rows:
-        table.title = "no rollouts yet"
+        table.add_row("no rollouts yet", "", "", "", "")
     return table
 
 

@@ -1,10 +1,10 @@
 """The four parts of the reward, each a pure function of recorded data (Mem-alpha, arXiv 2509.25911, section 3.3).
 
-r1 accuracy and r3 compression belong to a whole rollout, r2 tool success and r4 content quality to one chunk. Every part lies in [0, 1].
-NaN means that a part cannot be scored (a reader or judge failed): the sample is masked, a failure never becomes a 0.
+r1 accuracy and r3 compression belong to a whole rollout, r2 tool success and r4 content quality to one chunk. Every part lies in
+[0, 1]. NaN means that a part cannot be scored (a reader or judge failed): the sample is masked, a failure never becomes a 0.
 
-Departures from the published code, each a switch of ``RewardConfig``: a skipped duplicate is a success (there a failure), deletes are judged
-like other writes (there always 0), compression is clipped at 0 (there it goes below), the judge sees the chunk.
+Departures from the published code, each a switch of ``RewardConfig``: a skipped duplicate is a success (there a failure), deletes
+are judged like other writes (there always 0), compression is clipped at 0 (there it goes below), the judge sees the chunk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The weighted reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (Mem-alpha, arXiv 2509.25911, equation of section 3.3)."""
+"""The weighted reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (arXiv 2509.25911, section 3.3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class RewardConfig:
 
     Attributes:
         accuracy_weight: w1 (published 1).
-        tool_weight: w2 (published 1; a small policy whose calls still fail learns to say less from it, so train one with 0.1 to 0.5).
+        tool_weight: w2 (published 1; a small policy whose calls still fail learns to say less from it, so train one with 0.1 to
+            0.5).
         compression_weight: beta (published 0.05).
         content_weight: gamma (published 0.1).
         silence: r2 and r4 of a chunk without calls (published 0).

@@ -1,10 +1,10 @@
 """Group-relative advantages over chunk steps (GRPO, arXiv 2402.03300, section 4.1.2; Mem-alpha, arXiv 2509.25911, section 3.4).
 
-A row is one (rollout, chunk). Two groupings: ``step``, the G rollouts at the same chunk of the same instance, and ``instance``, all rows
-of an instance's G rollouts, as published. A row whose reward is NaN is masked: it enters no mean and gets advantage 0.
+A row is one (rollout, chunk). Two groupings: ``step``, the G rollouts at the same chunk of the same instance, and ``instance``,
+all rows of an instance's G rollouts, as published. A row whose reward is NaN is masked: it enters no mean and gets advantage 0.
 
-Departure: the published code divides by std + 1e-6 and pads batches with duplicated rows that enter the statistics; here the standard
-deviation is the unbiased one plus 1e-4, as in TRL, and padding never enters.
+Departure: the published code divides by std + 1e-6 and pads batches with duplicated rows that enter the statistics; here the
+    standard deviation is the unbiased one plus 1e-4, as in TRL, and padding never enters.
 """
 
 from __future__ import annotations

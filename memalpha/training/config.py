@@ -2,8 +2,9 @@
 
     memalpha train --config configs/train/X.yaml --learning_rate 1e-4
 
-Four groups of options make one namespace: the data and model (``RunArguments``), how the agent reads and writes (``AgentArguments``), the
-reward (``memalpha.rewards.total.RewardConfig``) and everything of TRL's ``GRPOConfig`` (``MemoryGRPOConfig``, with defaults of our own).
+Four groups of options make one namespace: the data and model (``RunArguments``), how the agent reads and writes
+(``AgentArguments``), the reward (``memalpha.rewards.total.RewardConfig``) and everything of TRL's ``GRPOConfig``
+(``MemoryGRPOConfig``, with defaults of our own).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from trl import GRPOConfig, TrlParser
 
 from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
-from memalpha.retrieval.config import RetrievalConfig
+from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.rewards.total import RewardConfig
 
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
@@ -150,7 +151,7 @@ class AgentArguments:
 
     def config(self, max_new_tokens: int) -> AgentConfig:
         """Return the agent's configuration."""
-        retrieval = RetrievalConfig(mode=self.retrieval, embedder=self.embedder, sections_kept=self.sections_kept)
+        retrieval = RetrievalConfig(mode=RetrievalMode(self.retrieval), embedder=self.embedder, sections_kept=self.sections_kept)
         return AgentConfig(
             schema=self.schema,
             codec=self.codec,
@@ -164,12 +165,12 @@ class AgentArguments:
 
 
 @dataclass
-class MemoryGRPOConfig(GRPOConfig):
+class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
     """TRL's ``GRPOConfig`` with defaults that fit chunk-step training.
 
-    ``per_device_train_batch_size`` counts rollouts a process and must be a multiple of ``num_generations`` (G): two instances of eight
-    rollouts are 16. Departures from TRL's defaults: fp32 and no gradient checkpointing unless asked for (bf16 is slower than fp32 on
-    CPUs without AMX), no KL term, every step logged, nothing reported to outside services.
+    ``per_device_train_batch_size`` counts rollouts a process and must be a multiple of ``num_generations`` (G): two instances of
+    eight rollouts are 16. Departures from TRL's defaults: fp32 and no gradient checkpointing unless asked for (bf16 is slower
+    than fp32 on CPUs without AMX), no KL term, every step logged, nothing reported to outside services.
     """
 
     output_dir: str | None = field(default="runs/train", metadata={"help": "The run folder."})
@@ -228,7 +229,9 @@ def parse_train_arguments(arguments: Sequence[str]) -> TrainArguments:
     Raises:
         InputError: If the file is missing, is no YAML mapping, or holds an option that does not exist; or a value does not fit.
     """
-    return TrainArguments(*parse_options(arguments, [RunArguments, AgentArguments, RewardConfig, MemoryGRPOConfig], "memalpha train"))
+    return TrainArguments(
+        *parse_options(arguments, [RunArguments, AgentArguments, RewardConfig, MemoryGRPOConfig], "memalpha train")
+    )
 
 
 def parse_options(arguments: Sequence[str], groups: Sequence[type], program: str) -> tuple[Any, ...]:
@@ -250,7 +253,7 @@ def parse_options(arguments: Sequence[str], groups: Sequence[type], program: str
 
 
 def _check_config_file(rest: Sequence[str]) -> None:
-    path = Path(rest[0]) if rest else Path("")
+    path = Path(rest[0]) if rest else Path()
     if not path.is_file():
         raise InputError(f"no config file {str(path)!r}", expected="--config FILE with a YAML file, see configs/train")
     try:

@@ -1,7 +1,7 @@
 """Demonstrations for the warm start: a rule-based teacher walks through generated instances with the very step that training uses.
 
-The memory a demonstration sees is the one that the teacher's own calls led to, rendered and applied by ``AgentStep``, so prompts of the
-warm start and of training are the same function of the same state.
+The memory a demonstration sees is the one that the teacher's own calls led to, rendered and applied by ``AgentStep``, so prompts
+of the warm start and of training are the same function of the same state.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from memalpha.agent.rollout import run_rollouts
 from memalpha.errors import InputError
 from memalpha.evaluation.held_out import summarise
 from memalpha.runs import RunFolder, environment
@@ -32,8 +33,8 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     shown = {"name": "held out", "instances": len(parts.held_out)}
     found = evaluate_instances(
         parts.held_out,
+        lambda instances, sampling, on_step: run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step),
         parts.agent,
-        parts.generator,
         parts.scorer,
         lambda done, total: report("evaluate", {**shown, "done": done, "total": total}),
         parts.eval_temperature,

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from memalpha.agent.rollout import StepCallback, run_rollouts
+from memalpha.agent.rollout import Rollout, StepCallback
 from memalpha.agent.step import AgentStep
 from memalpha.evaluation.held_out import InstanceResult, instance_result
 from memalpha.evaluation.records import rollout_to_json
-from memalpha.protocols import Generator
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Instance, Sampling
+
+Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
+"""Runs one rollout an instance: a trainer's own way, or ``run_rollouts`` with a generator."""
 
 
 def evaluate_instances(
     instances: Sequence[Instance],
+    run: Runner,
     agent: AgentStep,
-    generator: Generator,
     scorer: RolloutScorer,
     on_step: StepCallback | None = None,
     temperature: float = 0.0,
@@ -28,7 +30,7 @@ def evaluate_instances(
     Greedy unless a temperature is given; then ``seed`` makes two policies comparable draw by draw.
     """
     sampling = Sampling(agent.config.max_new_tokens, temperature, seed=seed if temperature else None)
-    rollouts = run_rollouts(instances, agent, generator, sampling, on_step=on_step)
+    rollouts = run(instances, sampling, on_step)
     found = []
     for rollout, rewards in zip(rollouts, scorer.score(rollouts), strict=True):
         totals = [reward.total(scorer.reward_config) for reward in rewards]

@@ -90,7 +90,7 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
                 WarmupArguments(
                     model=run.model,
                     data=run.train_data,
-                    data_options=dict(run.train_options),
+                    data_options=run.train_options,
                     max_completion_length=int(arguments.grpo.max_completion_length or 0),
                     lora_r=run.lora_r,
                     lora_alpha=run.lora_alpha,
@@ -107,19 +107,21 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
             ),
             report,
         )
-    started = {"model": str(target)} if run.full_finetuning else {"adapter": str(target)}
-    return arguments._replace(run=replace(run, **started))
+    started = replace(run, model=str(target)) if run.full_finetuning else replace(run, adapter=str(target))
+    return arguments._replace(run=started)
 
 
 def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
     """Put the trainer together."""
     run = arguments.run
-    groups = arguments.grpo.per_device_train_batch_size * arguments.grpo.world_size // (arguments.grpo.num_generations or 1)
+    grpo = arguments.grpo
+    splits = grpo.steps_per_generation or 1
+    groups = grpo.per_device_train_batch_size * grpo.world_size * splits // (grpo.num_generations or 1)
     if len(parts.instances) < groups:
         raise InputError(
             f"{len(parts.instances)} training instances are fewer than the {groups} of one step",
             expected=f"at least {groups}: an incomplete batch is never trained",
-            fix="prepare more instances or lower per_device_train_batch_size",
+            fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
         )
     rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
     return MemoryGRPOTrainer(
@@ -147,8 +149,8 @@ def evaluate_held_out(
     clock = time.time()
     found = evaluate_instances(
         instances[rank::world],
+        trainer.run_rollouts,
         parts.agent,
-        trainer.generator,
         parts.scorer,
         lambda done, total: report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)}),
         parts.eval_temperature,
@@ -165,10 +167,9 @@ def evaluate_held_out(
 
 
 def _read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
-    return [
-        InstanceResult(**{key: math.nan if value is None else value for key, value in row["result"].items()})
-        for row in folder.read_lines(f"held_out/{name}.jsonl")
-    ]
+    results: list[dict[str, Any]] = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
+    known: list[dict[str, Any]] = [{key: math.nan if value is None else value for key, value in row.items()} for row in results]
+    return [InstanceResult(**row) for row in known]
 
 
 def save_adapter(trainer: MemoryGRPOTrainer, parts: Parts, arguments: TrainArguments, target: Path) -> None:

@@ -1,4 +1,6 @@
-"""Warm start: supervised training of a LoRA adapter on demonstrations, so that a small model knows the notation and every tool before RL.
+"""Warm start: supervised training of a LoRA adapter on demonstrations.
+
+A small model has to know the notation and every tool before reinforcement learning can improve on it.
 
 The loss is the mean over completion tokens of -log p, over rows packed without padding (``memalpha.training.packed``). Optimizer,
 schedule, clipping, checkpoints and distribution are transformers' ``Trainer``.

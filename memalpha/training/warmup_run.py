@@ -1,4 +1,4 @@
-"""One warm start from its options to a folder that training can go on from: an adapter, or a whole model with ``full_finetuning``."""
+"""One warm start from its options to a folder that training goes on from: an adapter, or with ``full_finetuning`` a model."""
 
 from __future__ import annotations
 

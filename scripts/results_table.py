@@ -1,0 +1,83 @@
+"""Makes docs/results.md from docs/results/*.json, each a run's summary with its command, config, seed, machine and date.
+
+python scripts/results_table.py                 writes docs/results.md
+python scripts/results_table.py add RUN NAME    keeps a run folder's numbers as docs/results/NAME.json first
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+
+
+def add(run: Path, name: str) -> None:
+    """Copy what makes a run's numbers traceable."""
+    import yaml
+
+    environment = json.loads((run / "environment.json").read_text())
+    environment["command"] = ["memalpha", *environment["command"][1:]]
+    record = {
+        "summary": json.loads((run / "summary.json").read_text()),
+        "environment": environment,
+        "config": yaml.safe_load((run / "config.yaml").read_text()),
+        "curve": [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()],
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1, default=str) + "\n")
+
+
+def table(name: str, record: dict) -> list[str]:
+    """The Markdown of one run."""
+    summary, environment = record["summary"], record["environment"]
+    before, after, delta = summary["before"], summary["after"], summary["delta"]
+    lines = [
+        f"## {name}",
+        "",
+        f"`{' '.join(environment['command'])}`",
+        "",
+        f"Seed {summary['seed']}, {summary['steps']} steps, {summary['seconds']:.0f} s, {environment['started'][:10]}; "
+        f"{environment['processor']}, {environment['cores']} cores, {environment['world_size']} process; "
+        + ", ".join(f"{package} {environment['packages'][package]}" for package in ("memalpha", "trl", "torch"))
+        + ".",
+        "",
+        "| held out | before | after |",
+        "| --- | --- | --- |",
+        f"| accuracy | {before['accuracy']:.3f} ± {before['stderr']:.3f} | {after['accuracy']:.3f} ± {after['stderr']:.3f} |",
+        f"| paired difference | | {delta['accuracy']:+.3f} ± {delta['stderr']:.3f} (n = {delta['n']}) |",
+    ]
+    for field in (
+        "reward",
+        "tool_success",
+        "content",
+        "compression",
+        "memory_tokens",
+        "input_tokens",
+        "entries",
+        "calls_per_instance",
+    ):
+        lines.append(f"| {field.replace('_', ' ')} | {before[field]:.3f} | {after[field]:.3f} |")
+    for field in ("update_share", "delete_share", "cut_off"):
+        lines.append(f"| {field.replace('_', ' ')} | {before[field]:.3f} | {after[field]:.3f} |")
+    for kind, row in after["kinds"].items():
+        lines.append(
+            f"| kind: {kind} ({row['questions']} questions) | {before['kinds'][kind]['accuracy']:.3f} | {row['accuracy']:.3f} |"
+        )
+    return [*lines, "", f"± is one standard error over instances. All numbers: [results/{name}.json](results/{name}.json).", ""]
+
+
+def main() -> None:
+    """Write the page."""
+    if sys.argv[1:2] == ["add"]:
+        add(Path(sys.argv[2]), sys.argv[3])
+    lines = ["# Results", "", "Made by `scripts/results_table.py` from `docs/results/*.json`; not written by hand.", ""]
+    for path in sorted(RESULTS.glob("*.json")):
+        lines += table(path.stem, json.loads(path.read_text()))
+    (ROOT / "docs" / "results.md").write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
