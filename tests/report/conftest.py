@@ -1,0 +1,122 @@
+"""Run folders with rollouts that really ran: a scripted policy, the real agent, memory, retrieval, reader and rewards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.rollout import run_rollouts
+from memalpha.agent.step import AgentStep
+from memalpha.data.synthetic import generate
+from memalpha.evaluation.held_out import InstanceResult, instance_result, paired_difference, summarise
+from memalpha.evaluation.records import rollout_to_json
+from memalpha.generation.scripted import ScriptedGenerator
+from memalpha.memory.store import count_words
+from memalpha.models.nano import make_tokenizer
+from memalpha.qa.evaluator import QAEvaluator
+from memalpha.qa.judges import GroundedContentJudge
+from memalpha.qa.readers import RecallReader
+from memalpha.rewards.total import RewardConfig
+from memalpha.runs import RunFolder, environment, trajectory_name
+from memalpha.training.scoring import RolloutScorer
+from memalpha.types import Chunk, Instance, Question, Sampling
+
+EVIL = "<script>alert(1)</script>"
+MARKUP = "[bold red]x[/bold red] [/] \x1b[2J"
+
+ANN = Instance(
+    "ann",
+    "hand",
+    (Chunk(f"Ann: I live in Rome. {EVIL}", "2023-01-02"), Chunk(f"Ann: I live in Oslo now. {MARKUP}", "2023-02-03")),
+    (Question("Where does Ann live?", ("Oslo",), kind="latest", stale=("Rome",)),),
+)
+BOB = Instance("bob", "hand", (Chunk("Bob: I keep bees."),), (Question(f"What does Bob keep? {EVIL}", ("bees",)),))
+(CHAT,) = generate(1, seed=3)
+
+# In the order in which prompts are asked: the first chunk of each instance, then the second chunk of those that have one, ...
+BEFORE = ["+ Ann lives in Rome", "+ Bob keeps bees", ".", f"what {EVIL} is this", ".", "."]
+AFTER = [f"+ Ann lives in Rome {EVIL}", "+ Bob likes tea", ".", f"= 1 Ann lives in Oslo {MARKUP}\n- 9", ".", "+ " + "word " * 60]
+
+REWARD = RewardConfig(tool_weight=0.5, compression_weight=0.0, content_weight=0.0)
+
+
+def scorer() -> RolloutScorer:
+    return RolloutScorer(QAEvaluator(RecallReader(100, count_words), k=3), GroundedContentJudge(), REWARD)
+
+
+@pytest.fixture(scope="session")
+def agent() -> AgentStep:
+    words = " ".join(chunk.text for instance in (ANN, BOB, CHAT) for chunk in instance.chunks) + " lives keeps likes tea word facts"
+    return AgentStep(AgentConfig(schema="facts", codec="compact", max_new_tokens=90), make_tokenizer([words], 4096))
+
+
+def evaluate(agent: AgentStep, script: Sequence[str]) -> list[tuple[InstanceResult, dict[str, Any]]]:
+    sampling = Sampling(agent.config.max_new_tokens)
+    rollouts = run_rollouts([ANN, BOB, CHAT], agent, ScriptedGenerator(script, agent.encoder.tokenizer), sampling)
+    found = []
+    for rollout, rewards in zip(rollouts, scorer().score(rollouts), strict=True):
+        recorded = rollout_to_json(rollout, rewards, [reward.total(REWARD) for reward in rewards])
+        found.append((instance_result(rollout, rewards, REWARD), recorded))
+    return found
+
+
+def write_held_out(run: RunFolder, name: str, found: Sequence[tuple[InstanceResult, dict[str, Any]]]) -> None:
+    run.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
+
+
+def write_training_step(run: RunFolder, agent: AgentStep, step: int) -> None:
+    """A group of two rollouts on ANN: one that learns where she lives and one that keeps silent."""
+    generator = ScriptedGenerator(["+ Ann lives in Rome", ".", "= 1 Ann lives in Oslo", "."], agent.encoder.tokenizer)
+    rollouts = run_rollouts([ANN, ANN], agent, generator, Sampling(90))
+    lines = []
+    for index, (rollout, rewards) in enumerate(zip(rollouts, scorer().score(rollouts), strict=True)):
+        totals = [reward.total(REWARD) for reward in rewards]
+        sign = 1 - 2 * index
+        lines.append(
+            {"step": step, "group": 0, "rollout": index, **rollout_to_json(rollout, rewards, totals, [0.5 * sign, 0.25 * sign])}
+        )
+    run.write_lines(trajectory_name(step, 0), lines)
+
+
+def write_metrics(run: RunFolder, steps: int) -> None:
+    rng = random.Random(0)
+    for step in range(1, steps + 1):
+        row = {"reward": step / 10, "rewards/accuracy/mean": step / 20, "memory/calls_per_chunk": 2.0, "entropy": rng.random()}
+        run.append_line("metrics.jsonl", {"step": step, "max_steps": steps, "loss": 0.0, **row})
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    return {"model": f"nano {EVIL}", "seed": 1, "tool_weight": 0.5, "train_options": {"n": 4}, "adapter": ""}
+
+
+@pytest.fixture
+def bare_run(tmp_path: Path, config: dict[str, Any]) -> RunFolder:
+    """A run that has written its options and nothing else."""
+    return RunFolder.create(tmp_path / "bare", config)
+
+
+@pytest.fixture
+def finished_run(tmp_path: Path, config: dict[str, Any], agent: AgentStep) -> RunFolder:
+    """A run with everything: metrics, trajectories, both evaluations and a summary."""
+    run = RunFolder.create(tmp_path / "finished", config)
+    run.write_json("environment.json", environment())
+    write_metrics(run, 10)
+    for step in (1, 2):
+        write_training_step(run, agent, step)
+    before, after = evaluate(agent, BEFORE), evaluate(agent, AFTER)
+    write_held_out(run, "before", before)
+    write_held_out(run, "after", after)
+    first, second = ([result for result, _ in found] for found in (before, after))
+    summary = {"model": "nano", "seed": 1, "steps": 10, "seconds": 12.5}
+    run.write_json(
+        "summary.json",
+        summary | {"before": summarise(first), "after": summarise(second), "delta": paired_difference(first, second)},
+    )
+    return run
