@@ -163,7 +163,7 @@ def _draw_panel(axes: Any, panel: Panel, rows: Sequence[Mapping[str, Any]], wind
 
 
 def _draw_held_out(axes: Any, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], theme: Theme) -> None:
-    """Mark greedy accuracy on held-out instances with its standard error."""
+    """Mark the accuracy on held-out instances with its standard error, before the first step and at the last."""
     last = max(known(row.get("step")) or 0.0 for row in rows)
     points = [(step, summary.get(name)) for step, name in ((0.0, "before"), (last, "after"))]
     found = [

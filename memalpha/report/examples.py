@@ -35,7 +35,7 @@ def find_examples(run: RunFolder) -> list[Example]:
     before, after = _accuracies(run, "before"), _accuracies(run, "after")
     gains = {instance: after[instance] - before[instance] for instance in before if instance in after}
     if gains:
-        names = ("largest gain", "median", "largest loss" if min(gains.values()) < 0 else "smallest gain")
+        names = ("largest gain", "median gain", "largest loss" if min(gains.values()) < 0 else "smallest gain")
         picked = {
             instance: f"{name} in accuracy: {number(gains[instance], signed=True)}"
             for instance, name in _picks(gains, names).items()

@@ -17,7 +17,7 @@ import yaml
 from memalpha.report.curves import DARK, LIGHT, curves_png, write_curves
 from memalpha.report.examples import find_examples
 from memalpha.report.tables import headline, summary_markdown, summary_rows
-from memalpha.report.view import calls, entry_text, known, number, retrieved, rollout_accuracy, rollout_reward
+from memalpha.report.view import calls, counted, entry_text, known, number, retrieved, rollout_accuracy, rollout_reward
 from memalpha.runs import RunFolder
 
 PAGE_FILE = "report/index.html"
@@ -26,7 +26,7 @@ TABLE_FILE = "report/table.md"
 HIGHLIGHTS: Mapping[str, tuple[str, ...]] = {
     "policy": ("model", "adapter", "full_finetuning", "lora_r", "lora_alpha", "warm_start_steps"),
     "agent": ("schema", "codec", "max_chunk_tokens", "view_tokens", "max_completion_length", "retrieval", "embedder"),
-    "data": ("train_data", "train_options", "eval_data", "eval_options", "eval_instances"),
+    "data": ("train_data", "train_options", "eval_data", "eval_options", "eval_instances", "eval_temperature"),
     "questions": ("reader", "reader_tokens", "retrieve_k", "content_judge"),
     "reward": ("accuracy_weight", "tool_weight", "compression_weight", "content_weight"),
     "training": (
@@ -72,6 +72,7 @@ def render_page(run: RunFolder, summary: Mapping[str, Any], environment: Mapping
         control=bool(config.get("shuffle_advantages")),
         columns=columns,
         rows=rows,
+        drawn=_drawn(config),
         pictures=[_data_uri(curves_png(metrics, summary, theme)) for theme in (LIGHT, DARK)],
         examples=find_examples(run),
         highlights=_highlights(config),
@@ -95,6 +96,12 @@ def _state(metrics: list[dict[str, Any]], summary: Mapping[str, Any]) -> str:
         return "no step logged yet"
     last = metrics[-1]
     return f"unfinished: step {number(last.get('step'), 0)} of {number(last.get('max_steps'), 0)}"
+
+
+def _drawn(config: Mapping[str, Any]) -> str:
+    """How the held-out rollouts were drawn."""
+    temperature = known(config.get("eval_temperature")) or 0.0
+    return f"Rollouts drawn at temperature {temperature:g}" if temperature else "Greedy rollouts"
 
 
 def _duration(seconds: Any) -> str:
@@ -129,6 +136,12 @@ def _template() -> jinja2.Template:
     )
     environment.filters["number"] = number
     environment.globals.update(
-        calls=calls, entry_text=entry_text, retrieved=retrieved, accuracy=rollout_accuracy, reward=rollout_reward, known=known
+        calls=calls,
+        counted=counted,
+        entry_text=entry_text,
+        retrieved=retrieved,
+        accuracy=rollout_accuracy,
+        reward=rollout_reward,
+        known=known,
     )
     return environment.get_template("run.html")

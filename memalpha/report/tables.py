@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memalpha.report.view import UNKNOWN, known, number, printable
+from memalpha.report.view import UNKNOWN, counted, known, number, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,8 +84,8 @@ def _kind(found: Mapping[str, Mapping[str, Any]], kind: str) -> Row:
     data = [evaluation.get("kinds", {}).get(kind, {}) for evaluation in found.values()]
     counts = list(dict.fromkeys(number(item.get("questions"), 0) for item in data))
     values = [item.get("accuracy") for item in data]
-    questions = f"{' and '.join(counts)} question{'' if counts == ['1'] else 's'}"
-    return Row(f"accuracy: {kind} ({questions})", (*map(number, values), *_difference(values, 3)))
+    noun = "question" if counts == ["1"] else "questions"
+    return Row(f"accuracy: {kind} ({' and '.join(counts)} {noun})", (*map(number, values), *_difference(values, 3)))
 
 
 def _difference(values: list[Any], digits: int) -> list[str]:
@@ -118,7 +118,7 @@ def headline(summary: Mapping[str, Any]) -> str:
     if change is None:
         return f"Held-out accuracy {before} before and {after} after training; no instance was scored both times."
     text = f"Held-out accuracy {before} before and {after} after training: {with_error(change, error, signed=True)}"
-    text += f", paired over {number(delta.get('n'), 0)} instances."
+    text += f", paired over {counted(int(delta.get('n', 0)), 'instance')}."
     if error is None:
         return text
     verdict = "more than two standard errors." if abs(change) > 2 * error else "within two standard errors: no clear difference."

@@ -20,6 +20,7 @@ from memalpha.report.view import (
     Tone,
     calls,
     change_tone,
+    counted,
     entry_text,
     known,
     mean,
@@ -48,17 +49,14 @@ def show_rollout(rollout: Mapping[str, Any], console: Console) -> None:
         rollout: The JSON of ``memalpha.evaluation.records.rollout_to_json``.
         console: Where to; lines are wrapped at its width.
     """
-    heading = _plain(f"{rollout['instance']}", "bold")
-    heading.append(
-        printable(f"  from {rollout['source']}, {len(rollout['steps'])} chunks, {rollout['input_tokens']} tokens read"), "dim"
-    )
+    read = f"{counted(len(rollout['steps']), 'chunk')}, {counted(rollout['input_tokens'], 'token')} read"
+    heading = _bold(printable(rollout["instance"])).append(f"  from {printable(rollout['source'])}, {read}", "dim")
     _print(console, heading)
     for step in rollout["steps"]:
         _show_step(step, len(rollout["steps"]), console)
     _show_questions(rollout, console)
-    line = Text("accuracy ", "bold").append(number(rollout_accuracy(rollout)), "bold")
-    line.append(f"   mean reward {number(rollout_reward(rollout))}   memory {len(rollout['memory'])} entries, ")
-    line.append(f"{rollout['memory_tokens']} tokens of {rollout['input_tokens']} read")
+    line = _bold(f"accuracy {number(rollout_accuracy(rollout))}").append(f"   mean reward {number(rollout_reward(rollout))}")
+    line.append(f"   memory {counted(len(rollout['memory']), 'entry')}, {counted(rollout['memory_tokens'], 'token')}")
     _print(console, line)
 
 
@@ -72,7 +70,7 @@ def _show_step(step: Mapping[str, Any], total: int, console: Console) -> None:
 
 
 def _calls(step: Mapping[str, Any]) -> Text:
-    text = Text("calls ", "bold").append(f"({step['completion_tokens']} tokens)", "dim")
+    text = _bold("calls ").append(f"({counted(step['completion_tokens'], 'token')})", "dim")
     if step["stop"] == "length":
         text.append("  cut off at the longest completion", "bold red")
     found = calls(step)
@@ -88,7 +86,8 @@ def _calls(step: Mapping[str, Any]) -> Text:
 
 
 def _diff(step: Mapping[str, Any]) -> Text:
-    text = Text("memory ", "bold").append(f"({step['entries']} entries, {step['memory_tokens']} tokens afterwards)", "dim")
+    text = _bold("memory ")
+    text.append(f"({counted(step['entries'], 'entry')}, {counted(step['memory_tokens'], 'token')} afterwards)", "dim")
     if not step["changes"]:
         text.append("\n  unchanged", "dim")
     for change in step["changes"]:
@@ -102,7 +101,7 @@ def _diff(step: Mapping[str, Any]) -> Text:
 
 
 def _earned(step: Mapping[str, Any]) -> Text:
-    text = Text("reward ", "bold")
+    text = _bold("reward ")
     text.append("  ".join(f"{name} {number(value)}" for name, value in step["reward"].items()))
     text.append("  total ").append(number(step["total"]), "bold")
     if step["advantage"] is not None:
@@ -118,7 +117,7 @@ def _show_questions(rollout: Mapping[str, Any], console: Console) -> None:
     for index, question in enumerate(rollout["questions"], 1):
         score = known(question["score"])
         style = "dim" if score is None else "green" if score >= 0.5 else "red"
-        text = Text(f"question {index} ", "bold").append(_inline(question["question"]), "bold")
+        text = _bold(f"question {index} {_inline(question['question'])}")
         text.append(f"  {_inline(question['kind'])}", "dim")
         for name, value in retrieved(rollout, question):
             text.append("\n  retrieved ", "dim").append(f"{printable(name)} {_inline(value)}")
@@ -159,8 +158,13 @@ def _add(table: Table, what: str, rollouts: Iterable[Mapping[str, Any]], how: st
     table.add_row(Text(printable(what)), last, *means, Text(printable(how)))
 
 
-def _plain(text: str, style: str = "") -> Text:
-    return Text(printable(text), style)
+def _plain(text: str) -> Text:
+    return Text(printable(text))
+
+
+def _bold(text: str) -> Text:
+    """A text that starts bold; what is appended is not."""
+    return Text().append(text, "bold")
 
 
 def _inline(text: str) -> str:

@@ -106,6 +106,12 @@ def number(value: Any, digits: int = 3, *, signed: bool = False) -> str:
     return f"{rounded:+,.{digits}f}" if signed else f"{rounded:,.{digits}f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return ``1 entry`` or ``2 entries``."""
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else many}"
+
+
 def mean(values: Sequence[Any]) -> float | None:
     """Return the mean of the numbers that are known; None if none is."""
     found = [item for value in values if (item := known(value)) is not None]

@@ -85,7 +85,7 @@ def test_one_evaluation_alone_and_none_at_all() -> None:
             "-0.250 ± 0.100, paired over 12 instances. That is more than two standard errors.",
         ),
         ({"accuracy": 0.2, "stderr": 0.1, "n": 12}, "That is within two standard errors: no clear difference."),
-        ({"accuracy": 0.25, "stderr": None, "n": 1}, "+0.250, paired over 1 instances."),
+        ({"accuracy": 0.25, "stderr": None, "n": 1}, "+0.250, paired over 1 instance."),
         ({"accuracy": math.nan, "stderr": None, "n": 0}, "no instance was scored both times."),
         (None, "no instance was scored both times."),
     ],

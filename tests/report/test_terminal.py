@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from memalpha.report.terminal import list_rollouts, show_rollout
+from memalpha.runs import RunFolder
+
+
+def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
+    return next(row["rollout"] for row in run.read_lines(f"held_out/{name}.jsonl") if row["result"]["instance"] == instance)
+
+
+def shown(item: Any, *, width: int = 100, colour: bool = False) -> str:
+    console = Console(
+        width=width, soft_wrap=True, highlight=False, force_terminal=colour, color_system="standard" if colour else None
+    )
+    with console.capture() as capture:
+        if isinstance(item, dict):
+            show_rollout(item, console)
+        else:
+            console.print(item)
+    return capture.get()
+
+
+def lines_of(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_a_rollout_is_shown_by_value(finished_run: RunFolder) -> None:
+    lines = lines_of(shown(rollout_of(finished_run, "after", "ann")))
+    for line in (
+        "ann from hand, 2 chunks, 37 tokens read",
+        "│ Ann: I live in Rome. <script>alert(1)</script> │",
+        "memory (1 entry, 15 tokens afterwards)",
+        "+ insert facts 1 Ann lives in Rome <script>alert(1)</script>",
+        f"reward accuracy 1.000 tool 1.000 compression {1 - 17 / 37:.3f} content – total 1.500",
+        "~ facts 1 [2023-01-02] Ann lives in Rome <script>alert(1)</script> → [2023-02-03] Ann lives in Oslo",
+        "question 1 Where does Ann live? latest",
+        "gold Oslo",
+        "stale Rome",
+        "score 1.00",
+        "answer [2023-02-03] Ann lives in Oslo [bold red]x[/bold red] [/] \\x1b[2J",
+        "retrieved 1 [2023-02-03] Ann lives in Oslo [bold red]x[/bold red] [/] \\x1b[2J",
+    ):
+        assert any(found.startswith(line) for found in lines), line
+    assert any(line.startswith("x update facts") or line.startswith("x delete") or line.startswith("x no call") for line in lines)
+    assert lines[-1].startswith("accuracy 1.000 mean reward 1.375 memory 1 entry, 17 tokens")
+
+
+def test_markup_and_control_characters_of_the_data_stay_text(finished_run: RunFolder) -> None:
+    text = shown(rollout_of(finished_run, "after", "ann"), width=200)
+    assert "[bold red]x[/bold red] [/] \\x1b[2J" in text
+    assert "\x1b" not in text
+    evil = rollout_of(finished_run, "after", "ann")
+    hostile = "[/red] [link=x]y[/link] \x1b]0;title\x07"
+    for step in evil["steps"]:
+        step.update(text=hostile, time=hostile, completion=hostile)
+        for result in step["results"]:
+            result["message"] = hostile
+    evil["questions"][0].update(question=hostile, kind=hostile, answer=hostile, answers=[hostile], stale=[hostile], error=hostile)
+    evil.update(instance=hostile, source=hostile)
+    text = shown(evil, width=400)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert text.count("[/red] [link=x]y[/link] \\x1b]0;title\\x07") == 2 + 2 * 2 + 1 + 6  # heading, panels, refused call, question
+
+
+@pytest.mark.parametrize(("sign", "colour"), [("+", 32), ("~", 33), ("-", 31)])
+def test_what_changed_has_its_colour(finished_run: RunFolder, sign: str, colour: int) -> None:
+    rollout = rollout_of(finished_run, "after", "ann")
+    insert, update = rollout["steps"][0]["changes"][0], rollout["steps"][1]["changes"][0]
+    rollout["steps"][1]["changes"] = [insert, update, {"before": update["after"], "after": None}]
+    rollout["steps"][1]["results"] = []
+    assert f"\x1b[{colour}m  {sign} facts 1" in shown(rollout, colour=True, width=200)
+
+
+def test_silence_cuts_advantages_and_failures_are_said(finished_run: RunFolder) -> None:
+    cut = shown(rollout_of(finished_run, "after", "train-3-0"))
+    assert cut.count("none: the policy kept silent") == 2
+    assert cut.count("cut off at the longest completion") == 1
+    assert cut.count("  unchanged") == 2 + (1 if "x insert facts" in cut else 0)
+    assert "advantage" not in cut
+    worst = list(finished_run.read_lines("trajectories/step-000002-rank-0.jsonl"))[1]
+    assert [line.split("advantage ")[1] for line in shown(worst).splitlines() if "advantage" in line] == ["-0.500", "-0.250"]
+    worst["questions"][0].update(score=None, answer=None, error="the reader is down")
+    lines = lines_of(shown(worst))
+    assert "score – could not be scored: the reader is down" in lines
+    assert "answer –" in lines
+    assert "no questions were asked" in shown({**worst, "questions": []})
+
+
+def test_long_lines_wrap_at_the_width_of_the_console(finished_run: RunFolder) -> None:
+    rollout = rollout_of(finished_run, "after", "train-3-0")
+    text = shown(rollout, width=40)
+    assert max(map(len, text.splitlines())) <= 40
+    words = rollout["steps"][0]["text"].split()
+    assert [word for word in words if word not in text] == []
+
+
+def test_the_list_says_how_to_show_each(finished_run: RunFolder, bare_run: RunFolder) -> None:
+    lines = lines_of(shown(list_rollouts(finished_run)))
+    # rewards: accuracy + tool / 2; before: ann (.5 + 0) / 2, bob 1.5, chat 0
+    assert f"held out: before 0 to 2 {(0.25 + 1.5 + 0) / 3:.3f} 0.333 --held-out before --rollout N" in lines
+    assert "training step 1 0 to 1 0.750 0.500 --step 1 --rollout N" in lines
+    assert "training step 2 0 to 1 0.750 0.500 --step 2 --rollout N" in lines
+    assert "no rollouts yet" in shown(list_rollouts(bare_run))
