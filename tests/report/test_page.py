@@ -14,6 +14,7 @@ from memalpha.report.examples import _picks, find_examples
 from memalpha.report.page import write_report
 from memalpha.runs import RunFolder
 
+INLINE = {"b", "del", "span"}
 VOID = {"meta", "img", "source", "br"}
 
 
@@ -32,6 +33,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self.text += "" if tag in INLINE else " "
         self.attributes += [(name, value or "") for name, value in attrs]
         if tag not in VOID:
             self._open.append(tag)
@@ -58,10 +60,11 @@ def test_the_page_lies_in_the_run_and_shows_its_numbers(finished_run: RunFolder)
     assert "Held-out accuracy 0.333 before and 0.333 after training: +0.000 ± 0.577, paired over 3 instances." in words
     assert "within two standard errors: no clear difference" in words
     assert "10 steps in 12.5 s" in words
-    assert "accuracy0.333 ± 0.3330.333 ± 0.333+0.000 ± 0.577" in words.replace(" accuracy", "accuracy")
-    assert "tool_weight0.5" in words
-    assert "train_optionsn 4" in words
-    assert "adapternone" in words
+    assert "before after difference accuracy 0.333 ± 0.333 0.333 ± 0.333 +0.000 ± 0.577 reward" in words
+    assert "Greedy rollouts; ± is" in words
+    assert "tool_weight 0.5" in words
+    assert "train_options n 4" in words
+    assert "adapter none" in words
     assert (finished_run.path / "report" / "table.md").read_text(encoding="utf-8").startswith("|  | before | after | difference |")
 
 
@@ -172,6 +175,12 @@ def test_picks_are_each_taken_once() -> None:
     assert _picks({"a": 1.0, "b": 3.0, "c": 2.0, "d": 0.0}, names) == {"b": "high", "c": "mid", "d": "low"}
     assert _picks({"a": 1.0, "b": 1.0}, names) == {"a": "high", "b": "low"}
     assert _picks({"a": 1.0}, names) == {"a": "high"}
+
+
+def test_how_held_out_rollouts_were_drawn(finished_run: RunFolder) -> None:
+    warm = RunFolder.create(finished_run.path.with_name("warm"), {"eval_temperature": 0.7})
+    warm.write_json("summary.json", finished_run.read_json("summary.json"))
+    assert "Rollouts drawn at temperature 0.7; ± is" in page_of(warm).words
 
 
 def test_a_control_says_so(bare_run: RunFolder) -> None:

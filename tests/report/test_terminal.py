@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from memalpha.agent.step import AgentStep
 from memalpha.report.terminal import list_rollouts, show_rollout
 from memalpha.runs import RunFolder
 
@@ -29,14 +30,18 @@ def lines_of(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_a_rollout_is_shown_by_value(finished_run: RunFolder) -> None:
-    lines = lines_of(shown(rollout_of(finished_run, "after", "ann")))
+def test_a_rollout_is_shown_by_value(finished_run: RunFolder, agent: AgentStep) -> None:
+    count = agent.encoder.count
+    first, last = "Ann lives in Rome <script>alert(1)</script>", "Ann lives in Oslo [bold red]x[/bold red] [/] \x1b[2J"
+    chunks = "Ann: I live in Rome. <script>alert(1)</script>", "Ann: I live in Oslo now. [bold red]x[/bold red] [/] \x1b[2J"
+    read = sum(map(count, chunks))
+    lines = lines_of(shown(rollout_of(finished_run, "after", "ann"), width=160))
     for line in (
-        "ann from hand, 2 chunks, 37 tokens read",
+        f"ann from hand, 2 chunks, {read} tokens read",
         "│ Ann: I live in Rome. <script>alert(1)</script> │",
-        "memory (1 entry, 15 tokens afterwards)",
+        f"memory (1 entry, {count(first)} tokens afterwards)",
         "+ insert facts 1 Ann lives in Rome <script>alert(1)</script>",
-        f"reward accuracy 1.000 tool 1.000 compression {1 - 17 / 37:.3f} content – total 1.500",
+        f"reward accuracy 1.000 tool 1.000 compression {1 - count(last) / read:.3f} content – total 1.500",
         "~ facts 1 [2023-01-02] Ann lives in Rome <script>alert(1)</script> → [2023-02-03] Ann lives in Oslo",
         "question 1 Where does Ann live? latest",
         "gold Oslo",
@@ -47,7 +52,7 @@ def test_a_rollout_is_shown_by_value(finished_run: RunFolder) -> None:
     ):
         assert any(found.startswith(line) for found in lines), line
     assert any(line.startswith("x update facts") or line.startswith("x delete") or line.startswith("x no call") for line in lines)
-    assert lines[-1].startswith("accuracy 1.000 mean reward 1.375 memory 1 entry, 17 tokens")
+    assert lines[-1].startswith(f"accuracy 1.000 mean reward 1.375 memory 1 entry, {count(last)} tokens")
 
 
 def test_markup_and_control_characters_of_the_data_stay_text(finished_run: RunFolder) -> None:

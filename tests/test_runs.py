@@ -1,0 +1,191 @@
+"""The run folder: never overwritten by accident, never half-written, and exact about what it holds."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from memalpha.errors import InputError, RunFolderError
+from memalpha.runs import RunFolder, environment, trajectory_name, trajectory_step
+
+CONFIG = {"model": "nano", "seed": 3, "train_options": {"n": 4}}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", CONFIG)
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# ------------------------------------------------------------------------------------------------ making one
+def test_a_new_run_holds_its_options(run: RunFolder) -> None:
+    assert everything(run.path) == {"config.yaml": yaml.safe_dump(CONFIG, sort_keys=True).encode()}
+    assert RunFolder(run.path).config == CONFIG
+
+
+@pytest.mark.xfail(raises=FileExistsError, strict=True, reason="RunFolder.create makes the folder without exist_ok")
+def test_an_empty_folder_and_missing_parents_are_fine(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert RunFolder.create(tmp_path / "empty", CONFIG).config == CONFIG
+    assert RunFolder.create(tmp_path / "a" / "b", CONFIG).config == CONFIG
+
+
+def test_an_existing_run_is_left_alone_unless_told(run: RunFolder) -> None:
+    run.append_line("metrics.jsonl", {"step": 1})
+    before = everything(run.path)
+    with pytest.raises(RunFolderError, match=r"exists already(.|\n)*--overwrite or --resume"):
+        RunFolder.create(run.path, {"model": "other"})
+    with pytest.raises(RunFolderError, match="both overwrite and resume"):
+        RunFolder.create(run.path, {"model": "other"}, overwrite=True, resume=True)
+    assert everything(run.path) == before
+    assert RunFolder.create(run.path, {"model": "other"}, resume=True).config == CONFIG
+    assert everything(run.path) == before
+
+
+def test_overwrite_leaves_nothing_of_the_old_run(run: RunFolder) -> None:
+    run.write_lines(trajectory_name(1, 0), [{"step": 1}])
+    assert RunFolder.create(run.path, {"model": "other"}, overwrite=True).config == {"model": "other"}
+    assert list(everything(run.path)) == ["config.yaml"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_no_run_is_never_touched(tmp_path: Path, overwrite: bool) -> None:
+    folder, file = tmp_path / "thesis", tmp_path / "notes.txt"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work", encoding="utf-8")
+    file.write_text("notes", encoding="utf-8")
+    before = everything(tmp_path)
+    for path in (folder, file):
+        with pytest.raises(RunFolderError, match="exists"):
+            RunFolder.create(path, CONFIG, overwrite=overwrite)
+    assert everything(tmp_path) == before
+
+
+def test_only_a_run_can_be_opened_or_resumed(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(RunFolderError, match=r"is no run folder(.|\n)*config\.yaml"):
+            RunFolder(path)
+        with pytest.raises(RunFolderError, match="is no run folder"):
+            RunFolder.create(path, CONFIG, resume=True)
+    assert everything(tmp_path) == {}
+
+
+# ------------------------------------------------------------------------------------------------ writing and reading
+def test_json_round_trips_with_null_for_what_is_no_number(run: RunFolder) -> None:
+    data = {"a": math.nan, "b": [1.5, math.inf, {"c": -math.inf}], "text": "é ☂ \u2028", 3: (1, 2), "t": True, "n": None}
+    run.write_json("deep/er.json", data)
+    assert run.read_json("deep/er.json") == {
+        "a": None, "b": [1.5, None, {"c": None}], "text": "é ☂ \u2028", "3": [1, 2], "t": True, "n": None
+    }  # fmt: skip
+    assert "NaN" not in (run.path / "deep/er.json").read_text(encoding="utf-8")
+    with pytest.raises(RunFolderError, match=r"has no summary\.json"):
+        run.read_json("summary.json")
+
+
+def test_lines_round_trip_whatever_the_text(run: RunFolder) -> None:
+    rows = [{"text": "one\ntwo\r\u2028\x85", "score": math.nan}, {"text": ""}]
+    run.write_lines("held_out/before.jsonl", iter(rows))
+    read = list(run.read_lines("held_out/before.jsonl"))
+    assert read == [{"text": "one\ntwo\r\u2028\x85", "score": None}, {"text": ""}]
+    assert list(run.read_lines("held_out/after.jsonl")) == []
+    run.append_line("metrics.jsonl", {"step": 1, "loss": math.inf})
+    run.append_line("metrics.jsonl", {"step": 2, "loss": 0.5})
+    assert run.metrics() == [{"step": 1, "loss": None}, {"step": 2, "loss": 0.5}]
+
+
+@pytest.mark.parametrize("name", ["summary.json", "rows.jsonl"])
+def test_a_write_that_fails_leaves_the_old_file(run: RunFolder, name: str) -> None:
+    def rows(last: Any) -> Iterator[dict[str, Any]]:
+        yield {"n": 1}
+        yield {"n": last}
+
+    def write(last: Any) -> None:
+        if name.endswith("l"):
+            run.write_lines(name, rows(last))
+        else:
+            run.write_json(name, list(rows(last)))
+
+    write(2)
+    old = (run.path / name).read_bytes()
+    with pytest.raises(TypeError):
+        write(object())
+    assert (run.path / name).read_bytes() == old
+
+
+def test_a_reader_never_sees_half_a_file(run: RunFolder) -> None:
+    sizes = (1, 20_000)
+    run.write_json("summary.json", [0])
+    stop, seen = threading.Event(), set()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add(len(json.loads((run.path / "summary.json").read_text(encoding="utf-8"))))
+
+    failures: list[BaseException] = []
+    reader = threading.Thread(target=lambda: failures.extend(_failure(read)))
+    reader.start()
+    for index in range(40):
+        run.write_json("summary.json", [0] * sizes[index % 2])
+    stop.set()
+    reader.join()
+    assert failures == []
+    assert seen <= set(sizes)
+
+
+def _failure(action: Any) -> list[BaseException]:
+    try:
+        action()
+    except ValueError as error:
+        return [error]
+    return []
+
+
+def test_a_damaged_line_is_named(run: RunFolder) -> None:
+    (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "los', encoding="utf-8")
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2 is damaged(.|\n)*one JSON object a line"):
+        run.metrics()
+
+
+# ------------------------------------------------------------------------------------------------ resuming
+def test_a_resumed_run_forgets_what_it_will_write_again(run: RunFolder) -> None:
+    for step in range(1, 13):
+        run.append_line("metrics.jsonl", {"step": step, "reward": step / 2})
+        for rank in (0, 1):
+            run.write_lines(trajectory_name(step, rank), [{"step": step, "rank": rank}])
+    run.drop_after(9)
+    assert run.metrics() == [{"step": step, "reward": step / 2} for step in range(1, 10)]
+    files = run.trajectory_files()
+    assert [trajectory_step(file) for file in files] == [step for step in range(1, 10) for _ in (0, 1)]
+    assert [list(run.read_lines(f"trajectories/{file.name}")) for file in files[-2:]] == [
+        [{"step": 9, "rank": 0}],
+        [{"step": 9, "rank": 1}],
+    ]
+    run.drop_after(0)
+    assert (run.metrics(), run.trajectory_files()) == ([], [])
+
+
+def test_checkpoints_come_in_the_order_of_their_steps(run: RunFolder) -> None:
+    for name in ("checkpoint-10", "checkpoint-9", "checkpoint-best"):
+        (run.path / name).mkdir()
+    (run.path / "checkpoint-11").write_text("no folder", encoding="utf-8")
+    assert [path.name for path in run.checkpoints()] == ["checkpoint-9", "checkpoint-10"]
+    assert trajectory_step(run.path / trajectory_name(7, 3)) == 7
+
+
+def test_the_environment_names_versions_and_machine() -> None:
+    import numpy
+
+    found = environment(world_size=2)
+    assert found["world_size"] == 2
+    assert found["packages"]["numpy"] == numpy.__version__
+    assert json.loads(json.dumps(found)) == found
