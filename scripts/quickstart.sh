@@ -25,7 +25,7 @@ prepare() { # name seed split count
     fi
 }
 prepare quickstart-train 1 train 400
-prepare quickstart-held-out 2 test 32
+prepare quickstart-held-out 2 test 48
 
 echo "[quickstart] 3/4 training (the table comes last)"
 .venv/bin/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \

@@ -3,10 +3,13 @@
 The chat template is rendered once with placeholders; its own parts are tokenised with special tokens, the texts put in their place
 without (``<|im_end|>`` inside a chunk is a few ordinary tokens). Parts are tokenised apart and joined, so the boundary between
 what the rollouts of a step share and what is each one's own is exact.
+
+Templates that can switch thinking off (Qwen3) are told to, as in the published system: a completion is the calls alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -17,7 +20,8 @@ from memalpha.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_SLOT = "\u27e6{}\u27e7"
+_SLOT = "\u27e6slot:{}\u27e7"
+_SLOT_PATTERN = re.compile(_SLOT.format(r"(\w+)"))
 
 
 class PromptEncoder:
@@ -36,13 +40,9 @@ class PromptEncoder:
         self, tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None
     ) -> None:
         self.tokenizer = tokenizer
-        text = render_chat(tokenizer, messages, tools)
-        self._layout: list[tuple[str, list[int]]] = []
-        while (start := text.find("\u27e6")) >= 0:
-            end = text.index("\u27e7", start)
-            self._layout.append((text[start + 1 : end], self._trusted(text[:start])))
-            text = text[end + 1 :]
-        self._tail = self._trusted(text)
+        *parts, tail = _SLOT_PATTERN.split(render_chat(tokenizer, messages, tools))  # text, name, text, name, ..., text
+        self._layout = [(name, self._trusted(before)) for before, name in zip(parts[::2], parts[1::2], strict=True)]
+        self._tail = self._trusted(tail)
         self.untrusted = lru_cache(maxsize=4096)(self._untrusted)
         wanted = {name for message in messages for name in slots(str(message["content"]))}
         if missing := wanted - {name for name, _ in self._layout}:
@@ -63,7 +63,7 @@ class PromptEncoder:
 
         Args:
             texts: Text of every slot.
-            shared: Name of the last slot whose text all rollouts of a step have in common.
+            shared: Name of the last slot whose text all rollouts of a step have in common; another slot must follow it.
         """
         ids: list[int] = []
         boundary, passed = 0, False
@@ -87,7 +87,7 @@ def slot(name: str) -> str:
 
 def slots(text: str) -> list[str]:
     """Return the names of the slots in a text, in order."""
-    return [part.split("\u27e7")[0] for part in text.split("\u27e6")[1:]]
+    return _SLOT_PATTERN.findall(text)
 
 
 def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
@@ -103,7 +103,7 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
             fix="use one, or set tokenizer.chat_template and save the tokenizer",
         )
     rendered = tokenizer.apply_chat_template(
-        [dict(message) for message in messages], tools=tools, tokenize=False, add_generation_prompt=True
+        [dict(message) for message in messages], tools=tools, tokenize=False, add_generation_prompt=True, enable_thinking=False
     )
     return str(rendered)
 

@@ -6,7 +6,7 @@ where it cannot. Nothing here imports torch or transformers before it is called.
 """
 
 from memalpha.models.nano import build_nano
-from memalpha.models.policy import ADAPTER_RECORD, PolicyModel, base_fingerprint, load_policy_model, write_adapter_record
+from memalpha.models.policy import ADAPTER_RECORD, PolicyModel, base_fingerprint, load_policy_model, name_base, write_adapter_record
 from memalpha.models.registry import MODEL_RECORD, MODELS, Source, fetch, resolve_model
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "build_nano",
     "fetch",
     "load_policy_model",
+    "name_base",
     "resolve_model",
     "write_adapter_record",
 ]

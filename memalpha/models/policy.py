@@ -103,6 +103,17 @@ def base_fingerprint(config: Any, vocabulary_size: int) -> str:
     return hashlib.sha256(json.dumps([fields, vocabulary_size], sort_keys=True).encode()).hexdigest()
 
 
+def name_base(model: Any, base: str) -> None:
+    """Let an adapter's own config name its base as the user did, not by a local path; without adapters nothing happens.
+
+    Args:
+        model: The policy.
+        base: Registered name, folder or Hub name.
+    """
+    for config in getattr(model, "peft_config", {}).values():
+        config.base_model_name_or_path = Path(base).name if Path(base).is_dir() else base
+
+
 def write_adapter_record(adapter: str | Path, base: str | Path, config: Any, tokenizer: Any, **extra: Any) -> Path:
     """Write ``memalpha_adapter.json`` beside a saved adapter and return its path.
 

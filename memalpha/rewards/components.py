@@ -57,7 +57,7 @@ def content_quality(
 
     Args:
         results: One a call, in order.
-        verdicts: The judge's verdicts on the *applied* results, in order; None if the judge failed.
+        verdicts: The judge's verdicts on the *applied* results, in order; None if it failed or was not asked.
         silence: Score of a chunk that changed nothing (published: 0).
         judge_deletes: Whether deletes take the judge's verdict (published: no, a delete scores 0).
 

@@ -41,10 +41,12 @@ class RewardConfig:
     clip_compression: bool = True
 
     def __post_init__(self) -> None:
-        """Check that every weight is a finite number."""
+        """Check that every weight is a finite number and that silence scores like a part."""
         for name, weight in zip(PARTS, self.weights, strict=True):
             if not math.isfinite(weight):
                 raise InputError(f"{name}_weight is {weight}", expected="a finite number, 0 to switch the part off")
+        if not 0.0 <= self.silence <= 1.0:
+            raise InputError(f"silence is {self.silence}", expected="a score from 0 to 1")
 
     @property
     def weights(self) -> tuple[float, float, float, float]:
@@ -62,7 +64,7 @@ class StepReward(NamedTuple):
 
     def total(self, config: RewardConfig) -> float:
         """The weighted sum. A part of weight 0 is not looked at; NaN if any other part is NaN."""
-        return sum(weight * part for weight, part in zip(config.weights, self, strict=True) if weight)
+        return sum((weight * part for weight, part in zip(config.weights, self, strict=True) if weight), start=0.0)
 
 
 def rollout_rewards(
@@ -82,7 +84,7 @@ def rollout_rewards(
         memory_tokens: Tokens of the final memory.
         input_tokens: Tokens of all chunks.
         results: For each chunk, the results of its calls.
-        verdicts: For each chunk, the judge's verdicts on its applied writes, or None if the judge failed.
+        verdicts: For each chunk, the judge's verdicts on its applied writes, or None if it failed or was not asked.
     """
     r1 = components.accuracy(questions)
     r3 = components.compression(memory_tokens, input_tokens, clip=config.clip_compression)

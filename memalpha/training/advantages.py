@@ -48,13 +48,14 @@ def advantages(rewards: Sequence[float], groups: Sequence[Hashable], scale: Scal
         if not math.isnan(reward):
             members[group].append(reward)
     means = {group: sum(values) / len(values) for group, values in members.items()}
+    stds = {group: _std(values) for group, values in members.items()}
     batch_std = _std([value for values in members.values() for value in values])
     result = []
     for reward, group in zip(rewards, groups, strict=True):
         if math.isnan(reward) or len(members[group]) < 2:
             result.append(0.0)
             continue
-        spread = {Scale.GROUP: _std(members[group]), Scale.BATCH: batch_std}.get(scale)
+        spread = {Scale.GROUP: stds[group], Scale.BATCH: batch_std}.get(scale)
         result.append((reward - means[group]) / (1.0 if spread is None else spread + STD_EPSILON))
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,10 +61,13 @@ def build_rows(
         scale: What centred rewards are divided by.
 
     Raises:
-        ValueError: If the rollouts are not whole groups.
+        ValueError: If the rollouts are not whole groups, each of one instance.
     """
     if len(rollouts) % group_size:
         raise ValueError(f"{len(rollouts)} rollouts are no whole groups of {group_size}")
+    for start in range(0, len(rollouts), group_size):
+        if len(ids := {rollout.instance.id for rollout in rollouts[start : start + group_size]}) > 1:
+            raise ValueError(f"rollouts {start} to {start + group_size - 1} are a group and read {sorted(ids)}")
     rows = [
         TrainingRow(
             group_index=index // group_size,
@@ -76,8 +80,8 @@ def build_rows(
             total=reward.total(reward_config),
             logprobs=step.completion.logprobs,
         )
-        for index, rollout in enumerate(rollouts)
-        for step, reward in zip(rollout.steps, rewards[index], strict=True)
+        for index, (rollout, parts) in enumerate(zip(rollouts, rewards, strict=True))
+        for step, reward in zip(rollout.steps, parts, strict=True)
     ]
     rows.sort(key=lambda row: (row.group_index, row.chunk_index, row.rollout_index))
     keys = [(row.group_index, row.chunk_index if grouping is Grouping.STEP else -1) for row in rows]
@@ -87,8 +91,9 @@ def build_rows(
 
 
 def shuffle_advantages(rows: Sequence[TrainingRow], seed: int) -> None:
-    """Permute the advantages among the rows, in place: the control that must not learn."""
-    values = [row.advantage for row in rows]
+    """Permute the advantages among the scored rows, in place: the control that must not learn. Masked rows keep their 0."""
+    scored = [row for row in rows if not math.isnan(row.total)]
+    values = [row.advantage for row in scored]
     random.Random(seed).shuffle(values)
-    for row, value in zip(rows, values, strict=True):
+    for row, value in zip(scored, values, strict=True):
         row.advantage = value

@@ -13,13 +13,13 @@ from typing import Any
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from memalpha.agent.rollout import Rollout
 from memalpha.errors import InputError, RunFolderError
 from memalpha.evaluation.held_out import InstanceResult, paired_difference, summarise
 from memalpha.evaluation.records import rollout_to_json
-from memalpha.models import write_adapter_record
+from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.rewards.total import StepReward
 from memalpha.runs import RunFolder, environment, trajectory_name
 from memalpha.training.build import Parts, build_parts
@@ -55,6 +55,7 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     trainer = build_trainer(arguments, parts)
     checkpoint = _checkpoint(arguments, folder)
     trainer.on_rollouts = _recorder(trainer, arguments, folder)
+    trainer.remove_callback(PrinterCallback)
     trainer.add_callback(RunCallback(folder, report))
     held_out = parts.held_out
     before: list[InstanceResult] = []
@@ -174,12 +175,12 @@ def _read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
 
 def save_adapter(trainer: MemoryGRPOTrainer, parts: Parts, arguments: TrainArguments, target: Path) -> None:
     """Save the trained adapter with what fixes the agent and names its base."""
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    name_base(model, arguments.run.model)
     trainer.save_model(str(target))
     if trainer.accelerator.process_index == 0:
         parts.agent.config.save(target)
-        write_adapter_record(
-            target, arguments.run.model, trainer.accelerator.unwrap_model(trainer.model).config, parts.tokenizer, method="grpo"
-        )
+        write_adapter_record(target, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo")
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]

@@ -21,9 +21,8 @@ class RolloutScorer:
 
     Args:
         evaluator: Asks and scores the questions.
-        judge: Judges writes.
+        judge: Judges writes; not asked where the reward gives content no weight, whose r4 is NaN then.
         reward_config: Switches of the reward.
-        input_tokens: Tokens of all chunks of an instance, by instance id, or a function of a rollout.
         max_masked_share: Share of a batch's rollouts that may be unscorable.
     """
 
@@ -61,7 +60,7 @@ class RolloutScorer:
     def _verdicts(self, rollout: Rollout) -> list[list[bool] | None]:
         requests = [_write_request(rollout, step) for step in rollout.steps]
         if not self.reward_config.content_weight:
-            return [[True] * len(request.results) for request in requests]
+            return [None] * len(requests)
         try:
             return list(self.judge.judge(requests))
         except ServiceError as error:
@@ -69,13 +68,16 @@ class RolloutScorer:
             return [None] * len(requests)
 
     def _check_masked(self, rewards: Sequence[Sequence[StepReward]]) -> None:
-        totals = [[step.total(self.reward_config) for step in steps] for steps in rewards]
-        masked = sum(any(math.isnan(total) for total in steps) for steps in totals)
+        masked = self._masked(rewards)
         if masked > self.max_masked_share * len(rewards):
             raise TrainingAborted(
                 f"{masked} of {len(rewards)} rollouts could not be scored, more than max_masked_share = {self.max_masked_share}\n"
                 "  to fix: see the reader's or judge's errors above; raise max_masked_share only if they are expected"
             )
+
+    def _masked(self, rewards: Sequence[Sequence[StepReward]]) -> int:
+        """How many rollouts have a step that could not be scored."""
+        return sum(any(math.isnan(step.total(self.reward_config)) for step in steps) for steps in rewards)
 
     def metrics(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> dict[str, tuple[float, int]]:
         """Return what to watch in training as (sum, count), so that ranks can be added up. Counts of 0 mean nothing to show."""
@@ -89,7 +91,7 @@ class RolloutScorer:
             "cut_off": (float(sum(step.completion.stop is StopReason.LENGTH for step in steps)), len(steps)),
             "entries": (float(sum(len(rollout.memory) for rollout in rollouts)), len(rollouts)),
             "tokens": (float(sum(rollout.memory.tokens for rollout in rollouts)), len(rollouts)),
-            "masked": (float(sum(any(math.isnan(x) for x in row[0]) for row in rewards if row)), len(rollouts)),
+            "masked": (float(self._masked(rewards)), len(rollouts)),
             "duplicates": (float(sum(call.code is ResultCode.DUPLICATE for call in calls)), len(calls)),
             "unparsed": (float(sum(call.code is ResultCode.UNPARSED for call in calls)), len(calls)),
         }

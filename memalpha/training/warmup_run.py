@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from peft import LoraConfig, get_peft_model
-from transformers import TrainingArguments, set_seed
+from transformers import PrinterCallback, TrainingArguments, set_seed
 
 from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
@@ -18,7 +18,7 @@ from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.data.toy import toy_teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.store import Memory
-from memalpha.models import load_policy_model, write_adapter_record
+from memalpha.models import load_policy_model, name_base, resolve_model, write_adapter_record
 from memalpha.training.config import AgentArguments, as_mapping, parse_options
 from memalpha.training.demonstrations import Demonstration, count_operations, demonstrate
 from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
@@ -122,7 +122,9 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
         processing_class=policy.tokenizer,
         callbacks=[ProgressCallback(lambda row: report("warmup", row))],
     )
+    trainer.remove_callback(PrinterCallback)
     trainer.train()
+    name_base(model, warmup.model)
     trainer.save_model(str(target))
     if trainer.is_world_process_zero():
         agent.config.save(target)
@@ -136,7 +138,7 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
         }
         (target / "memalpha_warmup.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if not warmup.full_finetuning:
-            write_adapter_record(target, warmup.model, policy.model.config, policy.tokenizer, method="warmup")
+            write_adapter_record(target, resolve_model(warmup.model), policy.model.config, policy.tokenizer, method="warmup")
     trainer.accelerator.wait_for_everyone()
     return target
 
