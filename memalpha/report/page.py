@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 import yaml
 
-from memalpha.report.curves import DARK, LIGHT, curves_png, write_curves
+from memalpha.report.curves import DARK, curves_png, write_curves
 from memalpha.report.examples import find_examples
 from memalpha.report.tables import headline, summary_markdown, summary_rows
 from memalpha.report.view import calls, counted, entry_text, known, number, retrieved, rollout_accuracy, rollout_reward
@@ -48,32 +48,36 @@ def write_report(run: RunFolder) -> Path:
     summary, environment = (_optional(run, name) for name in _FILES)
     target = run.path / PAGE_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_curves(run, summary)
+    curves = write_curves(run, summary)
+    pictures = (curves.read_bytes(), curves_png(run.metrics(), summary, DARK)) if curves else (None, None)
     if summary_rows(summary).rows:
         (run.path / TABLE_FILE).write_text(summary_markdown(summary), encoding="utf-8")
-    target.write_text(render_page(run, summary, environment), encoding="utf-8")
+    target.write_text(render_page(run, summary, environment, pictures), encoding="utf-8")
     return target
 
 
-def render_page(run: RunFolder, summary: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+def render_page(
+    run: RunFolder, summary: Mapping[str, Any], environment: Mapping[str, Any], pictures: tuple[bytes | None, bytes | None]
+) -> str:
     """Return the page as HTML.
 
     Args:
         run: Where metrics and rollouts are read from.
         summary: What ``summary.json`` holds, empty if there is none yet.
         environment: What ``environment.json`` holds, empty if there is none.
+        pictures: The curves as PNG, for light and for dark; None if there are none.
     """
-    config, metrics = run.config, run.metrics()
+    config = run.config
     columns, rows = summary_rows(summary)
     return _template().render(
         name=run.path.resolve().name,
         headline=headline(summary),
-        state=_state(metrics, summary),
+        state=_state(run.metrics(), summary),
         control=bool(config.get("shuffle_advantages")),
         columns=columns,
         rows=rows,
         drawn=_drawn(config),
-        pictures=[_data_uri(curves_png(metrics, summary, theme)) for theme in (LIGHT, DARK)],
+        pictures=[_data_uri(picture) for picture in pictures],
         examples=find_examples(run),
         highlights=_highlights(config),
         config=yaml.safe_dump(config, sort_keys=True, allow_unicode=True),
