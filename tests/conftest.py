@@ -1,11 +1,15 @@
-"""Fixtures that tests of several packages share."""
+"""Fixtures that tests of several packages share. Property tests have no deadline: a loaded machine is no fault."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from stub_server import StubServer
+
+settings.register_profile("memalpha", deadline=None)
+settings.load_profile("memalpha")
 
 
 @pytest.fixture

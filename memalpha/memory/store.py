@@ -154,7 +154,7 @@ class Memory:
                 return _refuse(operation, ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}")
         elif operation.kind is OperationKind.REPLACE:
             old = self._entries.get(section.name)
-        if (same := self._duplicate(operation, section, content)) is not None:
+        if (same := self._duplicate(operation, section, content, old)) is not None:
             return OperationResult(True, ResultCode.DUPLICATE, f"{same} says so already", operation, same)
         if (refusal := self._over_limit(operation, section, content)) is not None:
             return refusal
@@ -169,12 +169,12 @@ class Memory:
         self._commit(Change(old, entry))
         return OperationResult(True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id)
 
-    def _duplicate(self, operation: Operation, section: Section, content: str) -> str | None:
+    def _duplicate(self, operation: Operation, section: Section, content: str, old: Entry | None) -> str | None:
         """Id of an entry that says just this already; a time or importance that the operation leaves open is no difference."""
         for entry_id in self._by_content.get((section.name, content), ()):
             entry = self._entries[entry_id]
             other_time = section.timestamps and operation.timestamp and operation.timestamp != entry.timestamp
-            reweighed = entry_id == operation.entry_id and operation.importance not in (None, entry.importance)
+            reweighed = entry is old and operation.importance not in (None, entry.importance)
             if not other_time and not reweighed:
                 return entry_id
         return None

@@ -1,0 +1,310 @@
+"""The memory against a plain dict that follows the written rules, through random histories with snapshots, restores and copies."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from memalpha.errors import SchemaError
+from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.memory.store import Memory, Snapshot, count_words, diff
+from memalpha.types import Change, Entry, Operation, OperationKind, ResultCode
+
+INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
+LIST, BLOCK = SectionKind.LIST, SectionKind.BLOCK
+SCHEMA = MemorySchema(
+    "test",
+    (
+        Section("core", BLOCK, max_tokens=3),
+        Section("notes", LIST, max_entry_tokens=2, max_entries=3),
+        Section("events", LIST, timestamps=True),
+        Section("archive", LIST, operations=(INSERT,)),
+    ),
+)
+OPERATIONS = st.builds(
+    Operation,
+    st.sampled_from(OperationKind),
+    st.sampled_from(["core", "notes", "events", "events", "archive", "nowhere"]),
+    st.sampled_from([None, "", " \n", "a", " a ", "b", "a b", "c", "a b c", "a b c d"]),
+    st.sampled_from([None, "", "core", "nowhere", *map(str, range(1, 9))]),
+    st.sampled_from([None, "", "monday", "tuesday"]),
+    st.sampled_from([None, 1.0, 2.0]),
+)
+
+
+def replay(changes):
+    """Entries that a list of changes leads to from nothing; each change must start from what is there."""
+    state = {}
+    for before, after in changes:
+        if before is not None:
+            assert state.pop(before.id) == before
+        if after is not None:
+            assert after.id not in state
+            state[after.id] = after
+    return state
+
+
+class MemoryMachine(RuleBasedStateMachine):
+    """``model`` maps ids to (section, content, timestamp, importance, chunk) in order of creation."""
+
+    @initialize()
+    def start(self):
+        self.memory, self.model, self.used, self.snapshots, self.kept = Memory(SCHEMA), {}, set(), [], []
+
+    # ---------------------------------------------------------------- the rules, as written
+    def expected(self, op, time):
+        """What must come of an operation: (code, entry id or None if any will do, new model)."""
+        if op.section not in SCHEMA:
+            return ResultCode.UNKNOWN_SECTION, None, self.model
+        section = SCHEMA[op.section]
+        if op.kind not in section.operations:
+            return ResultCode.NOT_ALLOWED, None, self.model
+        target = op.section if op.kind is REPLACE else op.entry_id
+        there = op.kind is not INSERT and target in self.model and self.model[target][0] == op.section
+        if op.kind is DELETE:
+            if not there:
+                return ResultCode.UNKNOWN_ID, None, self.model
+            return ResultCode.APPLIED, target, {key: row for key, row in self.model.items() if key != target}
+        content = (op.content or "").strip()
+        if not content:
+            return ResultCode.EMPTY, None, self.model
+        if op.kind is UPDATE and not there:
+            return ResultCode.UNKNOWN_ID, None, self.model
+        if self.duplicates(op, content, target if there else None):
+            return ResultCode.DUPLICATE, None, self.model
+        if len(content.split()) > {"core": 3, "notes": 2}.get(op.section, 99):
+            return ResultCode.TOO_LONG, None, self.model
+        if op.kind is INSERT and op.section == "notes" and sum(row[0] == "notes" for row in self.model.values()) == 3:
+            return ResultCode.SECTION_FULL, None, self.model
+        stamp = (op.timestamp or time) if op.section == "events" else None
+        weight = op.importance or (self.model[target][3] if there else 1.0)
+        key = target if op.kind is not INSERT else "new"
+        return ResultCode.APPLIED, key, {**self.model, key: (op.section, content, stamp, weight, len(self.memory.changes))}
+
+    def duplicates(self, op, content, target):
+        """Ids of entries that say just what the operation says."""
+        return [
+            key
+            for key, (section, text, stamp, weight, _) in self.model.items()
+            if (section, text) == (op.section, content)
+            and not (section == "events" and op.timestamp and op.timestamp != stamp)
+            and not (key == target and op.importance and op.importance != weight)
+        ]
+
+    @rule(op=OPERATIONS, time=st.sampled_from([None, "friday"]))
+    def apply(self, op, time):
+        code, key, model = self.expected(op, time)
+        count, before = len(self.memory.changes), list(self.memory)
+        result = self.memory.apply(op, chunk=count, time=time)
+        assert (result.code, result.operation) == (code, op)
+        assert result.message
+        assert result.ok == (code in (ResultCode.APPLIED, ResultCode.DUPLICATE))
+        assert result.changed == (code is ResultCode.APPLIED) == (len(self.memory.changes) == count + 1)
+        if code is not ResultCode.APPLIED:
+            assert list(self.memory) == before
+            target = op.section if op.kind is REPLACE else op.entry_id
+            known = self.duplicates(op, (op.content or "").strip(), target) if code is ResultCode.DUPLICATE else [None]
+            assert result.entry_id in known
+            return
+        if key == "new":
+            key = result.entry_id
+            assert key not in self.used
+            self.used.add(key)
+            model[key] = model.pop("new")
+        assert result.entry_id == key
+        self.model = model
+
+    @rule()
+    def snapshot(self):
+        taken = self.memory.snapshot()
+        assert Snapshot.from_json(taken.to_json()) == taken
+        self.snapshots.append((taken, dict(self.model)))
+
+    @rule(data=st.data())
+    def restore(self, data):
+        if self.snapshots:
+            taken, model = data.draw(st.sampled_from(self.snapshots))
+            self.memory.restore(taken)
+            self.model = dict(model)
+            assert self.memory.snapshot().entries == taken.entries
+
+    @rule()
+    def go_on_with_a_copy(self):
+        """The copy has the same state and goes on like the original; what happens to it leaves the original alone."""
+        original, self.memory = self.memory, self.memory.copy()
+        assert self.memory.snapshot() == original.snapshot()
+        more = Operation(INSERT, "events", "e", timestamp=f"day {len(self.used)}")
+        assert original.copy().apply(more, chunk=1) == self.memory.copy().apply(more, chunk=1)
+        self.kept.append((original, original.snapshot(), list(original.changes)))
+
+    # ---------------------------------------------------------------- what always holds
+    @invariant()
+    def entries_are_those_of_the_model_in_order(self):
+        rows = {e.id: (e.section, e.content, e.timestamp, e.importance, e.source_chunk) for e in self.memory}
+        assert list(rows.items()) == list(self.model.items())
+        assert len(self.memory) == len(self.model)
+        created = [entry.created for entry in self.memory]
+        assert created == sorted(set(created))
+        assert all(entry.created <= entry.updated for entry in self.memory)
+
+    @invariant()
+    def views_agree_with_the_entries(self):
+        every = list(self.memory)
+        for section in SCHEMA.sections:
+            mine = [entry for entry in every if entry.section == section.name]
+            assert self.memory.section_size(section.name) == len(mine)
+            assert list(self.memory.entries(section.name)) == mine
+        assert list(self.memory.entries()) == [entry for entry in every if entry.section != "core"]
+        assert self.memory.block("core") == self.model.get("core", ("", ""))[1]
+        assert self.memory.tokens == sum(len(row[1].split()) for row in self.model.values())
+        assert all(self.memory.get(entry.id) is entry for entry in every)
+
+    @invariant()
+    def changes_replay_to_the_same_state(self):
+        state = replay(self.memory.changes)
+        assert sorted(state.values(), key=lambda entry: entry.created) == list(self.memory)
+
+    @invariant()
+    def originals_of_copies_are_left_alone(self):
+        for memory, snapshot, changes in self.kept:
+            assert memory.snapshot() == snapshot
+            assert memory.changes == changes
+
+
+TestMemory = MemoryMachine.TestCase
+TestMemory.settings = settings(max_examples=60, stateful_step_count=40)
+
+
+def filled(*contents, section="events"):
+    memory = Memory(SCHEMA)
+    for content in contents:
+        assert memory.apply(Operation(INSERT, section, content)).changed
+    return memory
+
+
+# -------------------------------------------------------------------------------------------- single histories, by hand
+def test_a_small_history_by_hand():
+    memory = Memory(SCHEMA)
+    memory.apply(Operation(INSERT, "events", "a"), chunk=0, time="monday")
+    memory.apply(Operation(REPLACE, "core", "me"), chunk=0)
+    memory.apply(Operation(UPDATE, "events", "b", "1", importance=2.0), chunk=1)
+    memory.apply(Operation(INSERT, "events", "c", timestamp="may"), chunk=2, time="tuesday")
+    memory.apply(Operation(DELETE, "events", entry_id="1"), chunk=3)
+    first = Entry("1", "events", "a", "monday", 1.0, 0, 0, 0)
+    core = Entry("core", "core", "me", None, 1.0, 0, 1, 1)
+    second = Entry("1", "events", "b", None, 2.0, 1, 0, 2)
+    third = Entry("2", "events", "c", "may", 1.0, 2, 3, 3)
+    assert list(memory) == [core, third]
+    expected = [Change(None, first), Change(None, core), Change(first, second), Change(None, third), Change(second, None)]
+    assert memory.changes == expected
+    assert memory.apply(Operation(INSERT, "events", "a")).entry_id == "3"
+
+
+def test_nothing_is_truncated_at_a_limit():
+    memory = Memory(SCHEMA, count_tokens=len)
+    over, fits = memory.apply(Operation(INSERT, "notes", "abc")), memory.apply(Operation(INSERT, "notes", "ab"))
+    assert (over.code, over.message) == (ResultCode.TOO_LONG, "3 tokens, at most 2 fit in notes")
+    assert fits.changed and [entry.content for entry in memory] == ["ab"]
+    long = "word " * 10_000
+    assert Memory(SCHEMA).apply(Operation(INSERT, "events", long)).changed
+    longer = filled("x")
+    longer.apply(Operation(UPDATE, "events", long, "1"))
+    assert longer.get("1").content == long.strip()
+
+
+def test_a_section_that_is_full_takes_updates_and_room_that_was_freed():
+    memory = filled("a", "b", "c", section="notes")
+    assert memory.apply(Operation(INSERT, "notes", "d")).code is ResultCode.SECTION_FULL
+    assert memory.apply(Operation(UPDATE, "notes", "d", "1")).changed
+    assert memory.apply(Operation(DELETE, "notes", entry_id="2")).changed
+    assert memory.apply(Operation(INSERT, "notes", "e")).entry_id == "4"
+
+
+def test_the_same_event_on_another_day_is_another_event():
+    memory = Memory(SCHEMA)
+    run = Operation(INSERT, "events", "went running", timestamp="monday")
+    assert memory.apply(run).entry_id == "1"
+    assert memory.apply(run).code is ResultCode.DUPLICATE
+    assert memory.apply(replace(run, timestamp="tuesday")).entry_id == "2"
+    unsaid = memory.apply(replace(run, timestamp=None), time="friday")
+    assert (unsaid.code, unsaid.entry_id) == (ResultCode.DUPLICATE, "1")
+    assert memory.apply(Operation(UPDATE, "events", "went running", "2", timestamp="monday")).code is ResultCode.DUPLICATE
+
+
+def test_an_update_that_moves_only_the_time_or_the_weight_is_no_duplicate():
+    memory = Memory(SCHEMA)
+    memory.apply(Operation(INSERT, "events", "dentist", timestamp="monday"))
+    assert memory.apply(Operation(UPDATE, "events", "dentist", "1", timestamp="tuesday")).changed
+    assert memory.apply(Operation(UPDATE, "events", "dentist", "1", timestamp="tuesday", importance=3.0)).changed
+    assert (memory.get("1").timestamp, memory.get("1").importance) == ("tuesday", 3.0)
+    assert memory.apply(Operation(UPDATE, "events", "dentist", "1")).code is ResultCode.DUPLICATE
+    assert len(memory.changes) == 3
+
+
+def test_refusals_name_what_there_is():
+    memory = filled("a")
+    assert "core, notes, events, archive" in memory.apply(Operation(INSERT, "nowhere", "a")).message
+    assert "'9' in events" in memory.apply(Operation(DELETE, "events", entry_id="9")).message
+    assert "allowed: insert" in memory.apply(Operation(DELETE, "archive", entry_id="1")).message
+
+
+def test_going_back_frees_no_id():
+    memory = filled("a")
+    early = memory.snapshot()
+    memory.apply(Operation(INSERT, "events", "b"))
+    memory.restore(early)
+    assert memory.apply(Operation(INSERT, "events", "c")).entry_id == "3"
+    other = Memory(SCHEMA)
+    other.restore(replace(early, next_id=1))  # a damaged counter does not give out an id that is there
+    assert other.apply(Operation(INSERT, "events", "d")).entry_id == "2"
+
+
+def test_restoring_an_equal_state_changes_nothing():
+    memory = filled("a", "b")
+    memory.restore(memory.snapshot())
+    assert len(memory.changes) == 2
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "message"),
+    [
+        (Snapshot("other", (), 1), "snapshot of schema 'other'"),
+        (Snapshot("test", (Entry("1", "gone", "a"),), 2), r"sections \['gone'\]"),
+        (Snapshot("test", (Entry("1", "events", "a"), Entry("1", "events", "b")), 2), "an id twice"),
+    ],
+)
+def test_a_snapshot_that_does_not_fit_is_refused_before_anything_changes(snapshot, message):
+    memory = filled("kept")
+    before = memory.snapshot()
+    with pytest.raises(SchemaError, match=message):
+        memory.restore(snapshot)
+    assert memory.snapshot() == before and len(memory.changes) == 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{}, {"schema": "test"}, {"schema": "x", "entries": [{"id": "1"}], "next_id": 1}, {"schema": "x", "entries": 5, "next_id": 1}],
+)
+def test_json_that_is_no_snapshot_is_refused(data):
+    with pytest.raises(SchemaError, match="not a memory snapshot"):
+        Snapshot.from_json(data)
+
+
+def test_an_unknown_section_is_a_key_error_for_the_caller():
+    memory = filled("a")
+    for look in (memory.entries, memory.block, memory.section_size):
+        with pytest.raises(KeyError):
+            look("nowhere")
+
+
+def test_diff_lists_deletions_then_writes():
+    a, b, c = Entry("1", "events", "a"), Entry("2", "events", "b"), Entry("3", "events", "c")
+    changed = replace(b, content="B")
+    assert diff([a, b], [changed, c]) == [Change(a, None), Change(b, changed), Change(None, c)]
+    assert diff([a, b], [a, b]) == []
+
+
+def test_words_are_counted_between_white_space():
+    assert [count_words(text) for text in ("", "  ", "a", " a\tb\nc ")] == [0, 0, 1, 3]

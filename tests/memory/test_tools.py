@@ -1,0 +1,162 @@
+"""Tools made from a schema, and the way from a call to an operation: exact schemas, a round trip, and every wrong argument."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.memory.store import Memory
+from memalpha.memory.tools import MAX_TIMESTAMP, is_text, to_call, to_operation, tool_name, tool_schemas
+from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
+
+INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
+SCHEMA = MemorySchema.load("mem_alpha")
+
+
+@pytest.fixture
+def memory():
+    memory = Memory(SCHEMA)
+    memory.apply(Operation(REPLACE, "core", "Ann"))
+    memory.apply(Operation(INSERT, "semantic", "a"))
+    memory.apply(Operation(INSERT, "episodic", "b"))
+    return memory
+
+
+def call(name, **arguments):
+    return ToolCall(name, arguments)
+
+
+def parameters(schema):
+    return {tool["function"]["name"]: tool["function"]["parameters"] for tool in tool_schemas(schema)}
+
+
+def test_the_tools_of_mem_alpha():
+    tools = parameters(SCHEMA)
+    assert {name: (list(p["properties"]), p["required"]) for name, p in tools.items()} == {
+        "memory_insert": (["section", "content", "timestamp", "importance"], ["section", "content"]),
+        "memory_update": (["section", "entry_id", "content", "timestamp", "importance"], ["entry_id", "content"]),
+        "memory_delete": (["section", "entry_id"], ["entry_id"]),
+        "memory_replace": (["section", "content"], ["section", "content"]),
+    }
+    assert tools["memory_insert"]["properties"]["section"]["enum"] == ["semantic", "episodic"]
+    assert tools["memory_replace"]["properties"]["section"]["enum"] == ["core"]
+    described = tools["memory_insert"]["properties"]["section"]["description"]
+    assert all(f"{section.name}: {section.description}" in described for section in SCHEMA.lists)
+    assert all(tool["type"] == "function" and tool["function"]["description"] for tool in tool_schemas(SCHEMA))
+
+
+def test_a_tool_that_no_section_allows_is_not_offered_nor_known():
+    schema = MemorySchema("x", (Section("log", SectionKind.LIST, operations=(INSERT,)),))
+    assert list(parameters(schema)) == ["memory_insert"]
+    assert "timestamp" not in parameters(schema)["memory_insert"]["properties"]
+    for name in ("memory_delete", "memory_replace"):
+        result = to_operation(call(name, entry_id="1"), Memory(schema))
+        assert result.code is ResultCode.UNKNOWN_TOOL
+        assert result.message.endswith("there are: memory_insert")
+
+
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
+TIMES, WEIGHTS = st.none() | TEXTS, st.none() | st.floats(0, 1e9)
+SECTIONS = st.sampled_from(["semantic", "episodic"])
+
+
+@given(
+    st.builds(Operation, st.just(INSERT), SECTIONS, TEXTS, st.none(), TIMES, WEIGHTS)
+    | st.builds(Operation, st.just(UPDATE), SECTIONS, TEXTS, TEXTS, TIMES, WEIGHTS)
+    | st.builds(Operation, st.just(DELETE), SECTIONS, st.none(), TEXTS)
+    | st.builds(Operation, st.just(REPLACE), st.just("core"), TEXTS)
+)
+def test_an_operation_comes_back_from_its_call(operation):
+    made = to_call(operation)
+    assert made.name == tool_name(operation.kind)
+    allowed = parameters(SCHEMA)[made.name]
+    assert set(allowed["required"]) <= set(made.arguments) <= set(allowed["properties"])
+    assert to_operation(made, Memory(SCHEMA)) == operation
+
+
+def test_an_id_finds_its_section(memory):
+    assert to_operation(call("memory_delete", entry_id="2"), memory) == Operation(DELETE, "episodic", entry_id="2")
+    update = to_operation(call("memory_update", entry_id=1, content="c", importance=2), memory)
+    assert update == Operation(UPDATE, "semantic", "c", "1", importance=2.0)
+    assert isinstance(update.importance, float)
+
+
+def test_what_an_update_or_delete_gets_wrong_is_found_by_the_memory(memory):
+    def code(made):
+        operation = to_operation(made, memory)
+        assert isinstance(operation, Operation)
+        return memory.apply(operation).code
+
+    assert code(call("memory_delete", entry_id="9")) is ResultCode.UNKNOWN_ID
+    assert code(call("memory_delete", entry_id="1", section="episodic")) is ResultCode.UNKNOWN_ID
+    assert code(call("memory_update", entry_id="core", content="x")) is ResultCode.NOT_ALLOWED
+    assert code(call("memory_insert", section="nowhere", content="x")) is ResultCode.UNKNOWN_SECTION
+
+
+def test_an_unknown_id_is_unknown_even_where_the_first_list_takes_no_deletions():
+    schema = MemorySchema("x", (Section("log", SectionKind.LIST, operations=(INSERT,)), Section("notes", SectionKind.LIST)))
+    memory = Memory(schema)
+    assert memory.apply(to_operation(call("memory_delete", entry_id="9"), memory)).code is ResultCode.UNKNOWN_ID
+
+
+@pytest.mark.parametrize("name", ["", "insert", "memory_", "memory_insertion", "Memory_insert", "memory_memory_insert", "\ud800"])
+def test_an_unknown_tool_is_named_with_those_there_are(memory, name):
+    result = to_operation(call(name, section="semantic", content="x"), memory)
+    assert (result.ok, result.code, result.operation) == (False, ResultCode.UNKNOWN_TOOL, None)
+    assert result.message.endswith("memory_insert, memory_update, memory_delete, memory_replace")
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (call("memory_insert"), "missing section, content"),
+        (call("memory_insert", section="semantic"), "missing content"),
+        (call("memory_update", content="x"), "missing entry_id"),
+        (call("memory_delete"), "missing entry_id"),
+        (call("memory_insert", section="semantic", content="x", entry_id="1"), "unknown entry_id"),
+        (call("memory_delete", entry_id="1", b=1, a=2), "unknown a, b"),
+        (call("memory_insert", section=1, content="x"), "section must be a string"),
+        (call("memory_insert", section="semantic", content=["x"]), "content must be a string"),
+        (call("memory_insert", section="semantic", content=None), "content must be a string"),
+        (call("memory_insert", section="episodic", content="x", timestamp=2024), "timestamp must be a string"),
+        (call("memory_insert", section="semantic", content="\udfff"), "content holds a lone surrogate"),
+        (call("memory_insert", section="episodic", content="x", timestamp="1" * (MAX_TIMESTAMP + 1)), "at most 40 characters"),
+        (call("memory_delete", entry_id=True), "entry_id must be a string"),
+        (call("memory_delete", entry_id=1.5), "entry_id must be a string"),
+        (call("memory_delete", entry_id=None), "entry_id must be a string"),
+        *(
+            (call("memory_insert", section="semantic", content="x", importance=weight), "importance must be a number")
+            for weight in ("1", True, None, -1, -0.5, float("nan"), float("inf"), 10**400, [1])
+        ),
+    ],
+)
+def test_bad_arguments_are_a_failed_result(memory, made, message):
+    result = to_operation(made, memory)
+    assert isinstance(result, OperationResult)
+    assert (result.ok, result.code, result.operation) == (False, ResultCode.BAD_ARGUMENTS, None)
+    assert message in result.message and result.message.startswith(made.name)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = st.sampled_from([tool_name(kind) for kind in OperationKind]) | st.text()
+KEYS = st.sampled_from(["section", "entry_id", "content", "timestamp", "importance"]) | st.text(max_size=3)
+
+
+@given(NAMES, st.dictionaries(KEYS, JSON | st.sampled_from(["semantic", "1"]), max_size=5))
+def test_no_call_raises(name, arguments):
+    memory = Memory(SCHEMA)
+    memory.apply(Operation(INSERT, "semantic", "a"))
+    outcome = to_operation(ToolCall(name, arguments), memory)
+    if isinstance(outcome, Operation):
+        memory.apply(outcome)
+    else:
+        assert not outcome.ok and outcome.message
+
+
+def test_what_is_text():
+    assert is_text("") and is_text("a\x00é😀")
+    assert not any(map(is_text, ("\ud800", "a\udfffb", "\ude00\ud83d")))
