@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from memalpha.version import __version__
+
 if TYPE_CHECKING:
     from memalpha.api import MemoryAgent
 
-__version__ = "0.1.0"
+
 __all__ = ["MemoryAgent", "__version__"]
 
 

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "memalpha"
 
 # From the bottom up. A module belongs to the layer of its longest matching name and imports only from its own and lower ones.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("memalpha", "memalpha.errors", "memalpha.types", "memalpha.protocols"),
+    ("memalpha.errors", "memalpha.types", "memalpha.protocols", "memalpha.version"),
     (
         "memalpha.memory",
         "memalpha.data",
@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("memalpha.generation", "memalpha.qa", "memalpha.models"),
     ("memalpha.training", "memalpha.evaluation"),
     ("memalpha.report", "memalpha.api"),
-    ("memalpha.cli", "memalpha.__main__"),
+    ("memalpha.cli", "memalpha.__main__", "memalpha"),
 )
 
 # Who alone may import a library.

@@ -11,9 +11,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from memalpha import __version__
 from memalpha.cli import data, models, runs, training
 from memalpha.errors import MemAlphaError
+from memalpha.version import __version__
 
 Command = Callable[[argparse.Namespace, list[str]], int]
 

@@ -19,7 +19,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha import __version__
 from memalpha.data.registry import get_source
 from memalpha.data.schema import FILE_NAME, instance_from_json, instance_to_json, read_instances
 from memalpha.data.source import LoadResult
@@ -27,6 +26,7 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
+from memalpha.version import __version__
 
 MANIFEST_NAME = "manifest.json"
 """The manifest's file in a prepared folder."""

@@ -65,12 +65,17 @@ def test_markup_and_control_characters_of_the_data_stay_text(finished_run: RunFo
         step.update(text=hostile, time=hostile, completion=hostile)
         for result in step["results"]:
             result["message"] = hostile
+            if result["operation"]:
+                result["operation"].update(section=hostile, content=hostile)
+        for change in step["changes"]:
+            change["after"].update(section=hostile, id=hostile, content=hostile, timestamp=hostile)
     evil["questions"][0].update(question=hostile, kind=hostile, answer=hostile, answers=[hostile], stale=[hostile], error=hostile)
     evil.update(instance=hostile, source=hostile)
     text = shown(evil, width=400)
     assert "\x1b" not in text
     assert "\x07" not in text
-    assert text.count("[/red] [link=x]y[/link] \\x1b]0;title\\x07") == 2 + 2 * 2 + 1 + 6  # heading, panels, refused call, question
+    # the heading 2, each chunk's panel 2, three calls' section 3, two texts 2 and one note 1, two changes 4 each, the question 6
+    assert text.count("[/red] [link=x]y[/link] \\x1b]0;title\\x07") == 2 + 2 * 2 + 3 + 2 + 1 + 2 * 4 + 6
 
 
 @pytest.mark.parametrize(("sign", "colour"), [("+", 32), ("~", 33), ("-", 31)])
