@@ -133,29 +133,30 @@ def _show_questions(rollout: Mapping[str, Any], console: Console) -> None:
 
 
 def list_rollouts(run: RunFolder) -> Table:
-    """Return a table of everything ``show_rollout`` can show of a run: held-out evaluations and training steps."""
+    """Return a table of everything ``show_rollout`` can show of a run; its first column is what to ask ``memalpha inspect`` for."""
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("what", "rollouts", "mean reward", "mean accuracy", "show one with"):
-        table.add_column(column, justify="left" if column in ("what", "show one with") else "right", no_wrap=True)
+    table.add_column("memalpha inspect RUN ...", no_wrap=True)
+    for column in ("rollouts", "reward", "accuracy"):
+        table.add_column(column, justify="right", no_wrap=True)
     for path in sorted((run.path / "held_out").glob("*.jsonl")):
         rows = (row["rollout"] for row in run.read_lines(f"held_out/{path.name}"))
-        _add(table, f"held out: {path.stem}", rows, f"--held-out {path.stem} --rollout N")
+        _add(table, f"--held-out {path.stem} --rollout N", rows)
     steps: dict[int, list[str]] = {}
     for path in run.trajectory_files():
         steps.setdefault(trajectory_step(path), []).append(path.name)
     for step, names in steps.items():
         rows = (row for name in names for row in run.read_lines(f"trajectories/{name}"))
-        _add(table, f"training step {step}", rows, f"--step {step} --rollout N")
+        _add(table, f"--step {step} --rollout N", rows)
     if not table.rows:
-        table.add_row("no rollouts yet", "", "", "", "")
+        table.add_row("no rollouts yet", "", "", "")
     return table
 
 
-def _add(table: Table, what: str, rollouts: Iterable[Mapping[str, Any]], how: str) -> None:
+def _add(table: Table, what: str, rollouts: Iterable[Mapping[str, Any]]) -> None:
     found = [(rollout_reward(rollout), rollout_accuracy(rollout)) for rollout in rollouts]
     last = f"0 to {len(found) - 1}" if found else "none"
     means = (number(mean([pair[index] for pair in found])) for index in (0, 1))
-    table.add_row(Text(printable(what)), last, *means, Text(printable(how)))
+    table.add_row(Text(printable(what)), last, *means)
 
 
 def _plain(text: str) -> Text:

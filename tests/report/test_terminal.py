@@ -111,9 +111,9 @@ def test_long_lines_wrap_at_the_width_of_the_console(finished_run: RunFolder) ->
 
 
 def test_the_list_says_how_to_show_each(finished_run: RunFolder, bare_run: RunFolder) -> None:
-    lines = lines_of(shown(list_rollouts(finished_run)))
+    lines = lines_of(shown(list_rollouts(finished_run), width=80))
     # rewards: accuracy + tool / 2; before: ann (.5 + 0) / 2, bob 1.5, chat 0
-    assert f"held out: before 0 to 2 {(0.25 + 1.5 + 0) / 3:.3f} 0.333 --held-out before --rollout N" in lines
-    assert "training step 1 0 to 1 0.750 0.500 --step 1 --rollout N" in lines
-    assert "training step 2 0 to 1 0.750 0.500 --step 2 --rollout N" in lines
+    assert f"--held-out before --rollout N 0 to 2 {(0.25 + 1.5 + 0) / 3:.3f} 0.333" in lines
+    assert "--step 1 --rollout N 0 to 1 0.750 0.500" in lines
+    assert "--step 2 --rollout N 0 to 1 0.750 0.500" in lines
     assert "no rollouts yet" in shown(list_rollouts(bare_run))
