@@ -1,0 +1,325 @@
+"""Codecs: exact readings by hand, a round trip for every operation, total on anything, and linear in its length."""
+
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from memalpha.agent.codecs import CODECS, CompactCodec, HermesCodec, make_codec
+from memalpha.errors import InputError
+from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.memory.tools import to_call
+from memalpha.types import CallError, Operation, OperationKind, ParsedCompletion, ToolCall
+
+INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
+SCHEMA = MemorySchema.load("mem_alpha")
+HERMES, COMPACT = HermesCodec(SCHEMA), CompactCodec(SCHEMA)
+MB = 1_000_000
+
+
+def plain(parsed):
+    """Calls without their places."""
+    return [(call.name, dict(call.arguments)) for call in parsed.calls]
+
+
+def block(body):
+    return f"<tool_call>{body}</tool_call>"
+
+
+# -------------------------------------------------------------------------------------------- hermes, by hand
+def test_hermes_reads_calls_between_commentary():
+    first = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    second = '<tool_call>{"name":"g","arguments":{}}</tool_call>'
+    text = f"I keep it.\n{first}\nand {second}!"
+    parsed = HERMES.parse(text)
+    assert plain(parsed) == [("f", {"a": 1}), ("g", {})]
+    assert parsed.errors == ()
+    assert [text[call.start : call.end] for call in parsed.calls] == [first, second]
+
+
+@pytest.mark.parametrize("text", ["", " \n", "nothing worth keeping", "{}", "< tool_call >", "<tool_calls>"])
+def test_hermes_silence_is_no_error(text):
+    assert HERMES.parse(text) == ParsedCompletion((), ())
+
+
+def test_hermes_reads_nested_braces_and_text_that_looks_like_code():
+    parsed = HERMES.parse(block('{"name": "f", "arguments": {"a": {"b": [{"c": "}}"}, "{"]}, "d": "\\u00e9\\n😀"}}'))
+    assert plain(parsed) == [("f", {"a": {"b": [{"c": "}}"}, "{"]}, "d": "é\n😀"})]
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        ('x<tool_call>{"name": "f", "argu', ["1-31 <tool_call> is never closed"]),
+        ("<tool_call>", ["0-11 <tool_call> is never closed"]),
+        ("a</tool_call>", ["1-13 </tool_call> closes nothing"]),
+        ("</tool_call></tool_call>", ["0-12 </tool_call> closes nothing", "12-24 </tool_call> closes nothing"]),
+        (block(""), ["0-23 not JSON: Expecting value: line 1 column 1 (char 0)"]),
+        (block("{'name': 1}"), ["0-34 not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"]),
+        (block("{} {}"), ["0-28 not JSON: Extra data: line 1 column 4 (char 3)"]),
+        (block('{"name":"f","arguments":{"a":"\\ud800"}}'), ["0-62 the call holds a lone surrogate, which is no Unicode text"]),
+        (block('{"name":"f","arguments":{"\udc00":1}}'), ["0-55 the call holds a lone surrogate, which is no Unicode text"]),
+        (block("[" * 100_000), ["0-100023 not JSON: nested too deeply"]),
+        (
+            block("9" * 5000),
+            ["0-5023 not JSON: Exceeds the limit (4300 digits) for integer string conversion: value has 5000 digits"],
+        ),
+        *(
+            (block(body), [f"0-{len(body) + 23} expected an object with a string 'name' and an object 'arguments'"])
+            for body in (
+                "1",
+                "null",
+                "[]",
+                "{}",
+                '{"name":"f"}',
+                '{"name":1,"arguments":{}}',
+                '{"name":"f","arguments":[]}',
+                '{"arguments":{}}',
+            )
+        ),
+    ],
+)
+def test_hermes_errors_are_located(text, messages):
+    parsed = HERMES.parse(text)
+    assert parsed.calls == ()
+    found = [f"{error.start}-{error.end} {error.message}" for error in parsed.errors]
+    assert [message[: len(want)] for message, want in zip(found, messages, strict=True)] == messages
+
+
+def test_a_call_after_one_that_was_never_closed_is_read():
+    parsed = HERMES.parse('<tool_call>{"na <tool_call>{"name": "f", "arguments": {}}</tool_call></tool_call>')
+    assert plain(parsed) == [("f", {})]
+    assert [error.message for error in parsed.errors] == ["<tool_call> is never closed", "</tool_call> closes nothing"]
+
+
+def test_every_cut_of_a_completion_keeps_the_calls_that_are_whole():
+    calls = [ToolCall("memory_insert", {"section": "semantic", "content": f"fact {i}"}) for i in range(3)]
+    text = HERMES.render(calls)
+    ends = [call.end for call in HERMES.parse(text).calls]
+    for cut in range(len(text) + 1):
+        parsed = HERMES.parse(text[:cut])
+        whole = sum(end <= cut for end in ends)
+        assert plain(parsed) == plain(ParsedCompletion(tuple(calls[:whole]), ()))
+        inside = "<tool_call>" in text[ends[whole - 1] if whole else 0 : cut]
+        assert len(parsed.errors) == inside
+
+
+# -------------------------------------------------------------------------------------------- compact, by hand
+@pytest.mark.parametrize(
+    ("line", "name", "arguments"),
+    [
+        ("+ Ann city Oslo", "memory_insert", {"section": "semantic", "content": "Ann city Oslo"}),
+        ("+episodic went home", "memory_insert", {"section": "episodic", "content": "went home"}),
+        ("+core x", "memory_insert", {"section": "core", "content": "x"}),
+        ("+nowhere x y", "memory_insert", {"section": "nowhere", "content": "x y"}),
+        ("  +\t x  y ", "memory_insert", {"section": "semantic", "content": "x  y"}),
+        ("+ + x", "memory_insert", {"section": "semantic", "content": "+ x"}),
+        ("+ .", "memory_insert", {"section": "semantic", "content": "."}),
+        ("= 12 Ann city Rome", "memory_update", {"entry_id": "12", "content": "Ann city Rome"}),
+        ("= 12   x", "memory_update", {"entry_id": "12", "content": "x"}),
+        ("- 7", "memory_delete", {"entry_id": "7"}),
+        ("* I am Ann", "memory_replace", {"section": "core", "content": "I am Ann"}),
+        ("*core I am Ann", "memory_replace", {"section": "core", "content": "I am Ann"}),
+    ],
+)
+def test_a_compact_line_is_one_operation(line, name, arguments):
+    assert COMPACT.parse(line) == ParsedCompletion((ToolCall(name, arguments, 0, len(line)),), ())
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", ".", " . \n.\n"])
+def test_compact_silence_is_no_error(text):
+    assert COMPACT.parse(text) == ParsedCompletion((), ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hello",
+        "+",
+        "+ ",
+        "+apple",
+        "=",
+        "= 3",
+        "= 3 ",
+        "-",
+        "- ",
+        "- 3 4",
+        "-3",
+        "-x 3",
+        "=x 3 y",
+        "..",
+        "+UP x",
+        "+é x",
+        "> x",
+        "+ \ud800",
+    ],
+)
+def test_any_other_compact_line_is_one_located_error(line):
+    parsed = COMPACT.parse(f". \n{line}\n- 1")
+    assert plain(parsed) == [("memory_delete", {"entry_id": "1"})]
+    (error,) = parsed.errors
+    assert (error.start, error.end) == (3, 3 + len(line)) and error.message
+
+
+def test_compact_defaults_are_the_first_sections_that_take_the_operation():
+    log = Section("log", SectionKind.LIST, operations=(DELETE,))
+    codec = CompactCodec(MemorySchema("x", (log, Section("notes", SectionKind.LIST))))
+    assert plain(codec.parse("+ a")) == [("memory_insert", {"section": "notes", "content": "a"})]
+    assert [error.message for error in codec.parse("* a").errors] == ["this memory has no section for '*'"]
+    assert codec.render([ToolCall("memory_insert", {"section": "notes", "content": "a"})]) == "+ a"
+    frozen = CompactCodec(MemorySchema("x", (log,)))
+    assert [error.message for error in frozen.parse("+ a").errors] == ["this memory has no section for '+'"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (ToolCall("memory_insert", {"section": "episodic", "content": "x", "timestamp": "2024"}), "no place for timestamp"),
+        (ToolCall("memory_update", {"entry_id": "1", "content": "x", "importance": 2.0}), "no place for importance"),
+        (ToolCall("memory_insert", {"section": "semantic", "content": " "}), "no empty content"),
+        (ToolCall("memory_update", {"entry_id": "1"}), "no empty content"),
+        (ToolCall("search", {"query": "x"}), "'search' is not a valid OperationKind"),
+    ],
+)
+def test_compact_refuses_to_write_what_it_cannot_say(call, message):
+    with pytest.raises(ValueError, match=message):
+        COMPACT.render([call])
+
+
+def test_what_is_written():
+    operations = [
+        Operation(INSERT, "semantic", "a\n b"),
+        Operation(INSERT, "episodic", "c"),
+        Operation(UPDATE, "semantic", "d", "1"),
+        Operation(DELETE, "episodic", entry_id="2"),
+        Operation(REPLACE, "core", "e"),
+    ]
+    calls = [to_call(operation) for operation in operations]
+    assert COMPACT.render(calls) == "+ a b\n+episodic c\n= 1 d\n- 2\n* e"
+    assert COMPACT.render([]) == "."
+    expected = '<tool_call>\n{"name": "memory_delete", "arguments": {"entry_id": "2", "section": "episodic"}}\n</tool_call>'
+    assert HERMES.render(calls[3:4]) == expected
+    assert HERMES.render([]) == ""
+
+
+# -------------------------------------------------------------------------------------------- properties
+TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30)
+TAGGED = st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "\\", '"', "{", "}", "\n", "x"]), min_size=1).map("".join)
+CONTENTS = (TEXTS | TAGGED).filter(str.strip)
+TIMES, WEIGHTS = st.none() | TEXTS, st.none() | st.floats(0, 1e9)
+SECTIONS, IDS = st.sampled_from(["semantic", "episodic"]), st.integers(1, 999).map(str)
+TIMED = st.one_of(
+    st.builds(Operation, st.just(INSERT), SECTIONS, CONTENTS, st.none(), TIMES, WEIGHTS),
+    st.builds(Operation, st.just(UPDATE), SECTIONS, CONTENTS, IDS, TIMES, WEIGHTS),
+    st.builds(Operation, st.just(DELETE), SECTIONS, st.none(), IDS),
+    st.builds(Operation, st.just(REPLACE), st.just("core"), CONTENTS),
+)
+
+
+@given(st.lists(TIMED, max_size=5))
+def test_hermes_reads_back_what_it_writes(operations):
+    calls = [to_call(operation) for operation in operations]
+    parsed = HERMES.parse(HERMES.render(calls))
+    assert plain(parsed) == plain(ParsedCompletion(tuple(calls), ()))
+    assert parsed.errors == ()
+
+
+UNTIMED = TIMED.map(lambda o: Operation(o.kind, o.section, o.content, o.entry_id))
+
+
+@given(st.lists(UNTIMED, max_size=5))
+@example([Operation(INSERT, "semantic", "+ x"), Operation(INSERT, "semantic", "episodic x")])
+def test_compact_reads_back_what_it_writes(operations):
+    calls = [to_call(operation) for operation in operations]
+    parsed = COMPACT.parse(COMPACT.render(calls))
+    expected = []
+    for operation in operations:
+        arguments = dict(to_call(operation).arguments)
+        if "content" in arguments:
+            arguments["content"] = " ".join(arguments["content"].split())
+        if operation.kind in (UPDATE, DELETE):  # the id says which section
+            del arguments["section"]
+        expected.append((f"memory_{operation.kind}", arguments))
+    assert plain(parsed) == expected
+    assert parsed.errors == ()
+
+
+PIECES = st.sampled_from([
+    "<tool_call>", "</tool_call>", "<tool_call", '{"name": "f", "arguments": {}}', '{"name": ', "{", "}", '"', "\\", "\\ud800",
+    "\ud800", "+ ", "= ", "- ", "* ", ".", "\n", "\r", "\u2028", "\x00", " ", "\u00a0", "é", "😀", "1", "NaN", "1e999", "core",
+])  # fmt: skip
+GARBAGE = st.text(st.characters()) | st.lists(PIECES, max_size=30).map("".join)
+
+
+@pytest.mark.parametrize("codec", [HERMES, COMPACT], ids=lambda codec: codec.name)
+@given(text=GARBAGE)
+def test_any_text_gives_calls_and_located_errors(codec, text):
+    parsed = codec.parse(text)
+    items = sorted([*parsed.calls, *parsed.errors], key=lambda item: item.start)
+    assert all(0 <= item.start < item.end <= len(text) for item in items)
+    assert all(item.end <= following.start for item, following in pairwise(items))  # no stretch is read twice
+    for call in parsed.calls:
+        (again,) = codec.parse(text[call.start : call.end]).calls
+        assert (again.name, str(again.arguments)) == (call.name, str(call.arguments))
+        f"{call.name} {call.arguments}".encode()  # Unicode text throughout
+    assert all(isinstance(error, CallError) and error.message.isprintable() for error in parsed.errors)
+
+
+@given(GARBAGE)
+def test_compact_accounts_for_every_line(text):
+    parsed = COMPACT.parse(text)
+    spoken = [line for line in text.split("\n") if line.strip() not in ("", ".")]
+    found = sorted([*parsed.calls, *parsed.errors], key=lambda item: item.start)
+    assert [text[item.start : item.end] for item in found] == spoken
+
+
+# -------------------------------------------------------------------------------------------- time
+ADVERSARIES = {
+    "one line": lambda n: "x" * n,
+    "an entry": lambda n: "+ " + "word " * (n // 5),
+    "spaces": lambda n: "+" + " " * n + "\x0b",
+    "inner spaces": lambda n: "= 1" + " " * n + "x",
+    "a section": lambda n: "+" + "a" * n,
+    "short lines": lambda n: "+ x\n" * (n // 4),
+    "open tags": lambda n: "<tool_call>" * (n // 11),
+    "open tags with braces": lambda n: "<tool_call>{" * (n // 12),
+    "close tags": lambda n: "</tool_call>" * (n // 12),
+    "half tags": lambda n: "<tool_call" * (n // 10),
+    "deep nesting": lambda n: block('{"a":' * (n // 5)),
+    "deep lists": lambda n: block("[" * n),
+    "many shallow nests": lambda n: block("[" + "[[[[]]]]," * (n // 9)),
+    "one long string": lambda n: block('{"name": "f", "arguments": {"content": "' + "\\n" * (n // 2) + '"}}'),
+    "never closed": lambda n: '<tool_call>{"name": "f", "arguments": {"content": "' + "a" * n,
+    "empty calls": lambda n: block("{}") * (n // 25),
+    "long numbers": lambda n: block("[" + ("9" * 4000 + ",") * (n // 4001) + "1]"),
+}
+
+
+def seconds(codec, text):
+    """Fastest of three readings, in processor time: other work on the machine is not counted."""
+    best = float("inf")
+    for _ in range(3):
+        start = time.process_time()
+        codec.parse(text)
+        best = min(best, time.process_time() - start)
+    return best
+
+
+@pytest.mark.parametrize("codec", [HERMES, COMPACT], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("make", ADVERSARIES.values(), ids=ADVERSARIES)
+def test_time_is_linear_in_the_length(codec, make):
+    """Four times the text takes about four times as long; quadratic reading would take sixteen times."""
+    long = seconds(codec, make(MB))
+    assert long < 3.0
+    assert long < 9 * seconds(codec, make(MB // 4)) + 0.02
+
+
+# -------------------------------------------------------------------------------------------- choice
+def test_codecs_are_made_by_name():
+    assert {name: type(make_codec(name, SCHEMA)) for name in CODECS} == {"hermes": HermesCodec, "compact": CompactCodec}
+    assert [make_codec(name, SCHEMA).name for name in CODECS] == list(CODECS)
+    with pytest.raises(InputError, match="unknown codec 'xml'") as caught:
+        make_codec("xml", SCHEMA)
+    assert "compact, hermes" in str(caught.value)
