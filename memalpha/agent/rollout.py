@@ -84,7 +84,7 @@ def run_rollouts(
         instances: One for each rollout wanted; may differ in their number of chunks.
         agent: Makes prompts and applies completions.
         generator: Draws the completions; one call a lockstep.
-        sampling: How to draw them; its ``max_new_tokens`` is taken as it is.
+        sampling: How to draw them; its seed, where there is one, goes up by 1 from chunk to chunk.
         on_step: Progress.
         times: Filled with the time spent, if given.
 

@@ -1,0 +1,150 @@
+"""Rollouts in lockstep: the same as one by one, whatever the numbers of chunks, with everything recorded."""
+
+from dataclasses import replace
+
+import pytest
+
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.rollout import RolloutTimes, run_rollouts
+from memalpha.agent.step import AgentStep
+from memalpha.errors import InputError
+from memalpha.generation.scripted import ScriptedGenerator
+from memalpha.models.nano import make_tokenizer
+from memalpha.types import Chunk, Completion, Instance, Sampling, StopReason
+
+WORDS = ["apple", "boat", "candle", "door", "engine", "feather"]
+SAMPLING = Sampling(max_new_tokens=24)
+
+
+def instance_of(name, *texts):
+    return Instance(name, "test", tuple(Chunk(text, f"day {i}") for i, text in enumerate(texts)), ())
+
+
+INSTANCES = [
+    instance_of("long", "apple boat", "candle apple", "door", "engine engine"),
+    instance_of("short", "feather"),
+    instance_of("middle", "boat door", "apple apple", "boat"),
+    instance_of("again", "apple boat", "candle apple", "door", "engine engine"),
+]
+
+
+class Watched:
+    """A scripted keeper that answers from the prompt alone, and the sizes of the batches it was asked."""
+
+    def __init__(self, tokenizer):
+        self.inner, self.batches = ScriptedGenerator(self.answer, tokenizer), []
+
+    @staticmethod
+    def answer(prompt):
+        """Store the chunk's words; once the memory shows entry 2, delete entry 1 and say something that is no call."""
+        chunk, view = prompt.messages[1]["content"].split("</chunk>")
+        lines = [f"+ {word}" for word in chunk.split("\n")[2].split()]
+        if "\n2 " in view:
+            lines += ["- 1", "well"]
+        return "\n".join(lines)
+
+    def generate(self, prompts, sampling):
+        self.batches.append(len(prompts))
+        return self.inner.generate(prompts, sampling)
+
+
+@pytest.fixture
+def agent():
+    return AgentStep(AgentConfig(schema="facts", codec="compact"), make_tokenizer(WORDS, 2048))
+
+
+@pytest.fixture
+def generator(agent):
+    return Watched(agent.encoder.tokenizer)
+
+
+def test_lockstep_equals_one_by_one(agent, generator):
+    together = run_rollouts(INSTANCES, agent, generator, SAMPLING)
+    assert generator.batches == [4, 3, 3, 2]
+    for instance, rollout in zip(INSTANCES, together, strict=True):
+        (alone,) = run_rollouts([instance], agent, generator, SAMPLING)
+        assert rollout.instance is instance
+        assert rollout.steps == alone.steps
+        assert rollout.memory.snapshot() == alone.memory.snapshot()
+        assert rollout.memory.changes == alone.memory.changes
+    assert together[0].steps == together[3].steps
+    assert together[0].memory is not together[3].memory
+
+
+def test_records_hold_what_happened(agent, generator):
+    rollout = run_rollouts(INSTANCES[:2], agent, generator, SAMPLING)[0]
+    memory = agent.new_memory()
+    retriever = agent.new_retriever(memory)
+    for index, step in enumerate(rollout.steps):
+        chunk = rollout.instance.chunks[index]
+        assert step.chunk_index == index
+        assert step.prompt == agent.prompt(memory, retriever, chunk)
+        assert step.completion.text == Watched.answer(step.prompt)
+        assert step.outcome == agent.apply(memory, index, chunk, step.completion.text)
+        assert (step.memory_tokens, step.entries) == (memory.tokens, len(memory))
+    assert memory.snapshot() == rollout.memory.snapshot()
+    # By hand: apple and boat; candle and (again) apple, then 1 goes; door, and 1 is no more; engine once.
+    assert [(entry.id, entry.content, entry.timestamp) for entry in memory] == [
+        ("2", "boat", "day 0"), ("3", "candle", "day 1"), ("4", "door", "day 2"), ("5", "engine", "day 3"),
+    ]  # fmt: skip
+    assert [[r.code.value for r in step.outcome.results] for step in rollout.steps] == [
+        ["applied", "applied"],
+        ["applied", "duplicate", "applied", "unparsed"],
+        ["applied", "unknown_id", "unparsed"],
+        ["applied", "duplicate", "unknown_id", "unparsed"],
+    ]
+    assert [step.entries for step in rollout.steps] == [2, 2, 3, 4]
+    assert [hit.entry.id for hit in rollout.retriever.search("candle", 3)] == ["3"]
+    assert rollout.questions == []
+
+
+def test_a_completion_that_is_cut_off_is_applied_as_far_as_it_goes(agent, generator):
+    # "+ apple" is 2 tokens, the line break 1.
+    (rollout,) = run_rollouts([instance_of("x", "apple boat candle")], agent, generator, Sampling(max_new_tokens=5))
+    (step,) = rollout.steps
+    assert step.completion.stop is StopReason.LENGTH
+    assert len(step.completion.ids) == 5
+    assert [entry.content for entry in rollout.memory] == ["apple", "boat"]
+
+
+def test_progress_and_times_are_reported(agent, generator):
+    seen, times = [], RolloutTimes()
+    run_rollouts(INSTANCES, agent, generator, SAMPLING, on_step=lambda done, total: seen.append((done, total)), times=times)
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert min(times.prompt, times.generate, times.apply) > 0
+
+
+def test_nothing_to_read_asks_nothing(agent, generator):
+    assert run_rollouts([], agent, generator, SAMPLING) == []
+    assert generator.batches == []
+
+
+@pytest.mark.parametrize(("seed", "seeds"), [(None, [None, None, None]), (7, [7, 8, 9])])
+def test_sampling_is_handed_on_with_a_seed_for_each_chunk(agent, seed, seeds):
+    class Asks:
+        def __init__(self):
+            self.seen = []
+
+        def generate(self, prompts, sampling):
+            self.seen.append(sampling)
+            return [Completion((), ".", StopReason.END) for _ in prompts]
+
+    sampling = Sampling(max_new_tokens=24, temperature=0.7, top_p=0.9, top_k=5, seed=seed)
+    (rollout,) = run_rollouts([INSTANCES[2]], agent, generator := Asks(), sampling)
+    assert generator.seen == [replace(sampling, seed=value) for value in seeds]
+    assert len(rollout.memory) == 0 and all(step.outcome.results == () for step in rollout.steps)
+
+
+def test_a_generator_that_loses_a_completion_is_an_error(agent):
+    class Loses:
+        def generate(self, prompts, sampling):
+            return [Completion((), ".", StopReason.END) for _ in prompts[1:]]
+
+    with pytest.raises(ValueError, match="zip"):
+        run_rollouts(INSTANCES, agent, Loses(), SAMPLING)
+
+
+def test_a_chunk_over_the_limit_stops_the_rollout(agent, generator):
+    small = AgentStep(AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2), agent.encoder.tokenizer)
+    with pytest.raises(InputError, match="a chunk has 3 tokens"):
+        run_rollouts([instance_of("x", "apple", "apple boat door")], small, generator, SAMPLING)

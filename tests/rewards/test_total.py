@@ -1,0 +1,113 @@
+"""The weighted sum by hand, the published settings, and failures that mask instead of scoring 0."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memalpha.errors import InputError
+from memalpha.rewards.total import PARTS, RewardConfig, StepReward, rollout_rewards
+from memalpha.types import Operation, OperationKind, OperationResult, Question, QuestionRecord, ResultCode
+
+INSERT, DELETE = OperationKind.INSERT, OperationKind.DELETE
+PUBLISHED = RewardConfig(duplicates_succeed=False, judge_deletes=False, clip_compression=False)
+NAN = math.nan
+
+
+def result(code, kind=INSERT):
+    ok = code in (ResultCode.APPLIED, ResultCode.DUPLICATE)
+    return OperationResult(ok, code, "", Operation(kind, "facts"))
+
+
+WRITE, REMOVE = result(ResultCode.APPLIED), result(ResultCode.APPLIED, DELETE)
+AGAIN, FAILED = result(ResultCode.DUPLICATE), result(ResultCode.TOO_LONG)
+
+
+def rewards_of(config, results, verdicts, scores=(1.0, 0.5), memory_tokens=30, input_tokens=120):
+    questions = [QuestionRecord(Question("q", ("a",)), (), None, score) for score in scores]
+    return rollout_rewards(
+        config, questions=questions, memory_tokens=memory_tokens, input_tokens=input_tokens, results=results, verdicts=verdicts
+    )
+
+
+def test_the_names_are_those_of_the_parts():
+    assert StepReward._fields == PARTS
+    assert RewardConfig(1, 2, 3, 4).weights == (1, 2, 3, 4)
+
+
+def test_the_defaults_are_the_papers_weights():
+    assert RewardConfig().weights == (1.0, 1.0, 0.05, 0.1)
+
+
+def test_a_rollout_by_hand():
+    results = [[WRITE, FAILED], [], [WRITE, REMOVE, AGAIN, FAILED]]
+    verdicts = [[True], [], [False, True]]
+    rewards = rewards_of(RewardConfig(1.0, 0.5, 0.1, 0.2), results, verdicts)
+    assert rewards == [
+        StepReward(0.75, 0.5, 0.75, 1.0),
+        StepReward(0.75, 0.0, 0.75, 0.0),
+        StepReward(0.75, 0.75, 0.75, 0.5),
+    ]
+    totals = [reward.total(RewardConfig(1.0, 0.5, 0.1, 0.2)) for reward in rewards]
+    assert totals == pytest.approx([0.75 + 0.25 + 0.075 + 0.2, 0.75 + 0.075, 0.75 + 0.375 + 0.075 + 0.1])
+
+
+def test_the_published_settings_give_the_published_formula():
+    """r_t = r1 + r2_t + .05 r3 + .1 r4_t; duplicates fail, deletes score 0, no clipping, silence 0."""
+    results = [[WRITE, AGAIN, FAILED, REMOVE], []]
+    first, silent = rewards_of(PUBLISHED, results, [[True, True], []], scores=(1.0, 0.0, 0.0), memory_tokens=180)
+    r1, r3 = 1 / 3, 1 - 180 / 120
+    assert first.total(PUBLISHED) == pytest.approx(r1 + 2 / 4 + 0.05 * r3 + 0.1 * (1 / 2))
+    assert silent.total(PUBLISHED) == pytest.approx(r1 + 0.05 * r3)
+
+
+def test_ours_departs_by_its_switches_alone():
+    ours = rewards_of(RewardConfig(), [[WRITE, AGAIN, FAILED, REMOVE]], [[True, True]], memory_tokens=180)[0]
+    assert ours == StepReward(0.75, 0.75, 0.0, 1.0)
+    assert rewards_of(RewardConfig(silence=0.5), [[]], [[]])[0] == StepReward(0.75, 0.5, 0.75, 0.5)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_part_that_failed_leaves_no_total_and_never_a_0(place):
+    parts = StepReward(*[NAN if i == place else 1.0 for i in range(4)])
+    assert math.isnan(parts.total(RewardConfig()))
+    weights = [0.0 if i == place else 1.0 for i in range(4)]
+    assert parts.total(RewardConfig(*weights)) == 3.0  # what has no weight is not looked at
+
+
+def test_a_failed_reader_masks_every_step_and_a_failed_judge_its_own():
+    failed_reader = rewards_of(RewardConfig(), [[WRITE], []], [[True], []], scores=(1.0, NAN))
+    assert [math.isnan(reward.total(RewardConfig())) for reward in failed_reader] == [True, True]
+    failed_judge = rewards_of(RewardConfig(), [[WRITE], []], [None, []])
+    assert [math.isnan(reward.total(RewardConfig())) for reward in failed_judge] == [True, False]
+
+
+def test_all_weights_0_is_0():
+    total = StepReward(NAN, 1.0, 1.0, 1.0).total(RewardConfig(0, 0, 0, 0))
+    assert total == 0.0 and isinstance(total, float)
+
+
+@given(st.tuples(*[st.floats(0, 1)] * 4), st.tuples(*[st.floats(-3, 3)] * 4))
+def test_the_total_is_the_inner_product(parts, weights):
+    expected = math.fsum(w * p for w, p in zip(weights, parts, strict=True))
+    assert StepReward(*parts).total(RewardConfig(*weights)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accuracy_weight": NAN}, "accuracy_weight is nan"),
+        ({"content_weight": math.inf}, "content_weight is inf"),
+        ({"silence": 1.5}, "silence is 1.5"),
+        ({"silence": NAN}, "silence is nan"),
+    ],
+)
+def test_settings_that_make_no_reward_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        RewardConfig(**settings)
+
+
+def test_a_chunk_without_its_verdicts_is_an_error():
+    with pytest.raises(ValueError, match="zip"):
+        rewards_of(RewardConfig(), [[WRITE], []], [[True]])

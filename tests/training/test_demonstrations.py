@@ -1,0 +1,133 @@
+"""Demonstrations: the teacher's calls as token ids, on prompts that training itself would make of the same state."""
+
+import random
+
+import pytest
+from rollouts import make_agent, make_instance, run_script
+
+from memalpha.data.synthetic import PRESETS
+from memalpha.data.synthetic import make_instance as make_dialogue
+from memalpha.data.teacher import teacher_operations
+from memalpha.errors import InputError
+from memalpha.qa.metrics import score
+from memalpha.training.demonstrations import count_operations, demonstrate
+from memalpha.types import Answer, Operation, OperationKind
+
+INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
+END = 2
+STEPS = (
+    [Operation(INSERT, "facts", "apple"), Operation(INSERT, "facts", "boat")],
+    [],
+    [Operation(UPDATE, "facts", "apple door", "1"), Operation(DELETE, "facts", entry_id="2")],
+)
+INSTANCE = make_instance("x", "apple boat", "engine", "door")
+
+
+def scripted(instance, index, memory, rng):
+    return STEPS[index]
+
+
+def hermes(*calls):
+    return "\n".join(
+        f'<tool_call>\n{{"name": "memory_{name}", "arguments": {{{arguments}}}}}\n</tool_call>' for name, arguments in calls
+    )
+
+
+TEXTS = {
+    "compact": ["+ apple\n+ boat", ".", "= 1 apple door\n- 2"],
+    "hermes": [
+        hermes(("insert", '"section": "facts", "content": "apple"'), ("insert", '"section": "facts", "content": "boat"')),
+        "",
+        hermes(
+            ("update", '"entry_id": "1", "content": "apple door", "section": "facts"'),
+            ("delete", '"entry_id": "2", "section": "facts"'),
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize(("codec", "texts"), TEXTS.items(), ids=TEXTS)
+def test_completions_are_the_teachers_calls_and_prompts_those_of_a_rollout(codec, texts):
+    agent = make_agent(codec=codec)
+    shown = list(demonstrate([INSTANCE], agent, scripted, END, seed=0))
+    decode = agent.encoder.tokenizer.decode
+    assert [operations for _, operations in shown] == list(STEPS)
+    assert [decode(d.completion_ids[:-1]) for d, _ in shown] == texts
+    assert [d.completion_ids.count(END) for d, _ in shown] == [1, 1, 1]
+    assert all(d.completion_ids[-1] == END for d, _ in shown)
+    # A policy that writes what the teacher writes gets these very prompts.
+    (rollout,) = run_script(agent, [INSTANCE], *[[text] for text in texts])
+    assert [(d.prompt_ids, d.shared) for d, _ in shown] == [(step.prompt.ids, step.prompt.shared) for step in rollout.steps]
+    assert [entry.content for entry in rollout.memory] == ["apple door"]
+
+
+def test_end_marks_in_a_text_are_not_end_tokens():
+    def quotes(instance, index, memory, rng):
+        return [Operation(INSERT, "facts", "<|im_end|>")]
+
+    agent = make_agent()
+    ((demonstration, _),) = demonstrate([make_instance("x", "apple")], agent, quotes, END, seed=0)
+    assert demonstration.completion_ids.count(END) == 1
+    assert agent.encoder.tokenizer.decode(demonstration.completion_ids[:-1]) == "+ <|im_end|>"
+
+
+def test_a_demonstration_over_the_limit_is_an_error_with_its_numbers():
+    fits = make_agent(max_new_tokens=6)  # + apple, line break, + boat, end
+    assert len(list(demonstrate([make_instance("x", "apple boat")], fits, scripted, END, seed=0))) == 1
+    with pytest.raises(InputError, match="a demonstration of x has 6 tokens") as caught:
+        list(demonstrate([INSTANCE], make_agent(max_new_tokens=5), scripted, END, seed=0))
+    assert "at most max_completion_length = 5" in str(caught.value)
+
+
+def test_a_teachers_call_that_fails_is_an_error():
+    def wrong(instance, index, memory, rng):
+        return [Operation(DELETE, "facts", entry_id="9")]
+
+    with pytest.raises(InputError, match="the teacher's call fails on x: no entry '9' in facts"):
+        list(demonstrate([INSTANCE], make_agent(), wrong, END, seed=0))
+
+
+def test_each_instance_has_a_memory_and_a_random_state_of_its_own():
+    seen = []
+
+    def draws(instance, index, memory, rng):
+        seen.append((instance.id, index, len(memory), rng.random()))
+        return [Operation(INSERT, "facts", "apple")] if index == 0 else []
+
+    instances = [make_instance("a", "apple", "boat"), make_instance("b", "apple", "boat")]
+    list(demonstrate(instances, make_agent(), draws, END, seed=3))
+    assert [row[:3] for row in seen] == [("a", 0, 0), ("a", 1, 1), ("b", 0, 0), ("b", 1, 1)]
+    alone = random.Random("3/b")
+    assert [row[3] for row in seen[2:]] == [alone.random(), alone.random()]
+    assert len({row[3] for row in seen}) == 4
+
+
+@pytest.mark.parametrize("codec", ["compact", "hermes"])
+def test_what_the_teacher_shows_answers_every_question(codec):
+    """The generator's own dialogues: the memory that the demonstrated completions lead to holds every answer."""
+    agent = make_agent(codec=codec, max_new_tokens=4096, max_chunk_tokens=8192)
+    dialogues = [make_dialogue(seed, 0, PRESETS["medium"]) for seed in range(2)]
+    totals = [0, 0, 0]
+    for dialogue in dialogues:
+        shown = list(demonstrate([dialogue], agent, roomy_teacher, END, seed=0))
+        assert len(shown) == len(dialogue.chunks)
+        memory = agent.new_memory()
+        for index, (demonstration, operations) in enumerate(shown):
+            text = agent.encoder.tokenizer.decode(demonstration.completion_ids[:-1])
+            outcome = agent.apply(memory, index, dialogue.chunks[index], text)
+            assert len(outcome.changes) == len(outcome.results) == len(operations)
+            totals = [a + b for a, b in zip(totals, count_operations(operations), strict=True)]
+        passages = tuple(f"[{entry.timestamp}] {entry.content}" for entry in memory.entries())
+        scores = {q.text: score(q, Answer("\n".join(passages), passages)) for q in dialogue.questions}
+        assert set(scores.values()) == {1.0}
+    assert min(totals) > 0  # every tool is shown
+
+
+def roomy_teacher(instance, index, memory, rng):
+    return teacher_operations(instance, index, memory, rng)
+
+
+def test_operations_are_counted_by_kind():
+    operations = [*STEPS[0], *STEPS[2], Operation(REPLACE, "core", "x"), Operation(INSERT, "facts", "y")]
+    assert count_operations(operations) == (3, 1, 1)
+    assert count_operations([])._asdict() == {"insert": 0, "update": 0, "delete": 0}

@@ -1,0 +1,179 @@
+"""Scoring rollouts: numbers by hand, failures of readers and judges that mask, and too many of them that stop the run."""
+
+import math
+
+import pytest
+from rollouts import make_agent, make_instance, run_script
+
+from memalpha.errors import ServiceError, TrainingAborted
+from memalpha.qa.evaluator import QAEvaluator
+from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.training.scoring import RolloutScorer
+from memalpha.types import Answer
+
+NAN = math.nan
+
+
+class Recall:
+    """Answers with what was found; fails on the words it is told to."""
+
+    def __init__(self, *fails_on):
+        self.fails_on = fails_on
+
+    def read(self, requests):
+        for request in requests:
+            if any(word in request.question.text for word in self.fails_on):
+                raise ServiceError("the reader is down")
+        return [Answer("\n".join(request.passages), request.passages) for request in requests]
+
+
+class Judge:
+    """Finds every write right but the deletions; keeps what it was asked; fails on the instances it is told to."""
+
+    def __init__(self, *fails_on):
+        self.fails_on, self.asked = fails_on, []
+
+    def judge(self, requests):
+        self.asked += requests
+        if any(request.instance_id in self.fails_on for request in requests):
+            raise ServiceError("the judge is down")
+        return [[result.operation.content is not None for result in request.results] for request in requests]
+
+
+@pytest.fixture
+def rollouts():
+    """a: keeps apple, deletes it again and keeps candle. b: keeps its one word twice, and is cut off by nothing."""
+    a = make_instance("a", "apple boat engine engine", "candle engine engine engine", ask=("candle", "apple"))
+    b = make_instance("b", "door feather", ask=("door",))
+    return run_script(make_agent(), [a, b], ["+ apple\nwhat?", "+ door\n+ door"], ["- 1\n+ candle\n- 7"])
+
+
+def scorer_of(reader=None, judge=None, config=None, **settings):
+    return RolloutScorer(QAEvaluator(reader or Recall(), k=3), judge or Judge(), config or RewardConfig(), **settings)
+
+
+def flat(rewards):
+    return [[tuple(step) for step in steps] for steps in rewards]
+
+
+def test_parts_by_hand(rollouts):
+    judge = Judge()
+    rewards = scorer_of(judge=judge).score(rollouts)
+    # a: candle found, apple gone; 1 token kept of 8; calls right 1 of 2, then 2 of 3; writes right 1 of 1, then 1 of 2.
+    assert rewards[0] == [StepReward(0.5, 0.5, 0.875, 1.0), StepReward(0.5, 2 / 3, 0.875, 0.5)]
+    # b: door found; 1 token of 2; a duplicate is a success and no write.
+    assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
+    assert [record.score for record in rollouts[0].questions] == [1.0, 0.0]
+    assert [record.question.id for record in rollouts[0].questions] == ["candle", "apple"]
+
+
+def test_the_judge_sees_chunk_writes_and_what_was_there_before(rollouts):
+    judge = Judge()
+    scorer_of(judge=judge).score(rollouts)
+    assert [(r.instance_id, r.chunk_index, r.chunk.text) for r in judge.asked] == [
+        ("a", 0, "apple boat engine engine"),
+        ("a", 1, "candle engine engine engine"),
+        ("b", 0, "door feather"),
+    ]
+    second = judge.asked[1]
+    assert [(str(result.operation.kind), result.entry_id) for result in second.results] == [("delete", "1"), ("insert", "2")]
+    assert [entry and entry.content for entry in second.before] == ["apple", None]
+    assert [len(request.results) for request in judge.asked] == [1, 2, 1]
+
+
+def test_a_reader_that_fails_masks_its_rollout_and_no_other(rollouts):
+    rewards = scorer_of(Recall("apple")).score(rollouts)
+    assert all(math.isnan(step.accuracy) and math.isnan(step.total(RewardConfig())) for step in rewards[0])
+    assert [step.tool for step in rewards[0]] == [0.5, 2 / 3]
+    assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
+    candle, apple = rollouts[0].questions
+    assert candle.score == 1.0 and candle.error is None
+    assert math.isnan(apple.score) and "the reader is down" in apple.error
+
+
+def test_a_judge_that_fails_masks_its_rollout_and_no_other(rollouts, caplog):
+    rewards = scorer_of(judge=Judge("a")).score(rollouts)
+    assert all(math.isnan(step.content) and math.isnan(step.total(RewardConfig())) for step in rewards[0])
+    assert rewards[0][0].accuracy == 0.5
+    assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
+    assert "instance a" in caplog.text and "the judge is down" in caplog.text
+
+
+def test_too_many_masked_rollouts_stop_the_run(rollouts):
+    with pytest.raises(TrainingAborted, match=r"2 of 2 rollouts could not be scored, more than max_masked_share = 0.5"):
+        scorer_of(Recall("seen")).score(rollouts)
+    assert len(scorer_of(Recall("apple"), max_masked_share=0.5).score(rollouts)) == 2  # exactly the share is still allowed
+    with pytest.raises(TrainingAborted, match="1 of 2"):
+        scorer_of(Recall("apple"), max_masked_share=0.49).score(rollouts)
+    with pytest.raises(TrainingAborted, match="1 of 2"):
+        scorer_of(judge=Judge("b"), max_masked_share=0.0).score(rollouts)
+    assert len(scorer_of(Recall("seen"), max_masked_share=1.0).score(rollouts)) == 2
+
+
+def test_a_part_without_weight_masks_nothing_and_its_judge_is_not_asked(rollouts):
+    judge, config = Judge("a", "b"), RewardConfig(content_weight=0.0)
+    scorer = scorer_of(judge=judge, config=config, max_masked_share=0.0)
+    rewards = scorer.score(rollouts)
+    assert judge.asked == []
+    assert all(math.isnan(step.content) for steps in rewards for step in steps)
+    assert rewards[1][0].total(config) == 1.0 + 1.0 + 0.05 * 0.5
+    metrics = scorer.metrics(rollouts, rewards)
+    assert metrics["reward_content"][1] == 0  # nothing was judged, so there is nothing to show
+    assert metrics["masked"] == (0.0, 2)
+    blind = RewardConfig(accuracy_weight=0.0)
+    assert not any(math.isnan(step.total(blind)) for step in scorer_of(Recall("seen"), config=blind).score(rollouts)[0])
+
+
+def test_questions_are_not_masked_by_having_none_where_accuracy_counts_for_nothing():
+    rollouts = run_script(make_agent(), [make_instance("x", "apple")], ["+ apple"])
+    with pytest.raises(TrainingAborted):
+        scorer_of().score(rollouts)
+    config = RewardConfig(accuracy_weight=0.0)
+    assert scorer_of(config=config).score(rollouts)[0][0].total(config) == pytest.approx(1.0 + 0.05 * 0.0 + 0.1)
+
+
+def test_a_judge_that_forgets_a_chunk_is_an_error(rollouts):
+    class Forgets(Judge):
+        def judge(self, requests):
+            return super().judge(requests)[:-1]
+
+    with pytest.raises(ValueError, match="zip"):
+        scorer_of(judge=Forgets()).score(rollouts)
+
+
+def test_metrics_by_hand(rollouts):
+    scorer = scorer_of(Recall("apple"))
+    metrics = scorer.metrics(rollouts, scorer.score(rollouts))
+    # Calls: apple, what?; delete 1, candle, delete 7; door, door. Three chunks, two rollouts, the first without accuracy.
+    assert metrics == {
+        "reward_accuracy": (1.0, 1),
+        "reward_tool": (pytest.approx(0.5 + 2 / 3 + 1.0), 3),
+        "reward_compression": (0.875 + 0.875 + 0.5, 3),
+        "reward_content": (2.5, 3),
+        "calls_per_chunk": (7.0, 3),
+        "silent_chunks": (0.0, 3),
+        "cut_off": (0.0, 3),
+        "entries": (2.0, 2),
+        "tokens": (2.0, 2),
+        "masked": (1.0, 2),
+        "duplicates": (1.0, 7),
+        "unparsed": (1.0, 7),
+        "insert_share": (3.0, 7),
+        "update_share": (0.0, 7),
+        "delete_share": (1.0, 7),
+        "replace_share": (0.0, 7),
+    }
+
+
+def test_silence_and_cuts_are_counted():
+    agent = make_agent()
+    from memalpha.agent.rollout import run_rollouts
+    from memalpha.generation.scripted import ScriptedGenerator
+    from memalpha.types import Sampling
+
+    instances = [make_instance("x", "apple", ask=("apple",)), make_instance("y", "boat", ask=("boat",))]
+    generator = ScriptedGenerator([".", "+ apple boat candle"], agent.encoder.tokenizer)
+    rollouts = run_rollouts(instances, agent, generator, Sampling(4))
+    scorer = scorer_of()
+    metrics = scorer.metrics(rollouts, scorer.score(rollouts))
+    assert (metrics["silent_chunks"], metrics["cut_off"], metrics["calls_per_chunk"]) == ((1.0, 2), (1.0, 2), (1.0, 2))
