@@ -104,7 +104,7 @@ class MemoryMachine(RuleBasedStateMachine):
         assert result.changed == (code is ResultCode.APPLIED) == (len(self.memory.changes) == count + 1)
         if code is not ResultCode.APPLIED:
             assert list(self.memory) == before
-            target = op.section if op.kind is REPLACE else op.entry_id
+            target = {REPLACE: op.section, UPDATE: op.entry_id}.get(op.kind)
             known = self.duplicates(op, (op.content or "").strip(), target) if code is ResultCode.DUPLICATE else [None]
             assert result.entry_id in known
             return
