@@ -15,13 +15,12 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from memalpha.data.pools import preferred_sections
 from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
-from memalpha.protocols import TokenCounter
 from memalpha.types import Entry, Fact, FactAction, Instance, Operation, OperationKind
 
 Style = Literal["words", "sentence"]
@@ -72,14 +71,6 @@ class TeacherConfig:
         return self.coverage if isinstance(self.coverage, tuple) else (self.coverage, self.coverage)
 
 
-class Demonstration(NamedTuple):
-    """One session's demonstration: the memory before it and what the keeper does."""
-
-    chunk_index: int
-    memory: Memory
-    operations: tuple[Operation, ...]
-
-
 def teacher_operations(
     instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: TeacherConfig = TeacherConfig()
 ) -> list[Operation]:
@@ -104,30 +95,6 @@ def teacher_operations(
                 if trial.apply(operation, chunk=chunk_index, time=time).changed:
                     operations.append(operation)
     return operations
-
-
-def demonstrate(
-    instance: Instance,
-    schema: MemorySchema,
-    rng: random.Random,
-    config: TeacherConfig = TeacherConfig(),
-    count_tokens: TokenCounter | None = None,
-) -> Iterator[Demonstration]:
-    """Yield the demonstration of each chunk in turn, the memory rolled forward from empty.
-
-    Args:
-        instance: A generated instance.
-        schema: Schema of the memory.
-        rng: See ``teacher_operations``.
-        config: How good the keeper is.
-        count_tokens: Token counter of the memory's limits; None counts words.
-    """
-    memory = Memory(schema, count_tokens) if count_tokens else Memory(schema)
-    for index, chunk in enumerate(instance.chunks):
-        operations = teacher_operations(instance, index, memory, rng, config)
-        yield Demonstration(index, memory.copy(), tuple(operations))
-        for operation in operations:
-            memory.apply(operation, chunk=index, time=chunk.time)
 
 
 def section_for(attribute: str, schema: MemorySchema) -> str:

@@ -15,7 +15,7 @@ from memalpha.data import pools as pools_module
 from memalpha.data.pools import pools
 from memalpha.data.questions import QuestionRates
 from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_instance
-from memalpha.data.teacher import TeacherConfig, demonstrate, section_for, teacher_operations
+from memalpha.data.teacher import TeacherConfig, section_for, teacher_operations
 from memalpha.errors import InputError
 from memalpha.memory.render import render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
@@ -388,19 +388,6 @@ def test_coverage_can_differ_from_instance_to_instance():
         TeacherConfig(p_update=2)
     with pytest.raises(InputError, match="style is 'prose'"):
         TeacherConfig(style="prose")
-
-
-def test_demonstrations_roll_the_memory_forward():
-    instance = make_instance(4, 0, PRESETS["medium"])
-    shown = list(demonstrate(instance, ROOMY, random.Random(3)))
-    memory = Memory(ROOMY)
-    for index, step in enumerate(shown):
-        assert step.chunk_index == index
-        assert step.memory.snapshot().entries == memory.snapshot().entries
-        for operation in step.operations:
-            memory.apply(operation, chunk=index, time=instance.chunks[index].time)
-    assert len(shown) == 6
-    assert all(bound(q, [render_entry(e) for e in memory]) for q in instance.questions)
 
 
 def test_sections_follow_the_attribute_where_the_schema_has_them():

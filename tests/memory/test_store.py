@@ -174,7 +174,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
 
 TestMemory = MemoryMachine.TestCase
-TestMemory.settings = settings(max_examples=60, stateful_step_count=40)
+TestMemory.settings = settings(max_examples=200, stateful_step_count=40)
 
 
 def filled(*contents, section="events"):
