@@ -75,7 +75,7 @@ class RunFolder:
             )
         if exists:
             shutil.rmtree(folder)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / _MARKER).write_text(yaml.safe_dump(dict(config), sort_keys=True), encoding="utf-8")
         return cls(folder)
 

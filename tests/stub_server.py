@@ -79,12 +79,10 @@ def _handler(stub: StubServer) -> type[BaseHTTPRequestHandler]:
                 stub.active += 1
                 stub.most_active = max(stub.most_active, stub.active)
                 fault = stub.fault_for(body) or (stub.script.pop(0) if stub.script else None)
-            try:
-                stub.released.wait(stub.delay)
-                self.answer(fault or Fault(200, completion(stub.reply(body), stub.finish)))
-            finally:
-                with stub.lock:
-                    stub.active -= 1
+            stub.released.wait(stub.delay)
+            with stub.lock:  # before the answer: the client may send its next request as soon as it has one
+                stub.active -= 1
+            self.answer(fault or Fault(200, completion(stub.reply(body), stub.finish)))
 
         def answer(self, fault: Fault) -> None:
             if fault.hang:

@@ -33,7 +33,6 @@ def test_a_new_run_holds_its_options(run: RunFolder) -> None:
     assert RunFolder(run.path).config == CONFIG
 
 
-@pytest.mark.xfail(raises=FileExistsError, strict=True, reason="RunFolder.create makes the folder without exist_ok")
 def test_an_empty_folder_and_missing_parents_are_fine(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert RunFolder.create(tmp_path / "empty", CONFIG).config == CONFIG

@@ -69,3 +69,10 @@ _LINES: dict[str, Any] = {
 def is_main_process() -> bool:
     """Whether this process is the first of its launch."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def quiet_libraries() -> None:
+    """Switch off the progress bars of libraries: what the command line shows is its own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()

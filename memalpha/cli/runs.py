@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from memalpha.cli.console import Reporter, console, out
+from memalpha.cli.console import Reporter, console, out, quiet_libraries
 from memalpha.errors import InputError
 
 
@@ -50,6 +50,7 @@ def run_evaluate(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.training.config import parse_train_arguments
     from memalpha.training.evaluate import evaluate
 
+    quiet_libraries()
     parsed = parse_train_arguments(["--config", arguments.config, *rest, "--output_dir", arguments.output])
     summary = evaluate(parsed, Reporter(not arguments.json))
     out(json.dumps(summary) if arguments.json else f"{arguments.output}/summary.json")

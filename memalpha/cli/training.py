@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from memalpha.cli.console import Reporter, console, is_main_process, out
+from memalpha.cli.console import Reporter, console, is_main_process, out, quiet_libraries
 
 
 def add_verbs(verbs: Any) -> None:
@@ -33,6 +33,7 @@ def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Make a warm-start adapter."""
     from memalpha.training.warmup_run import parse_warmup_arguments, warm_up
 
+    quiet_libraries()
     parsed = parse_warmup_arguments(["--help"] if arguments.options else rest)
     folder = warm_up(parsed, Reporter(is_main_process()))
     out(f"adapter: {folder}")
@@ -43,6 +44,7 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Train, then show before and after."""
     from memalpha.training.config import parse_train_arguments
 
+    quiet_libraries()
     parsed = parse_train_arguments(["--help"] if arguments.options else rest)
     reporter = Reporter(is_main_process())
     reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})

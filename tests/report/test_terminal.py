@@ -16,7 +16,12 @@ def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
 
 def shown(item: Any, *, width: int = 100, colour: bool = False) -> str:
     console = Console(
-        width=width, soft_wrap=True, highlight=False, force_terminal=colour, color_system="standard" if colour else None
+        width=width,
+        soft_wrap=True,
+        highlight=False,
+        force_terminal=colour,
+        no_color=False,
+        color_system="standard" if colour else None,
     )
     with console.capture() as capture:
         if isinstance(item, dict):

@@ -1,0 +1,103 @@
+"""A mistake at the command line is one clear message: the value, what was expected, what to do. A traceback only with --debug."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from memalpha.cli import run
+from memalpha.errors import InputError
+from memalpha.models import fetch
+
+NANO = str(Path(__file__).parents[2] / "configs" / "train" / "nano.yaml")
+
+
+def train(tmp_path: Path, *more: str) -> list[str]:
+    return ["train", "--config", NANO, "--output_dir", str(tmp_path / "run"), "--warm_start_steps", "0", *more]
+
+
+@pytest.fixture(scope="module")
+def nano() -> Path:
+    return fetch("nano")
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def without_template(tmp_path: Path, nano: Path) -> list[str]:
+    folder = tmp_path / "bare"
+    shutil.copytree(nano, folder)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return train(tmp_path, "--model", str(folder))
+
+
+def other_base(tmp_path: Path, nano: Path) -> list[str]:
+    adapter = Path(__file__).parents[2] / "data" / "adapters" / "smollm2-135m-warmup"
+    return train(tmp_path, "--full_finetuning", "false", "--adapter", str(adapter))
+
+
+def long_chunk(tmp_path: Path, nano: Path) -> list[str]:
+    return train(tmp_path, "--max_chunk_tokens", "3")
+
+
+def unknown_section(tmp_path: Path, nano: Path) -> list[str]:
+    text = "name: x\nsections:\n  - {name: facts, kind: shelf}\n"
+    return train(tmp_path, "--schema", write(tmp_path / "schema.yaml", text))
+
+
+CASES = {
+    "missing config": (lambda t, n: ["train", "--config", str(t / "none.yaml")], ["no config file", "--config FILE"]),
+    "unknown option": (lambda t, n: ["train", "--config", write(t / "c.yaml", "learning_rat: 1\n")], ["learning_rat"]),
+    "config is no mapping": (lambda t, n: ["train", "--config", write(t / "c.yaml", "- 1\n")], ["list", "mapping"]),
+    "missing data": (lambda t, n: train(t, "--train_data", "none.jsonl"), ["no data at 'none.jsonl'", "memalpha prepare"]),
+    "wrong data": (
+        lambda t, n: train(t, "--train_data", write(t / "d.jsonl", '{"id": 1}\n'), "--train_options", "{}"),
+        ["d.jsonl", "line 1"],
+    ),
+    "unknown schema": (lambda t, n: train(t, "--schema", "nine"), ["no memory schema 'nine'", "nine_categories"]),
+    "wrong schema": (unknown_section, ["shelf", "block or list"]),
+    "unknown codec": (lambda t, n: train(t, "--codec", "xml"), ["'xml'", "compact, hermes"]),
+    "chunk over the budget": (long_chunk, ["chunk 0 of instance", "max_chunk_tokens = 3", "shorter chunks"]),
+    "no chat template": (without_template, ["no chat template", "instruct"]),
+    "adapter of another base": (other_base, ["another base", "smollm2-135m-instruct@pypi"]),
+    "loss that is not checked": (lambda t, n: train(t, "--loss_type", "bnpo"), ["'bnpo'", "dapo, grpo"]),
+    "batch that is no whole group": (lambda t, n: train(t, "--num_generations", "5"), ["num_generations 5", "multiple"]),
+    "unknown source": (lambda t, n: ["prepare", "squid", "--output", str(t / "o")], ["unknown data source 'squid'", "squad"]),
+    "prepare without input": (lambda t, n: ["prepare", "squad", "--output", str(t / "o")], ["squad", "input"]),
+    "no run folder": (lambda t, n: ["inspect", str(t)], ["no run folder", "config.yaml"]),
+    "no adapter folder": (
+        lambda t, n: train(t, "--full_finetuning", "false", "--adapter", str(t / "none")),
+        ["does not exist", "memalpha warmup"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_clear_message(name, tmp_path, nano, capsys):
+    make, said = CASES[name]
+    arguments = make(tmp_path, nano)
+    assert run(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.count("error: ") == 1 and "Traceback" not in error
+    for words in (*said, "expected: " if name != "unknown option" else ""):
+        assert words in error, error
+
+
+def test_a_traceback_only_with_debug(tmp_path, nano):
+    with pytest.raises(InputError, match="no memory schema"):
+        run([*train(tmp_path, "--schema", "nine"), "--debug"])
+
+
+@pytest.mark.parametrize("verb", ["model", "prepare", "warmup", "train", "rollout", "evaluate", "report", "inspect"])
+def test_help_says_what_a_verb_needs_and_makes(verb, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run([verb, "--help"])
+    said = capsys.readouterr().out
+    assert stopped.value.code == 0
+    assert "Needs: " in said and ("Makes: " in said or "Shows: " in said)
