@@ -27,6 +27,8 @@ def add(run: Path, name: str) -> None:
         "curve": [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()],
     }
     RESULTS.mkdir(parents=True, exist_ok=True)
+    if (run / "report" / "curves.png").is_file():
+        (RESULTS / f"{name}.png").write_bytes((run / "report" / "curves.png").read_bytes())
     (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1, default=str) + "\n")
 
 
@@ -66,6 +68,8 @@ def table(name: str, record: dict) -> list[str]:
         lines.append(
             f"| kind: {kind} ({row['questions']} questions) | {before['kinds'][kind]['accuracy']:.3f} | {row['accuracy']:.3f} |"
         )
+    if (RESULTS / f"{name}.png").is_file():
+        lines += ["", f"![curves of {name}](results/{name}.png)"]
     return [*lines, "", f"± is one standard error over instances. All numbers: [results/{name}.json](results/{name}.json).", ""]
 
 

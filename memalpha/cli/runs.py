@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import Reporter, console, out, quiet_libraries
@@ -52,8 +53,9 @@ def run_evaluate(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     quiet_libraries()
     parsed = parse_train_arguments(["--config", arguments.config, *rest, "--output_dir", arguments.output])
-    summary = evaluate(parsed, Reporter(not arguments.json))
-    out(json.dumps(summary) if arguments.json else f"{arguments.output}/summary.json")
+    evaluate(parsed, Reporter(not arguments.json))
+    path = Path(arguments.output) / "summary.json"
+    out(json.dumps(json.loads(path.read_text(encoding="utf-8"))) if arguments.json else str(path))
     return 0
 
 

@@ -1,0 +1,38 @@
+"""The frozen base as a reader: its answers are those of the base model alone, and the policy comes back as it was."""
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from memalpha.agent.encoding import render_chat
+from memalpha.errors import InputError
+from memalpha.generation.base import frozen_base
+from memalpha.generation.hf import HFGenerator
+from memalpha.models import fetch, load_policy_model
+from memalpha.types import Prompt, Sampling
+
+CHATS = [[{"role": "user", "content": "was violin seen?"}], [{"role": "user", "content": "was window seen? table"}]]
+
+
+def test_answers_are_the_bases_own_and_frozen_layers_stay_frozen():
+    base, tokenizer = load_policy_model(fetch("nano"))
+    prompts = [Prompt((), tuple(tokenizer(render_chat(tokenizer, chat), add_special_tokens=False).input_ids)) for chat in CHATS]
+    alone = [done.text for done in HFGenerator(base, tokenizer).generate(prompts, Sampling(8))]
+    policy = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    torch.manual_seed(0)
+    for name, weight in policy.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5)
+        if ".layers.0." in name:
+            weight.requires_grad_(False)
+    trainable = [name for name, weight in policy.named_parameters() if weight.requires_grad]
+    adapted = [done.text for done in HFGenerator(policy, tokenizer).generate(prompts, Sampling(8))]
+    assert adapted != alone  # else the test could not fail
+    assert frozen_base(policy, tokenizer, max_new_tokens=8)(CHATS) == alone
+    assert [name for name, weight in policy.named_parameters() if weight.requires_grad] == trainable
+
+
+def test_a_fully_trained_policy_has_no_base_left():
+    model, tokenizer = load_policy_model(fetch("nano"))
+    with pytest.raises(InputError, match="fully fine-tuned"):
+        frozen_base(model, tokenizer)
