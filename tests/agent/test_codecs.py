@@ -283,7 +283,7 @@ ADVERSARIES = {
     "spaces": lambda n: "+" + " " * n + "\x0b",
     "inner spaces": lambda n: "= 1" + " " * n + "x",
     "a section": lambda n: "+" + "a" * n,
-    "short lines": lambda n: "+ x\n" * (n // 4),
+    "short lines": lambda n: "+ some words\n" * (n // 13),
     "open tags": lambda n: "<tool_call>" * (n // 11),
     "open tags with braces": lambda n: "<tool_call>{" * (n // 12),
     "close tags": lambda n: "</tool_call>" * (n // 12),

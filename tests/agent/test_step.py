@@ -213,11 +213,24 @@ def test_an_old_entry_about_the_chunk_is_shown_when_not_all_fit():
         assert numbers == sorted(numbers)
 
 
-def test_newest_counts_updates_too():
+def test_the_newest_are_shown_even_where_related_ones_would_fill_the_view():
+    long = [f"Marta city{i}" + " Oslo" * 8 for i in range(10)]
+    new = ["pet" + " pet" * 20, "city" + " city" * 20]
+    agent = agent_of(view_tokens=110, view_recent=2)
+    view = view_of(agent, remember(agent, *long, *new), "Marta moved")
+    assert view[-2:] == [f"11 {new[0]}", f"12 {new[1]}"]
+    assert any("Marta" in line for line in view)
+    none = AgentStep(replace(agent.config, view_recent=0), agent.encoder.tokenizer)
+    assert all("Marta" in line for line in view_of(none, remember(none, *long, *new), "Marta moved"))
+
+
+def test_newest_is_what_was_written_last_updates_included():
     agent = agent_of(view_tokens=70, view_recent=1)
-    memory = remember(agent, "Marta city Oslo", *[f"noise{i} pet dog" for i in range(30)])
-    memory.apply(Operation(UPDATE, "facts", "Marta city Rome", "1"))
-    assert view_of(agent, memory, "today")[0] == "1 Marta city Rome"
+    memory = remember(agent, "Oslo", *[f"noise{i} pet dog" for i in range(30)])
+    changed = "Rome" + " Rome" * 30
+    assert view_of(agent, memory, "today")[-1] == "31 noise29 pet dog"
+    memory.apply(Operation(UPDATE, "facts", changed, "1"))
+    assert view_of(agent, memory, "today")[0] == f"1 {changed}"
 
 
 def test_an_entry_that_does_not_fit_is_left_out_whole_and_stays():
@@ -238,6 +251,9 @@ def test_the_budget_is_met_to_the_token():
     agent = agent_of()
     memory = remember(agent, "Marta city Oslo", "Marta pet Rome")
     need = sum(agent.encoder.count(line) + 1 for line in view_of(agent, memory, "x"))
+    assert len(view_of(replace_view(agent, need), memory, "Marta")) == 2
+    assert len(view_of(replace_view(agent, need - 1), memory, "Marta")) == 1
+    memory.apply(Operation(INSERT, "facts", "today today today"))  # as long as the others: two of three fit
     assert len(view_of(replace_view(agent, need), memory, "Marta")) == 2
     assert len(view_of(replace_view(agent, need - 1), memory, "Marta")) == 1
 

@@ -93,7 +93,17 @@ class MemoryMachine(RuleBasedStateMachine):
             and not (key == target and op.importance and op.importance != weight)
         ]
 
+    @rule(data=st.data(), kind=st.sampled_from([INSERT, INSERT, UPDATE, DELETE]), content=st.sampled_from("abcdefgh"))
+    def apply_what_should_work(self, data, kind, content):
+        mine = [key for key, row in self.model.items() if row[0] == "events"]
+        if mine or kind is INSERT:
+            entry_id = None if kind is INSERT else data.draw(st.sampled_from(mine))
+            self.apply(Operation(kind, "events", None if kind is DELETE else content, entry_id), None)
+
     @rule(op=OPERATIONS, time=st.sampled_from([None, "friday"]))
+    def apply_anything(self, op, time):
+        self.apply(op, time)
+
     def apply(self, op, time):
         code, key, model = self.expected(op, time)
         count, before = len(self.memory.changes), list(self.memory)
@@ -259,6 +269,36 @@ def test_going_back_frees_no_id():
     other = Memory(SCHEMA)
     other.restore(replace(early, next_id=1))  # a damaged counter does not give out an id that is there
     assert other.apply(Operation(INSERT, "events", "d")).entry_id == "2"
+
+
+def test_an_entry_that_comes_back_takes_its_old_place():
+    memory = filled("a", "b")
+    early = memory.snapshot()
+    memory.apply(Operation(UPDATE, "events", "A", "1"))
+    memory.apply(Operation(DELETE, "events", entry_id="2"))
+    memory.apply(Operation(INSERT, "events", "c"))
+    memory.restore(early)
+    assert [(entry.id, entry.content) for entry in memory] == [("1", "a"), ("2", "b")]
+
+
+def test_numbers_of_changes_grow_across_a_restore_into_another_memory():
+    memory = filled("a")
+    for content in "bcdefg":
+        memory.apply(Operation(UPDATE, "events", content, "1"))
+    other = Memory(SCHEMA)
+    other.restore(memory.snapshot())
+    other.apply(Operation(INSERT, "events", "h"))
+    assert [(entry.created, entry.updated) for entry in other] == [(0, 6), (7, 7)]
+
+
+def test_a_copy_goes_on_like_the_original():
+    memory = filled("a", "b", "c")
+    memory.apply(Operation(DELETE, "events", entry_id="3"))
+    copy = memory.copy()
+    for one in (memory, copy):
+        one.apply(Operation(INSERT, "events", "d"))
+    assert copy.snapshot() == memory.snapshot()
+    assert copy.get("4").created == 4
 
 
 def test_restoring_an_equal_state_changes_nothing():

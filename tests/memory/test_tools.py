@@ -74,6 +74,11 @@ def test_an_operation_comes_back_from_its_call(operation):
     assert to_operation(made, Memory(SCHEMA)) == operation
 
 
+def test_a_time_has_room_for_a_date_and_no_more(memory):
+    fits = to_operation(call("memory_insert", section="episodic", content="x", timestamp="1" * MAX_TIMESTAMP), memory)
+    assert fits == Operation(INSERT, "episodic", "x", timestamp="1" * 40)
+
+
 def test_an_id_finds_its_section(memory):
     assert to_operation(call("memory_delete", entry_id="2"), memory) == Operation(DELETE, "episodic", entry_id="2")
     update = to_operation(call("memory_update", entry_id=1, content="c", importance=2), memory)
