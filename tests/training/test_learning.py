@@ -21,5 +21,6 @@ def test_held_out_accuracy_rises_with_the_reward_and_not_with_shuffled_advantage
     control = train(tmp_path / "control", "--shuffle_advantages", "true")
     assert control["before"] == learned["before"]  # the same start, the same held-out instances
     assert learned["delta"]["n"] == 64
-    assert learned["delta"]["accuracy"] > max(0.06, 4 * learned["delta"]["stderr"])
-    assert control["delta"]["accuracy"] < min(0.03, 2 * control["delta"]["stderr"])
+    assert learned["delta"]["accuracy"] > max(0.1, 4 * learned["delta"]["stderr"])  # seeds 1, 2, 3: .18, .14, .15, standard error .02
+    assert control["delta"]["accuracy"] < min(0.05, 2 * control["delta"]["stderr"])  # seeds 1, 2, 3: -.09, -.10, .03
+    assert learned["after"]["reward"] > learned["before"]["reward"] > control["after"]["reward"]
