@@ -1,0 +1,92 @@
+"""Every benchmark's front end runs and ends in one JSON object; how ratios are computed, by hand. No test here looks at speed."""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+NAMES = ("rollout", "update", "overhead", "growth", "retrieval")
+WRITTEN = [name for name in NAMES if (SCRIPTS / "benchmarks" / f"{name}.py").is_file()]
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """The script as a module; the threads it asks for end with the test."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    torch = sys.modules.get("torch")
+    threads = torch.get_num_threads() if torch else None
+    yield importlib.import_module("bench")
+    if torch and threads:
+        torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def common(bench):
+    return bench.common
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_quick_run_ends_in_one_json_object(bench, capsys, name):
+    assert bench.main([name, "--quick", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert list(found) == ["name", "ratios", "details"]
+    assert found["name"] == name
+    assert found["ratios"] and all(isinstance(value, int | float) for value in found["ratios"].values())
+    details = found["details"]
+    assert {"command", "date", "machine", "versions", "sizes", "table"} <= set(details)
+    assert details["command"] == f"python scripts/bench.py {name} --quick --json"
+    assert {"processor", "cores", "threads"} <= set(details["machine"]) and details["machine"]["threads"] == 1
+    assert len({tuple(row) for row in details["table"]}) == 1
+
+
+def test_without_json_the_table_comes_first_and_the_object_last(bench, capsys, monkeypatch):
+    class Fake:
+        @staticmethod
+        def run(options):
+            rows = [{"size": 10, "ms": 1.23456}, {"size": 1000, "ms": None}]
+            return {"name": "growth", "ratios": {"growth": 1.5}, "details": {"table": rows, "sizes": [options.threads]}}
+
+    monkeypatch.setattr(bench.importlib, "import_module", lambda name: Fake)
+    bench.main(["growth", "--threads", "2"])
+    *human, last = capsys.readouterr().out.splitlines()
+    assert human == ["size     ms", "  10  1.235", "1000      -", "growth: growth = 1.5"]
+    assert json.loads(last)["details"]["sizes"] == [2]
+    assert os.environ["OMP_NUM_THREADS"] == "2"
+
+
+def test_an_unknown_benchmark_names_the_known_ones(bench, capsys):
+    with pytest.raises(SystemExit) as caught:
+        bench.main(["speed"])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in NAMES)
+
+
+def test_variants_are_called_in_turn(common):
+    calls = []
+    found = common.alternate({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, warmup=1)
+    assert calls == list("abababab")
+    assert [(name, len(series.wall), len(series.cpu)) for name, series in found.items()] == [("a", 3, 3), ("b", 3, 3)]
+
+
+def test_ratios_by_hand(common):
+    slow = common.Series((2.0, 4.0, 6.0, 8.0, 40.0), (1.0,) * 5)
+    fast = common.Series((1.0, 1.0, 2.0, 2.0, 4.0), (2.0,) * 5)
+    assert common.ratio(slow, fast) == (6.0 / 2.0, 3.0, 4.0)  # single rounds: 2, 4, 3, 4, 10
+    assert common.ratio(slow, fast, "cpu") == (0.5, 0.5, 0.5)
+    assert common.ratio(common.Series((1.0, 3.0), ()), common.Series((1.0, 1.0), ())) == (2.0, 1.0, 3.0)
+    assert slow.summary() == {"wall": 6.0, "wall_min": 2.0, "wall_max": 40.0, "cpu": 1.0, "rounds": 5}
+
+
+def test_the_collector_is_off_while_a_call_is_timed_and_on_afterwards(common):
+    import gc
+
+    states = []
+    common.seconds(lambda: states.append(gc.isenabled()))
+    assert states == [False] and gc.isenabled()
