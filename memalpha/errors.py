@@ -10,10 +10,15 @@ what to do. Neither ever turns into a silent zero, a silent skip or a silent tru
     │   └── RunFolderError    a run folder exists already, or is not one, or cannot be resumed
     ├── MissingExtraError     an optional dependency is not installed; says the install line
     ├── ServiceError          a reader, judge or generation endpoint failed after its retries
-    └── TrainingAborted       a training run had to stop (too many masked samples, non-finite numbers)
+    │   └── PartialServiceError  some requests of a batch did; holds what the others gave
+    ├── TrainingAborted       a training run had to stop (too many masked samples, non-finite numbers, no memory, no disk)
+    └── TrainingStopped       somebody stopped a training run, which has saved where it was
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 
 class MemAlphaError(Exception):
@@ -62,5 +67,22 @@ class ServiceError(MemAlphaError):
     """A reader, judge or generation endpoint failed after all retries. Never scored: the sample is masked."""
 
 
+class PartialServiceError(ServiceError):
+    """Some requests of a batch failed.
+
+    Args:
+        outcomes: In order, each request's result or its own ServiceError; at least one of the latter.
+    """
+
+    def __init__(self, outcomes: Sequence[Any]) -> None:
+        self.outcomes = tuple(outcomes)
+        failed = [outcome for outcome in self.outcomes if isinstance(outcome, ServiceError)]
+        super().__init__(f"{len(failed)} of {len(self.outcomes)} requests failed; the first: {failed[0]}")
+
+
 class TrainingAborted(MemAlphaError):
     """A training run stopped because going on would train on damaged data."""
+
+
+class TrainingStopped(MemAlphaError):
+    """A training run was asked to stop, saved a checkpoint and can be resumed. The command line exits with 130."""

@@ -1,11 +1,11 @@
 """The run folder: everything that happened in a run, as files that other tools read.
 
     config.yaml               resolved options
-    environment.json          versions, machine, command, time, world size
-    metrics.jsonl             one line a training step
-    trajectories/             one file a training step and rank, one line a rollout
+    environment.json          versions, machine, command, time, world size; and of each resumption
+    metrics.jsonl             one line a training step, with the fingerprint of the weights it left
+    trajectories/             one file a training step and rank, one line a rollout; names the weights that wrote it
     held_out/                 before.jsonl and after.jsonl, one line an instance, with its whole trajectory
-    checkpoint-N/             adapter as safetensors, optimizer, scheduler, random state
+    checkpoint-N/             adapter as safetensors, optimizer, scheduler, random state, and a seal with every file's hash
     adapter/                  the trained adapter with what fixes the agent
     summary.json              before, after and their paired difference
 
@@ -31,6 +31,7 @@ import yaml
 from memalpha.errors import InputError, RunFolderError
 
 _MARKER = "config.yaml"
+_UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
 _PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "bm25s", "numpy")
 
 
@@ -91,7 +92,7 @@ class RunFolder:
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(_finite(data), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(_finite(data), indent=2, ensure_ascii=False) + "\n", **_UTF8)
         temporary.replace(target)
 
     def write_lines(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -99,23 +100,32 @@ class RunFolder:
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("w", **_UTF8) as file:
             for row in rows:
                 file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
         temporary.replace(target)
 
     def append_line(self, name: str, row: Mapping[str, Any]) -> None:
         """Append one line to a JSON-lines file."""
-        with (self.path / name).open("a", encoding="utf-8") as file:
+        with (self.path / name).open("a", **_UTF8) as file:
             file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
 
     def drop_after(self, step: int) -> None:
-        """Forget metrics and trajectories past a step: a resumed run writes them again."""
-        metrics = [row for row in self.metrics() if int(row.get("step", 0)) <= step]
-        self.write_lines("metrics.jsonl", metrics)
+        """Forget metrics and trajectories past a step, which a resumed run writes again, and what a kill left half done."""
+        self._drop_cut_line("metrics.jsonl")
+        if metrics := self.metrics():
+            self.write_lines("metrics.jsonl", [row for row in metrics if int(row.get("step", 0)) <= step])
         for file in self.trajectory_files():
             if trajectory_step(file) > step:
                 file.unlink()
+        for file in (self.path / "trajectories").glob(".step-*"):
+            file.unlink()
+
+    def _drop_cut_line(self, name: str) -> None:
+        """Cut off a last line without its line break: its writer was killed."""
+        path = self.path / name
+        if path.is_file() and not (data := path.read_bytes()).endswith(b"\n"):
+            path.write_bytes(data[: data.rfind(b"\n") + 1])
 
     # -------------------------------------------------------------------------------------------- reading
     def read_json(self, name: str) -> Any:
@@ -158,7 +168,7 @@ def trajectory_step(path: Path) -> int:
 
 
 def environment(world_size: int = 1) -> dict[str, Any]:
-    """Describe what a run ran on."""
+    """Describe what a run runs on: versions, machine, command, time."""
     versions = {}
     for package in _PACKAGES:
         try:

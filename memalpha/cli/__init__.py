@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from memalpha.cli import data, models, runs, training
-from memalpha.errors import MemAlphaError
+from memalpha.cli.console import tell_launcher, whose
+from memalpha.errors import MemAlphaError, TrainingStopped
 from memalpha.version import __version__
 
 Command = Callable[[argparse.Namespace, list[str]], int]
@@ -48,13 +49,20 @@ def run(arguments: list[str]) -> int:
         parser.error(f"unknown arguments: {' '.join(rest)}; see memalpha {known.verb} --help")
     try:
         return int(known.run(known, rest))
+    except TrainingStopped as stop:
+        sys.stderr.write(f"{stop}\n")
+        return 130
     except MemAlphaError as error:
         if known.debug:
             raise
-        sys.stderr.write(f"error: {error}\n")
+        tell_launcher(error)
+        sys.stderr.write(f"{whose()}error: {error}\n")
         return 1
     except KeyboardInterrupt:
         if known.debug:
             raise
         sys.stderr.write("interrupted; a training run goes on from its last checkpoint with --resume\n")
         return 130
+    except Exception as error:  # the launcher says which rank failed, and why, before the traceback scrolls by
+        tell_launcher(error)
+        raise

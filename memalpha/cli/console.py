@@ -56,6 +56,7 @@ def _evaluated(data: dict[str, Any]) -> str:
 
 
 _LINES: dict[str, Any] = {
+    "resume": lambda data: _resume(data),
     "load": lambda data: f"loading {data['what']}",
     "step": _step,
     "evaluate": lambda data: f"evaluating {data['name']}: chunk {data['done']} of {data['total']} of {data['instances']} instances",
@@ -69,6 +70,24 @@ _LINES: dict[str, Any] = {
 def is_main_process() -> bool:
     """Whether this process is the first of its launch."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def whose() -> str:
+    """Name this process where there are several: ``[rank 1] ``."""
+    return f"[rank {os.environ['RANK']}] " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+
+
+def tell_launcher(error: BaseException) -> None:
+    """Leave an error where torchrun looks for it, so that its report on the first rank that failed has the message."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        get_error_handler().record_exception(error)
+
+
+def _resume(data: dict[str, Any]) -> str:
+    left_out = "".join(f"{name} is left out ({reason}); " for name, reason in data["damaged"].items())
+    return f"{left_out}going on from {data['checkpoint'] or 'the beginning: there is no whole checkpoint'}"
 
 
 def quiet_libraries() -> None:

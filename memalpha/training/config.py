@@ -21,13 +21,14 @@ from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.rewards.total import RewardConfig
+from memalpha.training.endpoints import EndpointArguments
 
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
 
 
 @dataclass
-class RunArguments:
-    """What is trained on what, and how it is scored.
+class RunArguments(EndpointArguments):
+    """What is trained on what, and how it is scored; the servers it asks are ``EndpointArguments``.
 
     Attributes:
         model: Registered name (see ``memalpha model list``), folder or Hub name of the base model.
@@ -47,17 +48,16 @@ class RunArguments:
         reader: ``recall`` (no model), ``base`` (the frozen base model) or ``endpoint``.
         reader_tokens: Budget of what a reader sees, in tokens.
         retrieve_k: How many entries are retrieved for a question.
-        endpoint_url: Base URL of an OpenAI-compatible server, for ``reader: endpoint`` and ``content_judge: endpoint``.
-        endpoint_model: Name of the model there.
         content_judge: Who judges writes: ``facts`` (annotations of generated data), ``grounded`` (lexical support) or ``endpoint``.
         grouping: Rows compared with one another: ``step`` or ``instance`` (published).
         rows_per_forward: Rows of one forward and backward pass; what memory depends on.
         share_prefix: Compute the common prefix of rows once in the update (exact).
         generation_rows: Most rollouts decoded in one batch.
-        max_masked_share: Share of a step's rollouts that may be unscorable before the run is stopped.
+        max_masked_share: Share of a step's rollouts, over all processes, with something unscorable past which the run is stopped.
+        max_skipped_steps: Steps in a row whose loss or gradient is not finite that are skipped before the run is stopped.
         shuffle_advantages: Permute the advantages: the control of a learning test, never a training option.
         overwrite: Replace an existing run folder.
-        resume: Go on from the last checkpoint of an existing run folder.
+        resume: Go on with an existing run folder, from its last whole checkpoint if there is one.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -77,14 +77,13 @@ class RunArguments:
     reader: str = "recall"
     reader_tokens: int = 256
     retrieve_k: int = 10
-    endpoint_url: str = ""
-    endpoint_model: str = ""
     content_judge: str = "grounded"
     grouping: str = "step"
     rows_per_forward: int = 8
     share_prefix: bool = True
     generation_rows: int = 64
     max_masked_share: float = 0.5
+    max_skipped_steps: int = 3
     shuffle_advantages: bool = False
     overwrite: bool = False
     resume: bool = False
@@ -103,19 +102,21 @@ class RunArguments:
                 raise InputError(f"{name} is {getattr(self, name)}", expected="at least 1")
         if not 0 < self.max_masked_share <= 1:
             raise InputError(f"max_masked_share is {self.max_masked_share}", expected="a share in (0, 1]")
-        if "endpoint" in (self.reader, self.content_judge) and not (self.endpoint_url and self.endpoint_model):
-            raise InputError(
-                "an endpoint is asked for, but endpoint_url or endpoint_model is empty",
-                expected="both",
-                fix="add e.g. --endpoint_url http://localhost:8000/v1 --endpoint_model NAME",
-            )
-        self.train_options = as_mapping("train_options", self.train_options)
-        self.eval_options = as_mapping("eval_options", self.eval_options)
+        self.judge_extra = self.endpoint_extra if self.judge_extra is None else self.judge_extra
+        for name in ("train_options", "eval_options", "endpoint_extra", "judge_extra"):
+            setattr(self, name, as_mapping(name, getattr(self, name)))
+        if self.reader == "endpoint":
+            self.reader_client()  # made once here, so that a wrong option is found before anything is loaded
+        if self.content_judge == "endpoint" or self.has_judge_endpoint:
+            self.judge_client()
 
 
 def as_mapping(name: str, value: dict[str, Any] | str | None) -> dict[str, Any]:
     """Return a mapping given as such, as YAML text (at the command line), or not at all; InputError for anything else."""
-    parsed = yaml.safe_load(value) if isinstance(value, str) else value
+    try:
+        parsed = yaml.safe_load(value) if isinstance(value, str) else value
+    except yaml.YAMLError:
+        parsed = value
     if parsed is None:
         return {}
     if not isinstance(parsed, dict):

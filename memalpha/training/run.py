@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 
 from memalpha.agent.rollout import Rollout
-from memalpha.errors import InputError, RunFolderError
+from memalpha.errors import InputError, TrainingStopped
 from memalpha.evaluation.held_out import InstanceResult, paired_difference, summarise
 from memalpha.evaluation.records import rollout_to_json
 from memalpha.models import name_base, resolve_model, write_adapter_record
@@ -24,8 +24,10 @@ from memalpha.rewards.total import StepReward
 from memalpha.runs import RunFolder, environment, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.config import TrainArguments
-from memalpha.training.held_out import evaluate_instances
+from memalpha.training.held_out import check_results, evaluate_instances
+from memalpha.training.resume import check_same_options, check_same_processes, last_checkpoint, step_of
 from memalpha.training.rows import TrainingRow
+from memalpha.training.stopping import StopCallback, stop_request
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warmup_run import WarmupArguments, WarmupRunArguments, WarmupTrainingArguments, warm_up
 from memalpha.types import Instance
@@ -51,18 +53,18 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     state = PartialState()
     rank, world = state.process_index, state.num_processes
     folder = _open_folder(arguments, rank, world, state.wait_for_everyone)
+    checkpoint = _checkpoint(arguments, folder, state, report)
     parts = build_parts(_warm_started(arguments, folder, report))
     trainer = build_trainer(arguments, parts)
-    checkpoint = _checkpoint(arguments, folder)
     trainer.on_rollouts = _recorder(trainer, arguments, folder)
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(RunCallback(folder, report))
+    trainer.add_callback(RunCallback(folder, report, trainer))
     held_out = parts.held_out
     before: list[InstanceResult] = []
     if held_out:
-        before = _read_results(folder, "before") if checkpoint else []
+        before = _read_results(folder, "before") if arguments.run.resume else []
         before = before or evaluate_held_out(trainer, parts, held_out, folder, "before", report)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    _run_steps(trainer, folder, checkpoint)
     save_adapter(trainer, parts, arguments, folder.path / "adapter")
     after = evaluate_held_out(trainer, parts, held_out, folder, "after", report) if held_out else []
     summary: dict[str, Any] = {
@@ -80,12 +82,32 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     return summary
 
 
+def _run_steps(trainer: MemoryGRPOTrainer, folder: RunFolder, checkpoint: Path | None) -> None:
+    """Train to the end, from a checkpoint if there is one.
+
+    Raises:
+        TrainingStopped: If a signal asked to stop; a checkpoint was saved.
+    """
+    trainer.policy = next((row["policy"] for row in folder.metrics() if row["step"] == step_of(checkpoint)), "")
+    with stop_request() as request:
+        stopping = StopCallback(request, lambda asked: bool(trainer._sum_over_ranks([asked])))
+        trainer.add_callback(stopping)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if stopping.stopped and trainer.state.global_step < trainer.state.max_steps:
+        step = trainer.state.global_step
+        raise TrainingStopped(
+            f"stopped after step {step} of {trainer.state.max_steps}, saved as {folder.path / f'checkpoint-{step}'}\n"
+            "  to go on: the same command with --resume"
+        )
+
+
 def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) -> TrainArguments:
     """Make the warm start that the options ask for, unless a resumed run has it; return options that start from it."""
     run, target = arguments.run, folder.path / "warm_start"
     if not run.warm_start_steps:
         return arguments
     if not target.exists():
+        unfinished = target.with_name(".warm_start")
         warm_up(
             WarmupRunArguments(
                 WarmupArguments(
@@ -96,10 +118,11 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
                     lora_r=run.lora_r,
                     lora_alpha=run.lora_alpha,
                     full_finetuning=run.full_finetuning,
+                    overwrite=True,
                 ),
                 arguments.agent,
                 WarmupTrainingArguments(
-                    output_dir=str(target),
+                    output_dir=str(unfinished),
                     max_steps=run.warm_start_steps,
                     learning_rate=run.warm_start_learning_rate,
                     seed=arguments.grpo.seed,
@@ -108,6 +131,9 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
             ),
             report,
         )
+        if PartialState().is_main_process:
+            unfinished.rename(target)
+        PartialState().wait_for_everyone()
     started = replace(run, model=str(target)) if run.full_finetuning else replace(run, adapter=str(target))
     return arguments._replace(run=started)
 
@@ -139,6 +165,7 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
         rows_per_forward=run.rows_per_forward,
         share_prefix=run.share_prefix,
         shuffled_advantages=run.shuffle_advantages,
+        max_skipped_steps=run.max_skipped_steps,
     )
 
 
@@ -163,6 +190,8 @@ def evaluate_held_out(
     results = [result for result, _ in gathered]
     if rank == 0:
         folder.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(r), "rollout": rollout} for r, rollout in gathered])
+    check_results(gathered, parts.scorer.max_masked_share)
+    if rank == 0:
         report("evaluated", {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)})
     return results
 
@@ -186,13 +215,15 @@ def save_adapter(trainer: MemoryGRPOTrainer, parts: Parts, arguments: TrainArgum
 class RunCallback(TrainerCallback):  # type: ignore[misc]
     """Writes every logged step to the run folder and reports it."""
 
-    def __init__(self, folder: RunFolder, report: Report) -> None:
-        self.folder, self.report = folder, report
+    def __init__(self, folder: RunFolder, report: Report, trainer: MemoryGRPOTrainer) -> None:
+        self.folder, self.report, self.trainer = folder, report, trainer
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Keep the row; the last one, without a loss, sums up the run and is not a step."""
         if state.is_world_process_zero and logs and "loss" in logs:
-            row = {"step": state.global_step, "max_steps": state.max_steps, **logs}
+            row = {"step": state.global_step, "max_steps": state.max_steps, "policy": self.trainer.policy, **logs}
+            if logs.get("skipped") == 1:  # transformers logs a stand-in
+                row["loss"] = None
             self.folder.append_line("metrics.jsonl", row)
             self.report("step", row)
 
@@ -206,7 +237,7 @@ def _recorder(trainer: MemoryGRPOTrainer, arguments: TrainArguments, folder: Run
             totals = [reward.total(arguments.reward) for reward in rewards[index]]
             mine = [advantage[index, t] for t in range(len(rollout.steps))]
             row = rollout_to_json(rollout, rewards[index], totals, mine)
-            lines.append({"step": step, "group": index // size, "rollout": index, **row})
+            lines.append({"step": step, "policy": trainer.policy, "group": index // size, "rollout": index, **row})
         folder.write_lines(trajectory_name(step, trainer.accelerator.process_index), lines)
 
     return record
@@ -217,20 +248,21 @@ def _open_folder(arguments: TrainArguments, rank: int, world: int, wait: Callabl
     if rank == 0:
         config = {**asdict(run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
         folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
-        folder.write_json("environment.json", environment(world))
+        here = environment(world)
+        if run.resume:
+            began = folder.read_json("environment.json")
+            check_same_options(folder.config, config)
+            check_same_processes(began, world)
+            here = {**began, "resumed": [*began.get("resumed", []), here]}
+        folder.write_json("environment.json", here)
     wait()
     return RunFolder(path)
 
 
-def _checkpoint(arguments: TrainArguments, folder: RunFolder) -> Path | None:
-    if not arguments.run.resume:
-        return None
-    checkpoints = folder.checkpoints()
-    if not checkpoints:
-        raise RunFolderError(
-            f"{str(folder.path)!r} has no checkpoint to resume from",
-            expected="a checkpoint-N folder",
-            fix="start again with --overwrite, and save more often with --save_steps",
-        )
-    folder.drop_after(int(checkpoints[-1].name.split("-")[1]))
-    return checkpoints[-1]
+def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:
+    """Return the checkpoint to go on from, the same on all ranks; None starts from the beginning."""
+    found: list[Any] = [None]
+    if arguments.run.resume and state.is_main_process:
+        found[0], damaged = last_checkpoint(folder)
+        report("resume", {"checkpoint": found[0].name if found[0] else "", "damaged": damaged})
+    return broadcast_object_list(found)[0] if state.num_processes > 1 else found[0]  # type: ignore[no-any-return]

@@ -7,13 +7,15 @@ reference log-probabilities, the loss and its own metrics as for any batch. What
 * ``_generate`` and ``_calculate_rewards`` hand TRL the finished rows; a padding row has ``tool_mask`` 0 and NaN rewards;
 * the advantages are our own (``memalpha.training.advantages``): groups of a step or of an instance, masked rows outside mean and
   deviation. A masked row is trained with advantage 0: it counts in the loss's mean, and the KL term holds for it;
-* ``training_step`` goes through the rows ``rows_per_forward`` at a time inside one optimizer step;
+* ``training_step`` goes through the rows ``rows_per_forward`` at a time inside one optimizer step, and skips the step if a number
+  in it is not finite (``memalpha.training.guards``);
 * ``_get_per_token_logps_and_entropies`` packs rows without padding and computes the prefix that rows share once (exact);
 * ``_compute_loss`` makes losses that are means over rows means over *real* rows.
 
 What always holds: the sampled token ids are trained as sampled, end token included; padding rows enter no statistic and no mean; a
-step's random numbers depend on (seed, step, rank) alone (but for vLLM's own); which parameters train does not change. Checked by a
-gradient test against a loss written by hand over unpadded rows.
+step's random numbers depend on (seed, step, rank) alone (but for vLLM's own); completions are drawn with the weights that the last
+update left (their fingerprints are compared each time); which parameters train does not change. Checked by a gradient test against
+a loss written by hand over unpadded rows.
 
 Not covered: options of TRL whose result would depend on how rows are packed, or that the rollouts cannot honour;
 :func:`check_supported` refuses them.
@@ -21,6 +23,7 @@ Not covered: options of TRL whose result would depend on how rows are packed, or
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections import defaultdict
@@ -29,7 +32,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
+from accelerate.utils import DistributedType, gather_object
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
@@ -39,27 +43,21 @@ from memalpha.errors import InputError
 from memalpha.protocols import Generator
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward
 from memalpha.training.advantages import STD_EPSILON, Grouping, Scale
-from memalpha.training.packed import Row, packed_logps
+from memalpha.training.fingerprint import fingerprint
+from memalpha.training.guards import SkippedSteps, finite_gradients, naming_rows_per_forward
+from memalpha.training.packed import packed_logps
 from memalpha.training.rows import TrainingRow, build_rows, shuffle_advantages
-from memalpha.training.scoring import RolloutScorer
+from memalpha.training.saving import WholeCheckpoints
+from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
+from memalpha.training.supported import check_supported
+from memalpha.training.tensors import pad, trim, unpad
 from memalpha.training.trl_generator import TRLGenerator
 from memalpha.types import Instance, Sampling
 
+logger = logging.getLogger(__name__)
+
 ROW_MEAN_LOSSES = ("grpo", "dr_grpo")
 """Losses that TRL divides by the number of rows, padding rows included."""
-
-SUPPORTED_ONLY: dict[str, tuple[Any, str]] = {
-    "multi_objective_aggregation": ("sum_then_normalize", "the reward is one weighted sum"),
-    "top_entropy_quantile": (1.0, "the quantile would be that of rows_per_forward rows"),
-    "entropy_coef": (0.0, "the mean entropy would be that of rows_per_forward rows"),
-    "use_adaptive_entropy": (False, "the mean entropy would be that of rows_per_forward rows"),
-    "remove_unused_columns": (False, "the column that names the instance would be removed"),
-    "log_completions": (False, "every trajectory is in the run folder"),
-}
-"""Options of ``GRPOConfig`` that must keep their default, and why."""
-
-TRL_GENERATION_ONLY: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None}
-"""Options that only TRL's own generation knows (``generator=None``)."""
 
 
 class EpochSampler(RepeatSampler):  # type: ignore[misc]
@@ -73,7 +71,7 @@ class EpochSampler(RepeatSampler):  # type: ignore[misc]
         yield from super().__iter__()
 
 
-class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
+class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """Trains a memory agent with GRPO.
 
     Args:
@@ -86,14 +84,13 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         rows_per_forward: Rows of one forward and backward pass.
         share_prefix: Pack rows and share their common prefixes in the update.
         shuffled_advantages: Permute the advantages (control runs only).
+        max_skipped_steps: Steps in a row that may be skipped because a number in them is not finite.
         on_rollouts: Called with (rollouts, rows, rewards) after each batch, for recording.
         **kwargs: As ``GRPOTrainer``; ``train_dataset`` has the columns ``prompt`` (unused) and ``instance``.
 
     Raises:
         InputError: An option is not supported, see :func:`check_supported`.
     """
-
-    _step: int
 
     def __init__(
         self,
@@ -107,12 +104,16 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         rows_per_forward: int = 8,
         share_prefix: bool = True,
         shuffled_advantages: bool = False,
+        max_skipped_steps: int = 3,
         on_rollouts: Any = None,
         **kwargs: Any,
     ) -> None:
         self.agent, self.instances, self.scorer, self.reward_config = agent, instances, scorer, reward_config
         self.grouping, self.rows_per_forward, self.share_prefix = grouping, rows_per_forward, share_prefix
         self.shuffled_advantages, self.on_rollouts = shuffled_advantages, on_rollouts
+        self.skipped = SkippedSteps(max_skipped_steps)
+        self.policy = ""
+        """Fingerprint of the weights after the last update (or of a checkpoint taken up); empty before the first."""
         self.rows: list[TrainingRow | None] = []
         self._shared: list[int] | None = None
         check_supported(kwargs["args"], reward_config, own_generator=generator is not None)
@@ -121,6 +122,7 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if self.aux_loss_enabled:
             raise InputError("router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0")
         self.generator: Generator = generator or TRLGenerator(self)
+        self.add_callback(_AfterUpdate(self))
 
     # -------------------------------------------------------------------------------------------- rollouts to rows
     def run_rollouts(self, instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None = None) -> list[Rollout]:
@@ -129,6 +131,13 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         if isinstance(self.generator, TRLGenerator):
             self.generator.finish(sampling)
         return rollouts
+
+    def _check_fresh(self) -> None:
+        """See that the generator holds the weights that the last update left; its model's, if it has one of its own."""
+        held = fingerprint(getattr(self.generator, "model", None) or self.accelerator.unwrap_model(self.model))
+        if self.policy and self.policy != held:
+            raise RuntimeError(f"stale weights: completions would be drawn with {held}, the last update left {self.policy}")
+        self.policy = held
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         size = self.num_generations if self.model.training else self.num_generations_eval
@@ -149,6 +158,7 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         """Run and score the rollouts of this rank's batch and return their rows."""
         if any(len(set(indices[start : start + size])) > 1 for start in range(0, len(indices), size)):
             raise RuntimeError(f"instances {list(indices)} do not come in groups of {size}")
+        self._check_fresh()
         rollouts = self.run_rollouts([self.instances[index] for index in indices], self._sampling())
         rewards = self.scorer.score(rollouts)
         scale = Scale(self.scale_rewards)
@@ -167,7 +177,14 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         self._log_rollouts(rollouts, rewards)
         if self.on_rollouts:
             self.on_rollouts(rollouts, rows, rewards)
+        self._check_masked(rollouts, rewards)
         return rows
+
+    def _check_masked(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> None:
+        """Stop, on every rank alike, if too many of all ranks' rollouts could not be scored."""
+        masked, total = self._sum_over_ranks([self.scorer.masked(rewards), len(rewards)]).tolist()
+        errors = gather_object([first_error(rollouts)]) if masked else []
+        check_masked_share(int(masked), int(total), self.scorer.max_masked_share, errors)
 
     def _divide_by_batch(self, rows: Sequence[TrainingRow]) -> None:
         """Divide centred rewards by the standard deviation over all ranks' rows, in place."""
@@ -262,23 +279,35 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
         model.train()  # before the inputs: TRL takes the mode for whether this is training
         batch, step = self._prepare_inputs(inputs), self._step
         order = batch["row_order"].argsort()  # TRL shuffles rows; in order, rows of a group lie together and share their prefix
-        total, state = 0.0, self.accelerator.gradient_state
+        total, state = torch.zeros((), device=self.args.device), self.accelerator.gradient_state
         outer = state.sync_gradients
         for start in range(0, len(order), self.rows_per_forward):
             part = order[start : start + self.rows_per_forward]
             last = start + self.rows_per_forward >= len(order)
             state._set_sync_gradients(outer and last)
-            with nullcontext() if last else self.accelerator.no_sync(model):
+            with nullcontext() if last else self.accelerator.no_sync(model), naming_rows_per_forward(self.rows_per_forward):
                 rows = {name: value if value.ndim == 0 else value[part] for name, value in batch.items()}
                 total = total + super().training_step(model, rows, num_items_in_batch)
         state._set_sync_gradients(outer)
         self._step = step + 1  # TRL counted and timed every part
         times, parts = self._metrics["train"]["step_time"], math.ceil(len(order) / self.rows_per_forward)
         times[-parts:] = [sum(times[-parts:])]
-        return total  # type: ignore[return-value]
+        return total if self._keep_step(model, total) else torch.zeros_like(total)
+
+    def _keep_step(self, model: torch.nn.Module, loss: torch.Tensor) -> bool:
+        """Drop the gradients of a step whose loss or gradient is not finite on any rank, so that the optimizer changes nothing."""
+        wrong = not (bool(torch.isfinite(loss)) and finite_gradients(model))
+        skip = bool(self._sum_over_ranks([wrong]))
+        if skip:
+            model.zero_grad(set_to_none=True)
+            logger.warning("step %d is skipped: loss or gradient is not finite", self.state.global_step + 1)
+        self._metrics["train"]["skipped"].append(float(skip))
+        in_engine = self.accelerator.distributed_type is DistributedType.DEEPSPEED  # it has stepped already
+        self.skipped.count(skip, self.state.global_step + 1, limit=0 if in_engine else None)
+        return not skip
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-        inputs = _trim(dict(inputs))
+        inputs = trim(dict(inputs))
         real_rows = inputs.pop("real_rows")
         inputs.pop("row_order")
         self._shared = inputs.pop("row_shared").tolist()
@@ -303,7 +332,7 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
             return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]
                 model, input_ids, attention_mask, logits_to_keep, self.rows_per_forward, compute_entropy, **kwargs
             )
-        rows = _unpad(input_ids, attention_mask, logits_to_keep, self._shared or [0] * len(input_ids))
+        rows = unpad(input_ids, attention_mask, logits_to_keep, self._shared or [0] * len(input_ids))
         logps, entropies = [], []
         for start in range(0, len(rows), self.rows_per_forward):
             with self.accelerator.autocast():
@@ -315,25 +344,17 @@ class MemoryGRPOTrainer(GRPOTrainer):  # type: ignore[misc]
                 )
             logps += part.logps
             entropies += part.entropies or []
-        return _pad(logps, logits_to_keep), _pad(entropies, logits_to_keep) if compute_entropy else None, None
+        return pad(logps, logits_to_keep), pad(entropies, logits_to_keep) if compute_entropy else None, None
 
 
-def check_supported(args: Any, reward_config: RewardConfig, *, own_generator: bool) -> None:
-    """Raise InputError if an option of TRL's is set that chunk-step training cannot honour.
+class _AfterUpdate(TrainerCallback):  # type: ignore[misc]
+    """Takes the fingerprint of what an update left."""
 
-    Args:
-        args: A ``GRPOConfig``.
-        reward_config: Holds the weights of the reward.
-        own_generator: Whether completions are drawn by a generator of this package.
-    """
-    for name, (only, reason) in SUPPORTED_ONLY.items():
-        if getattr(args, name) != only:
-            raise InputError(f"{name} is {getattr(args, name)!r}", expected=f"{only!r}: {reason}")
-    for name, only in TRL_GENERATION_ONLY.items():
-        if own_generator and getattr(args, name) != only:
-            raise InputError(f"{name} is {getattr(args, name)!r}", expected=f"{only!r} without use_vllm")
-    if args.reward_weights not in (None, list(reward_config.weights)):
-        raise InputError(f"reward_weights is {args.reward_weights}", expected="the weights by name, such as accuracy_weight: 1.0")
+    def __init__(self, trainer: MemoryGRPOTrainer) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.trainer.policy = fingerprint(self.trainer.accelerator.unwrap_model(self.trainer.model))
 
 
 @contextmanager
@@ -355,26 +376,3 @@ def _reward_stub(name: str) -> Any:
 
     reward.__name__ = name
     return reward
-
-
-def _trim(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Cut the padding that no row of this part needs."""
-    completion = max(1, int(inputs["completion_mask"].sum(1).max()))
-    prompt = int(inputs["prompt_mask"].any(0).int().argmax())
-    for name, value in inputs.items():
-        if value.ndim == 2:
-            inputs[name] = value[:, prompt:] if name.startswith("prompt_") else value[:, :completion]
-    return inputs
-
-
-def _unpad(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, shared: Sequence[int]) -> list[Row]:
-    kept = attention_mask.bool()
-    return [
-        Row(ids[:-keep][mask[:-keep]].tolist(), ids[-keep:][mask[-keep:]].tolist(), prefix)
-        for ids, mask, prefix in zip(input_ids, kept, shared, strict=True)
-    ]
-
-
-def _pad(values: Sequence[torch.Tensor], width: int) -> torch.Tensor:
-    padded = pad_sequence(list(values), batch_first=True)
-    return torch.nn.functional.pad(padded, (0, width - padded.shape[1]))

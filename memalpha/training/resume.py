@@ -1,0 +1,72 @@
+"""Taking up a run again: the same options, the same number of processes, the newest checkpoint that is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from memalpha.errors import RunFolderError
+from memalpha.runs import RunFolder
+from memalpha.training.checkpoints import newest_whole
+
+MAY_CHANGE = frozenset({
+    "output_dir", "overwrite", "resume", "max_steps", "rows_per_forward", "generation_rows", "max_masked_share",
+    "max_skipped_steps", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project", "trackio_space_id",
+})  # fmt: skip
+"""Options that do not change what is computed, but for how far and with what memory."""
+
+MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_", "endpoint_")
+"""Beginnings of the names of more such options."""
+
+_ABSENT = "not there"
+
+
+def check_same_options(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Compare the options of a run with those it is resumed with.
+
+    Args:
+        began: As the run folder's ``config.yaml`` holds them.
+        now: Resolved options.
+
+    Raises:
+        RunFolderError: If any differ that change what is computed.
+    """
+    now = yaml.safe_load(yaml.safe_dump(dict(now)))
+    names = sorted({*began, *now})
+    different = [
+        f"{name} was {began.get(name, _ABSENT)!r} and is {now.get(name, _ABSENT)!r}"
+        for name in names
+        if began.get(name, _ABSENT) != now.get(name, _ABSENT) and name not in MAY_CHANGE and not name.startswith(MAY_CHANGE_FROM)
+    ]
+    if different:
+        raise RunFolderError(
+            "the run began with other options: " + "; ".join(different),
+            expected="the options it began with",
+            fix="give the same --config and overrides; or start a new run from this one's adapter with --adapter RUN/adapter",
+        )
+
+
+def check_same_processes(environment: Mapping[str, Any], world_size: int) -> None:
+    """Raise RunFolderError if a run is resumed with another number of processes: batches and random numbers would differ."""
+    began = int(environment.get("world_size", world_size))
+    if began != world_size:
+        raise RunFolderError(
+            f"the run began with {began} processes and is resumed with {world_size}",
+            expected=f"{began} processes",
+            fix="launch as before, or start a new run from this one's adapter with --adapter RUN/adapter",
+        )
+
+
+def last_checkpoint(folder: RunFolder) -> tuple[Path | None, dict[str, str]]:
+    """Return the newest whole checkpoint, and what is wrong with newer ones; forget what the run wrote after it."""
+    checkpoint, damaged = newest_whole(folder.checkpoints())
+    folder.drop_after(step_of(checkpoint))
+    return checkpoint, damaged
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The step a checkpoint was saved after; 0 for none."""
+    return int(checkpoint.name.split("-")[1]) if checkpoint else 0
