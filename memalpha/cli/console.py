@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from typing import Any
 
 from rich.console import Console
@@ -91,7 +92,8 @@ def _resume(data: dict[str, Any]) -> str:
 
 
 def quiet_libraries() -> None:
-    """Switch off the progress bars of libraries: what the command line shows is its own."""
+    """Switch off progress bars of libraries, and a warning of one about another: what the command line shows is its own."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)

@@ -1,0 +1,90 @@
+"""Runs the command line with a fault planted at one step of one rank: ``faulty_run.py FAULT STEP RANK train ...``."""
+
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from memalpha import runs
+from memalpha.cli import main
+from memalpha.errors import MemAlphaError
+from memalpha.training import saving
+from memalpha.training.trainer import MemoryGRPOTrainer
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def raise_error() -> None:
+    raise MemAlphaError("a fault was planted")
+
+
+def no_memory() -> None:
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, used + 2**21))
+
+
+def plant(fault: str, step: int, rank: int) -> None:
+    def now(trainer) -> bool:
+        return trainer.state.global_step + 1 == step and trainer.accelerator.process_index == rank
+
+    def wrap(name: str, act, *, after: bool) -> None:
+        real = getattr(MemoryGRPOTrainer, name)
+
+        def wrapped(trainer, *args, **kwargs):
+            if not after and now(trainer):
+                act()
+            result = real(trainer, *args, **kwargs)
+            if after and now(trainer):
+                act()
+            return result
+
+        setattr(MemoryGRPOTrainer, name, wrapped)
+
+    real_append, real_keep, real_pending = runs.RunFolder.append_line, saving.keep_newest, MemoryGRPOTrainer._save_pending
+
+    def append_half(folder, name, row):
+        if row["step"] == step:
+            with (folder.path / name).open("a") as file:
+                file.write('{"step": ')
+            kill()
+        real_append(folder, name, row)
+
+    def keep_then_kill(checkpoints, limit):
+        real_keep(checkpoints, limit)
+        if checkpoints[-1].name == f"checkpoint-{step}":
+            kill()
+
+    def half_saved(trainer, folder):
+        if folder.name == f"checkpoint-{step}" and trainer.accelerator.process_index == rank:
+            kill()
+        real_pending(trainer, folder)
+
+    match fault:
+        case "before-rollouts":
+            wrap("_generate_and_score_completions", kill, after=False)
+        case "between-rollouts-and-update":
+            wrap("_scored_rows", kill, after=True)
+        case "in-update":
+            wrap("_compute_loss", kill, after=True)
+        case "after-gradients":
+            wrap("_keep_step", kill, after=True)
+        case "in-log":
+            runs.RunFolder.append_line = append_half
+        case "in-checkpoint":
+            MemoryGRPOTrainer._save_pending = half_saved
+        case "after-checkpoint":
+            saving.keep_newest = keep_then_kill
+        case "error":
+            wrap("_scored_rows", raise_error, after=False)
+        case "no-memory":
+            wrap("_compute_loss", no_memory, after=False)
+        case _:
+            raise ValueError(fault)
+
+
+if __name__ == "__main__":
+    plant(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[4:])
