@@ -66,18 +66,28 @@ class ReadRequest(NamedTuple):
 
 
 class Reader(Protocol):
-    """Answers questions from passages. Raises ServiceError when its infrastructure fails; never answers for it."""
+    """Answers questions from passages. Raises ServiceError when its infrastructure fails; never answers for it.
+
+    Readers and judges that can answer some requests of a batch raise PartialServiceError, which holds those answers.
+    """
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
         """Return one answer a request, in order."""
         ...
 
 
-class AnswerJudge(Protocol):
-    """Decides whether an answer is right where no string metric can."""
+class AnswerRequest(NamedTuple):
+    """What an answer judge looks at."""
 
-    def correct(self, question: Question, answer: Answer) -> bool:
-        """Return whether the answer is right; raises ServiceError when the judge cannot tell."""
+    question: Question
+    answer: Answer
+
+
+class AnswerJudge(Protocol):
+    """Decides whether answers are right where no string metric can."""
+
+    def judge(self, requests: Sequence[AnswerRequest]) -> list[bool]:
+        """Return for each request, in order, whether the answer is right; raises ServiceError when the judge cannot tell."""
         ...
 
 

@@ -47,6 +47,7 @@ class Rollout:
         retriever: Follows the memory.
         steps: One record a chunk read so far.
         questions: Scored questions, once evaluated.
+        content_errors: Why the content judge gave no verdict, by index of the chunk, once evaluated.
     """
 
     instance: Instance
@@ -54,6 +55,7 @@ class Rollout:
     retriever: Retriever
     steps: list[StepRecord] = field(default_factory=list)
     questions: list[QuestionRecord] = field(default_factory=list)
+    content_errors: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

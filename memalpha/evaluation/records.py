@@ -55,6 +55,7 @@ def _step(step: StepRecord, rollout: Rollout, reward: StepReward, total: float, 
         "reward": reward._asdict(),
         "total": total,
         "advantage": advantage,
+        "error": rollout.content_errors.get(step.chunk_index),
     }
 
 

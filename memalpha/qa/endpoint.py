@@ -5,6 +5,8 @@ replies that are no chat completion are retried with exponential backoff and jit
 asks; after the last attempt they become a ServiceError. Any other refusal is not retried: 401, 403, 404 and redirects mean a wrong
 key, model or URL and raise InputError; the rest (a prompt too long for the server) are a ServiceError of that one request. The key
 is read from an environment variable, is in no message and no ``repr``, and goes to no other host (redirects are not followed).
+Texts reach the server without marks that its tokenizer would take for special tokens (``special_text``). The first failed attempt
+of a stretch is logged as a warning, and so is the first reply after it: a run that waits says why.
 
 It does not cover streaming, tool parsing by the server, or connection reuse: a reply takes longer than a handshake.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import math
 import os
 import random
 import threading
@@ -28,7 +31,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.qa.special_text import break_marks
 from memalpha.types import Completion, Message, Sampling, StopReason
 
 logger = logging.getLogger(__name__)
@@ -38,15 +42,10 @@ _WRONG_SETUP = {401: "the server does not accept the key", 403: "the key may not
 _STOPS = {"stop": StopReason.END, "length": StopReason.LENGTH}
 _SHOWN = 300
 """How many characters of a server's message an error shows."""
-
-
-class PartialServiceError(ServiceError):
-    """Some requests of a batch failed; ``outcomes`` holds, in order, each request's result or its own ServiceError."""
-
-    def __init__(self, outcomes: Sequence[Any]) -> None:
-        self.outcomes = tuple(outcomes)
-        failed = [outcome for outcome in self.outcomes if isinstance(outcome, ServiceError)]
-        super().__init__(f"{len(failed)} of {len(self.outcomes)} requests failed; the first: {failed[0]}")
+_MAX_BODY = 2**24
+"""Bytes of a reply past which it is garbage."""
+_OWN_FIELDS = ("model", "messages", "stream", "n")
+"""Fields of a request that ``extra`` may not change: the reply would not be one reply to what was asked."""
 
 
 class _Transient(Exception):
@@ -74,7 +73,8 @@ class ChatClient:
         backoff: Seconds before the first repetition; doubled each time, then scaled by a random factor in [0.5, 1).
         max_wait: Most seconds between attempts; a server that asks for more in ``Retry-After`` is given up.
         concurrency: Requests of one batch under way at once.
-        extra: More fields of the request body, e.g. ``{"chat_template_kwargs": {"enable_thinking": False}}``.
+        extra: More fields of the request body, e.g. ``{"chat_template_kwargs": {"enable_thinking": False}}``; they replace those
+            of the sampling.
         sleep: Waits so many seconds (tests replace it).
         clock: Seconds since the epoch, to read a ``Retry-After`` given as a date.
 
@@ -97,12 +97,14 @@ class ChatClient:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        _check_url(base_url)
+        check_url(base_url)
         if not model:
             raise InputError("the endpoint's model name is empty", expected="a name that the server lists under /models")
-        for name, value, least in (("timeout", timeout, 0.001), ("retries", retries, 0), ("concurrency", concurrency, 1)):
-            if not value >= least:
-                raise InputError(f"endpoint {name} is {value}", expected=f"at least {least}")
+        limits = {"timeout": (timeout, 0.001), "retries": (retries, 0), "backoff": (backoff, 0), "concurrency": (concurrency, 1)}
+        for name, (value, least) in limits.items():
+            if not (value >= least and math.isfinite(value)):
+                raise InputError(f"endpoint {name} is {value}", expected=f"a number of at least {least}")
+        _check_extra(extra or {})
         self.url, self.model = f"{base_url.rstrip('/')}/chat/completions", model
         self.concurrency = concurrency
         self._timeout, self._retries, self._backoff, self._max_wait = timeout, retries, backoff, max_wait
@@ -110,6 +112,7 @@ class ChatClient:
         self._headers = {"Content-Type": "application/json", **_authorization(api_key_env)}
         self._random = random.Random()  # its own, so that waiting disturbs no seeded run
         self._opener = urllib.request.build_opener(_NoRedirect)
+        self._trouble = _Trouble()
 
     def __repr__(self) -> str:
         return f"ChatClient({self.url!r}, {self.model!r})"
@@ -124,13 +127,18 @@ class ChatClient:
         body = json.dumps(self._body(messages, sampling)).encode()
         for attempt in range(self._retries + 1):
             try:
-                return self._attempt(body)
+                reply = self._attempt(body)
+                if failed := self._trouble.over():
+                    logger.warning("%s: answers again, after %d failed attempts", self.url, failed)
+                return reply
             except _Transient as failure:
+                first = self._trouble.counted()
                 wait = self._wait(attempt, failure.retry_after)
                 if attempt == self._retries or wait > self._max_wait:
                     waiting = f"; it asks to wait {wait:.0f} s" if wait > self._max_wait else ""
                     raise ServiceError(f"{self.url}: {failure} (after {attempt + 1} attempts{waiting})") from failure
-                logger.info("%s: %s; attempt %d follows in %.1f s", self.url, failure, attempt + 2, wait)
+                level = logging.WARNING if first else logging.INFO
+                logger.log(level, "%s: %s; attempt %d follows in %.1f s", self.url, failure, attempt + 2, wait)
                 self._sleep(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -173,7 +181,7 @@ class ChatClient:
     def _body(self, messages: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": [dict(message) for message in messages],
+            "messages": [{**message, "content": break_marks(str(message["content"]))} for message in messages],
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -210,6 +218,25 @@ class ChatClient:
         return max(step * self._random.uniform(0.5, 1.0), retry_after)
 
 
+class _Trouble:
+    """Counts failed attempts since the last good one, over threads."""
+
+    def __init__(self) -> None:
+        self._failed, self._lock = 0, threading.Lock()
+
+    def counted(self) -> bool:
+        """Count a failed attempt; return whether it is the first of its stretch."""
+        with self._lock:
+            self._failed += 1
+            return self._failed == 1
+
+    def over(self) -> int:
+        """End the stretch; return how many attempts failed in it."""
+        with self._lock:
+            failed, self._failed = self._failed, 0
+            return failed
+
+
 class _Outage:
     """Counts failures in a row, over threads; ``error`` is the last of them once there are ``limit``."""
 
@@ -228,7 +255,8 @@ class _Outage:
             self._in_a_row = 0
 
 
-def _check_url(url: str) -> None:
+def check_url(url: str) -> None:
+    """Raise InputError unless an endpoint's base URL can be asked."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and parts.username is None
@@ -236,6 +264,15 @@ def _check_url(url: str) -> None:
         good = False
     if not good or not url.isascii() or any(character.isspace() for character in url):
         raise InputError(f"endpoint {url!r}", expected="a URL such as http://localhost:8000/v1, without a user name")
+
+
+def _check_extra(extra: Mapping[str, Any]) -> None:
+    if wrong := [name for name in _OWN_FIELDS if name in extra]:
+        raise InputError(f"the endpoint's extra fields hold {wrong[0]!r}", expected=f"none of {', '.join(_OWN_FIELDS)}")
+    try:
+        json.dumps(extra, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"the endpoint's extra fields {extra!r}: {error}", expected="values that JSON knows") from error
 
 
 def _authorization(variable: str) -> dict[str, str]:
@@ -246,10 +283,13 @@ def _authorization(variable: str) -> dict[str, str]:
 
 
 def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
-    """Read a body to its end; TimeoutError past the deadline, even if bytes keep trickling in."""
-    pieces = []
+    """Read a body to its end; TimeoutError past the deadline, even if bytes keep trickling in; _Transient if it is too long."""
+    pieces, size = [], 0
     while piece := response.read1(65536):
         pieces.append(piece)
+        size += len(piece)
+        if size > _MAX_BODY:
+            raise _Transient(f"the reply is longer than {_MAX_BODY} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError("the reply did not end in time")
     if response.length:
@@ -294,4 +334,4 @@ def _retry_after(value: str | None, now: float) -> float:
     return max(0.0, (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - now)
 
 
-__all__ = ["ChatClient", "PartialServiceError"]
+__all__ = ["ChatClient", "check_url"]

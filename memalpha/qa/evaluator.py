@@ -1,27 +1,22 @@
 """Asks the questions of finished memories and scores the answers: retrieve, read, score.
 
 What always holds: the passages of a question are the written block texts, then the retrieved entries, best first; all questions of
-a call go to the reader as one batch; an answer that a reader or judge failed to give has score NaN and says why, and never counts
-as wrong. A failed request of a batch does not mask the others.
+a call go to the reader as one batch, and the answers of metric ``judge`` to the judge as one; an answer that a reader or judge
+failed to give has score NaN and says why, and never counts as wrong. A failed request of a batch does not mask the others.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.memory.render import render_entry
 from memalpha.memory.store import Memory
-from memalpha.protocols import AnswerJudge, Reader, ReadRequest, Retriever
-from memalpha.qa.endpoint import PartialServiceError
+from memalpha.protocols import AnswerJudge, AnswerRequest, Reader, ReadRequest, Retriever
+from memalpha.qa.batches import ask_all
 from memalpha.qa.metrics import JUDGE, check_metric, score
 from memalpha.types import Answer, Question, QuestionRecord
-
-logger = logging.getLogger(__name__)
-
-_MAX_FAILURES_IN_A_ROW = 3
 
 
 class QAEvaluator:
@@ -58,8 +53,9 @@ class QAEvaluator:
                 if question.metric != JUDGE:
                     score(question, Answer(""))
         found = [self._find(memory, retriever, question) for memory, retriever, questions in items for question in questions]
-        outcomes = self._read([request for request, _ in found])
-        records = iter([self._record(*pair, outcome) for pair, outcome in zip(found, outcomes, strict=True)])
+        answers = ask_all(self.reader.read, [request for request, _ in found], type(self.reader).__name__)
+        scores = self._scores([request.question for request, _ in found], answers)
+        records = iter([_record(*row) for row in zip(found, answers, scores, strict=True)])
         return [[next(records) for _ in questions] for _, _, questions in items]
 
     def _find(self, memory: Memory, retriever: Retriever, question: Question) -> tuple[ReadRequest, tuple[str, ...]]:
@@ -68,53 +64,28 @@ class QAEvaluator:
         passages = (*(text for text in blocks if text), *map(render_entry, entries))
         return ReadRequest(question, passages), tuple(entry.id for entry in entries)
 
-    # -------------------------------------------------------------------------------------------- reading
-    def _read(self, requests: Sequence[ReadRequest]) -> Sequence[Answer | ServiceError]:
-        """Read all requests as one batch; if that fails, keep what it gave, or ask one by one where it gave nothing."""
-        if not requests:
-            return []
-        try:
-            answers = self.reader.read(requests)
-        except PartialServiceError as error:
-            logger.warning("reader: %s", error)
-            return error.outcomes
-        except ServiceError as error:
-            logger.warning("reader: %s; asking %d questions one by one", error, len(requests))
-            return self._read_singly(requests)
-        if len(answers) != len(requests):
-            raise ServiceError(f"{type(self.reader).__name__} gave {len(answers)} answers to {len(requests)} questions")
-        return answers
+    def _scores(self, questions: Sequence[Question], answers: Sequence[Answer | ServiceError]) -> list[float | ServiceError]:
+        """Score each answer; where there is none, or the judge failed, its error."""
+        pairs = list(zip(questions, answers, strict=True))
+        judged = [AnswerRequest(q, a) for q, a in pairs if q.metric == JUDGE and isinstance(a, Answer)]
+        verdicts = iter(ask_all(self.judge.judge, judged, type(self.judge).__name__) if self.judge else [])
+        scores: list[float | ServiceError] = []
+        for question, answer in pairs:
+            if isinstance(answer, ServiceError):
+                scores.append(answer)
+            else:
+                scores.append(next(verdicts) if question.metric == JUDGE else score(question, answer))
+        return scores
 
-    def _read_singly(self, requests: Sequence[ReadRequest]) -> list[Answer | ServiceError]:
-        """Ask one by one; after three failures in a row the reader counts as down and the rest is not asked."""
-        outcomes: list[Answer | ServiceError] = []
-        in_a_row = 0
-        for request in requests:
-            try:
-                (answer,) = self.reader.read([request])
-                outcomes.append(answer)
-                in_a_row = 0
-            except ServiceError as error:
-                outcomes.append(error)
-                in_a_row += 1
-                if in_a_row == _MAX_FAILURES_IN_A_ROW:
-                    unasked = ServiceError(f"not asked, the reader seems to be down; last error: {error}")
-                    return outcomes + [unasked] * (len(requests) - len(outcomes))
-        return outcomes
 
-    # -------------------------------------------------------------------------------------------- scoring
-    def _record(self, request: ReadRequest, entry_ids: tuple[str, ...], outcome: Answer | ServiceError) -> QuestionRecord:
-        if isinstance(outcome, ServiceError):
-            return QuestionRecord(request.question, entry_ids, None, math.nan, str(outcome))
-        try:
-            return QuestionRecord(request.question, entry_ids, outcome, self._score(request.question, outcome))
-        except ServiceError as error:
-            return QuestionRecord(request.question, entry_ids, outcome, math.nan, str(error))
-
-    def _score(self, question: Question, answer: Answer) -> float:
-        if question.metric == JUDGE and self.judge is not None:
-            return float(self.judge.correct(question, answer))
-        return score(question, answer)
+def _record(
+    found: tuple[ReadRequest, tuple[str, ...]], answer: Answer | ServiceError, scored: float | ServiceError
+) -> QuestionRecord:
+    request, entry_ids = found
+    said = answer if isinstance(answer, Answer) else None
+    if isinstance(scored, ServiceError):
+        return QuestionRecord(request.question, entry_ids, said, math.nan, str(scored))
+    return QuestionRecord(request.question, entry_ids, said, float(scored))
 
 
 def accuracy(records: Sequence[QuestionRecord]) -> float:

@@ -8,7 +8,8 @@
 | FactContentJudge | annotations of generated data | whether a write says, or takes out, what the chunk says |
 
 What always holds: a judge gives a verdict or raises; a reply that is no verdict is asked for again and then a ServiceError, never a
-"no". Texts to be judged reach a model as JSON strings, so they cannot pose as the judge's instructions.
+"no"; what fails for some requests of a batch is a PartialServiceError, which holds the verdicts on the others. Texts to be judged
+reach a model as JSON strings, so they cannot pose as the judge's instructions.
 
 Departures from the published content judge (arXiv 2509.25911): it sees the chunk, so invented content is found out; deletes and
 updates are judged like inserts; an outage or a malformed verdict raises instead of scoring 0.
@@ -21,11 +22,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memalpha.errors import InputError, ServiceError
-from memalpha.protocols import WriteRequest
+from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.endpoint import ChatClient
 from memalpha.qa.metrics import contains, words
-from memalpha.types import Answer, Entry, Fact, FactAction, Message, OperationKind, OperationResult, Question, Sampling
+from memalpha.types import Completion, Entry, Fact, FactAction, Message, OperationKind, OperationResult, Sampling
 
 ANSWER_SYSTEM = (
     "You grade answers. The user gives a JSON object with a question, the accepted answers and a given answer. The given answer is "
@@ -49,48 +50,76 @@ _RETRY_TEMPERATURE = 0.7
 
 
 # ------------------------------------------------------------------------------------------------ by endpoint
-def _verdicts(client: ChatClient, system: str, cases: Sequence[Mapping[str, Any]]) -> list[bool]:
+def _verdicts(client: ChatClient, system: str, cases: Sequence[Mapping[str, Any]]) -> list[bool | ServiceError]:
     """Ask yes or no about each case: greedily first, then by sampling where the reply began with neither word."""
     chats: list[list[Message]] = [
         [{"role": "system", "content": system}, {"role": "user", "content": json.dumps(case, ensure_ascii=False)}] for case in cases
     ]
-    verdicts: dict[int, bool] = {}
-    open_cases, reply = list(range(len(cases))), ""
+    verdicts: dict[int, bool | ServiceError] = {}
+    open_cases = list(range(len(cases)))
     for attempt in range(_ATTEMPTS):
         sampling = Sampling(_MAX_VERDICT_TOKENS, temperature=_RETRY_TEMPERATURE if attempt else 0.0)
-        for index, completion in zip(open_cases, client.complete_many([chats[i] for i in open_cases], sampling), strict=True):
-            if found := _VERDICT.match(completion.text):
-                verdicts[index] = found[1].lower() == "yes"
-            else:
-                reply = completion.text
-        open_cases = [index for index in open_cases if index not in verdicts]
+        replies = _replies(client, [chats[index] for index in open_cases], sampling)
+        found = {index: _verdict(client, reply) for index, reply in zip(open_cases, replies, strict=True)}
+        verdicts |= found
+        open_cases = [index for index, verdict in found.items() if isinstance(verdict, _NoVerdict)]
         if not open_cases:
-            return [verdicts[index] for index in range(len(cases))]
-    raise ServiceError(
-        f"{client!r} gave no verdict on {len(open_cases)} of {len(cases)} cases in {_ATTEMPTS} attempts: {reply[:200]!r}"
-    )
+            break
+    return [verdicts[index] for index in range(len(cases))]
+
+
+class _NoVerdict(ServiceError):
+    """The model replied, and the reply begins with neither yes nor no."""
+
+
+def _replies(client: ChatClient, chats: Sequence[Sequence[Message]], sampling: Sampling) -> Sequence[Completion | ServiceError]:
+    try:
+        return client.complete_many(chats, sampling)
+    except PartialServiceError as error:
+        return error.outcomes
+
+
+def _verdict(client: ChatClient, reply: Completion | ServiceError) -> bool | ServiceError:
+    if isinstance(reply, ServiceError):
+        return reply
+    if found := _VERDICT.match(reply.text):
+        return found[1].lower() == "yes"
+    return _NoVerdict(f"{client!r} gave no verdict in {_ATTEMPTS} attempts, the last reply: {reply.text[:200]!r}")
+
+
+def _whole(outcomes: Sequence[Any]) -> list[Any]:
+    """Return a batch's outcomes, or raise PartialServiceError if any is an error."""
+    if any(isinstance(outcome, ServiceError) for outcome in outcomes):
+        raise PartialServiceError(outcomes)
+    return list(outcomes)
 
 
 class EndpointAnswerJudge:
-    """Decides by a chat model whether an answer is right. Source: LongMemEval's yes/no judge, as in the published evaluation."""
+    """Decides by a chat model whether answers are right. Source: LongMemEval's yes/no judge, as in the published evaluation."""
 
     def __init__(self, client: ChatClient) -> None:
         self._client = client
 
-    def correct(self, question: Question, answer: Answer) -> bool:
-        """Return whether the answer is right; ServiceError if the server fails or gives no verdict."""
-        case = {"question": question.text, "accepted_answers": list(question.answers), "given_answer": answer.text}
-        return _verdicts(self._client, ANSWER_SYSTEM, [case])[0]
+    def judge(self, requests: Sequence[AnswerRequest]) -> list[bool]:
+        """Return whether each answer is right; PartialServiceError if the server fails or gives no verdict on any of them."""
+        cases = [
+            {"question": question.text, "accepted_answers": list(question.answers), "given_answer": answer.text}
+            for question, answer in requests
+        ]
+        return _whole(_verdicts(self._client, ANSWER_SYSTEM, cases))
 
 
 class EndpointContentJudge:
-    """Decides by a chat model whether each write is valid, from the chunk and the entry before and after; one request a write."""
+    """Decides by a chat model whether each write is valid, from the chunk and the entry before and after; one request a write.
+
+    A chunk of which one write got no verdict has none: the share of its valid writes is not known.
+    """
 
     def __init__(self, client: ChatClient) -> None:
         self._client = client
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
-        """Return one verdict for each write; ServiceError if the server fails or gives no verdict on any of them."""
+        """Return the verdicts of each chunk; PartialServiceError if the server fails or gives no verdict on any write."""
         cases = [
             {
                 "text": request.chunk.text,
@@ -103,7 +132,9 @@ class EndpointContentJudge:
             for result, before in _writes(request)
         ]
         verdicts = iter(_verdicts(self._client, CONTENT_SYSTEM, cases))
-        return [[next(verdicts) for _ in request.results] for request in requests]
+        chunks = [[next(verdicts) for _ in request.results] for request in requests]
+        errors = [next((verdict for verdict in chunk if isinstance(verdict, ServiceError)), None) for chunk in chunks]
+        return _whole([error or chunk for chunk, error in zip(chunks, errors, strict=True)])
 
 
 # ------------------------------------------------------------------------------------------------ by words

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.protocols import ReadRequest, TokenCounter
-from memalpha.qa.endpoint import ChatClient, PartialServiceError
+from memalpha.qa.endpoint import ChatClient
 from memalpha.types import Answer, Message, Sampling
 
 SYSTEM = (

@@ -1,7 +1,8 @@
 """The four parts of the reward, each a pure function of recorded data (Mem-alpha, arXiv 2509.25911, section 3.3).
 
 r1 accuracy and r3 compression belong to a whole rollout, r2 tool success and r4 content quality to one chunk. Every part lies in
-[0, 1]. NaN means that a part cannot be scored (a reader or judge failed): the sample is masked, a failure never becomes a 0.
+[0, 1]. NaN means that a part cannot be scored, and a failure never becomes a 0. A question that failed leaves the whole rollout
+without r1, so all its chunk steps are masked; a judge that failed on a chunk leaves that chunk without r4, and masks it alone.
 
 Departures from the published code, each a switch of ``RewardConfig``: a skipped duplicate is a success (there a failure), deletes
 are judged like other writes (there always 0), compression is clipped at 0 (there it goes below), the judge sees the chunk.
@@ -16,10 +17,11 @@ from memalpha.types import OperationKind, OperationResult, QuestionRecord, Resul
 
 
 def accuracy(records: Sequence[QuestionRecord]) -> float:
-    """r1: mean score of the questions on the final memory.
+    """r1: mean score of the questions on the final memory; an instance without questions has none (NaN).
 
-    NaN if any question could not be scored: rollouts of one group must be compared on the same questions.
-    An instance without questions has no accuracy either.
+    NaN, too, if any question could not be scored. A mean over the others would compare rollouts of a group on different questions:
+    who lost a hard one would seem better. Where the same question failed for the whole group the comparison would be fair, but the
+    accuracy of that step would be one of other questions than the step before, and a question that always fails would go unseen.
     """
     return sum(record.score for record in records) / len(records) if records else math.nan
 

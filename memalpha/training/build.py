@@ -13,7 +13,7 @@ from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import load_policy_model
-from memalpha.protocols import ContentJudge, Generator, Reader
+from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.advantages import Grouping
 from memalpha.training.config import RunArguments, TrainArguments, as_mapping
@@ -63,7 +63,7 @@ def build_parts(arguments: TrainArguments) -> Parts:
     for instance in (*train, *held_out):
         check_instance(instance, agent)
     generator = HFGenerator(model, tokenizer, max_batch=run.generation_rows)
-    evaluator = QAEvaluator(make_reader(run, agent, model, tokenizer), run.retrieve_k)
+    evaluator = QAEvaluator(make_reader(run, agent, model, tokenizer), run.retrieve_k, make_answer_judge(run))
     judge = make_judge(run, [*train, *held_out])
     scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share)
     return Parts(model, tokenizer, agent, generator, scorer, Grouping(run.grouping), train, held_out, run.eval_temperature)
@@ -107,15 +107,21 @@ def check_instance(instance: Instance, agent: AgentStep) -> None:
 def make_reader(run: RunArguments, agent: AgentStep, model: Any, tokenizer: Any) -> Reader:
     """Return the reader the options name."""
     from memalpha.qa import readers
-    from memalpha.qa.endpoint import ChatClient
 
     if run.reader == "recall":
         return readers.RecallReader(run.reader_tokens, agent.encoder.count)
     if run.reader == "endpoint":
-        return readers.EndpointReader(ChatClient(run.endpoint_url, run.endpoint_model), run.reader_tokens, agent.encoder.count)
+        return readers.EndpointReader(run.reader_client(), run.reader_tokens, agent.encoder.count)
     from memalpha.generation.base import frozen_base
 
     return readers.ModelReader(frozen_base(model, tokenizer), run.reader_tokens, agent.encoder.count)
+
+
+def make_answer_judge(run: RunArguments) -> AnswerJudge | None:
+    """Return the judge of questions of metric ``judge``: the judges' server where there is one."""
+    from memalpha.qa.judges import EndpointAnswerJudge
+
+    return EndpointAnswerJudge(run.judge_client()) if run.has_judge_endpoint else None
 
 
 def make_judge(run: RunArguments, instances: Sequence[Instance]) -> ContentJudge:
@@ -125,12 +131,11 @@ def make_judge(run: RunArguments, instances: Sequence[Instance]) -> ContentJudge
         InputError: If ``facts`` is asked for and an instance has no annotations.
     """
     from memalpha.qa import judges
-    from memalpha.qa.endpoint import ChatClient
 
     if run.content_judge == "grounded":
         return judges.GroundedContentJudge()
     if run.content_judge == "endpoint":
-        return judges.EndpointContentJudge(ChatClient(run.endpoint_url, run.endpoint_model))
+        return judges.EndpointContentJudge(run.judge_client())
     if bare := [instance.id for instance in instances if not instance.facts]:
         raise InputError(
             f"content_judge is 'facts', and instance {bare[0]} has no annotated facts",

@@ -12,7 +12,7 @@ from memalpha.evaluation.held_out import summarise
 from memalpha.runs import RunFolder, environment
 from memalpha.training.build import build_parts
 from memalpha.training.config import TrainArguments
-from memalpha.training.held_out import evaluate_instances
+from memalpha.training.held_out import check_results, evaluate_instances
 from memalpha.training.run import Report
 
 
@@ -21,6 +21,7 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
 
     Raises:
         InputError: If an option, file, model or adapter does not fit, or no held-out data are named.
+        TrainingAborted: If too many instances could not be scored; their rollouts are written all the same.
     """
     if not arguments.run.eval_data:
         raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
@@ -41,6 +42,7 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
         arguments.grpo.seed,
     )
     folder.write_lines("held_out/rollouts.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
+    check_results(found, parts.scorer.max_masked_share)
     summary = {
         "model": arguments.run.model,
         "adapter": arguments.run.adapter,

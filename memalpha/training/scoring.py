@@ -1,19 +1,22 @@
-"""Scores finished rollouts: questions on the final memory, a judge's look at each chunk's writes, and the reward parts."""
+"""Scores finished rollouts: questions on the final memory, a judge's look at each chunk's writes, and the reward parts.
+
+What always holds: a failure of a reader or judge is NaN and says why, never a 0. A failed question masks its rollout, a failed
+verdict its chunk step alone (``memalpha.rewards.components``). Nothing here stops a run: a step's rollouts may lie on several
+processes, which must stop together, so whoever knows them all calls ``check_masked_share``.
+"""
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 
 from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.errors import ServiceError, TrainingAborted
 from memalpha.protocols import ContentJudge, WriteRequest
+from memalpha.qa.batches import ask_all
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward, rollout_rewards
 from memalpha.types import OperationKind, ResultCode, StopReason
-
-logger = logging.getLogger(__name__)
 
 
 class RolloutScorer:
@@ -23,7 +26,7 @@ class RolloutScorer:
         evaluator: Asks and scores the questions.
         judge: Judges writes; not asked where the reward gives content no weight, whose r4 is NaN then.
         reward_config: Switches of the reward.
-        max_masked_share: Share of a batch's rollouts that may be unscorable.
+        max_masked_share: Share of a step's rollouts that may be unscorable, for ``check_masked_share``.
     """
 
     def __init__(
@@ -33,20 +36,20 @@ class RolloutScorer:
         self.max_masked_share = max_masked_share
 
     def score(self, rollouts: Sequence[Rollout]) -> list[list[StepReward]]:
-        """Ask the questions of every rollout (kept in ``rollout.questions``) and return the parts of each chunk step.
+        """Return the parts of each chunk step; parts that could not be scored are NaN.
 
-        Raises:
-            TrainingAborted: If more than ``max_masked_share`` of the rollouts could not be scored.
+        The scored questions are kept in ``rollout.questions``, the judge's failures in ``rollout.content_errors``.
         """
         records = self.evaluator.evaluate_many([(r.memory, r.retriever, r.instance.questions) for r in rollouts])
+        verdicts = self._verdicts(rollouts)
         rewards = []
-        for rollout, questions in zip(rollouts, records, strict=True):
+        for rollout, questions, judged in zip(rollouts, records, verdicts, strict=True):
             rollout.questions = questions
-            rewards.append(self._rewards(rollout))
-        self._check_masked(rewards)
+            rollout.content_errors = {t: str(found) for t, found in enumerate(judged) if isinstance(found, ServiceError)}
+            rewards.append(self._rewards(rollout, [None if isinstance(found, ServiceError) else found for found in judged]))
         return rewards
 
-    def _rewards(self, rollout: Rollout) -> list[StepReward]:
+    def _rewards(self, rollout: Rollout, verdicts: Sequence[Sequence[bool] | None]) -> list[StepReward]:
         count = rollout.memory.count_tokens
         return rollout_rewards(
             self.reward_config,
@@ -54,30 +57,27 @@ class RolloutScorer:
             memory_tokens=rollout.memory.tokens,
             input_tokens=sum(count(chunk.text) for chunk in rollout.instance.chunks),
             results=[step.outcome.results for step in rollout.steps],
-            verdicts=self._verdicts(rollout),
+            verdicts=verdicts,
         )
 
-    def _verdicts(self, rollout: Rollout) -> list[list[bool] | None]:
-        requests = [_write_request(rollout, step) for step in rollout.steps]
+    def _verdicts(self, rollouts: Sequence[Rollout]) -> list[list[list[bool] | ServiceError | None]]:
+        """Judge all writes of all rollouts as one batch; None throughout if content has no weight. A chunk without any has []."""
         if not self.reward_config.content_weight:
-            return [None] * len(requests)
-        try:
-            return list(self.judge.judge(requests))
-        except ServiceError as error:
-            logger.warning("the content judge failed on instance %s, its rollout is masked: %s", rollout.instance.id, error)
-            return [None] * len(requests)
+            return [[None] * len(rollout.steps) for rollout in rollouts]
+        chunks = [[_write_request(rollout, step) for step in rollout.steps] for rollout in rollouts]
+        asked = [request for requests in chunks for request in requests if request.results]
+        found = iter(ask_all(self.judge.judge, asked, type(self.judge).__name__))
+        return [[next(found) if request.results else [] for request in requests] for requests in chunks]
 
-    def _check_masked(self, rewards: Sequence[Sequence[StepReward]]) -> None:
-        masked = self._masked(rewards)
-        if masked > self.max_masked_share * len(rewards):
-            raise TrainingAborted(
-                f"{masked} of {len(rewards)} rollouts could not be scored, more than max_masked_share = {self.max_masked_share}\n"
-                "  to fix: see the reader's or judge's errors above; raise max_masked_share only if they are expected"
-            )
+    def masked(self, rewards: Sequence[Sequence[StepReward]]) -> int:
+        """How many rollouts have a step that could not be scored.
 
-    def _masked(self, rewards: Sequence[Sequence[StepReward]]) -> int:
-        """How many rollouts have a step that could not be scored."""
-        return sum(any(math.isnan(step.total(self.reward_config)) for step in steps) for steps in rewards)
+        One such step counts as much as all: with a judge down, chunks without a write need no verdict and would hide the outage.
+        """
+        return sum(any(self._masked_steps(steps)) for steps in rewards)
+
+    def _masked_steps(self, steps: Sequence[StepReward]) -> list[bool]:
+        return [math.isnan(step.total(self.reward_config)) for step in steps]
 
     def metrics(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> dict[str, tuple[float, int]]:
         """Return what to watch in training as (sum, count), so that ranks can be added up. Counts of 0 mean nothing to show."""
@@ -91,7 +91,8 @@ class RolloutScorer:
             "cut_off": (float(sum(step.completion.stop is StopReason.LENGTH for step in steps)), len(steps)),
             "entries": (float(sum(len(rollout.memory) for rollout in rollouts)), len(rollouts)),
             "tokens": (float(sum(rollout.memory.tokens for rollout in rollouts)), len(rollouts)),
-            "masked": (float(self._masked(rewards)), len(rollouts)),
+            "masked": (float(self.masked(rewards)), len(rollouts)),
+            "masked_chunks": (float(sum(sum(self._masked_steps(row)) for row in rewards)), len(steps)),
             "duplicates": (float(sum(call.code is ResultCode.DUPLICATE for call in calls)), len(calls)),
             "unparsed": (float(sum(call.code is ResultCode.UNPARSED for call in calls)), len(calls)),
         }
@@ -99,6 +100,37 @@ class RolloutScorer:
             done = sum(call.changed and call.operation is not None and call.operation.kind is kind for call in calls)
             result[f"{kind}_share"] = (float(done), len(calls))
         return result
+
+
+def first_error(rollouts: Sequence[Rollout]) -> str | None:
+    """Return what the first failure of a reader or judge said; None if there was none."""
+    for rollout in rollouts:
+        errors = [*(record.error for record in rollout.questions), *rollout.content_errors.values()]
+        if found := next((error for error in errors if error), None):
+            return found
+    return None
+
+
+def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[str | None]) -> None:
+    """Stop if more than a share of the rollouts could not be scored: going on would train on what happened to be left.
+
+    Args:
+        masked: Rollouts with a step that could not be scored, over all processes.
+        total: All rollouts.
+        limit: The share allowed.
+        errors: What failed first, for each process (or rollout); the first that is not None is shown.
+
+    Raises:
+        TrainingAborted: If the share is above the limit.
+    """
+    if not total or masked / total <= limit:
+        return
+    why = next((error for error in errors if error), "none; an instance without questions has no accuracy")
+    raise TrainingAborted(
+        f"{masked} of {total} rollouts could not be scored, more than max_masked_share = {limit}\n"
+        f"  first failure: {why}\n"
+        "  to fix: see that the reader and the judge work; raise max_masked_share only if failures are expected"
+    )
 
 
 def _sums(values: Sequence[float]) -> tuple[float, int]:

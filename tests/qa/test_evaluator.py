@@ -122,7 +122,7 @@ def test_a_reader_that_is_down_is_not_asked_for_ever():
     assert all(math.isnan(record.score) for record in records)
     assert len(reader.calls) == 1 + 3
     assert records[2].error == "cannot read q2"
-    assert records[49].error == "not asked, the reader seems to be down; last error: cannot read q2"
+    assert records[49].error == "not asked, the service seems to be down; last error: cannot read q2"
     assert math.isnan(accuracy(records))
 
 
@@ -149,7 +149,7 @@ def test_a_reader_that_loses_an_answer_is_an_error():
         def read(self, requests):
             return [Answer("x")]
 
-    with pytest.raises(ServiceError, match="Loser gave 1 answers to 2 questions"):
+    with pytest.raises(ServiceError, match="Loser gave 1 results for 2 requests"):
         QAEvaluator(Loser(), k=1).evaluate(*item(memory(), q("a"), q("b")))
 
 
@@ -163,6 +163,22 @@ def test_a_judge_decides_and_its_failure_is_masked(chat_server):
     assert [record.score for record in records] == [1.0, 0.0, pytest.approx(math.nan, nan_ok=True), 1.0]
     assert records[2].answer == Answer("c")
     assert "HTTP 500" in records[2].error
+
+
+def test_all_answers_of_all_memories_go_to_the_judge_as_one_batch_and_missing_ones_do_not():
+    asked = []
+
+    class Judge:
+        def judge(self, requests):
+            asked.append([(request.question.text, request.answer.text) for request in requests])
+            return [request.answer.text in ("a", "d") for request in requests]
+
+    judged = [q(text, metric="judge") for text in "abcd"]
+    evaluator = QAEvaluator(FlakyReader(bad=("c",)), 1, Judge())
+    records = evaluator.evaluate_many([item(memory(), judged[0], q("x")), item(memory(), *judged[1:])])
+    assert [[record.score for record in row] for row in records] == [[1.0, 1.0], [0.0, pytest.approx(math.nan, nan_ok=True), 1.0]]
+    assert records[1][1].error == "cannot read c"
+    assert asked == [[("a", "a"), ("b", "b"), ("d", "d")]]
 
 
 @pytest.mark.parametrize(

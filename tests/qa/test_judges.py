@@ -8,10 +8,10 @@ from stub_server import error
 
 from memalpha.data.synthetic import generate
 from memalpha.data.teacher import teacher_operations
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
-from memalpha.protocols import WriteRequest
+from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.endpoint import ChatClient
 from memalpha.qa.judges import EndpointAnswerJudge, EndpointContentJudge, FactContentJudge, GroundedContentJudge
 from memalpha.types import Answer, Chunk, Entry, Fact, FactAction, Operation, OperationKind, OperationResult, Question, ResultCode
@@ -177,32 +177,71 @@ def client(chat_server):
 QUESTION = Question("Where?", ("Oslo",), "judge")
 
 
+def answers(*texts: str) -> list[AnswerRequest]:
+    return [AnswerRequest(QUESTION, Answer(text)) for text in texts]
+
+
+def told(body) -> dict:
+    """The case that a request asks about."""
+    return json.loads(body["messages"][1]["content"])
+
+
 @pytest.mark.parametrize(
     ("reply", "expected"), [("yes", True), ("No.", False), (" **Yes**, because", True), ("\nno, it is not", False)]
 )
 def test_an_answer_verdict(chat_server, client, reply, expected):
     chat_server.reply = lambda body: reply
-    assert EndpointAnswerJudge(client).correct(QUESTION, Answer("in Oslo")) is expected
-    shown = json.loads(chat_server.bodies[0]["messages"][1]["content"])
-    assert shown == {"question": "Where?", "accepted_answers": ["Oslo"], "given_answer": "in Oslo"}
+    assert EndpointAnswerJudge(client).judge(answers("in Oslo")) == [expected]
+    assert told(chat_server.bodies[0]) == {"question": "Where?", "accepted_answers": ["Oslo"], "given_answer": "in Oslo"}
 
 
 @pytest.mark.parametrize("reply", ["", "perhaps", "nope", "I say yes", "yesterday"])
 def test_no_verdict_is_asked_again_and_then_an_error(chat_server, client, reply):
     replies = [reply, reply, "yes"]
     chat_server.reply = lambda body: replies.pop(0)
-    assert EndpointAnswerJudge(client).correct(QUESTION, Answer("x")) is True
+    assert EndpointAnswerJudge(client).judge(answers("x")) == [True]
     assert [body["temperature"] for body in chat_server.bodies] == [0.0, 0.7, 0.7]
     chat_server.reply = lambda body: reply
-    with pytest.raises(ServiceError, match="no verdict on 1 of 1 cases"):
-        EndpointAnswerJudge(client).correct(QUESTION, Answer("x"))
+    with pytest.raises(PartialServiceError, match="no verdict in 3 attempts, the last reply"):
+        EndpointAnswerJudge(client).judge(answers("x"))
+
+
+def test_answers_are_judged_at_once_and_keep_their_places(chat_server):
+    chat_server.reply = lambda body: "yes" if told(body)["given_answer"] in ("a", "d") else "no"
+    chat_server.delay = 0.05
+    judge = EndpointAnswerJudge(ChatClient(chat_server.url, "m", concurrency=4))
+    assert judge.judge(answers(*"abcdef")) == [True, False, False, True, False, False]
+    assert 2 <= chat_server.most_active <= 4
+    assert judge.judge([]) == []
+
+
+def test_an_answer_without_a_verdict_takes_no_other_with_it(chat_server, client):
+    chat_server.fault_for = lambda body: error(500, "worn out") if told(body)["given_answer"] == "b" else None
+    chat_server.reply = lambda body: "perhaps" if told(body)["given_answer"] == "c" else "yes"
+    with pytest.raises(PartialServiceError, match="2 of 4") as caught:
+        EndpointAnswerJudge(client).judge(answers(*"abcd"))
+    first, failed, unsure, last = caught.value.outcomes
+    assert (first, last) == (True, True)
+    assert "worn out" in str(failed) and "'perhaps'" in str(unsure)
+    assert all(isinstance(outcome, ServiceError) for outcome in (failed, unsure))
+
+
+def test_a_write_without_a_verdict_leaves_its_chunk_alone_without(chat_server, client):
+    chat_server.fault_for = lambda body: error(500, "worn out") if told(body)["after"] == "b" else None
+    chat_server.reply = lambda body: "no" if told(body)["after"] == "c" else "yes"
+    requests = [request("1", (None, "a"), (None, "b")), request("2"), request("3", (None, "c"), (None, "d"))]
+    with pytest.raises(PartialServiceError, match="1 of 3") as caught:
+        EndpointContentJudge(client).judge(requests)
+    first, *others = caught.value.outcomes
+    assert isinstance(first, ServiceError) and "worn out" in str(first)
+    assert others == [[], [False, True]]
 
 
 def test_the_content_judge_sees_the_chunk_and_both_entries(chat_server, client):
     chat_server.reply = lambda body: "yes" if '"after": "b"' in body["messages"][1]["content"] else "no"
     requests = [request("first", (None, "a"), ("old", "b"), time="2023-01-05"), request("none"), request("second", ("gone", None))]
     assert EndpointContentJudge(client).judge(requests) == [[False, True], [], [False]]
-    shown = [json.loads(body["messages"][1]["content"]) for body in chat_server.bodies]
+    shown = [told(body) for body in chat_server.bodies]
     assert sorted(shown, key=str) == sorted(
         [
             {"text": "first", "time": "2023-01-05", "operation": "insert", "before": None, "after": "a"},
@@ -231,7 +270,7 @@ def test_a_judge_that_is_down_raises(chat_server, client):
     with pytest.raises(ServiceError):
         EndpointContentJudge(client).judge([request("t", (None, "a"))])
     with pytest.raises(ServiceError):
-        EndpointAnswerJudge(client).correct(QUESTION, Answer("x"))
+        EndpointAnswerJudge(client).judge(answers("x"))
 
 
 def test_a_result_that_was_not_applied_is_refused(client):

@@ -5,10 +5,10 @@ import math
 import pytest
 from rollouts import make_agent, make_instance, run_script
 
-from memalpha.errors import ServiceError, TrainingAborted
+from memalpha.errors import PartialServiceError, ServiceError, TrainingAborted
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.rewards.total import RewardConfig, StepReward
-from memalpha.training.scoring import RolloutScorer
+from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.types import Answer
 
 NAN = math.nan
@@ -28,16 +28,22 @@ class Recall:
 
 
 class Judge:
-    """Finds every write right but the deletions; keeps what it was asked; fails on the instances it is told to."""
+    """Finds every write right but the deletions; keeps what it was asked; fails on the chunks it is told to, such as a0."""
 
-    def __init__(self, *fails_on):
-        self.fails_on, self.asked = fails_on, []
+    def __init__(self, *fails_on, partial=True):
+        self.fails_on, self.partial, self.asked = fails_on, partial, []
 
     def judge(self, requests):
-        self.asked += requests
-        if any(request.instance_id in self.fails_on for request in requests):
-            raise ServiceError("the judge is down")
-        return [[result.operation.content is not None for result in request.results] for request in requests]
+        self.asked.append(requests)
+        outcomes = [
+            ServiceError(f"the judge is down for {name}")
+            if (name := f"{request.instance_id}{request.chunk_index}") in self.fails_on
+            else [result.operation.content is not None for result in request.results]
+            for request in requests
+        ]
+        if errors := [outcome for outcome in outcomes if isinstance(outcome, ServiceError)]:
+            raise PartialServiceError(outcomes) if self.partial else errors[0]
+        return outcomes
 
 
 @pytest.fixture
@@ -70,15 +76,16 @@ def test_parts_by_hand(rollouts):
 def test_the_judge_sees_chunk_writes_and_what_was_there_before(rollouts):
     judge = Judge()
     scorer_of(judge=judge).score(rollouts)
-    assert [(r.instance_id, r.chunk_index, r.chunk.text) for r in judge.asked] == [
+    (asked,) = judge.asked  # all rollouts in one batch
+    assert [(r.instance_id, r.chunk_index, r.chunk.text) for r in asked] == [
         ("a", 0, "apple boat engine engine"),
         ("a", 1, "candle engine engine engine"),
         ("b", 0, "door feather"),
     ]
-    second = judge.asked[1]
+    second = asked[1]
     assert [(str(result.operation.kind), result.entry_id) for result in second.results] == [("delete", "1"), ("insert", "2")]
     assert [entry and entry.content for entry in second.before] == ["apple", None]
-    assert [len(request.results) for request in judge.asked] == [1, 2, 1]
+    assert [len(request.results) for request in asked] == [1, 2, 1]
 
 
 def test_a_reader_that_fails_masks_its_rollout_and_no_other(rollouts):
@@ -91,28 +98,57 @@ def test_a_reader_that_fails_masks_its_rollout_and_no_other(rollouts):
     assert math.isnan(apple.score) and "the reader is down" in apple.error
 
 
-def test_a_judge_that_fails_masks_its_rollout_and_no_other(rollouts, caplog):
-    rewards = scorer_of(judge=Judge("a")).score(rollouts)
-    assert all(math.isnan(step.content) and math.isnan(step.total(RewardConfig())) for step in rewards[0])
-    assert rewards[0][0].accuracy == 0.5
+@pytest.mark.parametrize("partial", [True, False])
+def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts, partial):
+    scorer = scorer_of(judge=Judge("a0", partial=partial))
+    rewards = scorer.score(rollouts)
+    first, second = rewards[0]
+    assert (first.accuracy, first.tool, first.compression) == (0.5, 0.5, 0.875)
+    assert math.isnan(first.content) and math.isnan(first.total(RewardConfig()))
+    assert second == StepReward(0.5, 2 / 3, 0.875, 0.5)
     assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
-    assert "instance a" in caplog.text and "the judge is down" in caplog.text
+    assert [rollout.content_errors for rollout in rollouts] == [{0: "the judge is down for a0"}, {}]
+    assert scorer.masked(rewards) == 1
+    assert scorer.metrics(rollouts, rewards)["masked_chunks"] == (1.0, 3)
+    assert first_error(rollouts) == "the judge is down for a0"
+    assert scorer_of().score(rollouts)[0][0].content == 1.0  # scored again, nothing is left of the failure
+    assert rollouts[0].content_errors == {} and first_error(rollouts) is None
 
 
-def test_too_many_masked_rollouts_stop_the_run(rollouts):
-    with pytest.raises(TrainingAborted, match=r"2 of 2 rollouts could not be scored, more than max_masked_share = 0.5"):
-        scorer_of(Recall("seen")).score(rollouts)
-    assert len(scorer_of(Recall("apple"), max_masked_share=0.5).score(rollouts)) == 2  # exactly the share is still allowed
-    with pytest.raises(TrainingAborted, match="1 of 2"):
-        scorer_of(Recall("apple"), max_masked_share=0.49).score(rollouts)
-    with pytest.raises(TrainingAborted, match="1 of 2"):
-        scorer_of(judge=Judge("b"), max_masked_share=0.0).score(rollouts)
-    assert len(scorer_of(Recall("seen"), max_masked_share=1.0).score(rollouts)) == 2
+def test_chunks_without_a_write_need_no_judge():
+    instances = [make_instance(name, "apple", "boat", ask=("apple",)) for name in "xy"]
+    rollouts = run_script(make_agent(), instances, ["+ apple", "."], [".", "what?"])
+    judge = Judge("x0", "x1", "y0", "y1")
+    scorer = scorer_of(judge=judge)
+    rewards = scorer.score(rollouts)
+    assert [[math.isnan(step.content) for step in steps] for steps in rewards] == [[True, False], [False, False]]
+    assert [step.content for step in (rewards[0][1], *rewards[1])] == [0.0, 0.0, 0.0]  # silence
+    assert [len(requests) for requests in judge.asked] == [1]
+    assert scorer.masked(rewards) == 1
+
+
+def test_an_error_of_a_question_goes_before_one_of_a_judge(rollouts):
+    scorer_of(Recall("door"), Judge("a1")).score(rollouts)
+    assert first_error(rollouts) == "the judge is down for a1"  # of the first rollout
+    assert first_error(rollouts[1:]) == "the reader is down"
+    scorer_of(Recall("apple"), Judge("a1")).score(rollouts)
+    assert first_error(rollouts) == "the reader is down"
+    assert first_error([]) is None
+
+
+def test_too_many_masked_rollouts_stop_the_run():
+    for masked, total, limit in ((1, 2, 0.5), (0, 2, 0.0), (2, 2, 1.0), (29, 100, 0.29), (0, 0, 0.0), (7, 10, 0.7)):
+        check_masked_share(masked, total, limit, [])  # exactly the share is still allowed
+    for masked, total, limit in ((2, 2, 0.5), (1, 2, 0.49), (1, 2, 0.0), (30, 100, 0.29)):
+        with pytest.raises(TrainingAborted, match=f"{masked} of {total} rollouts could not be scored, more than .* = {limit}"):
+            check_masked_share(masked, total, limit, [])
+    with pytest.raises(TrainingAborted, match="first failure: HTTP 500: worn out\n  to fix"):
+        check_masked_share(1, 1, 0.5, [None, "HTTP 500: worn out", "later"])
 
 
 def test_a_part_without_weight_masks_nothing_and_its_judge_is_not_asked(rollouts):
-    judge, config = Judge("a", "b"), RewardConfig(content_weight=0.0)
-    scorer = scorer_of(judge=judge, config=config, max_masked_share=0.0)
+    judge, config = Judge("a0", "b0"), RewardConfig(content_weight=0.0)
+    scorer = scorer_of(judge=judge, config=config)
     rewards = scorer.score(rollouts)
     assert judge.asked == []
     assert all(math.isnan(step.content) for steps in rewards for step in steps)
@@ -126,8 +162,9 @@ def test_a_part_without_weight_masks_nothing_and_its_judge_is_not_asked(rollouts
 
 def test_questions_are_not_masked_by_having_none_where_accuracy_counts_for_nothing():
     rollouts = run_script(make_agent(), [make_instance("x", "apple")], ["+ apple"])
-    with pytest.raises(TrainingAborted):
-        scorer_of().score(rollouts)
+    rewards = scorer_of().score(rollouts)
+    with pytest.raises(TrainingAborted, match="first failure: none; an instance without questions has no accuracy"):
+        check_masked_share(scorer_of().masked(rewards), len(rewards), 0.5, [first_error(rollouts)])
     config = RewardConfig(accuracy_weight=0.0)
     assert scorer_of(config=config).score(rollouts)[0][0].total(config) == pytest.approx(1.0 + 0.05 * 0.0 + 0.1)
 
@@ -137,7 +174,16 @@ def test_a_judge_that_forgets_a_chunk_is_an_error(rollouts):
         def judge(self, requests):
             return super().judge(requests)[:-1]
 
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ServiceError, match="Forgets gave 2 results for 3 requests"):
+        scorer_of(judge=Forgets()).score(rollouts)
+
+
+def test_a_judge_that_forgets_a_write_is_an_error(rollouts):
+    class Forgets(Judge):
+        def judge(self, requests):
+            return [verdicts[:-1] for verdicts in super().judge(requests)]
+
+    with pytest.raises(ValueError, match="0 verdicts for 1 applied writes"):
         scorer_of(judge=Forgets()).score(rollouts)
 
 
@@ -156,6 +202,7 @@ def test_metrics_by_hand(rollouts):
         "entries": (2.0, 2),
         "tokens": (2.0, 2),
         "masked": (1.0, 2),
+        "masked_chunks": (2.0, 3),
         "duplicates": (1.0, 7),
         "unparsed": (1.0, 7),
         "insert_share": (3.0, 7),
