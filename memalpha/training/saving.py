@@ -53,14 +53,16 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
                 publish(unfinished / name, run / name)
                 keep_newest([Path(path) for path in sort_checkpoints(str(run))], self.args.save_total_limit)
         except Exception as error:  # torch, safetensors and json each raise their own when a disk is full
-            shutil.rmtree(unfinished, ignore_errors=True)
             kept = [Path(path).name for path in sort_checkpoints(str(run))]
             raise TrainingAborted(
-                f"{name} could not be saved: {error}\n  kept: {', '.join(kept) or 'no checkpoint'}\n"
+                f"{name} could not be saved, with {shutil.disk_usage(run).free / 2**20:.0f} MiB free in {run}: {error}\n"
+                f"  kept: {', '.join(kept) or 'no checkpoint'}\n"
                 "  to fix: make room (save_total_limit keeps fewer checkpoints), then go on with --resume"
             ) from error
         finally:
             self._saving_to = None
+            if self.args.should_save:
+                shutil.rmtree(unfinished, ignore_errors=True)
         self.accelerator.wait_for_everyone()
 
     def _save_pending(self, folder: Path) -> None:

@@ -4,7 +4,10 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+import torch
 
 from memalpha import runs
 from memalpha.cli import main
@@ -21,9 +24,17 @@ def raise_error() -> None:
     raise MemAlphaError("a fault was planted")
 
 
+HOARD: list[torch.Tensor] = []
+
+
 def no_memory() -> None:
+    """Let this process have no more than it has, and take what is free of that but for some crumbs."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 2**21, used + 2**21))
+    resource.setrlimit(resource.RLIMIT_AS, (used, resource.RLIM_INFINITY))
+    for size in (2**20, 2**16):
+        with suppress(RuntimeError):
+            while True:
+                HOARD.append(torch.empty(size))
 
 
 def plant(fault: str, step: int, rank: int) -> None:

@@ -1,0 +1,145 @@
+"""What is not the model's fault: numbers that are not finite, a full disk, no memory. Each in a real run of the nano policy."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from test_resume import OPTIONS, launch, train, untimed_metrics
+
+from memalpha.errors import TrainingAborted
+from memalpha.training import guards
+from memalpha.training.checkpoints import damage, publish
+from memalpha.training.trainer import MemoryGRPOTrainer
+
+SHORT = ["--eval_data", ""]
+
+
+def optimizer_steps(folder: Path, step: int) -> set[float]:
+    state = torch.load(folder / f"checkpoint-{step}" / "optimizer.pt", weights_only=True)["state"]
+    return {float(entry["step"]) for entry in state.values()}
+
+
+def spoil(monkeypatch, what: str, *steps: int) -> None:
+    """Make the loss NaN, or one element of one gradient infinite, in these steps."""
+    if what == "loss":
+        real = MemoryGRPOTrainer._compute_loss
+
+        def spoilt(trainer, model, inputs):
+            return real(trainer, model, inputs) * (torch.nan if trainer.state.global_step + 1 in steps else 1)
+
+        monkeypatch.setattr(MemoryGRPOTrainer, "_compute_loss", spoilt)
+    else:
+        keep = MemoryGRPOTrainer._keep_step
+
+        def kept(trainer, model, loss):
+            if trainer.state.global_step + 1 in steps:
+                next(p for p in model.parameters() if p.grad is not None).grad.view(-1)[7] = torch.inf
+            return keep(trainer, model, loss)
+
+        monkeypatch.setattr(MemoryGRPOTrainer, "_keep_step", kept)
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted(tmp_path, monkeypatch, what):
+    spoil(monkeypatch, what, 2)
+    assert train(tmp_path / "run", *SHORT) == 0
+    rows = untimed_metrics(tmp_path / "run")
+    assert [row["skipped"] for row in rows] == [0, 1, 0, 0]
+    assert rows[1]["loss"] is None and all(row["loss"] is not None for row in (rows[0], *rows[2:]))
+    weights = [(tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").read_bytes() for step in (1, 2, 3)]
+    assert weights[0] == weights[1] != weights[2]
+    assert rows[0]["policy"] == rows[1]["policy"] != rows[2]["policy"]
+    assert [optimizer_steps(tmp_path / "run", step) for step in (1, 2, 3, 4)] == [{1.0}, {1.0}, {2.0}, {3.0}]
+
+
+def test_too_many_such_steps_in_a_row_stop_the_run_with_a_clear_message(tmp_path, monkeypatch, capsys):
+    spoil(monkeypatch, "loss", 2, 3, 4)
+    assert train(tmp_path / "run", *SHORT, "--max_skipped_steps", "2") == 1
+    said = capsys.readouterr().err
+    assert "step 4: loss or gradient is not finite, 3 steps in a row (max_skipped_steps = 2)" in said
+    assert "learning_rate" in said
+    weights = [(tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").read_bytes() for step in (1, 3)]
+    assert weights[0] == weights[1]
+
+
+def test_skipped_steps_count_in_a_row_only():
+    skipped = guards.SkippedSteps(1)
+    for step, bad in enumerate([True, False, True, False, True]):
+        skipped.count(bad, step)
+    with pytest.raises(TrainingAborted, match="2 steps in a row"):
+        skipped.count(True, 6)
+    with pytest.raises(TrainingAborted):
+        guards.SkippedSteps(5).count(True, 1, limit=0)
+
+
+def test_finite_gradients_looks_at_every_element():
+    model = torch.nn.Linear(3, 2)
+    assert guards.finite_gradients(model)  # none at all
+    model.weight.grad = torch.full((2, 3), 3e38)  # their sum would overflow
+    assert guards.finite_gradients(model)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        model.bias.grad = torch.tensor([0.0, bad])
+        assert not guards.finite_gradients(model)
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A file system with room for two checkpoints."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=14m", "tmpfs", str(disk)], capture_output=True, text=True)
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(small_disk, capsys):
+    run = small_disk / "run"
+    assert train(run, *SHORT) == 1
+    said = capsys.readouterr().err
+    assert "checkpoint-3 could not be saved, with 0 MiB free" in said
+    assert "kept: checkpoint-1, checkpoint-2" in said and "--resume" in said
+    assert sorted(path.name for path in run.glob("*check*")) == ["checkpoint-1", "checkpoint-2"]
+    assert damage(run / "checkpoint-2") == "" and not (run / ".unfinished").exists()
+    assert train(run, *SHORT, "--resume", "--save_total_limit", "1") == 1  # both old ones are still there
+    shutil.rmtree(run / "checkpoint-1")
+    assert train(run, *SHORT, "--resume", "--save_total_limit", "1") == 0
+    assert json.loads((run / "summary.json").read_text())["steps"] == 4
+    assert [path.name for path in run.glob("checkpoint-*")] == ["checkpoint-4"]
+
+
+def test_running_out_of_memory_names_rows_per_forward(tmp_path):
+    fault = ["tests/training/faulty_run.py", "no-memory", "2", "0", "train", *OPTIONS, *SHORT]
+    done = launch(*fault, "--output_dir", str(tmp_path / "run"))
+    assert done.returncode == 1
+    assert "out of memory in the update, with rows_per_forward = 32" in done.stderr
+    assert "lower rows_per_forward (now 32)" in done.stderr and "can't allocate memory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), RuntimeError("shape")]
+)
+def test_other_errors_are_not_taken_for_memory(error):
+    expected = RuntimeError if str(error) == "shape" else TrainingAborted
+    with pytest.raises(expected), guards.naming_rows_per_forward(1):
+        raise error
+
+
+def test_a_checkpoint_takes_its_name_when_it_is_whole(tmp_path):
+    for name, text in (("checkpoint-1", "old"), ("new", "new")):
+        (tmp_path / name / "deep").mkdir(parents=True)
+        (tmp_path / name / "deep" / "weights").write_text(text)
+    publish(tmp_path / "new", tmp_path / "checkpoint-1")
+    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "checkpoint-1" / "deep" / "weights").read_text() == "new"
+    assert damage(tmp_path / "checkpoint-1") == ""
+    (tmp_path / "checkpoint-1" / "deep" / "weights").write_text("old")
+    assert "deep/weights has other content" in damage(tmp_path / "checkpoint-1")
+    (tmp_path / "checkpoint-1" / "memalpha_checkpoint.json").write_text("[1")
+    assert "cannot be read" in damage(tmp_path / "checkpoint-1")
