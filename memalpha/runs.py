@@ -32,7 +32,7 @@ from memalpha.errors import InputError, RunFolderError
 
 _MARKER = "config.yaml"
 _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
-_PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "bm25s", "numpy")
+_PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "numpy")
 
 
 class RunFolder:

@@ -14,9 +14,11 @@ so old facts can be corrected; the published prompt shows the last five alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from memalpha.agent.codecs import Codec, make_codec
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _FENCE = re.compile(r"<(?=\s*/?\s*(?:chunk|memory)\b)", re.IGNORECASE)
+_LINE_TOKENS = 4  # about the least that a line of the view takes: a number, two words, a line end
+_LEAST_LOOKED_AT = 64  # candidates of each kind, also in the smallest view
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class AgentStep:
         ]
         self.encoder = PromptEncoder(tokenizer, layout, None if described else tool_schemas(self.schema))
         self._make_retriever = retriever_factory(config.retrieval)
+        self._cost = lru_cache(maxsize=100_000)(self._line_tokens)
 
     def new_memory(self) -> Memory:
         """Return an empty memory whose limits are counted with the policy's tokenizer."""
@@ -131,15 +136,23 @@ class AgentStep:
         return tokens
 
     def view(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> str:
-        """Render what the policy sees of its memory: blocks, then the entries that fit the budget, by section, oldest first."""
-        shown = {entry.id for entry in self._select(memory, retriever, chunk)}
+        """Render what the policy sees of its memory: blocks, then the entries that fit the budget, by section, oldest first.
+
+        If all entries fit, all are shown. If not, candidates are taken in turn as long as they fit: the entries most related to
+        the chunk and the ``view_recent`` newest, one of each by turns, then the other newest. Of either kind, a quarter of
+        ``view_tokens`` entries (at least 64) are candidates; a line takes about four tokens or more, so this is what the view
+        could hold if it were filled by that kind alone. The bound keeps the cost of a step from growing with the memory. It
+        changes nothing in a memory of no more entries than that; in a larger one it leaves out entries so far down the ranking that
+        they would only fill the last tokens by being short.
+        """
+        shown: dict[str, list[str]] = {section.name: [] for section in self.schema.sections}
+        for entry in sorted(self._select(memory, retriever, chunk), key=lambda entry: entry.created):
+            shown[entry.section].append(self._line(entry))
         lines = []
         for section in self.schema.sections:
-            body = []
+            body = shown[section.name]
             if section in self.schema.blocks:
                 body = [quote(memory.block(section.name))] if memory.block(section.name) else []
-            elif memory.section_size(section.name):
-                body = [self._line(entry) for entry in memory.entries(section.name) if entry.id in shown]
             if body and len(self.schema.sections) > 1:
                 lines.append(f"{section.name}:")
             lines += body
@@ -150,24 +163,36 @@ class AgentStep:
         return f"{entry.id} {quote(content)}".replace("\n", "\\n")
 
     def _select(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> list[Entry]:
-        newest = sorted(memory.entries(), key=lambda entry: entry.updated, reverse=True)
-        if self._cost(newest) <= self.config.view_tokens:
+        newest = self._fitting(memory.newest())
+        if len(newest) == sum(memory.section_size(section.name) for section in self.schema.lists):
             return newest
-        related = [hit.entry for hit in retriever.search(chunk.text, len(newest))]
-        recent = newest[: self.config.view_recent]
-        wanted = {entry.id: entry for pair in _interleave(related, recent) for entry in pair}
-        wanted.update({entry.id: entry for entry in newest if entry.id not in wanted})
+        looked_at = max(_LEAST_LOOKED_AT, self.config.view_tokens // _LINE_TOKENS)
+        newest = list(islice(memory.newest(), looked_at))
+        related = [hit.entry for hit in retriever.search(chunk.text, looked_at)]
+        mixed = [entry for pair in _interleave(related, newest[: self.config.view_recent]) for entry in pair]
         chosen: list[Entry] = []
         left = self.config.view_tokens
-        for entry in wanted.values():
-            cost = self._cost([entry])
+        for entry in {entry.id: entry for entry in (*mixed, *newest)}.values():
+            cost = self._cost(entry)
             if cost <= left:
                 chosen.append(entry)
                 left -= cost
         return chosen
 
-    def _cost(self, entries: Sequence[Entry]) -> int:
-        return sum(self.encoder.count(self._line(entry)) + 1 for entry in entries)
+    def _fitting(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Entries up to the first that is over the budget of the view."""
+        fitting: list[Entry] = []
+        left = self.config.view_tokens
+        for entry in entries:
+            left -= self._cost(entry)
+            if left < 0:
+                break
+            fitting.append(entry)
+        return fitting
+
+    def _line_tokens(self, entry: Entry) -> int:
+        """Tokens of an entry's line, its line end included; ``_cost`` remembers them."""
+        return self.encoder.count(self._line(entry)) + 1
 
     # -------------------------------------------------------------------------------------------- completion
     def apply(self, memory: Memory, index: int, chunk: Chunk, completion: str) -> StepOutcome:

@@ -7,6 +7,12 @@ the same time where the operation names one: the same event on another day is an
 operation in order, so an index can follow along and a log can replay it; sorted by ``Entry.created``, the entries it leads to are
 in order of creation.
 
+An update to what another entry of the section says already deletes the entry it updates: what it said was no longer right, and the
+new text is there. It is recorded as an applied update whose change is ``Change(before, None)``, also where the section allows no
+deletes: nothing is lost that the update would have kept.
+
+Applying an operation, ``tokens`` and the first entries of ``newest`` cost the same whatever the number of entries.
+
 It does not cover durability, history or concurrent writers.
 """
 
@@ -14,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from memalpha.errors import SchemaError
@@ -69,7 +76,10 @@ class Memory:
         self._entries: dict[str, Entry] = {}
         self._by_content: dict[tuple[str, str], dict[str, None]] = {}
         self._sizes: dict[str, int] = {section.name: 0 for section in schema.sections}
-        self._tokens: dict[str, int] = {}
+        self._tokens: dict[str, int] = {}  # of every content that was ever held
+        self._total = 0
+        self._lists = frozenset(section.name for section in schema.lists)
+        self._written: dict[str, None] = {}  # ids of list entries, the last written last
         self._next_id = 1
         self._clock = 0
 
@@ -94,6 +104,10 @@ class Memory:
         wanted = {self.schema[section].name} if section else {s.name for s in self.schema.lists}
         return tuple(entry for entry in self._entries.values() if entry.section in wanted)
 
+    def newest(self) -> Iterator[Entry]:
+        """Iterate over the entries of all list sections, the last written first; the memory must not change meanwhile."""
+        return (self._entries[key] for key in reversed(self._written))
+
     def block(self, section: str) -> str:
         """Return the text of a block section, empty if nothing was written yet."""
         entry = self._entries.get(self.schema[section].name)
@@ -106,10 +120,7 @@ class Memory:
     @property
     def tokens(self) -> int:
         """Tokens of all contents, blocks included; what compression is measured on."""
-        for entry in self._entries.values():
-            if entry.content not in self._tokens:
-                self._tokens[entry.content] = self.count_tokens(entry.content)
-        return sum(self._tokens[entry.content] for entry in self._entries.values())
+        return self._total
 
     # -------------------------------------------------------------------------------------------- writing
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
@@ -154,11 +165,17 @@ class Memory:
                 return _refuse(operation, ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}")
         elif operation.kind is OperationKind.REPLACE:
             old = self._entries.get(section.name)
-        if (same := self._duplicate(operation, section, content, old)) is not None:
-            return OperationResult(True, ResultCode.DUPLICATE, f"{same} says so already", operation, same)
+        named = (operation.timestamp or None) if section.timestamps else None
+        if old is not None and _says(old, content, named) and operation.importance in (None, old.importance):
+            return OperationResult(True, ResultCode.DUPLICATE, f"{old.id} says so already", operation, old.id)
+        if (same := self._same(section, content, named, old)) is not None:
+            if old is None:
+                return OperationResult(True, ResultCode.DUPLICATE, f"{same} says so already", operation, same)
+            self._commit(Change(old, None))
+            return OperationResult(True, ResultCode.APPLIED, f"deleted {old.id}: {same} says so already", operation, old.id)
         if (refusal := self._over_limit(operation, section, content)) is not None:
             return refusal
-        timestamp = (operation.timestamp or time) if section.timestamps else None
+        timestamp = (named or time) if section.timestamps else None
         importance = operation.importance if operation.importance is not None else (old.importance if old else 1.0)
         number = self._clock
         if old is not None:
@@ -169,13 +186,13 @@ class Memory:
         self._commit(Change(old, entry))
         return OperationResult(True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id)
 
-    def _duplicate(self, operation: Operation, section: Section, content: str, old: Entry | None) -> str | None:
-        """Id of an entry that says just this already; a time or importance that the operation leaves open is no difference."""
+    def _same(self, section: Section, content: str, named: str | None, old: Entry | None) -> str | None:
+        """Id of another entry that says just this; an update of the weight alone repeats no other entry."""
+        if old is not None and old.content == content and named is None:
+            return None
         for entry_id in self._by_content.get((section.name, content), ()):
             entry = self._entries[entry_id]
-            other_time = section.timestamps and operation.timestamp and operation.timestamp != entry.timestamp
-            reweighed = entry is old and operation.importance not in (None, entry.importance)
-            if not other_time and not reweighed:
+            if entry is not old and _says(entry, content, named):
                 return entry_id
         return None
 
@@ -200,6 +217,8 @@ class Memory:
     def _commit(self, change: Change) -> None:
         before, after = change
         if before is not None:
+            self._total -= self._tokens[before.content]
+            self._written.pop(before.id, None)
             del self._by_content[before.section, before.content][before.id]
             if not self._by_content[before.section, before.content]:
                 del self._by_content[before.section, before.content]
@@ -207,6 +226,9 @@ class Memory:
                 del self._entries[before.id]
                 self._sizes[before.section] -= 1
         if after is not None:
+            self._total += self._tokens[after.content]
+            if after.section in self._lists:
+                self._written[after.id] = None
             self._entries[after.id] = after
             self._by_content.setdefault((after.section, after.content), {})[after.id] = None
             if before is None:
@@ -223,7 +245,8 @@ class Memory:
         """Go back (or forward) to a snapshot. Recorded in ``changes`` as the deletions and writes that lead there.
 
         Raises:
-            SchemaError: If the snapshot was taken under another schema or holds an id twice; nothing is changed then.
+            SchemaError: If the snapshot was taken under another schema, holds an id twice or is not in order of creation; nothing
+                is changed then.
         """
         if snapshot.schema != self.schema.name:
             raise SchemaError(f"snapshot of schema {snapshot.schema!r}", expected=f"one of {self.schema.name!r}, as this memory")
@@ -232,13 +255,18 @@ class Memory:
         wanted = {entry.id: entry for entry in snapshot.entries}
         if len(wanted) < len(snapshot.entries):
             raise SchemaError("snapshot that holds an id twice", expected="what Memory.snapshot returned")
+        if any(first.created >= second.created for first, second in pairwise(snapshot.entries)):
+            raise SchemaError("snapshot that is not in order of creation", expected="what Memory.snapshot returned")
+        self._tokens.update({e.content: self.count_tokens(e.content) for e in snapshot.entries if e.content not in self._tokens})
         for entry in self:
             if wanted.get(entry.id) != entry:
                 self._commit(Change(entry, None))
         for entry in snapshot.entries:
             if entry.id not in self._entries:
                 self._commit(Change(None, entry))
-        self._entries = {entry.id: entry for entry in snapshot.entries}  # creation order, as in the snapshot
+        self._entries = wanted  # creation order, as in the snapshot
+        listed = (entry for entry in snapshot.entries if entry.section in self._lists)
+        self._written = {entry.id: None for entry in sorted(listed, key=lambda entry: entry.updated)}
         given = [int(entry.id) for entry in snapshot.entries if entry.id.isdecimal()]
         self._next_id = max([self._next_id, snapshot.next_id, *(number + 1 for number in given)])
         self._clock = max([self._clock, *(entry.updated + 1 for entry in snapshot.entries)])
@@ -253,6 +281,11 @@ class Memory:
         other.restore(self.snapshot())
         other._clock = self._clock
         return other
+
+
+def _says(entry: Entry, content: str, named: str | None) -> bool:
+    """Whether an entry has this content and this time; a time that was not named is no difference."""
+    return entry.content == content and named in (None, entry.timestamp)
 
 
 def _refuse(operation: Operation, code: ResultCode, message: str) -> OperationResult:

@@ -30,7 +30,7 @@ class RetrievalConfig:
         clusters_kept: Layer 1: how many clusters of entries to look into inside a large section (0 = all); not in lexical mode.
         cluster_size: Entries a cluster, about; a section of fewer than two clusters' worth is not divided.
         fusion_depth: Hybrid: how many entries of each ranking are fused (at least the number asked for).
-        exact_limit: Up to how many candidates vectors are compared one by one.
+        exact_limit: Up to how many candidates of a section vectors are compared one by one.
         stem_plurals: Whether BM25 takes English plurals and singulars for the same word.
     """
 

@@ -9,7 +9,7 @@ nearest, so which cluster an entry is in depends on the history.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,48 +83,62 @@ class SectionClusters:
     """Clusters of the entries of one section.
 
     Args:
-        vectors: Where the entries' vectors are; ids handed to this class must be in it.
+        vectors: The section's vectors; ids handed to this class must be in it.
         size: Entries a cluster, about.
     """
 
     def __init__(self, vectors: VectorIndex, size: int) -> None:
         self._vectors = vectors
         self._size = size
-        self._centroids: Vectors | None = None
         self._built_at = 0
+        self._centroids: Vectors = np.zeros((0, vectors.dimension), dtype=np.float32)
+        self._members: list[dict[str, None]] = []
         self._cluster_of: dict[str, int] = {}
+        self._new: dict[str, None] = {}
 
-    def nearest(self, query: Vectors, keys: Sequence[str], kept: int) -> Sequence[str]:
-        """Return the ids of the ``kept`` clusters nearest to ``query`` (fewer than two clusters' worth: all ids).
+    def nearest(self, query: Vectors, kept: int) -> list[str] | None:
+        """Return the ids of the ``kept`` clusters nearest to ``query``; None for all (fewer than two clusters' worth of entries).
 
         Args:
             query: Unit vector of shape (dimension,).
-            keys: Ids of the section's entries now.
             kept: How many clusters.
         """
-        if len(keys) < 2 * self._size:
-            return keys
-        centres = self._follow(keys)
-        best = set(np.argsort(-(centres @ query), kind="stable")[:kept].tolist())
-        return [key for key in keys if self._cluster_of[key] in best]
+        if len(self._vectors) < 2 * self._size:
+            return None
+        self._follow()
+        best = np.argsort(-(self._centroids @ query), kind="stable")[:kept]
+        return [key for cluster in best.tolist() for key in self._members[cluster]]
+
+    def write(self, key: str) -> None:
+        """Note that an entry was added or rewritten."""
+        self.forget(key)
+        self._new[key] = None
 
     def forget(self, key: str) -> None:
-        """Drop what is known of an entry that was removed or rewritten."""
-        self._cluster_of.pop(key, None)
+        """Drop what is known of an entry."""
+        self._new.pop(key, None)
+        if (cluster := self._cluster_of.pop(key, None)) is not None:
+            del self._members[cluster][key]
 
-    def _follow(self, keys: Sequence[str]) -> Vectors:
-        if self._centroids is None or len(keys) >= 2 * self._built_at:
-            self._centroids = centroids(self._vectors.vectors(keys), math.ceil(len(keys) / self._size))
-            self._built_at = len(keys)
-            self._cluster_of = {}
-        if new := [key for key in keys if key not in self._cluster_of]:
-            nearest = (self._vectors.vectors(new) @ self._centroids.T).argmax(axis=1)  # (new,)
-            self._cluster_of.update(zip(new, nearest.tolist(), strict=True))
-        return self._centroids
+    def _follow(self) -> None:
+        if not self._members or len(self._vectors) >= 2 * self._built_at:
+            self._built_at = len(self._vectors)
+            keys = self._vectors.ids
+            self._centroids = centroids(self._vectors.vectors(keys), math.ceil(self._built_at / self._size))
+            self._members = [{} for _ in self._centroids]
+            self._cluster_of, self._new = {}, dict.fromkeys(keys)
+        if not self._new:
+            return
+        new = list(self._new)
+        nearest = (self._vectors.vectors(new) @ self._centroids.T).argmax(axis=1).tolist()  # (new,)
+        for key, cluster in zip(new, nearest, strict=True):
+            self._cluster_of[key] = cluster
+            self._members[cluster][key] = None
+        self._new = {}
 
 
 class DenseSide:
-    """Everything the two-layer retriever knows in vector space.
+    """Everything the two-layer retriever knows in vector space; each section has an index of its own.
 
     Args:
         schema: Schema of the memory that is searched.
@@ -135,9 +149,10 @@ class DenseSide:
     def __init__(self, schema: MemorySchema, embedder: Embedder, config: RetrievalConfig) -> None:
         self._embedder = embedder
         self._kept = config.clusters_kept
-        self._entries = VectorIndex(embedder.dimension, exact_limit=config.exact_limit)
+        names = [section.name for section in schema.lists]
+        self._indexes = {name: VectorIndex(embedder.dimension, exact_limit=config.exact_limit) for name in names}
         self._anchors = SectionAnchors(schema, embedder) if config.sections_kept else None
-        self._clusters = {section.name: SectionClusters(self._entries, config.cluster_size) for section in schema.lists}
+        self._clusters = {name: SectionClusters(self._indexes[name], config.cluster_size) for name in names if self._kept}
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the texts' vectors, float32 of shape (len(texts), dimension)."""
@@ -145,33 +160,43 @@ class DenseSide:
 
     def write(self, entry: Entry, vector: Vectors) -> None:
         """Add an entry, or replace the vector of one that is there; ``vector`` has shape (dimension,)."""
-        if entry.id in self._entries:
-            self._forget(entry)
-            self._entries.update(entry.id, vector)
+        index = self._indexes[entry.section]
+        if entry.id in index:
+            self._uncount(entry)
+            index.update(entry.id, vector)
         else:
-            self._entries.add(entry.id, vector)
+            index.add(entry.id, vector)
         if self._anchors:
-            self._anchors.write(entry.section, self._entries.vectors([entry.id])[0])
+            self._anchors.write(entry.section, index.vectors([entry.id])[0])
+        if self._kept:
+            self._clusters[entry.section].write(entry.id)
 
     def remove(self, entry: Entry) -> None:
         """Remove an entry."""
-        self._forget(entry)
-        self._entries.remove(entry.id)
+        self._uncount(entry)
+        if self._kept:
+            self._clusters[entry.section].forget(entry.id)
+        self._indexes[entry.section].remove(entry.id)
 
-    def search(self, query: Vectors, k: int, allowed: Collection[str] | None) -> Ranking:
-        """Return at most ``k`` entry ids by cosine with ``query``, shape (dimension,)."""
-        return self._entries.search(query, k, allowed)
+    def search(self, query: Vectors, k: int, where: Mapping[str, Collection[str] | None]) -> list[Ranking]:
+        """Return, for each section of ``where``, at most ``k`` entry ids by cosine with ``query``, shape (dimension,).
+
+        Args:
+            query: What to compare with.
+            k: How many ids a section at most.
+            where: Sections, and the ids in each to choose from; None for all of its entries.
+        """
+        return [self._indexes[section].search(query, k, allowed) for section, allowed in where.items()]
 
     def rank_sections(self, query: Vectors) -> list[str]:
         """Return all list sections, nearest first; only where ``sections_kept`` is set."""
         assert self._anchors is not None
         return self._anchors.rank(query)
 
-    def near(self, query: Vectors, section: str, keys: Sequence[str]) -> Sequence[str]:
-        """Return those of a section's entry ids that lie in the clusters kept for ``query``."""
-        return self._clusters[section].nearest(query, keys, self._kept) if self._kept else keys
+    def near(self, query: Vectors, section: str) -> Collection[str] | None:
+        """Return the ids of a section's entries in the clusters kept for ``query``; None for all of them."""
+        return self._clusters[section].nearest(query, self._kept) if self._kept else None
 
-    def _forget(self, entry: Entry) -> None:
-        self._clusters[entry.section].forget(entry.id)
+    def _uncount(self, entry: Entry) -> None:
         if self._anchors:
-            self._anchors.remove(entry.section, self._entries.vectors([entry.id])[0])
+            self._anchors.remove(entry.section, self._indexes[entry.section].vectors([entry.id])[0])

@@ -31,6 +31,7 @@ _DECIMALS = 6
 _LINKS = 32  # HNSW: links of a node
 _BUILD_BEAM = 100  # HNSW: candidates looked at while a node is added
 _SEARCH_BEAM = 128  # HNSW: candidates looked at while searching
+_BLOCK = 16_384  # vectors copied at once into a graph
 _TOMBSTONE_SHARE = 1 / 3  # of the live vectors
 
 
@@ -62,6 +63,11 @@ class VectorIndex:
     def __contains__(self, key: object) -> bool:
         """Whether a vector has that id."""
         return key in self._rows
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All ids, in no order that means anything."""
+        return tuple(self._ids)
 
     @property
     def exact(self) -> bool:
@@ -147,7 +153,9 @@ class VectorIndex:
             self._graph = _Graph(self.dimension)
             self._pending = dict.fromkeys(self._ids)
         if self._pending:
-            self._graph.add(list(self._pending), self.vectors(list(self._pending)))
+            pending = list(self._pending)
+            for start in range(0, len(pending), _BLOCK):
+                self._graph.add(pending[start : start + _BLOCK], self.vectors(pending[start : start + _BLOCK]))
             self._pending = {}
         allowed = None if rows is None else [self._ids[row] for row in rows]
         keys, scores = self._graph.search(query, k + 8, allowed)
@@ -200,7 +208,8 @@ class _Graph:
             eligible = np.zeros_like(self._live)
             eligible[[self._labels[key] for key in allowed]] = True
         bits = np.packbits(eligible, bitorder="little")
-        selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))  # points into bits
+        filtered = allowed is not None or self.tombstones > 0
+        selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits)) if filtered else None  # points into bits
         beam = max(_SEARCH_BEAM, 2 * k)
         settings = faiss.SearchParametersHNSW(sel=selector, efSearch=beam)  # type: ignore[attr-defined]  # not in faiss's stubs
         scores, labels = self._hnsw.search(query[None], k, params=settings)

@@ -6,8 +6,9 @@ entries. Layer 2 ranks entries by FAISS inner product, by BM25, or by both fused
 
 What always holds: every applied change of the memory is seen by the next search; an entry that is gone is never returned; a block
 section is never searched (blocks are shown whole); with layer 1 open to all sections the result is that of brute force over all
-entries, up to ``exact_limit`` entries; equal scores put the entry created last first, and what is found depends on the memory's
-present state alone (but for clusters, see ``dense``). Lexical mode loads neither an embedder nor faiss.
+entries, up to ``exact_limit`` entries a section; equal scores put the entry created last first, and what is found depends on the
+memory's present state alone (but for clusters, see ``dense``). Following the memory costs what changed, not what it holds, but for
+a restore that brings entries back. Lexical mode loads neither an embedder nor faiss.
 
 Departures from Mem-alpha (arXiv 2509.25911), which takes 20 entries of each section by BM25: sections compete for one list of
 ``k``, and a blank query or one without a word in common finds nothing in lexical mode instead of arbitrary entries.
@@ -15,7 +16,7 @@ Departures from Mem-alpha (arXiv 2509.25911), which takes 20 entries of each sec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -27,13 +28,17 @@ from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.retrieval.lexical import LexicalIndex
-from memalpha.retrieval.ranking import Ranking, fuse
+from memalpha.retrieval.ranking import Ranking, fuse, merge
 from memalpha.types import Entry
 
 if TYPE_CHECKING:
     from memalpha.retrieval.dense import DenseSide
 
 Vectors = NDArray[np.float32]
+Places = Mapping[str, Collection[str] | None]
+"""Sections, and the entry ids in each to choose from; None for all of a section's entries."""
+
+_BATCH = 1024  # entries embedded at once
 
 
 class SectionRouter(Protocol):
@@ -103,18 +108,14 @@ class TwoLayerRetriever:
         return [Hit(self._entries[key], score) for key, score in zip(ranking.ids, ranking.scores, strict=True)]
 
     # -------------------------------------------------------------------------------------------- layer 1: where to look
-    def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> Collection[str] | None:
-        """Return the ids layer 2 may choose from, None for all."""
+    def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> Places:
+        """Return the sections layer 2 looks into and, where clusters narrow one down, the ids it may choose from."""
         kept = self._config.sections_kept
         if self._router is not None or 0 < kept < len(names):
             names = [name for name in self._rank_sections(query, vector) if name in names][: kept or None]
-        if set(names) == set(self._sections) and not self._config.clusters_kept:
-            return None
-        ids: set[str] = set()
-        for name in names:
-            members = list(self._members[name])
-            ids.update(members if self._dense is None or vector is None else self._dense.near(vector, name, members))
-        return ids
+        if self._dense is None or vector is None:
+            return dict.fromkeys(names)
+        return {name: self._dense.near(vector, name) for name in names}
 
     def _rank_sections(self, query: str, vector: Vectors | None) -> Sequence[str]:
         if self._router is not None:
@@ -125,20 +126,29 @@ class TwoLayerRetriever:
         if self._dense is not None and vector is not None:
             rankings.append(self._dense.rank_sections(vector))
         if self._lexical is not None:
-            found = self._lexical.search(query, len(self._lexical)).ids
-            rankings.append(list(dict.fromkeys(self._entries[key].section for key in found)))
-        schema_order = {name: -i for i, name in enumerate(self._sections)}
-        return fuse([Ranking(tuple(names), (0.0,) * len(names)) for names in rankings], schema_order, len(self._sections)).ids
+            rankings.append(self._lexical.rank_groups(query))
+        unscored = [Ranking(tuple(names), (0.0,) * len(names)) for names in rankings]
+        return fuse(unscored, lambda name: -self._sections.index(name), len(self._sections)).ids
 
     # -------------------------------------------------------------------------------------------- layer 2: which entries
-    def _layer_two(self, query: str, vector: Vectors | None, k: int, allowed: Collection[str] | None) -> Ranking:
+    def _layer_two(self, query: str, vector: Vectors | None, k: int, where: Places) -> Ranking:
         depth = max(k, self._config.fusion_depth) if self._config.mode is RetrievalMode.HYBRID else k
         rankings = []
         if self._dense is not None and vector is not None:
-            rankings.append(self._dense.search(vector, depth, allowed))
+            rankings.append(merge(self._dense.search(vector, depth, where), self._created, depth))
         if self._lexical is not None:
-            rankings.append(self._lexical.search(query, depth, allowed))
+            groups = where if len(where) < len(self._sections) else None
+            rankings.append(self._lexical.search(query, depth, self._allowed(where), groups))
         return rankings[0] if len(rankings) == 1 else fuse(rankings, self._created, k)
+
+    def _allowed(self, where: Places) -> Collection[str] | None:
+        """Return the ids that BM25 may choose from where clusters narrow a section down; None for all of the sections' entries."""
+        if all(ids is None for ids in where.values()):
+            return None
+        return {key for name, ids in where.items() for key in (self._members[name] if ids is None else ids)}
+
+    def _created(self, key: str) -> int:
+        return self._entries[key].created
 
     # -------------------------------------------------------------------------------------------- following the memory
     def _reset(self) -> None:
@@ -147,11 +157,10 @@ class TwoLayerRetriever:
         self._cursor = 0  # should the embedder fail below, the next search starts over
         self._entries: dict[str, Entry] = {}
         self._members: dict[str, dict[str, None]] = {name: {} for name in self._sections}
-        self._created: dict[str, int] = {}
+        self._last_created = -1
         self._lexical = LexicalIndex(stem_plurals=self._config.stem_plurals) if mode is not RetrievalMode.DENSE else None
         self._dense = self._new_dense() if mode is not RetrievalMode.LEXICAL else None
         self._write(self._memory.entries())
-        self._number()
         self._cursor = len(self._memory.changes)
 
     def _new_dense(self) -> DenseSide:
@@ -167,21 +176,19 @@ class TwoLayerRetriever:
         if self._cursor == len(changes):
             return
         touched = dict.fromkeys(entry.id for change in changes[self._cursor :] for entry in change if entry is not None)
-        gone, written = [], []
+        written = []
         for key in touched:
             before, after = self._entries.get(key), self._memory.get(key)
-            if before is not None and (after is None or after.section != before.section):
-                gone.append(before)
+            if before is not None and (after is None or (after.section, after.created) != (before.section, before.created)):
+                self._remove(before)
             if after is not None and after.section in self._members and after != before:
                 written.append(after)
-        for entry in gone:
-            self._remove(entry)
+        written.sort(key=lambda entry: entry.created)
+        if any(entry.created <= self._last_created for entry in written if entry.id not in self._entries):
+            self._reset()  # a restore brought back an entry older than others: the indexes break ties by the order of adding
+            return
         self._write(written)
         self._cursor = len(changes)
-        if list(self._entries) == [entry.id for entry in self._memory.entries()]:
-            self._number()
-        else:  # a restore brought back an entry older than others: ties need the order of creation
-            self._reset()
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.id], self._members[entry.section][entry.id]
@@ -191,17 +198,22 @@ class TwoLayerRetriever:
             self._dense.remove(entry)
 
     def _write(self, entries: Sequence[Entry]) -> None:
-        vectors = self._dense.embed([entry.content for entry in entries]) if self._dense is not None and entries else None
-        for i, entry in enumerate(entries):
-            if self._lexical is not None:
-                (self._lexical.update if entry.id in self._lexical else self._lexical.add)(entry.id, entry.content)
-            if self._dense is not None and vectors is not None:
-                self._dense.write(entry, vectors[i])
-            self._entries[entry.id] = entry
-            self._members[entry.section][entry.id] = None
+        for start in range(0, len(entries), _BATCH):
+            batch = entries[start : start + _BATCH]
+            vectors = self._dense.embed([entry.content for entry in batch]) if self._dense is not None else None
+            for i, entry in enumerate(batch):
+                self._write_one(entry, None if vectors is None else vectors[i])
 
-    def _number(self) -> None:
-        self._created = {key: i for i, key in enumerate(self._entries)}
+    def _write_one(self, entry: Entry, vector: Vectors | None) -> None:
+        if self._lexical is not None and entry.id in self._lexical:
+            self._lexical.update(entry.id, entry.content)
+        elif self._lexical is not None:
+            self._lexical.add(entry.id, entry.content, entry.section)
+        if self._dense is not None and vector is not None:
+            self._dense.write(entry, vector)
+        self._entries[entry.id] = entry
+        self._members[entry.section][entry.id] = None
+        self._last_created = max(self._last_created, entry.created)
 
     def _check_sections(self, names: Sequence[str], what: str) -> None:
         if unknown := [name for name in names if name not in self._sections]:

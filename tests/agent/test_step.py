@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.agent.config import AgentConfig
@@ -256,6 +256,87 @@ def test_the_budget_is_met_to_the_token():
     memory.apply(Operation(INSERT, "facts", "today today today"))  # as long as the others: two of three fit
     assert len(view_of(replace_view(agent, need), memory, "Marta")) == 2
     assert len(view_of(replace_view(agent, need - 1), memory, "Marta")) == 1
+
+
+def slow_selection(agent, memory, retriever, text, bound=None):
+    """Ids that the view shows, by the rule written out: every entry sorted, costed and looked at (or ``bound`` of each kind)."""
+    newest = sorted(memory.entries(), key=lambda entry: -entry.updated)
+    costs = {entry.id: agent.encoder.count(agent._line(entry)) + 1 for entry in newest}
+    if sum(costs.values()) <= agent.config.view_tokens:
+        return set(costs)
+    newest = [entry.id for entry in newest]
+    related = [hit.entry.id for hit in retriever.search(text, bound or len(newest))]
+    order = []
+    for i in range(max(len(related), agent.config.view_recent)):
+        order += related[i : i + 1] + newest[: agent.config.view_recent][i : i + 1]
+    shown, left = set(), agent.config.view_tokens
+    for key in dict.fromkeys(order + newest[:bound]):
+        if costs[key] <= left:
+            shown.add(key)
+            left -= costs[key]
+    return shown
+
+
+WORDS = st.lists(st.sampled_from(["Marta", "moved", "Rome", "Oslo", "city", "pet", "unusual"]), min_size=1, max_size=12).map(
+    " ".join
+)
+HISTORY = st.lists(st.tuples(st.sampled_from("+++++=-"), st.integers(0, 99), WORDS), min_size=1, max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(HISTORY, WORDS, st.sampled_from([20, 60, 150, 400]), st.sampled_from([0, 2, 5]))
+def test_the_view_is_that_of_looking_at_every_entry(history, text, tokens, recent):
+    agent = AgentStep(replace(_facts.config, view_tokens=tokens, view_recent=recent), _facts.encoder.tokenizer)
+    memory, snapshots = agent.new_memory(), []
+    followed = agent.new_retriever(memory)
+    for sign, number, content in history:
+        entries = memory.entries()
+        if sign == "+" or not entries:
+            memory.apply(Operation(INSERT, "facts", f"{content} {len(memory.changes)}"))
+        else:
+            target = entries[number % len(entries)].id
+            update = Operation(UPDATE, "facts", content, target)
+            memory.apply(update if sign == "=" else Operation(DELETE, "facts", entry_id=target))
+        snapshots.append(memory.snapshot())
+        if number == 99:
+            memory.restore(snapshots[len(snapshots) // 2])
+        if number % 4 == 0:
+            agent.view(memory, followed, Chunk(text))
+    shown = slow_selection(agent, memory, agent.new_retriever(memory), text)
+    expected = [agent._line(entry) for entry in memory if entry.id in shown]
+    assert agent.view(memory, followed, Chunk(text)).split("\n") == (expected or ["empty"])
+
+
+_facts = agent_of()
+
+
+@pytest.mark.parametrize(("tokens", "bound"), [(100, 64), (800, 200)])
+def test_the_work_of_a_view_is_bounded_whatever_the_memory_holds(tmp_path, tokens, bound):
+    """Counted, not timed: how many entries are costed, and how many hits are asked for."""
+
+    class Watched:
+        def __init__(self, inner):
+            self.inner, self.asked = inner, []
+
+        def search(self, query, k, sections=None):
+            self.asked.append(k)
+            return self.inner.search(query, k, sections)
+
+    (tmp_path / "open.yaml").write_text("name: open\nsections: [{name: facts}]")
+    for size in (300, 3000):
+        agent = agent_of(view_tokens=tokens, schema=str(tmp_path / "open.yaml"))
+        memory = agent.new_memory()
+        for i in range(size):
+            assert memory.apply(Operation(INSERT, "facts", f"Marta city Oslo{' Rome' * (i % 9)} {i}")).changed
+        retriever, costed = Watched(agent.new_retriever(memory)), []
+        line = agent._line
+        agent._line = lambda entry, line=line, costed=costed: costed.append(entry) or line(entry)
+        shown = agent.view(memory, retriever, Chunk("Marta moved to Rome")).split("\n")
+        assert retriever.asked == [bound]
+        assert len(costed) <= 2 * bound + len(shown)
+        agent._line = line
+        wanted = slow_selection(agent, memory, agent.new_retriever(memory), "Marta moved to Rome", bound)
+        assert shown == [line(entry) for entry in memory if entry.id in wanted]
 
 
 # -------------------------------------------------------------------------------------------- bad input

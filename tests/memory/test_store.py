@@ -72,8 +72,12 @@ class MemoryMachine(RuleBasedStateMachine):
             return ResultCode.EMPTY, None, self.model
         if op.kind is UPDATE and not there:
             return ResultCode.UNKNOWN_ID, None, self.model
-        if self.duplicates(op, content, target if there else None):
+        same = self.duplicates(op, content, target if there else None)
+        if same and (op.kind is INSERT or target in same):
             return ResultCode.DUPLICATE, None, self.model
+        moved = not there or content != self.model[target][1] or (op.section == "events" and op.timestamp)
+        if same and moved:  # an update to what another entry says
+            return ResultCode.APPLIED, target, {key: row for key, row in self.model.items() if key != target}
         if len(content.split()) > {"core": 3, "notes": 2}.get(op.section, 99):
             return ResultCode.TOO_LONG, None, self.model
         if op.kind is INSERT and op.section == "notes" and sum(row[0] == "notes" for row in self.model.values()) == 3:
@@ -169,6 +173,8 @@ class MemoryMachine(RuleBasedStateMachine):
         assert list(self.memory.entries()) == [entry for entry in every if entry.section != "core"]
         assert self.memory.block("core") == self.model.get("core", ("", ""))[1]
         assert self.memory.tokens == sum(len(row[1].split()) for row in self.model.values())
+        listed = [entry for entry in every if entry.section != "core"]
+        assert list(self.memory.newest()) == sorted(listed, key=lambda entry: -entry.updated)
         assert all(self.memory.get(entry.id) is entry for entry in every)
 
     @invariant()
@@ -240,7 +246,31 @@ def test_the_same_event_on_another_day_is_another_event():
     assert memory.apply(replace(run, timestamp="tuesday")).entry_id == "2"
     unsaid = memory.apply(replace(run, timestamp=None), time="friday")
     assert (unsaid.code, unsaid.entry_id) == (ResultCode.DUPLICATE, "1")
-    assert memory.apply(Operation(UPDATE, "events", "went running", "2", timestamp="monday")).code is ResultCode.DUPLICATE
+
+
+def test_an_update_to_what_another_entry_says_leaves_no_stale_entry():
+    memory = filled("Ann lives in Oslo", "Bob has a cat", "Ann lives in Rome")
+    stale = memory.get("1")
+    result = memory.apply(Operation(UPDATE, "events", " Ann lives in Rome ", "1"))
+    assert (result.ok, result.code, result.entry_id) == (True, ResultCode.APPLIED, "1")
+    assert result.message == "deleted 1: 3 says so already"
+    assert [entry.content for entry in memory] == ["Bob has a cat", "Ann lives in Rome"]
+    assert memory.changes[-1] == Change(stale, None)
+    assert memory.tokens == 4 + 4
+    again = memory.apply(Operation(UPDATE, "events", "Ann lives in Rome", "3"))  # what it says itself
+    assert (again.code, again.entry_id) == (ResultCode.DUPLICATE, "3") and len(memory) == 2
+
+
+def test_an_update_to_another_entry_of_another_day_is_a_write():
+    memory = Memory(SCHEMA)
+    memory.apply(Operation(INSERT, "events", "went running", timestamp="monday"))
+    memory.apply(Operation(INSERT, "events", "went swimming", timestamp="tuesday"))
+    assert memory.apply(Operation(UPDATE, "events", "went running", "2", timestamp="friday")).entry_id == "2"
+    assert [entry.timestamp for entry in memory] == ["monday", "friday"]
+    assert memory.apply(Operation(UPDATE, "events", "went running", "2", importance=2.0)).changed  # its weight, not its time
+    assert [entry.importance for entry in memory] == [1.0, 2.0]
+    assert memory.apply(Operation(UPDATE, "events", "went running", "2", timestamp="monday")).changed  # now the same event
+    assert [(entry.id, entry.timestamp) for entry in memory] == [("1", "monday")]
 
 
 def test_an_update_that_moves_only_the_time_or_the_weight_is_no_duplicate():
@@ -313,6 +343,8 @@ def test_restoring_an_equal_state_changes_nothing():
         (Snapshot("other", (), 1), "snapshot of schema 'other'"),
         (Snapshot("test", (Entry("1", "gone", "a"),), 2), r"sections \['gone'\]"),
         (Snapshot("test", (Entry("1", "events", "a"), Entry("1", "events", "b")), 2), "an id twice"),
+        (Snapshot("test", (Entry("2", "events", "a", created=1), Entry("1", "events", "b", created=0)), 3), "order of creation"),
+        (Snapshot("test", (Entry("1", "events", "a"), Entry("2", "events", "b")), 3), "order of creation"),
     ],
 )
 def test_a_snapshot_that_does_not_fit_is_refused_before_anything_changes(snapshot, message):

@@ -1,10 +1,14 @@
-import logging
 import math
+import random
+from unittest.mock import Mock
 
+import bm25s
+import numpy as np
 import pytest
 from brute_force import bm25, ranked
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rank_bm25 import BM25Okapi
 
 from memalpha.errors import InputError
 from memalpha.retrieval.lexical import LexicalIndex, tokenize
@@ -81,6 +85,81 @@ def test_writes_are_seen_by_the_next_search():
     assert len(index) == 0
 
 
+WRITE = st.tuples(st.sampled_from(["add", "add", "update", "remove"]), st.integers(0, 7), TEXT, st.sampled_from(["x", "y"]))
+
+
+def by_bm25s(texts, query):
+    """{id: score} by bm25s over the texts as they are now, indexed afresh."""
+    words = [tokenize(text) for text in texts.values()]
+    number = {word: i for i, word in enumerate(dict.fromkeys(word for row in words for word in row))}
+    known = [number[word] for word in tokenize(query) if word in number]
+    if not known:
+        return dict.fromkeys(texts, 0.0)
+    index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float64")
+    index.index(([[number[word] for word in row] for row in words], number), create_empty_token=False, show_progress=False)
+    return dict(zip(texts, index.get_scores_from_ids(known).tolist(), strict=True))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(WRITE, max_size=30), TEXT, st.integers(1, 9), st.sets(st.integers(0, 7)))
+def test_any_writes_give_what_a_fresh_index_of_another_library_gives(writes, query, k, chosen):
+    index, texts, groups = LexicalIndex(), {}, {}
+    for action, number, text, group in writes:
+        key = f"e{number}"
+        if action == "add" and key not in texts:
+            index.add(key, text, group)
+            texts[key], groups[key] = text, group
+        elif action == "update" and key in texts:
+            index.update(key, text)
+            texts[key] = text  # keeps its place and its group
+        elif action == "remove" and key in texts:
+            index.remove(key)
+            del texts[key], groups[key]
+    assert (len(index), "e3" in index) == (len(texts), "e3" in texts)
+    scores = by_bm25s(texts, query)
+    found = index.search(query, k)
+    assert list(found.ids) == ranked(scores, list(texts), k, decimals=9, positive=True)
+    assert found.scores == pytest.approx([scores[key] for key in found.ids], abs=1e-8)
+    of_y = {key: score for key, score in scores.items() if groups[key] == "y"}
+    assert list(index.search(query, k, groups=["y", "never seen"]).ids) == ranked(of_y, list(texts), k, decimals=9, positive=True)
+    some = {key: score for key, score in of_y.items() if int(key[1:]) in chosen}
+    inside = index.search(query, k, allowed=[f"e{i}" for i in chosen], groups={"y"})
+    assert list(inside.ids) == ranked(some, list(texts), k, decimals=9, positive=True)
+    order = ranked(scores, list(texts), decimals=9, positive=True)
+    assert index.rank_groups(query) == list(dict.fromkeys(groups[key] for key in order))
+
+
+def test_scores_are_those_of_rank_bm25_with_lucenes_idf():
+    rng, names = random.Random(0), ["ann", "bob", "cid", "oslo", "rome", "tea", "chess", "piano"]
+    texts = {f"t{i}": " ".join(rng.choices(names, k=rng.randint(1, 9))) for i in range(60)}
+    index = index_of(texts)
+    for key in list(texts)[::3]:
+        index.remove(key)
+        del texts[key]
+    other = BM25Okapi([list(tokenize(text)) for text in texts.values()], k1=1.5, b=0.75)
+    for word in other.idf:
+        holders = sum(word in text.split() for text in texts.values())
+        other.idf[word] = math.log(1 + (len(texts) - holders + 0.5) / (holders + 0.5))
+    for query in ("ann tea", "chess rome oslo chess", "piano"):
+        scores = dict(zip(texts, other.get_scores(list(tokenize(query))) / 2.5, strict=True))  # without the factor k1 + 1
+        found = index.search(query, 99)
+        assert list(found.ids) == ranked(scores, list(texts), decimals=9, positive=True)
+        assert found.scores == pytest.approx([scores[key] for key in found.ids], abs=1e-8)
+
+
+def test_a_search_that_was_interrupted_blocks_no_write():
+    class Stop(Exception):
+        pass
+
+    index = index_of({"a": "tea", "b": "tea"})
+    with pytest.raises(Stop) as caught, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np, "lexsort", Mock(side_effect=Stop))
+        index.search("tea", 2)
+    index.add("c", "tea")
+    assert index.search("tea", 3).ids == ("c", "b", "a")
+    assert caught.tb is not None  # its frames are alive, with all they hold
+
+
 @pytest.mark.filterwarnings("error")
 def test_nothing_to_find_is_no_error():
     assert LexicalIndex().search("tea", 3).ids == ()
@@ -97,10 +176,3 @@ def test_misuse_names_the_id():
         index.remove("b")
     with pytest.raises(InputError, match="'b' is not in the lexical index"):
         index.update("b", "coffee")
-
-
-def test_bm25s_is_quiet(capfd, caplog):
-    with caplog.at_level(logging.INFO):  # of the root logger
-        index_of({"a": "tea", "b": "oslo"}).search("tea", 2)
-    assert capfd.readouterr() == ("", "")
-    assert caplog.records == []
