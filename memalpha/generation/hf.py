@@ -116,6 +116,7 @@ class HFGenerator:
         width = max(shared)
         capacity = width + own.shape[1] + new_tokens
         _check_window(self.model.config, capacity)
+        _check_positions(self.model.config, max(len(prompt.ids) for prompt in prompts) + new_tokens)
         layers = self.model.config.get_text_config().num_hidden_layers
         cache = BufferCache(layers, capacity)
         if width:
@@ -230,6 +231,16 @@ def _check_attention(config: Any) -> None:
     if kinds:
         raise InputError(
             f"a model with {', '.join(sorted(kinds))} layers", expected="full or sliding-window attention in every layer"
+        )
+
+
+def _check_positions(config: Any, tokens: int) -> None:
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions and tokens > positions:
+        raise InputError(
+            f"a prompt and its completion of up to {tokens} tokens in a model made for {positions}",
+            expected=f"at most {positions} tokens",
+            fix="lower the token budgets of the prompt or max_new_tokens",
         )
 
 

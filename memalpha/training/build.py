@@ -8,6 +8,7 @@ from typing import Any
 
 from peft import LoraConfig, get_peft_model
 
+from memalpha.agent.limits import check_context
 from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
@@ -60,6 +61,7 @@ def build_parts(arguments: TrainArguments) -> Parts:
     held_out = held_out[: run.eval_instances or None]
     model, tokenizer = load_policy(run)
     agent = AgentStep(arguments.agent.config(int(arguments.grpo.max_completion_length or 0)), tokenizer)
+    check_context(agent, model.config)
     for instance in (*train, *held_out):
         check_instance(instance, agent)
     generator = HFGenerator(model, tokenizer, max_batch=run.generation_rows)

@@ -260,3 +260,11 @@ def test_what_cannot_be_generated_is_refused():
     model.config.layer_types = ["linear_attention", "full_attention"]
     with pytest.raises(InputError, match="linear_attention"):
         HFGenerator(model, LetterTokenizer())
+
+
+def test_a_prompt_that_leaves_no_room_for_its_completion_is_refused():
+    model = make_model()  # made for 128 positions
+    prompts = [Prompt((), ids(100, 1), 90), Prompt((), ids(120, 2), 0)]  # together they take more slots than any row has tokens
+    assert len(generate(model, prompts, Sampling(8))) == 2
+    with pytest.raises(InputError, match="up to 129 tokens in a model made for 128"):
+        generate(model, prompts, Sampling(9))
