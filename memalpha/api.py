@@ -32,24 +32,24 @@ class MemoryAgent:
         self._rollout = Rollout(Instance("live", "live", (), ()), memory, step.new_retriever(memory))
 
     @classmethod
-    def load(
-        cls, adapter: str | Path, model: str | Path = "smollm2-135m-instruct@pypi", *, reader: Reader | None = None
-    ) -> MemoryAgent:
-        """Load a base model with a trained adapter.
+    def load(cls, trained: str | Path, model: str | Path | None = None, *, reader: Reader | None = None) -> MemoryAgent:
+        """Load a trained agent.
 
         Args:
-            adapter: Folder that ``memalpha train`` or ``memalpha warmup`` wrote.
-            model: Registered name, folder or Hub name of the adapter's base.
+            trained: Folder that ``memalpha train`` or ``memalpha warmup`` wrote: an adapter, or a whole model.
+            model: Base of the adapter: registered name, folder or Hub name; None takes the one the adapter names.
             reader: Answers questions; None answers with what was found.
 
         Raises:
-            InputError: If the folder is no adapter of ours, or belongs to another base.
+            InputError: If the folder is no agent of ours, or belongs to another base.
         """
         from memalpha.generation.hf import HFGenerator
         from memalpha.models import load_policy_model
+        from memalpha.models.policy import base_of
 
-        config = AgentConfig.load(adapter)
-        policy = load_policy_model(model, adapter=adapter)
+        config = AgentConfig.load(trained)
+        whole = (Path(trained) / "config.json").is_file()
+        policy = load_policy_model(trained) if whole else load_policy_model(model or base_of(trained), adapter=trained)
         policy.model.eval()
         return cls(AgentStep(config, policy.tokenizer), HFGenerator(policy.model, policy.tokenizer), reader)
 

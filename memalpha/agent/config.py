@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from memalpha.errors import InputError
+from memalpha.memory.schema import presets
 from memalpha.retrieval.config import RetrievalConfig
 
 AGENT_FILE = "memalpha_agent.json"
+SCHEMA_FILE = "memalpha_schema.yaml"
+"""Copy of a schema that is no preset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,13 @@ class AgentConfig:
                 raise InputError(f"{name} is {getattr(self, name)}", expected="0 or more")
 
     def save(self, folder: str | Path) -> None:
-        """Write the configuration into a folder (an adapter's or a run's)."""
-        (Path(folder) / AGENT_FILE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        """Write the configuration into a folder (an adapter's or a run's), with the schema if that is a file of the user's."""
+        saved = self
+        if self.schema not in presets():
+            text = Path(self.schema).read_text(encoding="utf-8")
+            (Path(folder) / SCHEMA_FILE).write_text(text, encoding="utf-8")
+            saved = replace(self, schema=SCHEMA_FILE)
+        (Path(folder) / AGENT_FILE).write_text(json.dumps(asdict(saved), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> AgentConfig:
@@ -60,6 +68,8 @@ class AgentConfig:
             data = json.loads(path.read_text(encoding="utf-8"))
             if unknown := sorted(set(data) - {f.name for f in fields(cls)}):
                 raise InputError(f"{path} has unknown keys {unknown}", expected=expected)
+            if data.get("schema") == SCHEMA_FILE:
+                data["schema"] = str(Path(folder) / SCHEMA_FILE)
             return cls(**{**data, "retrieval": RetrievalConfig(**data.get("retrieval", {}))})
         except InputError:
             raise

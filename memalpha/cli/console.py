@@ -92,8 +92,10 @@ def _resume(data: dict[str, Any]) -> str:
 
 
 def quiet_libraries() -> None:
-    """Switch off progress bars of libraries, and a warning of one about another: what the command line shows is its own."""
+    """Switch off progress bars, and warnings of libraries about one another: what the command line shows is its own."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+    for text in ("Unable to fetch remote file", "Could not find a config file in"):  # peft asks a hub for the base by its name
+        warnings.filterwarnings("ignore", message=text, category=UserWarning)

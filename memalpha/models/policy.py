@@ -97,6 +97,21 @@ def load_policy_model(
     return PolicyModel(PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable), tokenizer)
 
 
+def base_of(adapter: str | Path) -> str:
+    """Return the name of the base an adapter was trained on.
+
+    Raises:
+        InputError: The folder is no adapter, or does not name its base.
+    """
+    folder = Path(adapter)
+    _check_adapter_folder(folder)
+    record = _read_json(folder / ADAPTER_RECORD) if (folder / ADAPTER_RECORD).is_file() else {}
+    base = record.get("base") or _read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+    if not base:
+        raise InputError(f"adapter {folder} does not name its base", expected="a base", fix="name it: model=")
+    return str(base)
+
+
 def base_fingerprint(config: Any, vocabulary_size: int) -> str:
     """Return the sha256 (hexadecimal) over the architecture fields of a model's config and the length of its tokenizer."""
     fields = {field: getattr(config, field, None) for field in ARCHITECTURE_FIELDS}

@@ -6,6 +6,7 @@ import pytest
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.errors import InputError
+from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 
 
@@ -14,6 +15,20 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
     config.save(tmp_path)
     assert AgentConfig.load(tmp_path) == config
     assert AgentConfig.load(tmp_path) != AgentConfig()
+
+
+def test_a_schema_of_the_user_s_own_goes_with_the_agent(tmp_path):
+    mine, saved, again = tmp_path / "mine.yaml", tmp_path / "adapter", tmp_path / "copy"
+    mine.write_text("name: mine\nsections:\n- {name: people, kind: list}\n")
+    for folder in (saved, again):
+        folder.mkdir()
+    AgentConfig(schema=str(mine)).save(saved)
+    mine.unlink()
+    loaded = AgentConfig.load(saved)
+    assert [section.name for section in MemorySchema.load(loaded.schema).sections] == ["people"]
+    loaded.save(again)
+    assert (again / "memalpha_schema.yaml").read_text() == (saved / "memalpha_schema.yaml").read_text()
+    assert str(tmp_path) not in (again / AGENT_FILE).read_text()  # a folder can be moved
 
 
 @pytest.mark.parametrize(
