@@ -41,10 +41,10 @@ class _Server(ThreadingHTTPServer):
 class StubServer:
     """Serves ``script`` fault by fault, then answers with ``reply(body)``; keeps every request.
 
-    ``fault_for`` may name a fault for a request by its body instead, whatever the order of arrival.
+    ``fault_for`` may name a fault for a request by its body instead, whatever the order of arrival. ``port`` 0 takes a free one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.script: list[Fault] = []
         self.fault_for: Callable[[dict[str, Any]], Fault | None] = lambda body: None
         self.reply: Callable[[dict[str, Any]], str] = lambda body: str(body["messages"][-1]["content"]).upper()
@@ -56,7 +56,7 @@ class StubServer:
         self.delay = 0.0
         self.released = threading.Event()
         self.lock = threading.Lock()
-        self._http = _Server(("127.0.0.1", 0), _handler(self))
+        self._http = _Server(("127.0.0.1", port), _handler(self))
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}/v1"

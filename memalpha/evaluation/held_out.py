@@ -84,11 +84,13 @@ def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: Rew
 def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
     """Return means over instances; ``n`` counts the instances whose accuracy is known, ``masked`` the others.
 
+    An instance of which a judge left something open has no reward or content quality; it enters the other means.
+
     ``stderr`` is the standard error of the accuracy over instances.
     """
     scored = [result for result in results if not math.isnan(result.accuracy)]
     fields = ("accuracy", "reward", "tool_success", "compression", "content", "memory_tokens", "input_tokens", "entries")
-    summary: dict[str, Any] = {name: _mean([float(getattr(result, name)) for result in scored]) for name in fields}
+    summary: dict[str, Any] = {name: _known_mean([float(getattr(result, name)) for result in scored]) for name in fields}
     summary |= {
         "calls_per_instance": _mean([float(result.calls) for result in scored]),
         "update_share": _share([result.updates for result in scored], [result.calls for result in scored]),
@@ -131,6 +133,10 @@ def _by_kind(results: Sequence[InstanceResult]) -> dict[str, Any]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
+
+
+def _known_mean(values: Sequence[float]) -> float:
+    return _mean([value for value in values if not math.isnan(value)])
 
 
 def _share(part: Sequence[int], whole: Sequence[int]) -> float:

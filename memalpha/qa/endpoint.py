@@ -6,7 +6,7 @@ asks; after the last attempt they become a ServiceError. Any other refusal is no
 key, model or URL and raise InputError; the rest (a prompt too long for the server) are a ServiceError of that one request. The key
 is read from an environment variable, is in no message and no ``repr``, and goes to no other host (redirects are not followed).
 Texts reach the server without marks that its tokenizer would take for special tokens (``special_text``). The first failed attempt
-of a stretch is logged as a warning, and so is the first reply after it: a run that waits says why.
+of a stretch is logged as a warning, and so is the first reply after it, at most every ten seconds: a run that waits says why.
 
 It does not cover streaming, tool parsing by the server, or connection reuse: a reply takes longer than a handshake.
 """
@@ -42,6 +42,8 @@ _WRONG_SETUP = {401: "the server does not accept the key", 403: "the key may not
 _STOPS = {"stop": StopReason.END, "length": StopReason.LENGTH}
 _SHOWN = 300
 """How many characters of a server's message an error shows."""
+_QUIET = 10.0
+"""Seconds between warnings about one server."""
 _MAX_BODY = 2**24
 """Bytes of a reply past which it is garbage."""
 _OWN_FIELDS = ("model", "messages", "stream", "n")
@@ -129,15 +131,15 @@ class ChatClient:
             try:
                 reply = self._attempt(body)
                 if failed := self._trouble.over():
-                    logger.warning("%s: answers again, after %d failed attempts", self.url, failed)
+                    logger.warning("%s: answers again; failed attempts: %d", self.url, failed)
                 return reply
             except _Transient as failure:
-                first = self._trouble.counted()
+                news = self._trouble.begins()
                 wait = self._wait(attempt, failure.retry_after)
                 if attempt == self._retries or wait > self._max_wait:
                     waiting = f"; it asks to wait {wait:.0f} s" if wait > self._max_wait else ""
                     raise ServiceError(f"{self.url}: {failure} (after {attempt + 1} attempts{waiting})") from failure
-                level = logging.WARNING if first else logging.INFO
+                level = logging.WARNING if news else logging.INFO
                 logger.log(level, "%s: %s; attempt %d follows in %.1f s", self.url, failure, attempt + 2, wait)
                 self._sleep(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -219,21 +221,26 @@ class ChatClient:
 
 
 class _Trouble:
-    """Counts failed attempts since the last good one, over threads."""
+    """Counts the failed attempts of a stretch without a good one, over threads, and says what is worth a warning."""
 
-    def __init__(self) -> None:
-        self._failed, self._lock = 0, threading.Lock()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._failed, self._told, self._quiet_until = 0, False, -math.inf
+        self._clock, self._lock = clock, threading.Lock()
 
-    def counted(self) -> bool:
-        """Count a failed attempt; return whether it is the first of its stretch."""
+    def begins(self) -> bool:
+        """Count a failed attempt; return whether to tell of it: the first of a stretch, and not too soon after the last news."""
         with self._lock:
             self._failed += 1
-            return self._failed == 1
+            news = self._failed == 1 and self._clock() >= self._quiet_until
+            if news:
+                self._told, self._quiet_until = True, self._clock() + _QUIET
+            return news
 
     def over(self) -> int:
-        """End the stretch; return how many attempts failed in it."""
+        """End the stretch; return how many attempts failed in it if its beginning was told, else 0."""
         with self._lock:
-            failed, self._failed = self._failed, 0
+            failed = self._failed if self._told else 0
+            self._failed, self._told = 0, False
             return failed
 
 

@@ -116,10 +116,13 @@ def test_nobody_listening_is_a_service_error(waits):
 def test_a_stretch_of_failures_is_two_warnings(chat_server, client, caplog):
     chat_server.script = [error(503, "starting")] * 3
     for text in "abc":
-        client.complete(chat(text), GREEDY)
+        client.complete(chat(text), GREEDY)  # the first after three attempts, the others at once
     first, last = caplog.messages
     assert chat_server.url in first and "HTTP 503: starting; attempt 2 follows in" in first
-    assert last == f"{client.url}: answers again, after 3 failed attempts"
+    assert last == f"{client.url}: answers again; failed attempts: 3"
+    chat_server.script = [error(503)]
+    client.complete(chat("d"), GREEDY)
+    assert len(caplog.messages) == 2  # not again within seconds
 
 
 def test_marks_of_a_chat_template_are_broken_in_every_message(chat_server, client):

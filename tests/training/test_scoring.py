@@ -6,6 +6,7 @@ import pytest
 from rollouts import make_agent, make_instance, run_script
 
 from memalpha.errors import PartialServiceError, ServiceError, TrainingAborted
+from memalpha.evaluation.held_out import instance_result, summarise
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
@@ -144,6 +145,17 @@ def test_too_many_masked_rollouts_stop_the_run():
             check_masked_share(masked, total, limit, [])
     with pytest.raises(TrainingAborted, match="first failure: HTTP 500: worn out\n  to fix"):
         check_masked_share(1, 1, 0.5, [None, "HTTP 500: worn out", "later"])
+
+
+def test_a_gap_of_the_judge_enters_no_mean_of_an_evaluation(rollouts):
+    rewards = scorer_of(judge=Judge("a1")).score(rollouts)
+    results = [instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)]
+    summary = summarise(results)
+    assert (summary["n"], summary["masked"], summary["accuracy"]) == (2, 0, 0.75)
+    assert (summary["content"], summary["reward"]) == (1.0, pytest.approx(1.0 + 1.0 + 0.05 * 0.5 + 0.1))  # b alone
+    assert summary["compression"] == pytest.approx((0.875 + 0.5) / 2)
+    nothing = summarise(results[:1])
+    assert math.isnan(nothing["content"]) and nothing["accuracy"] == 0.5
 
 
 def test_a_part_without_weight_masks_nothing_and_its_judge_is_not_asked(rollouts):

@@ -1,0 +1,317 @@
+"""Readers and judges that fail during real training runs: what is retried, what is masked, what stops the run, by value.
+
+The completions are written here, so that every reward and advantage can be worked out by hand: rollout i of an instance keeps the
+first i words of each chunk. All else is the command line's own run: model, trainer, update, run folder, clients and servers.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from stub_server import Fault, StubServer, error
+
+from memalpha.cli import run
+from memalpha.data.schema import write_instances
+from memalpha.generation.scripted import ScriptedGenerator
+from memalpha.qa.readers import NO_NOTES
+from memalpha.types import Chunk, Instance, Question
+
+ROOT = Path(__file__).parents[2]
+GROUP = 4
+TEXTS = {"a": ("apple boat candle", "door engine feather"), "b": ("guitar hammer island", "jacket kettle ladder")}
+SMALL = [
+    "--config", str(ROOT / "configs" / "train" / "nano.yaml"), "--warm_start_steps", "0", "--eval_data", "", "--eval_options", "{}",
+    "--train_options", "{}", "--per_device_train_batch_size", str(2 * GROUP), "--num_generations", str(GROUP), "--max_steps", "1",
+    "--save_strategy", "no", "--reader", "endpoint", "--endpoint_model", "m", "--endpoint_backoff", "0.01",
+    "--endpoint_retries", "2", "--endpoint_concurrency", "3",
+]  # fmt: skip
+
+
+def make_instance(name: str) -> Instance:
+    words = " ".join(TEXTS[name]).split()
+    return Instance(name, "test", tuple(map(Chunk, TEXTS[name])), tuple(Question(f"was {w} seen?", (w,), id=w) for w in words))
+
+
+class Keeper(ScriptedGenerator):
+    """Rollout i of each group keeps the first i words of the chunk it reads."""
+
+    def __init__(self, model, tokenizer, max_batch):
+        super().__init__(self.say, tokenizer)
+
+    def say(self, prompt):
+        chunk = re.search(r"<chunk>\n(.*)\n</chunk>", prompt.messages[-1]["content"])[1]
+        return "\n".join(f"+ {word}" for word in chunk.split()[: len(self.prompts) % GROUP]) or "."
+
+
+def asked(body) -> str:
+    """The word that a reader's question is about."""
+    return re.search(r"was (\w+) seen", body["messages"][-1]["content"])[1]
+
+
+def notes(body) -> str:
+    return body["messages"][-1]["content"].split("\n\nQuestion:")[0].removeprefix("Notes:\n")
+
+
+def written(body) -> str:
+    """The content of the write that a judge is asked about."""
+    return json.loads(body["messages"][-1]["content"])["after"]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setattr("memalpha.training.build.HFGenerator", Keeper)
+    return write_instances(tmp_path / "instances.jsonl", map(make_instance, TEXTS))
+
+
+@pytest.fixture
+def reader(chat_server):
+    chat_server.reply = notes
+    return chat_server
+
+
+@pytest.fixture
+def judge():
+    server = StubServer()
+    server.reply = lambda body: "yes"
+    yield server
+    server.close()
+
+
+class Run:
+    """A finished run folder."""
+
+    def __init__(self, folder):
+        lines = [line for path in (folder / "trajectories").glob("*") for line in path.read_text().splitlines()]
+        self.rollouts = {(row["instance"], row["rollout"] % GROUP): row for row in map(json.loads, lines)}
+        metrics = folder / "metrics.jsonl"
+        self.metrics = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.is_file() else []
+
+    def values(self, name):
+        """A value of each chunk step, by (instance, rollout, chunk)."""
+        return {(*key, step["chunk"]): step[name] for key, row in self.rollouts.items() for step in row["steps"]}
+
+    def masked(self):
+        return {key for key, total in self.values("total").items() if total is None}
+
+
+def train(tmp_path, data, url, *more):
+    code = run(["train", *SMALL, "--train_data", str(data), "--output_dir", str(tmp_path / "run"), "--endpoint_url", url, *more])
+    return code, Run(tmp_path / "run")
+
+
+def expected_totals(masked=(), accuracy=lambda i: i / 3, content=lambda i: 0.0):
+    """Accuracy + .2 tool success + content of each chunk step, by hand; silence has neither of the latter."""
+    steps = [(name, i, t) for name in TEXTS for i in range(GROUP) for t in range(2)]
+    return {key: accuracy(key[1]) + (0.2 if key[1] else 0.0) + content(key[1]) for key in steps if key not in masked}
+
+
+def expected_advantages(totals):
+    """(x - mean) / (std + 1e-4) over the scored rollouts of the same chunk, 0 for the masked and for one alone."""
+    found = {}
+    for name in TEXTS:
+        for t in range(2):
+            group = {i: totals[name, i, t] for i in range(GROUP) if (name, i, t) in totals}
+            mean, std = statistics.mean(group.values()), statistics.stdev(group.values())
+            found |= {(name, i, t): (group[i] - mean) / (std + 1e-4) if i in group else 0.0 for i in range(GROUP)}
+    return found
+
+
+def check_by_value(done, masked, **parts):
+    totals = expected_totals(masked, **parts)
+    assert done.masked() == set(masked)
+    assert {key: total for key, total in done.values("total").items() if total is not None} == pytest.approx(totals)
+    assert done.values("advantage") == pytest.approx(expected_advantages(totals))
+    rollouts = {key[:2] for key in masked}
+    (metrics,) = done.metrics
+    assert metrics["memory/masked"] == pytest.approx(len(rollouts) / 8)
+    assert metrics["memory/masked_chunks"] == pytest.approx(len(masked) / 16)
+    assert math.isfinite(metrics["loss"])
+
+
+# ------------------------------------------------------------------------------------------------ readers
+def test_a_reader_that_is_down_ends_the_run_with_one_message_that_names_it(tmp_path, data, reader, capsys):
+    reader.fault_for = lambda body: error(503, "no model is loaded")
+    code, done = train(tmp_path, data, reader.url)
+    said = capsys.readouterr().err
+    assert code == 1 and said.count("error: ") == 1 and "Traceback" not in said
+    assert "8 of 8 rollouts could not be scored, more than max_masked_share = 0.5" in said
+    assert f"first failure: {reader.url}/chat/completions: HTTP 503: no model is loaded (after 3 attempts)" in said
+    assert len(reader.bodies) <= 3 * 9  # 6 questions in a row and what was under way, of 48
+    assert done.metrics == []  # nothing was trained
+    records = [record for row in done.rollouts.values() for record in row["questions"]]
+    assert len(records) == 48 and all(record["score"] is None and record["answer"] is None for record in records)
+    assert all("HTTP 503: no model is loaded" in record["error"] for record in records)
+    assert set(done.values("total").values()) == {None}
+    assert {reward["accuracy"] for reward in done.values("reward").values()} == {None}
+
+
+class ComesUp(logging.Handler):
+    """A server that is down until half a second after the first failed attempt was logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.place = socket.socket()  # nobody else takes the port; nobody listens
+        self.place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.place.bind(("127.0.0.1", 0))
+        self.port = self.place.getsockname()[1]
+        self.server, self.timer = None, threading.Timer(0.5, self.start)
+
+    def emit(self, record):
+        if self.timer.ident is None:
+            self.timer.start()
+
+    def start(self):
+        self.place.close()
+        self.server = StubServer(self.port)
+        self.server.reply = notes
+
+
+def test_a_reader_that_comes_up_in_time_costs_time_alone(tmp_path, data, monkeypatch, caplog):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    logger, down = logging.getLogger("memalpha.qa.endpoint"), ComesUp()
+    logger.addHandler(down)
+    try:
+        code, done = train(
+            tmp_path, data, f"http://127.0.0.1:{down.port}/v1", "--endpoint_retries", "7", "--endpoint_backoff", "0.2"
+        )
+    finally:
+        logger.removeHandler(down)
+        down.timer.join()
+        down.server.close()
+    assert code == 0
+    check_by_value(done, masked=())
+    first, last = [message for message in caplog.messages if str(down.port) in message]
+    assert "refused" in first and "attempt 2 follows in" in first
+    assert "answers again; failed attempts: " in last
+    assert len(down.server.bodies) == 48
+
+
+FAULTS = {
+    "server error": error(500, "worn out"),
+    "garbage": Fault(200, b"worn out"),
+    "refusal": error(400, "worn out: too long"),
+    "silence": Fault(hang=True),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_question_that_fails_masks_its_rollout_and_no_other(tmp_path, data, reader, fault):
+    """Who kept "boat" (rollouts 2 and 3 of a) is never answered whether it was seen."""
+    reader.fault_for = lambda body: FAULTS[fault] if asked(body) == "boat" and notes(body) != NO_NOTES else None
+    code, done = train(tmp_path, data, reader.url, "--endpoint_timeout", "0.3" if fault == "silence" else "20")
+    assert code == 0
+    check_by_value(done, {("a", i, t) for i in (2, 3) for t in range(2)})
+    for (name, i), row in done.rollouts.items():
+        for record in row["questions"]:
+            if (name, record["answers"]) == ("a", ["boat"]) and i >= 2:
+                assert (record["score"], record["answer"]) == (None, None)
+                assert ("timed out" if fault == "silence" else "worn out") in record["error"]
+            else:
+                assert record["error"] is None and record["score"] == float(record["answers"][0] in record["answer"])
+    asks = [body for body in reader.bodies if asked(body) == "boat" and notes(body) != NO_NOTES]
+    assert len(asks) == 2 * (1 if fault == "refusal" else 3)
+
+
+def test_a_server_that_asks_for_patience_gets_it(tmp_path, data, reader):
+    times = []
+
+    def busy(body):
+        if asked(body) == "kettle" and notes(body) == NO_NOTES:
+            times.append(time.monotonic())
+            return error(429, "busy", Retry_After="1") if len(times) <= 2 else None
+        return None
+
+    reader.fault_for = busy
+    code, done = train(tmp_path, data, reader.url)
+    assert code == 0
+    check_by_value(done, masked=())
+    assert len(times) == 4 and times[2] - times[0] >= 1.0  # the backoff alone would be .01 s
+
+
+def test_more_than_the_share_stops_the_run_and_exactly_the_share_does_not(tmp_path, data, reader, capsys):
+    reader.fault_for = lambda body: error(400, "worn out") if asked(body) == "boat" and notes(body) != NO_NOTES else None
+    code, done = train(tmp_path, data, reader.url, "--max_masked_share", "0.249")
+    said = capsys.readouterr().err
+    assert code == 1 and said.count("error: ") == 1
+    assert "2 of 8 rollouts could not be scored, more than max_masked_share = 0.249" in said and "worn out" in said
+    assert done.metrics == [] and len(done.masked()) == 4  # the step that stopped the run is on record
+    code, done = train(tmp_path, data, reader.url, "--max_masked_share", "0.25", "--overwrite", "true")
+    assert code == 0 and len(done.masked()) == 4
+
+
+def test_a_reader_that_is_down_for_the_held_out_instances_stops_before_training(tmp_path, data, reader, capsys):
+    reader.fault_for = lambda body: error(503, "no model is loaded")
+    held_out = ["--eval_data", str(data)]
+    code, done = train(tmp_path, data, reader.url, *held_out)
+    assert code == 1 and "2 of 2 rollouts could not be scored" in capsys.readouterr().err
+    assert (done.rollouts, done.metrics) == ({}, [])
+    rows = [json.loads(line) for line in (tmp_path / "run" / "held_out" / "before.jsonl").read_text().splitlines()]
+    assert [row["result"]["accuracy"] for row in rows] == [None, None]
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+# ------------------------------------------------------------------------------------------------ judges
+JUDGED = ["--content_judge", "endpoint", "--content_weight", "0.5", "--judge_model", "strict"]
+
+
+def test_a_write_that_cannot_be_judged_masks_its_chunk_alone(tmp_path, data, reader, judge, monkeypatch):
+    monkeypatch.setenv("MEMALPHA_API_KEY", "for-the-reader")
+    judge.fault_for = lambda body: error(500, "worn out") if written(body) == "boat" else None
+    judge.reply = lambda body: "no" if written(body) in ("candle", "feather", "island", "ladder") else "yes"
+    code, done = train(tmp_path, data, reader.url, *JUDGED, "--judge_url", judge.url)
+    assert code == 0
+    share = {0: 0.0, 1: 1.0, 2: 1.0, 3: 2 / 3}  # the third word of a chunk is judged not worth keeping
+    check_by_value(done, {("a", 2, 0), ("a", 3, 0)}, content=lambda i: 0.5 * share[i])
+    errors = {key: text for key, text in done.values("error").items() if text}
+    assert errors.keys() == {("a", 2, 0), ("a", 3, 0)} and all("HTTP 500: worn out" in text for text in errors.values())
+    rewards = done.values("reward")
+    assert rewards["a", 3, 0] == {
+        "accuracy": pytest.approx(1.0),
+        "tool": 1.0,
+        "compression": rewards["a", 3, 1]["compression"],
+        "content": None,
+    }
+    assert {body["model"] for body in judge.bodies} == {"strict"} and {body["model"] for body in reader.bodies} == {"m"}
+    assert all("Authorization" not in headers for headers in judge.headers)
+    assert {headers["Authorization"] for headers in reader.headers} == {"Bearer for-the-reader"}
+
+
+@pytest.mark.parametrize("reply", ["perhaps", "down"])
+def test_a_judge_that_gives_no_verdicts_ends_the_run(tmp_path, data, reader, judge, capsys, reply):
+    judge.reply = lambda body: reply
+    judge.fault_for = lambda body: error(503, "no model is loaded") if reply == "down" else None
+    code, done = train(tmp_path, data, reader.url, *JUDGED, "--judge_url", judge.url)
+    said = capsys.readouterr().err
+    assert code == 1 and "6 of 8 rollouts could not be scored" in said  # two groups, each with one that wrote nothing
+    assert judge.url in said and ("'perhaps'" if reply == "perhaps" else "no model is loaded") in said
+    assert {reward["content"] for (_, i, _), reward in done.values("reward").items() if i} == {None}
+
+
+# ------------------------------------------------------------------------------------------------ two processes
+def test_a_failure_on_one_process_ends_both_with_its_message(tmp_path, reader):
+    """Each process has one instance. All questions of b fail: half of all rollouts, all of one process and none of the other."""
+    data = write_instances(tmp_path / "instances.jsonl", map(make_instance, TEXTS))
+    words = set(" ".join(TEXTS["b"]).split())
+    reader.fault_for = lambda body: error(400, "worn out") if asked(body) in words else None
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "memalpha", "train"]
+    command += [*SMALL, "--per_device_train_batch_size", str(GROUP), "--train_data", str(data), "--endpoint_url", reader.url]
+    command += ["--max_masked_share", "0.49", "--output_dir", str(tmp_path / "run")]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)  # a hang would be longer
+    found = Run(tmp_path / "run")
+    message = r"(?m)^error: 4 of 8 rollouts could not be scored, .* = 0\.49\n  first failure: .*HTTP 400: worn out$"
+    assert done.returncode == 1 and len(re.findall(message, done.stderr)) == 2, done.stderr[-3000:]
+    assert len(found.rollouts) == 8 and {key[0] for key in found.masked()} == {"b"}
+    assert found.metrics == []
