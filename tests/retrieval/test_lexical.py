@@ -160,6 +160,15 @@ def test_a_search_that_was_interrupted_blocks_no_write():
     assert caught.tb is not None  # its frames are alive, with all they hold
 
 
+def test_the_room_of_removed_texts_is_used_again():
+    index = index_of({"a": "tea", "b": "oslo"})
+    for i in range(100):
+        index.add(f"e{i}", f"word{i} tea")
+        index.update(f"e{i}", f"other{i}")
+        index.remove(f"e{i}")
+    assert (len(index._ids), set(index._postings)) == (3, {"tea", "oslo"})
+
+
 @pytest.mark.filterwarnings("error")
 def test_nothing_to_find_is_no_error():
     assert LexicalIndex().search("tea", 3).ids == ()

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,6 +162,34 @@ def test_search_many_is_search_of_each_with_one_embedding_call(memory, mode):
     assert many == [made.search(query, 3) for query in QUERIES]
 
 
+@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
+@pytest.mark.parametrize("looked", [False, True])
+def test_ties_follow_the_order_of_creation_across_restores(mode, looked):
+    memory = Memory(MemorySchema.load("mem_alpha"))
+    made = retriever(memory, mode)
+    for content in ("tea one", "tea two", "tea three"):
+        insert(memory, "semantic", content)
+    early = memory.snapshot()
+    memory.apply(Operation(OperationKind.DELETE, "semantic", entry_id="1"))
+    if looked:
+        assert [hit.entry.id for hit in made.search("tea", 9)][-1] == "2" or mode != "lexical"
+    memory.restore(early)
+    assert [hit.entry.id for hit in made.search("tea", 9)] == expected(memory, mode, "tea", 9)[0]
+    if mode == "lexical":
+        assert [hit.entry.id for hit in made.search("tea", 9)] == ["3", "2", "1"]
+    last, first = early.entries[0], early.entries[2]  # a history in which 3 came first and 1 last
+    other = (replace(first, created=0), early.entries[1], replace(last, created=2))
+    memory.restore(replace(early, entries=other))
+    assert [hit.entry.id for hit in made.search("tea", 9)] == expected(memory, mode, "tea", 9)[0]
+    unseen = Memory(memory.schema)
+    follower = retriever(unseen, mode)
+    for content in ("tea one", "tea two"):
+        insert(unseen, "semantic", content)
+    one, two = unseen
+    unseen.restore(replace(unseen.snapshot(), entries=(replace(two, created=0), replace(one, created=1))))
+    assert [hit.entry.id for hit in follower.search("tea", 9)] == expected(unseen, mode, "tea", 9)[0]
+
+
 # -------------------------------------------------------------------------------------------- layer 1
 def test_dense_layer_one_keeps_the_section_with_the_nearest_anchor(memory):
     embed = HashingEmbedder().embed
@@ -268,6 +297,17 @@ def test_a_large_section_is_searched_in_its_nearest_clusters():
     assert len(open_to_all.search("left", 99)) == 20
     small = retriever(memory, "dense", clusters_kept=1, cluster_size=11, embedder=Groups())
     assert len(small.search("left", 99)) == 20  # less than two clusters' worth is not divided
+
+
+def test_clusters_forget_an_entry_that_went_before_they_were_asked_again(memory):
+    for i in range(20):
+        insert(memory, "semantic", f"parrot {i}")
+    made = retriever(memory, "dense", clusters_kept=1, cluster_size=4)
+    assert len(made.search("parrot", 99, ["semantic"])) < 24
+    key = insert(memory, "semantic", "parrot again")
+    made.search("tea", 9, ["episodic"])  # the entry is seen, its section's clusters are not asked
+    memory.apply(Operation(OperationKind.DELETE, "semantic", entry_id=key))
+    assert key not in [hit.entry.id for hit in made.search("parrot again", 99, ["semantic"])]
 
 
 # -------------------------------------------------------------------------------------------- making one
