@@ -311,7 +311,9 @@ def test_a_failure_on_one_process_ends_both_with_its_message(tmp_path, reader):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)  # a hang would be longer
     found = Run(tmp_path / "run")
-    message = r"(?m)^error: 4 of 8 rollouts could not be scored, .* = 0\.49\n  first failure: .*HTTP 400: worn out$"
+    message = (
+        r"(?m)^(?:\[rank \d\] )?error: 4 of 8 rollouts could not be scored, .* = 0\.49\n  first failure: .*HTTP 400: worn out$"
+    )
     assert done.returncode == 1 and len(re.findall(message, done.stderr)) == 2, done.stderr[-3000:]
     assert len(found.rollouts) == 8 and {key[0] for key in found.masked()} == {"b"}
     assert found.metrics == []
