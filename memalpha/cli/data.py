@@ -14,16 +14,23 @@ def add_verbs(verbs: Any) -> None:
     parser = verbs.add_parser(
         "prepare",
         help="make a folder of instances from a data set",
-        description="Needs: a source's original file, if any. Makes: OUTPUT/instances.jsonl, OUTPUT/manifest.json.",
+        description="Needs: a source's original file, if any. Makes: OUTPUT/instances.parquet, OUTPUT/manifest.json.",
     )
-    parser.add_argument("name", help="source: squad, memalpha, synthetic, toy, ...")
-    parser.add_argument("--input", help="original file, or name on the Hugging Face Hub")
+    parser.add_argument("name", help="source: squad, hotpotqa, locomo, longmemeval, trec_coarse, synthetic, ... (docs/data.md)")
+    parser.add_argument("--input", help="original file or folder, or name on the Hugging Face Hub")
     parser.add_argument("--output", required=True, help="folder to make")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the source; may be repeated"
     )
     parser.add_argument("--model", help="count tokens with this model's tokenizer instead of words")
+    parser.add_argument(
+        "--check-against",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="prepared folder of which no question and no context may come again, exactly or nearly; may be repeated",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a folder prepared before")
     parser.set_defaults(run=run, takes_more=False)
 
@@ -50,6 +57,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
             count_tokens=count,
             token_counter=arguments.model or "words",
             overwrite=arguments.overwrite,
+            check_against=arguments.check_against,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     skipped = ", ".join(f"{count} {reason}" for reason, count in manifest.skipped.items()) or "none"

@@ -1,4 +1,4 @@
-"""Instances by one name: a prepared folder, an ``instances.jsonl``, or a generated source."""
+"""Instances by one name: a prepared folder, a file of instances (JSON Lines or Parquet), or a generated source."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from memalpha.data.prepare import MANIFEST_NAME, load_prepared
 from memalpha.data.registry import SOURCES, get_source
 from memalpha.data.schema import read_instances
+from memalpha.data.storage import iter_parquet
 from memalpha.errors import InputError
 from memalpha.memory.store import count_words
 from memalpha.types import Instance
@@ -18,8 +19,8 @@ def load_data(name_or_path: str, options: Mapping[str, Any] | None = None, seed:
     """Return instances.
 
     Args:
-        name_or_path: Folder that ``memalpha prepare`` wrote (its checksum is verified), path of a JSON-lines file, or the name of a
-            source that generates its data.
+        name_or_path: Folder that ``memalpha prepare`` wrote (its checksum is verified), path of a JSON Lines or Parquet file of
+            instances, or the name of a source that generates its data.
         options: Options of a generated source.
         seed: Seed of a generated source; the option ``seed`` goes before it.
 
@@ -42,4 +43,6 @@ def load_data(name_or_path: str, options: Mapping[str, Any] | None = None, seed:
         raise InputError(f"options {dict(options)} are given for {name_or_path!r}", expected="options only for generated sources")
     if (path / MANIFEST_NAME).is_file():
         return list(load_prepared(path).instances)
+    if path.suffix == ".parquet":
+        return list(iter_parquet(path))
     return read_instances(path)

@@ -99,9 +99,12 @@ def _instances(rows: Iterator[Row], source: str, options: MemalphaOptions, resul
         try:
             fields = _Fields(row, number)
         except SchemaError as error:
-            result.malformed(str(error), _stated_questions(row.data))
+            held = _stated_questions(row.data)
+            result.saw(max(held, 1))
+            result.malformed(str(error), held)
             continue
         read += 1
+        result.saw(len(fields.asked))
         metric = options.metric or metric_of(fields.data_source)
         if options.data_source not in ("", fields.data_source):
             result.skip("other data_source", len(fields.asked))

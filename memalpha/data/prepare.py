@@ -1,9 +1,10 @@
-"""Preparing a data set: any source to a folder of ``instances.jsonl`` and ``manifest.json``.
+"""Preparing a data set: any source to a folder of ``instances.parquet`` and ``manifest.json``.
 
 What always holds: the folder appears whole or not at all (everything is written beside it under a temporary name and renamed
 last); instances stream, so memory does not grow with their number beyond their ids; the same source, input, options, seed and
-token counter give the same bytes; the manifest's counts say where every question of the input went, and its sha256 is that of
-the instances' file.
+token counter give the same bytes; the manifest's counts say where every question of the input went (``_check_balance`` compares
+what the loader read with what came of it, and refuses to write otherwise), and its sha256 is that of the instances' file; nothing
+is written that repeats what the folders to check against hold (``memalpha.data.leaks``).
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ import hashlib
 import json
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.data.leaks import LeakCheck
 from memalpha.data.registry import get_source
-from memalpha.data.schema import FILE_NAME, instance_from_json, instance_to_json, read_instances
+from memalpha.data.schema import FILE_NAME, iter_instances
 from memalpha.data.source import LoadResult
-from memalpha.errors import InputError, SchemaError
+from memalpha.data.storage import PARQUET_NAME, InstanceWriter, iter_parquet
+from memalpha.errors import InputError, MemAlphaError, SchemaError
 from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
@@ -45,14 +48,16 @@ class Manifest:
         instances: Number of instances.
         chunks: Number of chunks, all instances together.
         questions: Number of questions, all instances together.
-        skipped: Questions of the input that are in no instance, by reason.
+        skipped: Questions of the input that are in no instance, by reason; ``questions`` and their sum are ``asked``.
         tokens: ``chunks`` and ``questions``: tokens of all chunk texts and of all question texts; ``longest_chunk``.
         token_counter: What counted them: ``words``, or a tokenizer's name.
-        sha256: Of ``instances.jsonl``.
+        sha256: Of ``instances.parquet``.
         seed: Decided every random choice.
         options: All options of the source, defaults included.
         notes: What else was done, by kind.
         problems: Place and fault of the first malformed rows.
+        asked: Questions of the input, counted as they were read; for generated data as many as were made.
+        checked_against: Names of the folders whose questions and contexts it does not repeat.
         version: Version of this package.
     """
 
@@ -69,6 +74,8 @@ class Manifest:
     options: dict[str, Any]
     notes: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    asked: int = 0
+    checked_against: list[str] = field(default_factory=list)
     version: str = __version__
 
 
@@ -90,6 +97,7 @@ def prepare(
     token_counter: str = "words",
     overwrite: bool = False,
     progress: Progress | None = None,
+    check_against: Sequence[str | Path] = (),
 ) -> Manifest:
     """Make a folder of instances from a source.
 
@@ -103,6 +111,8 @@ def prepare(
         token_counter: Name of what ``count_tokens`` counts, for the manifest.
         overwrite: Replace a folder that an earlier call made.
         progress: Told after each instance.
+        check_against: Prepared folders of which no question and no context may come again: the evaluation sets of a training set,
+            or the other way round.
 
     Returns:
         What was written to ``manifest.json``.
@@ -110,18 +120,24 @@ def prepare(
     Raises:
         InputError: If the source or an option is unknown, the input cannot be read or gives no instance, or the output is in
             the way.
+        LeakError: If something of the folders to check against comes again; lists it.
     """
     source, folder = get_source(name), Path(output).resolve()
     _check_output(folder, overwrite=overwrite)
-    made_with = source.parse(options)
+    made_with, leaks = source.parse(options), LeakCheck()
+    for other in check_against:
+        leaks.learn(iter_prepared(other))
     count = lru_cache(maxsize=256)(count_tokens)  # a chunk is counted by its loader and again for the manifest
     result = source.load(input, options, seed, count)
     with _replacing(folder) as partial:
-        counts = _write(partial / FILE_NAME, result, count, progress)
+        counts = _write(partial / PARQUET_NAME, result, count, progress, leaks)
+        if source.needs_input:
+            _check_balance(name, result, counts.questions)
         if not counts.instances:
             raise _nothing_made(name, input, result)
+        leaks.refuse(f"{name} from {input}" if input else name)
         manifest = Manifest(
-            source=name,
+            source=source.name,
             input=_shown_input(input),
             instances=counts.instances,
             chunks=counts.chunks,
@@ -133,11 +149,13 @@ def prepare(
                 "longest_chunk": counts.longest_chunk,
             },
             token_counter=token_counter,
-            sha256=_sha256(partial / FILE_NAME),
+            sha256=_sha256(partial / PARQUET_NAME),
             seed=seed,
             options=json.loads(json.dumps(asdict(made_with))),  # tuples as lists, as they are read again
             notes=_positive(result.notes),
             problems=result.problems,
+            asked=result.asked or counts.questions,
+            checked_against=[Path(other).name for other in check_against],
         )
         text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2)
         (partial / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
@@ -169,14 +187,25 @@ def load_prepared(folder: str | Path) -> Prepared:
     Raises:
         InputError: If it is not a prepared folder, or the instances' file was changed or cut off since it was made.
     """
-    manifest, path = read_manifest(folder), Path(folder) / FILE_NAME
+    manifest = read_manifest(folder)
+    return Prepared(manifest, list(iter_prepared(folder)))
+
+
+def iter_prepared(folder: str | Path) -> Iterator[Instance]:
+    """Yield the instances of a prepared folder one at a time; raises as ``load_prepared``, before the first.
+
+    A folder whose instances are in ``instances.jsonl``, as earlier versions wrote them, is read as well.
+    """
+    manifest, path = read_manifest(folder), Path(folder) / PARQUET_NAME
+    if not path.is_file() and (Path(folder) / FILE_NAME).is_file():
+        path = Path(folder) / FILE_NAME
     if not path.is_file():
-        raise InputError(f"{folder} has no {FILE_NAME}", expected="a prepared folder", fix="prepare it again with overwrite")
+        raise InputError(f"{folder} has no {PARQUET_NAME}", expected="a prepared folder", fix="prepare it again with overwrite")
     if (found := _sha256(path)) != manifest.sha256:
         raise InputError(
             f"{path} has sha256 {found}", expected=f"{manifest.sha256}, as its manifest says", fix="prepare it again with overwrite"
         )
-    return Prepared(manifest, read_instances(path))
+    return iter_parquet(path) if path.name == PARQUET_NAME else iter_instances(path)
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -199,21 +228,26 @@ class _Counts:
         self.longest_chunk = max(self.longest_chunk, *lengths)
 
 
-def _write(path: Path, result: LoadResult, count: TokenCounter, progress: Progress | None) -> _Counts:
-    """Write the instances one by one, each checked to be readable again."""
-    counts, seen = _Counts(), set[str]()
-    with path.open("w", encoding="utf-8", newline="\n") as file:
+def _write(path: Path, result: LoadResult, count: TokenCounter, progress: Progress | None, leaks: LeakCheck) -> _Counts:
+    """Write the instances one by one, each checked to be readable again and for what it repeats."""
+    counts = _Counts()
+    with InstanceWriter(path) as writer:
         for instance in result.instances:
-            row, where = instance_to_json(instance), f"instance {counts.instances} ({instance.id!r})"
-            instance_from_json(row, where)
-            if instance.id in seen:
-                raise SchemaError(f"{where}: its id was used before", expected="an id that is unique in its data set")
-            seen.add(instance.id)
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            writer.write(instance)
+            leaks.check(instance)
             counts.add(instance, count)
             if progress is not None:
                 progress(counts.instances, result.total)
     return counts
+
+
+def _check_balance(name: str, result: LoadResult, questions: int) -> None:
+    """Hold the loader to its word: what it read is what it made and what it skipped."""
+    if result.asked != questions + sum(result.skipped.values()):
+        raise MemAlphaError(
+            f"source {name!r} read {result.asked} questions, made {questions} and skipped {dict(result.skipped)}: "
+            "some are lost or counted twice\n  to fix: this is a fault of the source's loader, not of the input; please report it"
+        )
 
 
 def _check_output(folder: Path, *, overwrite: bool) -> None:
@@ -224,10 +258,10 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
         raise InputError(
             f"output {folder} exists", expected="a folder that does not exist yet", fix="choose another, or overwrite it"
         )
-    if others := [name for name in held if name not in (FILE_NAME, MANIFEST_NAME)]:
+    if others := [name for name in held if name not in (PARQUET_NAME, FILE_NAME, MANIFEST_NAME)]:
         raise InputError(
             f"output {folder} holds {', '.join(others[:5])}",
-            expected=f"nothing but {FILE_NAME} and {MANIFEST_NAME}, since the folder is replaced",
+            expected=f"nothing but {PARQUET_NAME} and {MANIFEST_NAME}, since the folder is replaced",
             fix="choose another folder",
         )
 

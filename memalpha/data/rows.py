@@ -1,15 +1,20 @@
 """Rows of a data file or of a data set on the Hugging Face Hub, each with its place.
 
-Kinds of file: JSON lists (``.json``), JSON Lines (``.jsonl``), both with ``.gz`` or without, and Parquet (``.parquet``).
+Kinds of file: JSON (``.json``: a list of rows, one row, or rows one after another), JSON Lines (``.jsonl``), tables with a first
+line of names (``.csv``, ``.tsv``), all with ``.gz`` or without, and Parquet (``.parquet``). A file of another name (``.txt``, none)
+is read as JSON; sets whose text has a form of its own read it with ``text_lines``.
 
 What always holds: a file that is missing, damaged or of an unknown kind is one InputError (SchemaError where it is readable but not
-the format its name says) that names the file and, where it can, the line. JSON Lines, Parquet and the Hub are streamed; a JSON list
-is read whole. Rows are handed on as they are: what they must hold is the loader's to say.
+the format its name says) that names the file and, where it can, the line. Everything is streamed. Rows are handed on as they are:
+what they must hold is the loader's to say.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
 import gzip
+import io
 import json
 import re
 import zlib
@@ -18,9 +23,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from memalpha.data.json_reader import JsonReader
 from memalpha.errors import InputError, SchemaError, ServiceError
 
-_KINDS = (".json", ".jsonl", ".parquet")
+_KINDS = (".json", ".jsonl", ".parquet", ".csv", ".tsv", ".txt", "")
+_SHOWN_KINDS = ".json, .jsonl, .parquet, .csv, .tsv"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -48,12 +55,21 @@ def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
         SchemaError: If it is damaged, or is JSON but no list of rows.
         ServiceError: If the Hub cannot be reached, when the first row is asked for.
     """
-    if not Path(source).exists() and _looks_like_hub(source):
+    if on_hub(source):
         return _hub_rows(source, split)
-    path = data_file(source)
-    if kind_of(path) == ".json":
-        return list_rows(read_json(path), path.name)
-    return _line_rows(path) if kind_of(path) == ".jsonl" else _parquet_rows(path)
+    return file_rows(data_file(source))
+
+
+def file_rows(path: Path) -> Iterator[Row]:
+    """Read rows from one existing file; raises as ``iter_rows``."""
+    match kind_of(path):
+        case ".jsonl":
+            return _line_rows(path)
+        case ".parquet":
+            return _parquet_rows(path)
+        case ".csv" | ".tsv":
+            return _table_rows(path)
+    return _json_rows(path)
 
 
 def list_rows(data: Any, where: str) -> Iterator[Row]:
@@ -72,17 +88,55 @@ def data_file(source: str) -> Path:
         raise InputError(f"{path} is a folder", expected="a file", fix=f"name the file in it, e.g. {path / 'train.json'}")
     if not path.exists():
         raise InputError(
-            f"no file {source}", expected=f"a data file ({', '.join(_KINDS)}, with or without .gz), or owner/name on the Hub"
+            f"no file {source}", expected=f"a data file ({_SHOWN_KINDS}, with or without .gz), or owner/name on the Hub"
         )
     if kind_of(path) not in _KINDS:
-        raise InputError(f"{path} is of an unknown kind", expected=f"a name that ends in {', '.join(_KINDS)}, with or without .gz")
+        raise InputError(f"{path} is of an unknown kind", expected=f"a name that ends in {_SHOWN_KINDS}, with or without .gz")
     return path
+
+
+def data_files(source: str, pattern: str) -> list[Path]:
+    """Return the file that ``source`` names, or the files of a folder whose names match ``pattern``, in order of their names.
+
+    Raises:
+        InputError: If there is no such file, or none in the folder.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        return [data_file(source)]
+    if not (found := sorted(path for path in folder.glob(pattern) if path.is_file())):
+        raise InputError(f"{folder} has no file {pattern}", expected=f"a folder with files {pattern}, or one file")
+    return found
+
+
+def on_hub(source: str) -> bool:
+    """Whether ``source`` names a data set on the Hub: it looks like ``owner/name`` and there is no such path."""
+    return not Path(source).exists() and _looks_like_hub(source)
 
 
 def kind_of(path: Path) -> str:
     """Return a file's suffix in lower case, ``.gz`` left out."""
     name = path.name.lower().removesuffix(".gz")
     return Path(name).suffix
+
+
+@contextmanager
+def open_json(path: Path) -> Iterator[JsonReader]:
+    """Open a JSON file to be read piece by piece; what goes wrong meanwhile is one InputError that names it."""
+    with _reading(path), _open(path) as file:
+        yield JsonReader(file, str(path))
+
+
+def text_lines(path: Path) -> Iterator[Row]:
+    """Read a text line by line, line ends taken off and blank lines kept; lines that are not UTF-8 are read as Latin-1."""
+    with _reading(path), _open(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            raw = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError:
+                text = raw.decode("latin-1")
+            yield Row(f"{path.name} line {number}", text.rstrip("\r\n"))
 
 
 def read_json(path: Path) -> Any:
@@ -128,6 +182,39 @@ def _not_json(where: str, error: Exception) -> SchemaError:
     return SchemaError(f"{where} is not JSON: {error}", expected="JSON", fix="download it again: it may be cut off")
 
 
+def _json_rows(path: Path) -> Iterator[Row]:
+    with open_json(path) as reader:
+        first, index = reader.peek(), -1
+        if not first:
+            reader.value()  # raises: an empty file is no JSON
+        listed = first == "["
+        rows = reader.items() if listed else _values(reader)
+        for index, data in enumerate(rows):
+            yield Row(f"{path.name} item {index}", data)
+        if listed:
+            reader.end()
+    if index < 0:
+        raise SchemaError(f"{path.name} holds []", expected="a list of rows that is not empty")
+
+
+def _values(reader: JsonReader) -> Iterator[Any]:
+    while reader.peek():
+        yield reader.value()
+
+
+def _table_rows(path: Path) -> Iterator[Row]:
+    with _reading(path), _open(path) as file:
+        lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        table = csv.DictReader(lines, delimiter="\t" if kind_of(path) == ".tsv" else ",", strict=True)
+        try:
+            for data in table:
+                yield Row(f"{path.name} line {table.line_num}", data)
+        except csv.Error as error:
+            raise SchemaError(
+                f"{path.name} line {table.line_num} is not CSV: {error}", expected="a table with names on top"
+            ) from error
+
+
 def _line_rows(path: Path) -> Iterator[Row]:
     with _reading(path), _open(path) as lines:
         for number, line in enumerate(lines, start=1):
@@ -154,7 +241,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 # ------------------------------------------------------------------------------------------------ the Hub
 def _looks_like_hub(source: str) -> bool:
-    return bool(_HUB_NAME.fullmatch(source)) and kind_of(Path(source)) not in _KINDS and not Path(source).parent.exists()
+    return bool(_HUB_NAME.fullmatch(source)) and kind_of(Path(source)) not in _KINDS[:-1] and not Path(source).parent.exists()
 
 
 def _hub_rows(name: str, split: str) -> Iterator[Row]:

@@ -1,8 +1,9 @@
 """What a data source is: a name, a loader, its options, and a ledger of what the loader left out and why.
 
-What always holds for a loader: every question of its input is in an instance or counted in ``skipped`` under its reason; the same
-input, options, seed and token counter give the same instances; a row it cannot read is counted as ``malformed`` with its place kept
-in ``problems``, and a file it cannot read at all is one InputError.
+What always holds for a loader: every question of its input is in an instance or counted in ``skipped`` under its reason (each
+loader counts in ``asked`` what it reads, apart from what becomes of it, and ``memalpha.data.prepare`` compares); the same input,
+options, seed and token counter give the same instances; a row it cannot read is counted as ``malformed`` with its place kept in
+``problems``, and a file it cannot read at all is one InputError.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class LoadResult:
         skipped: Questions left out, by reason.
         notes: What else was done, by kind, e.g. contexts cut in pieces; counts no question.
         problems: Place and fault of the first malformed rows.
+        asked: Questions of the input read so far; stays 0 for generated data.
         total: How many instances there will be, where that is known beforehand.
     """
 
@@ -44,7 +46,12 @@ class LoadResult:
     skipped: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    asked: int = 0
     total: int | None = None
+
+    def saw(self, questions: int = 1) -> None:
+        """Count questions of the input, when they are read and before it is known what becomes of them."""
+        self.asked += questions
 
     def skip(self, reason: str, questions: int = 1) -> None:
         """Count questions left out."""

@@ -7,7 +7,8 @@ Construction as published for Mem-alpha (arXiv 2509.25911, appendix on training 
 are packed to chunks of a random 100-2048 tokens; every 10 consecutive chunks are an instance; its questions are those of its
 paragraphs.
 
-What always holds: each paragraph is read once; the evidence of a question is the chunk that holds its answer's place; no chunk is
+What always holds: paragraphs are gathered on disk, since one may come again anywhere in the input, so memory does not grow with
+it; each paragraph is read once; the evidence of a question is the chunk that holds its answer's place; no chunk is
 longer than the range's upper end; questions + skipped = questions of the input. Reasons to skip: ``unanswerable`` (no answer by
 SQuAD 2.0's own mark), ``empty answer``, ``answer too long``, ``over max_questions``, ``over max_instances``, ``evidence in two
 instances`` (an answer over the cut of a paragraph that fell on the border), ``malformed``.
@@ -21,16 +22,18 @@ a question are dropped (``notes``).
 from __future__ import annotations
 
 import random
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.packing import Packed, Span, TokenRange, check_range, overlapping, pack_texts, split_text
-from memalpha.data.rows import Row, check_text, data_file, iter_rows, kind_of, list_rows, read_json
+from memalpha.data.rows import Row, check_text, data_file, file_rows, iter_rows, kind_of, open_json
 from memalpha.data.source import LoadResult
+from memalpha.data.spool import Spool
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
@@ -79,13 +82,10 @@ class _Asked(NamedTuple):
     start: int
 
 
-_Paragraphs = dict[str, list[_Asked]]
-
-
 def load_squad(source: str, options: SquadOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
     """Load SQuAD; see the module for the formats read and the construction.
 
-    The input is read whole (paragraphs are gathered from all over it); instances are made as they are asked for.
+    The input is read to its end before the first instance is made; instances are made as they are asked for.
 
     Raises:
         InputError: If the file is missing, or cannot be read, or is not SQuAD.
@@ -102,15 +102,15 @@ class _Reader:
 
     def __init__(self, result: LoadResult, options: SquadOptions, count: TokenCounter) -> None:
         self.result, self.options, self.count = result, options, count
-        self.paragraphs: _Paragraphs = {}
+        self.paragraphs = Spool()
         self.rows = self.asked = 0
 
-    def read(self, source: str) -> _Paragraphs:
-        """Return the distinct paragraphs in order, each with its questions."""
+    def read(self, source: str) -> Spool:
+        """Return the distinct paragraphs in order, each with its questions as the fields of ``_Asked``."""
         for row in self._rows(source):
             self.rows += 1
             self._row(row)
-        if not self.paragraphs:
+        if not len(self.paragraphs):
             first = f": {self.result.problems[0]}" if self.result.problems else ""
             raise SchemaError(
                 f"{source} has {self.rows} rows and no paragraph of SQuAD{first}",
@@ -122,15 +122,33 @@ class _Reader:
         """Yield paragraphs with ``qas``, or flat rows, whichever the input holds."""
         if not Path(source).is_file() or kind_of(Path(source)) != ".json":
             return iter_rows(source, self.options.split)
-        path = data_file(source)
-        data = read_json(path)
-        if isinstance(data, Mapping) and "data" in data:
-            return chain.from_iterable(self._article(row) for row in list_rows(data["data"], f"{path.name} data"))
-        return list_rows(data, path.name)
+        return self._json_rows(data_file(source))
+
+    def _json_rows(self, path: Path) -> Iterator[Row]:
+        with open_json(path) as reader:
+            if reader.peek() != "{":
+                yield from file_rows(path)
+                return
+            keys = []
+            for key in reader.members():
+                keys.append(key)
+                if key != "data":
+                    reader.value()
+                    continue
+                if reader.peek() != "[":
+                    raise SchemaError(f"{path.name} data holds no list", expected="data[].paragraphs[].{context, qas[]}")
+                for index, article in enumerate(reader.items()):
+                    yield from self._article(Row(f"{path.name} data item {index}", article))
+            reader.end()
+        if "data" not in keys:
+            raise SchemaError(
+                f"{path.name} holds an object with {sorted(keys)[:8]}", expected="an object with 'data', or a list of rows"
+            )
 
     def _article(self, article: Row) -> Iterator[Row]:
         paragraphs = article.data.get("paragraphs") if isinstance(article.data, Mapping) else None
         if not isinstance(paragraphs, list):
+            self.result.saw()
             self.result.malformed(f"{article.where} has no list 'paragraphs'")
             return
         for index, paragraph in enumerate(paragraphs):
@@ -147,15 +165,18 @@ class _Reader:
             if not context:
                 raise SchemaError(f"{row.where} field 'context' is empty", expected="text")
         except SchemaError as error:
-            self.result.malformed(str(error), len(asked) if isinstance(asked, list) else 1)
+            held = len(asked) if isinstance(asked, list) else 1
+            self.result.saw(max(held, 1))
+            self.result.malformed(str(error), held)
             return
-        kept = self.paragraphs.setdefault(context, [])
+        kept = self.paragraphs.key(context)
         for index, item in enumerate(asked):
             self._question(Row(f"{row.where} question {index}" if nested else row.where, item), data["context"], kept)
 
-    def _question(self, row: Row, context: str, kept: list[_Asked]) -> None:
-        """Add a question to ``kept``, or count why not."""
+    def _question(self, row: Row, context: str, kept: int) -> None:
+        """Add a question to the paragraph of number ``kept``, or count why not."""
         self.asked += 1
+        self.result.saw()
         try:
             if not isinstance(row.data, Mapping):
                 raise SchemaError(f"{row.where} is {type(row.data).__name__}", expected="an object")
@@ -169,7 +190,7 @@ class _Reader:
         if reason:
             self.result.skip(reason)
         else:
-            kept.append(_Asked(str(row.data.get("id") or f"q{self.asked}"), text, answers, start))
+            self.paragraphs.add(kept, _Asked(str(row.data.get("id") or f"q{self.asked}"), text, answers, start))
 
     def _answers(self, row: Row, context: str) -> tuple[str, tuple[str, ...], int]:
         """Return the reason to skip or "", the distinct answers, and the place of the first in the cleaned context."""
@@ -229,19 +250,21 @@ class _Builder:
     def __init__(self, result: LoadResult, options: SquadOptions, count: TokenCounter, rng: random.Random) -> None:
         self.result, self.options, self.count, self.rng = result, options, count, rng
 
-    def build(self, paragraphs: _Paragraphs) -> Iterator[Instance]:
+    def build(self, paragraphs: Spool) -> Iterator[Instance]:
         """Yield the instances that have a question."""
-        order = list(paragraphs.items())
+        order = array("I", range(len(paragraphs)))
         if self.options.shuffle:
             self.rng.shuffle(order)
-        pieces: list[_Piece] = []
+        pieces: dict[int, _Piece] = {}
         # One generator for each kind of draw: what is drawn for an instance does not move the chunks after it.
         sizes, drawn = random.Random(self.rng.random()), random.Random(self.rng.random())
-        texts = self._texts(order, pieces)
+        texts = self._texts((paragraphs.get(number) for number in order), pieces)
         packed = pack_texts(texts, TokenRange(*self.options.chunk_tokens), self.count, sizes)
         made = 0
         while group := list(islice(packed, drawn.randint(*self.options.chunks))):
             questions = self._questions(group, pieces)
+            for part in (part for chunk in group for part in chunk.parts):
+                del pieces[part]
             if self.options.max_instances and made >= self.options.max_instances:
                 self.result.skip("over max_instances", len(questions))
             elif not questions:
@@ -251,20 +274,23 @@ class _Builder:
                 yield Instance(f"{SOURCE}-{made}", SOURCE, chunks, self._draw(questions, drawn))
                 made += 1
 
-    def _texts(self, order: Iterable[tuple[str, list[_Asked]]], pieces: list[_Piece]) -> Iterator[str]:
-        """Yield the text of each piece of the paragraphs, when it was added to ``pieces``."""
-        for context, asked in order:
+    def _texts(self, paragraphs: Iterable[tuple[str, list[Any]]], pieces: dict[int, _Piece]) -> Iterator[str]:
+        """Yield the text of each piece of the paragraphs, when it was added to ``pieces`` under its number."""
+        made = 0
+        for context, rows in paragraphs:
+            asked = [_Asked(name, text, tuple(answers), start) for name, text, answers, start in rows]
             spans = split_text(context, self.options.chunk_tokens[1], self.count)
             self.result.notes["paragraphs cut to pieces"] += len(spans) > 1
-            first, begun = len(pieces), defaultdict[int, list[tuple[_Asked, tuple[int, ...]]]](list)
+            first, begun = made, defaultdict[int, list[tuple[_Asked, tuple[int, ...]]]](list)
             for question in asked:
                 held = _held(question, spans)
                 begun[held[0]].append((question, tuple(first + i for i in held)))
             for i, span in enumerate(spans):
-                pieces.append(_Piece(context[span.start : span.end], tuple(begun[i])))
-                yield pieces[-1].text
+                pieces[made] = _Piece(context[span.start : span.end], tuple(begun[i]))
+                made += 1
+                yield pieces[made - 1].text
 
-    def _questions(self, group: list[Packed], pieces: list[_Piece]) -> list[Question]:
+    def _questions(self, group: list[Packed], pieces: dict[int, _Piece]) -> list[Question]:
         """Return the questions of an instance's pieces, with the chunks that hold their answers."""
         chunk_of = {part: index for index, chunk in enumerate(group) for part in chunk.parts}
         questions = []

@@ -15,13 +15,13 @@ from memalpha import __version__
 from memalpha.data import registry
 from memalpha.data.counting import tokenizer_counter
 from memalpha.data.prepare import load_prepared, prepare, read_manifest
-from memalpha.data.schema import read_instances
 from memalpha.data.source import LoadResult, Source
+from memalpha.data.storage import iter_parquet
 from memalpha.errors import InputError, SchemaError
 from memalpha.types import Chunk, Instance, Question
 
 ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("MEMALPHA_SHARED_DATA", ROOT.parent / "shared" / "data"))
+SHARED = Path(os.environ.get("MEMALPHA_SHARED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 ROWS = [
     {"context": "Lima is the capital of Peru.", "question": "What is Lima?", "answer": "capital"},
     {"context": "Oslo lies in Norway.", "question": "Where is \u00d6slo?", "answer": "Norway"},
@@ -58,10 +58,10 @@ def test_manifest_agrees_with_the_file(squad, tmp_path):
     manifest = prepare(
         "squad", squad, output, seed=3, options={"chunk_tokens": "1-6", "chunks": "1,1"}, progress=lambda *a: told.append(a)
     )
-    assert names(output) == ["instances.jsonl", "manifest.json"] and names(output.parent) == ["here"]
-    raw = (output / "instances.jsonl").read_bytes()
-    assert b"\r" not in raw and "\u00d6slo".encode() in raw
-    instances = read_instances(output)
+    assert names(output) == ["instances.parquet", "manifest.json"] and names(output.parent) == ["here"]
+    raw = (output / "instances.parquet").read_bytes()
+    instances = list(iter_parquet(output / "instances.parquet"))
+    assert [question.text for instance in instances for question in instance.questions] == ["What is Lima?", "Where is \u00d6slo?"]
     written = json.loads((output / "manifest.json").read_text())
     assert written == {
         "source": "squad",
@@ -85,6 +85,8 @@ def test_manifest_agrees_with_the_file(squad, tmp_path):
         },
         "notes": {},
         "problems": [],
+        "asked": 3,
+        "checked_against": [],
         "version": __version__,
     }
     assert [len(instance.chunks) for instance in instances] == [1, 1]
@@ -225,14 +227,14 @@ def test_an_empty_folder_is_used_and_a_file_refused(squad, tmp_path):
 def test_changes_are_found_out(squad, tmp_path):
     output = tmp_path / "out"
     manifest = prepare("squad", squad, output)
-    file = output / "instances.jsonl"
+    file = output / "instances.parquet"
     whole = file.read_bytes()
-    for changed in (whole[:-1], whole.replace(b"Peru", b"Cuba"), b""):
+    for changed in (whole[:-1], whole[:400] + bytes([whole[400] ^ 1]) + whole[401:], b""):
         file.write_bytes(changed)
         with pytest.raises(InputError, match=f"expected: {manifest.sha256}"):
             load_prepared(output)
     file.unlink()
-    with pytest.raises(InputError, match=r"has no instances\.jsonl"):
+    with pytest.raises(InputError, match=r"has no instances\.parquet"):
         load_prepared(output)
     (output / "manifest.json").write_text('{"source": "squad"}')
     with pytest.raises(SchemaError, match="is not a manifest"):
@@ -260,7 +262,7 @@ def test_memory_does_not_grow_with_the_number_of_instances(tmp_path, faulty):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (tmp_path / "out" / "instances.jsonl").stat().st_size > 20_000_000
+    assert sum(len(chunk.text) for i in load_prepared(tmp_path / "out").instances for chunk in i.chunks) > 20_000_000
     assert peak < 8_000_000
 
 

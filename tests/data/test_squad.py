@@ -252,7 +252,7 @@ def test_lengths_are_in_the_given_counter(tmp_path):
         ('{"data": [', "is not JSON: Expecting value: line 1 column 11"),
         ("[]", "holds \\[\\]"),
         ('{"rows": []}', "an object with \\['rows'\\]"),
-        ('{"data": {}}', "squad.json data holds an object"),
+        ('{"data": {}}', "squad.json data holds no list"),
         ('[{"text": "x"}, {"text": "y"}]', "2 rows and no paragraph of SQuAD: squad.json item 0 field 'context' is NoneType"),
         ("[" * 100_000, "is not JSON"),
     ],
@@ -269,9 +269,9 @@ def test_files_that_cannot_be_read(tmp_path):
         load(tmp_path / "missing.json")
     with pytest.raises(InputError, match="is a folder"):
         load(tmp_path)
-    (tmp_path / "x.csv").write_text("a")
+    (tmp_path / "x.docx").write_text("a")
     with pytest.raises(InputError, match="unknown kind"):
-        load(tmp_path / "x.csv")
+        load(tmp_path / "x.docx")
     (tmp_path / "x.json").write_bytes(b'{"data": "\xff"}')
     with pytest.raises(InputError, match="not UTF-8"):
         load(tmp_path / "x.json")

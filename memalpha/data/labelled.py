@@ -1,0 +1,189 @@
+"""Labelled sentences from the files of the classification sets; how they become instances is ``memalpha.data.classification``'s.
+
+| set | original form | Hub rows |
+| --- | --- | --- |
+| TREC (Li and Roth, 2002) | ``COARSE:fine sentence`` a line, Latin-1 | ``{text, coarse_label, fine_label}`` |
+| HWU64 (Liu et al., arXiv 1903.05566) | a folder with ``seq.in`` and ``label``, parallel lines | ``{text, label}`` |
+| BANKING77 (Casanueva et al., arXiv 2003.04807) | CSV ``text,category`` | ``{text, label}`` |
+| CLINC150 (Larson et al., arXiv 1909.02027) | JSON ``{split: [[text, intent]]}`` | ``{text, intent}`` |
+| PubMed-RCT (Dernoncourt and Lee, arXiv 1710.06071) | ``###id``, then ``LABEL<tab>sentence`` a line | ``{text, label}`` |
+| CSAbstruct (Cohan et al., arXiv 1909.04054) | JSON Lines ``{sentences[], labels[]}`` | the same |
+
+Each also comes as a table or JSON Lines with a sentence and a label a row, under any of the names in ``_TEXTS`` and ``_LABELS``.
+
+What always holds: each sentence of the input comes once, in order, with its label or with what is wrong with it. Fields that are
+wrong are a ``SchemaError`` in place of the label, never an exception.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memalpha.data.fields import first_of, scalar_text
+from memalpha.data.rows import Row, check_text, data_file, iter_rows, kind_of, on_hub, open_json, text_lines
+from memalpha.errors import InputError, SchemaError
+
+_TEXTS = ("text", "sentence", "utterance", "question", "query")
+_LABELS = ("label", "category", "intent", "label_text", "label-fine", "fine_label", "target")
+_TREC = re.compile(r"([A-Z]+):(\S+)\s+(.*)", re.DOTALL)
+
+
+class Labelled(NamedTuple):
+    """A sentence and its label.
+
+    Attributes:
+        where: Its place in the input.
+        text: The sentence, in one line; "" if it is blank.
+        label: Its label, "" if it is blank, or what is wrong with the row.
+        split: Split it belongs to, where one file holds several, else "".
+    """
+
+    where: str
+    text: str
+    label: str | SchemaError
+    split: str = ""
+
+
+Reader = Callable[[str, str], Iterator[Labelled]]
+"""Reads (path or Hub name, split of the Hub)."""
+
+
+def read_trec_coarse(source: str, split: str) -> Iterator[Labelled]:
+    """Read TREC with its 6 coarse labels; raises InputError if the input cannot be read."""
+    return _trec(source, split, ("coarse_label", "label-coarse", *_LABELS), lambda match: match[1])
+
+
+def read_trec_fine(source: str, split: str) -> Iterator[Labelled]:
+    """Read TREC with its 50 fine labels; raises InputError if the input cannot be read."""
+    return _trec(source, split, ("fine_label", "label-fine", *_LABELS), lambda match: f"{match[1]}:{match[2]}")
+
+
+def _trec(source: str, split: str, names: tuple[str, ...], label: Callable[[re.Match[str]], str]) -> Iterator[Labelled]:
+    if not _is_text(source):
+        yield from _columns(iter_rows(source, split), names)
+        return
+    for row in text_lines(data_file(source)):
+        if not row.data.strip():
+            continue
+        match = _TREC.fullmatch(row.data.strip())
+        if match is None:
+            yield _wrong(row.where, f"{row.where} is not of the form COARSE:fine sentence")
+        else:
+            yield _labelled(row.where, match[3], label(match))
+
+
+def read_parallel(source: str, split: str) -> Iterator[Labelled]:
+    """Read HWU64: a folder of ``seq.in`` and ``label``, or rows; raises InputError if the input cannot be read."""
+    folder = Path(source)
+    if not folder.is_dir():
+        yield from _columns(iter_rows(source, split), _LABELS)
+        return
+    folder = folder / split if (folder / split).is_dir() else folder
+    files = [folder / "seq.in", folder / "label"]
+    if missing := [str(file) for file in files if not file.is_file()]:
+        raise InputError(f"no file {missing[0]}", expected=f"a folder with seq.in and label, or with a folder {split!r} of them")
+    for said, label in zip_longest(*(text_lines(file) for file in files)):
+        if said is None or label is None:
+            row = said or label
+            yield _wrong(row.where, f"{row.where} has no line beside it in the other file")
+        elif said.data.strip() or label.data.strip():
+            yield _labelled(said.where, said.data, label.data)
+
+
+def read_columns(source: str, split: str) -> Iterator[Labelled]:
+    """Read a sentence and a label a row (BANKING77 and others); raises InputError if the input cannot be read."""
+    return _columns(iter_rows(source, split), _LABELS)
+
+
+def read_clinc(source: str, split: str) -> Iterator[Labelled]:
+    """Read CLINC150, each sentence with the split it is in; raises InputError if the input cannot be read."""
+    if on_hub(source) or kind_of(Path(source)) != ".json":
+        yield from _columns(iter_rows(source, split), _LABELS)
+        return
+    path = data_file(source)
+    with open_json(path) as reader:
+        if reader.peek() == "[":
+            yield from _columns((Row(f"{path.name} item {i}", data) for i, data in enumerate(reader.items())), _LABELS)
+            return
+        for name in reader.members():
+            if reader.peek() != "[":
+                reader.value()
+                yield _wrong(f"{path.name} {name!r}", f"{path.name} {name!r} is no list of [text, intent]", name)
+                continue
+            for index, pair in enumerate(reader.items()):
+                where = f"{path.name} {name}[{index}]"
+                if isinstance(pair, list) and len(pair) == 2:
+                    yield _labelled(where, pair[0], pair[1])._replace(split=name)
+                else:
+                    yield _wrong(where, f"{where} is no pair [text, intent]", name)
+        reader.end()
+
+
+def read_abstracts(source: str, split: str) -> Iterator[Labelled]:
+    """Read PubMed-RCT's text, or CSAbstruct's rows; raises InputError if the input cannot be read."""
+    if _is_text(source):
+        for row in text_lines(data_file(source)):
+            if not row.data.strip() or row.data.startswith("###"):
+                continue
+            label, found, said = row.data.partition("\t")
+            if found:
+                yield _labelled(row.where, said, label)
+            else:
+                yield _wrong(row.where, f"{row.where} is not of the form LABEL<tab>sentence")
+        return
+    for row in iter_rows(source, split):
+        if isinstance(row.data, Mapping) and "sentences" in row.data:
+            yield from _abstract(row, row.data)
+        else:
+            yield from _columns([row], _LABELS)
+
+
+def _abstract(row: Row, data: Mapping[str, Any]) -> Iterator[Labelled]:
+    said, labels = data.get("sentences"), data.get("labels")
+    if not isinstance(said, list) or not isinstance(labels, list) or len(said) != len(labels):
+        fault = f"{row.where} has no sentences with as many labels"
+        held = max(1, len(said) if isinstance(said, list) else 0)
+        yield from (_wrong(f"{row.where} sentence {index}", fault) for index in range(held))
+        return
+    for index, (sentence, label) in enumerate(zip(said, labels, strict=True)):
+        yield _labelled(f"{row.where} sentence {index}", sentence, label)
+
+
+def _columns(rows: Iterable[Row], names: tuple[str, ...]) -> Iterator[Labelled]:
+    for row in rows:
+        try:
+            if not isinstance(row.data, Mapping):
+                raise SchemaError(f"{row.where} is {type(row.data).__name__}", expected="an object with a sentence and a label")
+            said = first_of(row.data, _TEXTS, row.where)
+            label = first_of(row.data, names, row.where)
+        except SchemaError as error:
+            yield Labelled(row.where, "", error)
+            continue
+        yield _labelled(row.where, said, label)
+
+
+def _labelled(where: str, said: Any, label: Any) -> Labelled:
+    try:
+        return Labelled(where, " ".join(check_text(said, where).split()), scalar_text(label, f"{where} label"))
+    except SchemaError as error:
+        return Labelled(where, "", error)
+
+
+def _wrong(where: str, fault: str, split: str = "") -> Labelled:
+    return Labelled(where, "", SchemaError(fault, expected="a sentence with its label"), split)
+
+
+def _is_text(source: str) -> bool:
+    return not on_hub(source) and kind_of(Path(source)) in (".txt", ".label", "") and not _looks_like_json(source)
+
+
+def _looks_like_json(source: str) -> bool:
+    path = Path(source)
+    if not path.is_file() or path.suffix == ".gz":
+        return False
+    with path.open("rb") as file:
+        return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")

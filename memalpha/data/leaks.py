@@ -1,0 +1,241 @@
+"""The leak check: does a data set repeat questions or contexts of another, word for word or nearly?
+
+Texts are compared as their words (case-folded, punctuation dropped). Questions are compared line by line, contexts passage by
+passage (what stands between blank lines), each without a leading ``Word:`` such as a speaker or ``Sentence:``.
+
+| what | is a leak if |
+| --- | --- |
+| a line of a question, at least 4 words | it is equal to a line of a question there |
+| a line of a question about a label (metric ``boxed``) | it is also equal to a line of a context there, or the other way round |
+| a question, at least 4 words | it is nearly equal to one there (MinHash) *and* shares an answer with it that says something |
+| a passage, at least 12 words | it is equal, or nearly equal (MinHash), to one there |
+
+Nearly equal is an estimated Jaccard similarity of at least 0.7 (``THRESHOLD``): of the sets of four-letter pieces of two questions,
+or of the sets of three-word pieces of two passages. The estimate comes from 128 random permutations (``datasketch``), so its
+standard error is below 0.05. Answers that say nothing are yes, no, none and the like, and numbers. Labels of ``boxed`` are numbers
+too, so sentences to label are compared word for word only: short utterances that differ in one word are different questions.
+
+What is no leak: a form, that is a line that the other set asks several times with answers that share none (``Where is Mary?``,
+``Summarise the text.``; a line about a label only where one instance does so); questions and passages below the lengths above,
+which say too little to be told apart.
+
+What it does not find: a passage that stands inside longer ones without blank lines around it, a paraphrase, another language.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memalpha.errors import InputError
+from memalpha.types import Instance, Question
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
+
+THRESHOLD = 0.7
+"""Estimated Jaccard similarity from which two texts are nearly equal."""
+
+PERMUTATIONS = 128
+"""Random permutations of a MinHash."""
+
+MIN_QUESTION_WORDS = 4
+"""Shortest question line that is compared."""
+
+MIN_PASSAGE_WORDS = 12
+"""Shortest passage that is compared."""
+
+_QUESTION_LETTERS, _PASSAGE_WORDS = 4, 3
+_WORD = re.compile(r"\w+")
+_LABEL = re.compile(r"^\s*\w+:\s+")
+_SAYS_NOTHING = frozenset({"yes", "no", "none", "nothing", "maybe", "true", "false", "unknown", ""})
+_SHOWN = 50
+
+
+class Leak(NamedTuple):
+    """One thing that comes again.
+
+    Attributes:
+        kind: ``question`` or ``context``.
+        where: Instance and question id, or instance and chunk, of the new set.
+        text: Its words.
+        near: Whether it is nearly equal only.
+    """
+
+    kind: str
+    where: str
+    text: str
+    near: bool
+
+    def __str__(self) -> str:
+        shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
+        return f"{'near-duplicate' if self.near else 'same'} {self.kind}, {self.where}: {shown}"
+
+
+class LeakError(InputError):
+    """Data repeat questions or contexts of a set they must be apart from.
+
+    Attributes:
+        leaks: Everything that was found.
+    """
+
+    def __init__(self, what: str, leaks: list[Leak]) -> None:
+        self.leaks = leaks
+        listed = "".join(f"\n    {leak}" for leak in leaks[:_SHOWN])
+        more = f"\n    and {len(leaks) - _SHOWN} more" if len(leaks) > _SHOWN else ""
+        super().__init__(
+            f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}{more}",
+            expected="no question and no context in common",
+            fix="prepare another part of the data",
+        )
+
+
+class LeakCheck:
+    """Learns one or more sets, then finds what another one repeats of them; memory grows with what is learned alone."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, frozenset[str] | None] = {}  # question lines: answers in all instances so far, None for a form
+        self._asked_in: dict[str, str] = {}
+        self._context_lines: set[int] = set()
+        self._passages: set[int] = set()
+        self._label_lines: set[str] = set()
+        self._near_questions, self._near_passages = _Near(), _Near()
+        self.leaks: list[Leak] = []
+        """What ``check`` found so far."""
+
+    def learn(self, instances: Iterable[Instance]) -> None:
+        """Add the questions and contexts of a set."""
+        for instance in instances:
+            for chunk in instance.chunks:
+                self._context_lines.update(hash(line) for line in _lines(chunk.text))
+                for passage in _passages(chunk.text):
+                    if hash(passage) not in self._passages:
+                        self._passages.add(hash(passage))
+                        self._near_passages.add(_word_pieces(passage))
+            for question in instance.questions:
+                self._learn_question(instance.id, question)
+
+    def _learn_question(self, instance: str, question: Question) -> None:
+        said, labelled = _answers(question), question.metric == "boxed"
+        for line in _lines(question.text):
+            if labelled:
+                self._label_lines.add(line)
+            known = self._lines.get(line, said)
+            elsewhere = self._asked_in.setdefault(line, instance) != instance
+            # The label of a sentence is another number in another context, so only one context tells whether a line is a form.
+            form = known is None or (known.isdisjoint(said) and not (labelled and elsewhere))
+            self._lines[line] = None if form else (known or frozenset()) | said
+        words, telling = " ".join(_words(question.text)), _telling(said)
+        if not labelled and telling and len(words.split()) >= MIN_QUESTION_WORDS:
+            self._near_questions.add(_letter_pieces(words), telling)
+
+    def check(self, instance: Instance) -> None:
+        """Add to ``leaks`` what an instance repeats; nothing where nothing was learned."""
+        if not self._lines and not self._passages:
+            return
+        for index, chunk in enumerate(instance.chunks):
+            self.leaks += self._repeated_context(chunk.text, f"instance {instance.id!r} chunk {index}")
+        for question in instance.questions:
+            if (leak := self._repeated_question(question, f"instance {instance.id!r} question {question.id!r}")) is not None:
+                self.leaks.append(leak)
+
+    def _repeated_context(self, text: str, where: str) -> Iterator[Leak]:
+        for passage in _passages(text):
+            if hash(passage) in self._passages:
+                yield Leak("context", where, passage, near=False)
+            elif self._near_passages.has(_word_pieces(passage)):
+                yield Leak("context", where, passage, near=True)
+        for line in _lines(text):
+            if line in self._label_lines and self._lines[line] is not None:
+                yield Leak("question", where, line, near=False)
+
+    def _repeated_question(self, question: Question, where: str) -> Leak | None:
+        for line in _lines(question.text):
+            if self._lines.get(line) is not None or (question.metric == "boxed" and hash(line) in self._context_lines):
+                return Leak("question", where, line, near=False)
+        words, telling = " ".join(_words(question.text)), _telling(_answers(question))
+        form = any(self._lines.get(line, telling) is None for line in _lines(question.text))
+        if form or not telling or question.metric == "boxed" or len(words.split()) < MIN_QUESTION_WORDS:
+            return None
+        near = self._near_questions.has(_letter_pieces(words), telling)
+        return Leak("question", where, words, near=True) if near else None
+
+    def refuse(self, what: str) -> None:
+        """Raise LeakError if anything was found."""
+        if self.leaks:
+            raise LeakError(what, self.leaks)
+
+
+class _Near:
+    """Texts by MinHash, with what must be shared besides (None = nothing)."""
+
+    def __init__(self) -> None:
+        self._index: Any = None
+        self._held: list[tuple[MinHash, frozenset[str] | None]] = []
+
+    def add(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> None:
+        from datasketch import MinHashLSH
+
+        if self._index is None:
+            # More weight on misses than on false candidates: these are thrown out by the estimate below.
+            self._index = MinHashLSH(threshold=THRESHOLD, num_perm=PERMUTATIONS, weights=(0.1, 0.9))
+        signature = _signature(pieces)
+        self._index.insert(len(self._held), signature)
+        self._held.append((signature, shared))
+
+    def has(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> bool:
+        if self._index is None:
+            return False
+        signature = _signature(pieces)
+        for number in sorted(self._index.query(signature)):
+            held, needed = self._held[number]
+            if (needed is None or needed & (shared or frozenset())) and held.jaccard(signature) >= THRESHOLD:
+                return True
+        return False
+
+
+def _signature(pieces: list[bytes]) -> MinHash:
+    from datasketch import MinHash
+
+    signature = MinHash(num_perm=PERMUTATIONS, seed=1)
+    signature.update_batch(pieces)
+    return signature
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold())
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The words of each line that is long enough."""
+    for line in text.split("\n"):
+        words = _words(_LABEL.sub("", line))
+        if len(words) >= MIN_QUESTION_WORDS:
+            yield " ".join(words)
+
+
+def _passages(text: str) -> Iterator[str]:
+    """The words of each passage that is long enough."""
+    for passage in re.split(r"\n\s*\n", text):
+        words = [word for line in passage.split("\n") for word in _words(_LABEL.sub("", line))]
+        if len(words) >= MIN_PASSAGE_WORDS:
+            yield " ".join(words)
+
+
+def _answers(question: Question) -> frozenset[str]:
+    return frozenset(" ".join(_words(answer)) for answer in question.answers)
+
+
+def _telling(answers: frozenset[str]) -> frozenset[str]:
+    """The answers that say something."""
+    return frozenset(answer for answer in answers if answer not in _SAYS_NOTHING and not answer.isdigit())
+
+
+def _letter_pieces(words: str) -> list[bytes]:
+    return [words[i : i + _QUESTION_LETTERS].encode() for i in range(max(1, len(words) - _QUESTION_LETTERS + 1))]
+
+
+def _word_pieces(passage: str) -> list[bytes]:
+    words = passage.split()
+    return [" ".join(words[i : i + _PASSAGE_WORDS]).encode() for i in range(max(1, len(words) - _PASSAGE_WORDS + 1))]

@@ -1,0 +1,126 @@
+"""What the loaders of documents share: rows to instances and items to questions, with nothing lost between.
+
+What always holds: a row that cannot be read is skipped whole, with as many questions as it shows to hold (at least one), and
+nothing it had counted before stays counted; a question that cannot be read is skipped alone; after ``finish`` no instance is
+without a question and no id comes twice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from memalpha.data.rows import Row
+from memalpha.data.source import LoadResult
+from memalpha.errors import InputError, SchemaError
+from memalpha.types import Instance, Question
+
+_T = TypeVar("_T")
+
+OVER_QUESTIONS = "over max_questions"
+"""Reason of a question that was not drawn."""
+
+OVER_INSTANCES = "over max_instances"
+"""Reason of the questions of an instance that is not wanted any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommonOptions:
+    """Options that every set of documents has.
+
+    Attributes:
+        max_questions: Most questions of an instance, drawn evenly (0 = all).
+        max_instances: Stop after so many instances that have questions (0 = off).
+        split: Split of a data set on the Hub.
+    """
+
+    max_questions: int = 0
+    max_instances: int = 0
+    split: str = "train"
+
+    def __post_init__(self) -> None:
+        """Check the bounds; InputError names the first that cannot be."""
+        check_at_least(self, 0, "max_questions", "max_instances")
+
+
+def check_at_least(options: Any, least: int, *names: str) -> None:
+    """Raise InputError for the first of the named options that is below ``least``."""
+    for name in names:
+        if (value := getattr(options, name)) < least:
+            expected = f"at least {least}" + (" (0 = off)" if least == 0 else "")
+            raise InputError(f"option {name!r} is {value}", expected=expected)
+
+
+def read_rows(rows: Iterable[Row], result: LoadResult, held: Callable[[Any], int], make: Callable[[Row], _T]) -> Iterator[_T]:
+    """Yield what ``make`` gives for each row; a row for which it raises SchemaError is counted as malformed.
+
+    Args:
+        rows: Read lazily.
+        result: Keeps the counts.
+        held: How many questions a row's data show to hold; must take anything and never raise.
+        make: Makes something of a row, counting in ``result`` each question that it leaves out.
+    """
+    for row in rows:
+        questions, before = held(row.data), result.skipped.copy()
+        try:
+            made = make(row)
+        except SchemaError as error:
+            result.skipped = before
+            result.saw(max(questions, 1))
+            result.malformed(str(error), questions)
+            continue
+        result.saw(questions)
+        yield made
+
+
+def read_questions(
+    asked: Sequence[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str]
+) -> Iterator[Question]:
+    """Yield the questions of one row.
+
+    Args:
+        asked: Their data.
+        where: The row's place.
+        result: Keeps the counts.
+        make: Takes one question's data and place; gives it, or the reason to leave it out, or raises SchemaError.
+    """
+    for index, item in enumerate(asked):
+        try:
+            made = make(item, f"{where} question {index}")
+        except SchemaError as error:
+            result.malformed(str(error))
+            continue
+        if isinstance(made, str):
+            result.skip(made)
+        else:
+            yield made if made.id else replace(made, id=str(index))
+
+
+def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, result: LoadResult) -> Iterator[Instance]:
+    """Yield the instances that have questions, at most so many and each with at most so many questions, under ids that differ."""
+    ids, made = Counter[str](), 0
+    for instance in instances:
+        if not instance.questions:
+            result.notes["instances without questions dropped"] += 1
+            continue
+        if options.max_instances and made >= options.max_instances:
+            result.skip(OVER_INSTANCES, len(instance.questions))
+            continue
+        made += 1
+        ids[instance.id] += 1
+        if ids[instance.id] > 1:
+            result.notes["repeated ids numbered"] += 1
+            instance = replace(instance, id=f"{instance.id}#{ids[instance.id]}")
+        rng = random.Random(f"{instance.source}:{seed}:{instance.id}")
+        yield replace(instance, questions=draw_questions(instance.questions, options.max_questions, rng, result))
+
+
+def draw_questions(questions: Sequence[Question], limit: int, rng: random.Random, result: LoadResult) -> tuple[Question, ...]:
+    """Return at most ``limit`` questions (0 = all), drawn evenly and in their order; the others are counted."""
+    if not limit or len(questions) <= limit:
+        return tuple(questions)
+    result.skip(OVER_QUESTIONS, len(questions) - limit)
+    return tuple(questions[i] for i in sorted(rng.sample(range(len(questions)), limit)))

@@ -1,0 +1,82 @@
+"""Values gathered by key on disk, for inputs whose parts belong together but lie far apart.
+
+A private SQLite database that the operating system's temporary folder holds and that is gone when it is closed. Memory stays the
+same whatever is put in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from memalpha.errors import InputError
+
+_TABLES = """
+CREATE TABLE keys (number INTEGER PRIMARY KEY, digest BLOB UNIQUE, key TEXT);
+CREATE TABLE items (number INTEGER, value TEXT);
+CREATE INDEX by_number ON items (number);
+"""
+
+
+class Spool:
+    """Lists of JSON values by key. Keys are numbered 0, 1, ... in the order in which they first came."""
+
+    def __init__(self) -> None:
+        with _on_disk():
+            self._base = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # "" is a temporary file, not memory
+            self._base.execute("PRAGMA synchronous = OFF")
+            self._base.execute("PRAGMA journal_mode = OFF")
+            self._base.executescript(_TABLES)
+            self._base.execute("BEGIN")
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def key(self, key: str) -> int:
+        """Return the number of a key, giving it the next one if it is new."""
+        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        with _on_disk():
+            found = self._base.execute("SELECT number FROM keys WHERE digest = ?", (digest,)).fetchone()
+            if found is None:
+                self._base.execute("INSERT INTO keys VALUES (?, ?, ?)", (self._count, digest, key))
+                self._count += 1
+        return self._count - 1 if found is None else int(found[0])
+
+    def find(self, key: str) -> int | None:
+        """Return the number of a key, or None if it never came."""
+        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        with _on_disk():
+            found = self._base.execute("SELECT number FROM keys WHERE digest = ?", (digest,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def add(self, number: int, value: Any) -> None:
+        """Append a JSON value to the list of the key of that number."""
+        with _on_disk():
+            self._base.execute("INSERT INTO items VALUES (?, ?)", (number, json.dumps(value, ensure_ascii=False)))
+
+    def get(self, number: int) -> tuple[str, list[Any]]:
+        """Return the key of that number and its values in the order in which they came."""
+        with _on_disk():
+            (key,) = self._base.execute("SELECT key FROM keys WHERE number = ?", (number,)).fetchone()
+            values = self._base.execute("SELECT value FROM items WHERE number = ? ORDER BY rowid", (number,)).fetchall()
+        return str(key), [json.loads(value) for (value,) in values]
+
+    def __iter__(self) -> Iterator[tuple[str, list[Any]]]:
+        return (self.get(number) for number in range(self._count))
+
+
+@contextmanager
+def _on_disk() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise InputError(
+            f"the temporary file that gathers the input cannot be written or read: {error}",
+            expected="free disk space, about as much as the input takes",
+            fix="make room, or set TMPDIR to a folder that has some",
+        ) from error
