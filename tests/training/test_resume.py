@@ -83,6 +83,13 @@ def test_every_checkpoint_is_there_with_safetensors(whole_run):
     assert all(row["rewards/tool/mean"] > 0 for row in untimed_metrics(whole_run))  # and there was something to learn
 
 
+def test_every_epoch_has_an_order_of_its_own(whole_run):
+    steps = [[json.loads(line)["instance"] for line in path.open()] for path in sorted((whole_run / "trajectories").iterdir())]
+    first, second = [list(dict.fromkeys(steps[i] + steps[i + 1])) for i in (0, 2)]
+    assert sorted(first) == sorted(second) and len(first) == 8
+    assert first != second
+
+
 @pytest.mark.parametrize(("fault", "step"), KILLS)
 def test_a_killed_run_ends_where_the_whole_run_ended(whole_run, tmp_path, fault, step):
     folder = tmp_path / "killed"
