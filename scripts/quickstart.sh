@@ -4,6 +4,8 @@
 #
 #   bash scripts/quickstart.sh                         makes runs/quickstart
 #   bash scripts/quickstart.sh --max_steps 4           further arguments are options of memalpha train
+#
+# Run again after an interruption it goes on from the last checkpoint; run again after the end it starts anew.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -28,9 +30,13 @@ prepare quickstart-train 1 train 400
 prepare quickstart-held-out 2 test 48
 
 echo "[quickstart] 3/4 training (the table comes last)"
+mode=--overwrite
+if [ "$#" -eq 0 ] && [ -f "$run/config.yaml" ] && [ ! -f "$run/summary.json" ]; then
+    mode=--resume
+fi
 .venv/bin/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
     --num_cpu_threads_per_process "$(nproc)" -m memalpha train --config configs/train/quickstart.yaml \
-    --output_dir "$run" --overwrite "$@"
+    --output_dir "$run" "$mode" "$@"
 
 echo "[quickstart] 4/4 report"
 .venv/bin/python -m memalpha report "$run"
