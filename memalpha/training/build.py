@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from peft import LoraConfig, get_peft_model
+from transformers import set_seed
 
 from memalpha.agent.limits import check_context
 from memalpha.agent.step import AgentStep
@@ -59,6 +60,9 @@ def build_parts(arguments: TrainArguments) -> Parts:
     train = load_data(run.train_data, as_mapping("train_options", run.train_options), arguments.grpo.seed)
     held_out = load_data(run.eval_data, as_mapping("eval_options", run.eval_options), arguments.grpo.seed) if run.eval_data else []
     held_out = held_out[: run.eval_instances or None]
+    set_seed(
+        arguments.grpo.seed
+    )  # a new adapter is the same in every run of a seed, and on every rank: FSDP2 copies none from rank 0
     model, tokenizer = load_policy(run)
     agent = AgentStep(arguments.agent.config(int(arguments.grpo.max_completion_length or 0)), tokenizer)
     check_context(agent, model.config)
@@ -75,7 +79,13 @@ def load_policy(run: RunArguments) -> tuple[Any, Any]:
     """Load the base model with its warm-start adapter, with a new adapter, or bare for full fine-tuning."""
     if run.full_finetuning and run.adapter:
         raise InputError(f"full_finetuning with the adapter {run.adapter!r}", expected="one of the two")
-    policy = load_policy_model(run.model, adapter=run.adapter or None, trainable=True)
+    if run.full_finetuning and run.dtype != "float32":
+        raise InputError(
+            f"full_finetuning with dtype {run.dtype}",
+            expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
+            fix="set bf16: true, which computes in bfloat16 and keeps the weights that train in float32",
+        )
+    policy = load_policy_model(run.model, adapter=run.adapter or None, dtype=run.dtype, trainable=True)
     model = policy.model
     if not run.adapter and not run.full_finetuning:
         lora = LoraConfig(r=run.lora_r, lora_alpha=run.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")

@@ -33,6 +33,7 @@ class RunArguments(EndpointArguments):
     Attributes:
         model: Registered name (see ``memalpha model list``), folder or Hub name of the base model.
         adapter: Folder of the warm-start LoRA adapter to go on from; empty starts a new adapter.
+        dtype: Type of the base weights: ``float32``, or ``bfloat16`` for LoRA on GPUs (adapters stay in float32).
         train_data: Prepared folder, ``instances.jsonl``, or the name of a generated source such as ``synthetic``.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
         eval_data: As ``train_data``, for the held-out instances; empty evaluates nothing.
@@ -62,6 +63,7 @@ class RunArguments(EndpointArguments):
 
     model: str = "smollm2-135m-instruct"
     adapter: str = ""
+    dtype: str = "float32"
     train_data: str = "synthetic"
     train_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
     eval_data: str = ""

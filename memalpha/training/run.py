@@ -27,6 +27,7 @@ from memalpha.training.config import TrainArguments
 from memalpha.training.held_out import check_results, evaluate_instances
 from memalpha.training.resume import check_same_options, check_same_processes, last_checkpoint, step_of
 from memalpha.training.rows import TrainingRow
+from memalpha.training.sharding import check_sharding, sharding_of
 from memalpha.training.stopping import StopCallback, stop_request
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warmup_run import WarmupArguments, WarmupRunArguments, WarmupTrainingArguments, warm_up
@@ -151,7 +152,7 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
             fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
         )
     rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
-    return MemoryGRPOTrainer(
+    trainer = MemoryGRPOTrainer(
         model=parts.model,
         args=arguments.grpo,
         train_dataset=Dataset.from_list(rows),
@@ -167,6 +168,13 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
         shuffled_advantages=run.shuffle_advantages,
         max_skipped_steps=run.max_skipped_steps,
     )
+    check_sharding(
+        sharding_of(trainer.accelerator),
+        reader=run.reader,
+        gather=arguments.grpo.ds3_gather_for_generation,
+        use_vllm=arguments.grpo.use_vllm,
+    )
+    return trainer
 
 
 def evaluate_held_out(

@@ -35,6 +35,7 @@ import torch
 from accelerate.utils import DistributedType, gather_object
 from transformers import TrainerCallback
 from trl import GRPOTrainer
+from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import RepeatSampler
 
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
@@ -49,6 +50,7 @@ from memalpha.training.packed import packed_logps
 from memalpha.training.rows import TrainingRow, build_rows, shuffle_advantages
 from memalpha.training.saving import WholeCheckpoints
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
+from memalpha.training.sharding import Sharding, sharding_of, whole_weights
 from memalpha.training.supported import check_supported
 from memalpha.training.tensors import pad, trim, unpad
 from memalpha.training.trl_generator import TRLGenerator
@@ -127,10 +129,14 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     # -------------------------------------------------------------------------------------------- rollouts to rows
     def run_rollouts(self, instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None = None) -> list[Rollout]:
         """Run this rank's rollouts with the current weights. All ranks must call it together where TRL generates."""
-        rollouts = run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
         if isinstance(self.generator, TRLGenerator):
+            rollouts = run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
             self.generator.finish(sampling)
-        return rollouts
+            return rollouts
+        zero3 = sharding_of(self.accelerator) is Sharding.ZERO3
+        gathered = unwrap_model_for_generation(self.model_wrapped, self.accelerator) if zero3 else nullcontext()
+        with gathered, whole_weights(self.model, self.accelerator), self.accelerator.autocast():
+            return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
 
     def _check_fresh(self) -> None:
         """See that the generator holds the weights that the last update left; its model's, if it has one of its own."""

@@ -1,0 +1,108 @@
+"""Whole weights for generation where training shards them: FSDP2 and DeepSpeed ZeRO-3; other ways are refused.
+
+Sharded weights come together layer by layer inside every forward, and all ranks must take part. Ranks decode different numbers of
+tokens, so a generator in this process would wait for ever, or read the weights of another layer. Hence :func:`whole_weights`: all
+ranks put the weights together once, generate without any exchange, and shard them again.
+
+What always holds: inside the block no forward needs another rank; after it the weights are sharded as before. The price is the
+whole model on every rank while it generates. A model that is too large for that generates with ``use_vllm``, where TRL hands the
+weights over tensor by tensor.
+
+Not covered: FSDP 1 (torch has replaced it), tensor and context parallelism.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from memalpha.errors import InputError
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import nn
+
+
+class Sharding(StrEnum):
+    """What ranks share of the weights; the optimizer's state may be shared in any case."""
+
+    NONE = "none"
+    FSDP1 = "fsdp1"
+    FSDP2 = "fsdp2"
+    ZERO3 = "zero3"
+
+
+def sharding_of(accelerator: Accelerator) -> Sharding:
+    """Return how the launcher's configuration shards the weights."""
+    fsdp = getattr(accelerator.state, "fsdp_plugin", None)
+    if fsdp is not None:
+        return Sharding.FSDP2 if fsdp.fsdp_version == 2 else Sharding.FSDP1
+    zero = accelerator.state.deepspeed_plugin
+    return Sharding.ZERO3 if zero is not None and zero.zero_stage == 3 else Sharding.NONE
+
+
+def check_sharding(sharding: Sharding, *, reader: str, gather: bool, use_vllm: bool) -> None:
+    """Refuse what would wait for ever or generate from weights that are not there.
+
+    Args:
+        sharding: How weights are sharded.
+        reader: The option ``reader``; ``base`` generates outside :func:`whole_weights`.
+        gather: The option ``ds3_gather_for_generation``.
+        use_vllm: Whether completions come from vLLM.
+
+    Raises:
+        InputError: Naming the option.
+    """
+    if sharding is Sharding.NONE:
+        return
+    if sharding is Sharding.FSDP1:
+        raise InputError("fsdp_version is 1", expected="2", fix="accelerate launch --config_file configs/accelerate/fsdp2.yaml ...")
+    if reader == "base":
+        raise InputError(
+            f"reader is 'base' with weights that ranks share ({sharding})",
+            expected="recall or endpoint",
+            fix="serve the base model and set reader: endpoint, endpoint_url and endpoint_model; or do not shard (DDP, ZeRO-2)",
+        )
+    if sharding is Sharding.ZERO3 and not gather and not use_vllm:
+        raise InputError(
+            "ds3_gather_for_generation is false with ZeRO-3",
+            expected="true: ranks decode different numbers of tokens, and would wait for one another for ever",
+            fix="leave it out, or set use_vllm: true",
+        )
+    if sharding is Sharding.FSDP2 and os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true":
+        raise InputError(
+            "fsdp_cpu_ram_efficient_loading is true",
+            expected="false: every rank generates before the first step, and only rank 0 would have the weights",
+            fix="set fsdp_cpu_ram_efficient_loading: false in the file given to accelerate launch",
+        )
+
+
+@contextmanager
+def whole_weights(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
+    """Put FSDP2's weights together for the block; a model that is not sharded (yet) is moved to the device it will train on.
+
+    All ranks must enter it, and leave it, together. ZeRO-3 is left to TRL's ``unwrap_model_for_generation``.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    parts: list[Any] = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if not parts:
+        if sharding_of(accelerator) is Sharding.FSDP2:  # the Trainer leaves such a model on the CPU until it is sharded
+            model.to(accelerator.device)
+        yield
+        return
+    root: Any = model
+    root.set_reshard_after_forward(False)
+    try:
+        for part in parts:
+            part.unshard()
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+        if hasattr(root, "reset_iter_state"):  # forgets the forwards, which backward would take for its own to prefetch
+            root.reset_iter_state()
+        root.set_reshard_after_forward(bool(accelerator.state.fsdp_plugin.reshard_after_forward))

@@ -1,0 +1,74 @@
+"""``memalpha`` on CPUs as if they were accelerators, for tests of FSDP2 and DeepSpeed; started by ``accelerate launch``.
+
+    accelerate launch --config_file configs/accelerate/fsdp2.yaml --num_processes 2 --mixed_precision no \
+        tests/scale/sharded_on_cpus.py train OPTIONS [--then train OPTIONS ...]
+
+torch and DeepSpeed shard on CPUs with gloo as anywhere; Accelerate asks for an accelerator first, and is told that the CPUs are
+some. Nothing else differs from what the configuration file starts. Needs ACCELERATE_TORCH_DEVICE=cpu in the environment and
+``--use_cpu false``. Into each run folder goes ``sharded.json``: for each training step, how many parameters hold less than all of
+their elements on this rank, and how many there are. AS_THEY_ARE=1 leaves out the putting together of weights: the planted fault.
+"""
+
+import json
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+from accelerate import PartialState
+from accelerate.utils import DistributedType
+
+
+def cpus_as_accelerators():
+    """For sharding alone: DDP takes CPUs as they are."""
+    if not {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"} & os.environ.keys():
+        return
+    PartialState._prepare_backend = lambda self, *_, **__: ("gloo", DistributedType.MULTI_GPU)
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED"):
+        import deepspeed.comm.torch  # noqa: F401
+
+        sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # compiled at the first use, for minutes
+
+
+def is_shard(parameter):
+    local = parameter.to_local() if hasattr(parameter, "to_local") else parameter.data
+    return local.numel() < getattr(parameter, "ds_numel", parameter.numel())
+
+
+def run_one(arguments):
+    from memalpha.cli import run
+    from memalpha.training import trainer
+
+    original, counts = trainer.MemoryGRPOTrainer.training_step, []
+
+    def training_step(self, model, *args, **kwargs):
+        parameters = list(model.parameters())
+        counts.append([sum(map(is_shard, parameters)), len(parameters)])
+        return original(self, model, *args, **kwargs)
+
+    trainer.MemoryGRPOTrainer.training_step = training_step
+    if os.environ.get("AS_THEY_ARE"):
+        trainer.whole_weights = trainer.unwrap_model_for_generation = lambda *_: nullcontext()
+    code = run(arguments)
+    trainer.MemoryGRPOTrainer.training_step = original
+    if code == 0 and os.environ["RANK"] == "0":
+        folder = Path(arguments[arguments.index("--output_dir") + 1])
+        (folder / "sharded.json").write_text(json.dumps(counts))
+    return code
+
+
+def main(arguments):
+    cpus_as_accelerators()
+    while arguments:
+        end = arguments.index("--then") if "--then" in arguments else len(arguments)
+        if code := run_one(arguments[:end]):
+            return code
+        arguments = arguments[end + 1 :]
+    return 0
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # gloo sometimes aborts in its static destructors, after all work is done

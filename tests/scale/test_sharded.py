@@ -1,0 +1,139 @@
+"""FSDP2 and DeepSpeed on two CPU processes end where DDP ends: same completions, same weights. What cannot work is refused."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from memalpha.errors import InputError
+from memalpha.training.build import load_policy
+from memalpha.training.config import RunArguments
+from memalpha.training.sharding import Sharding, check_sharding, sharding_of
+
+ROOT = Path(__file__).parents[2]
+OPTIONS = [
+    "train", "--config", "configs/train/nano.yaml", "--max_steps", "2", "--save_steps", "2", "--eval_instances", "5",
+    "--per_device_train_batch_size", "8", "--rows_per_forward", "4",
+]  # fmt: skip
+LORA = ["--full_finetuning", "false", "--lora_r", "4", "--learning_rate", "1e-2"]
+needs_deepspeed = pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
+
+
+def launch(config, *arguments, **environment):
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", f"configs/accelerate/{config}.yaml"]
+    command += ["--num_processes", "2", "--mixed_precision", "no", "tests/scale/sharded_on_cpus.py", *map(str, arguments)]
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {"HF_HUB_OFFLINE": "1", "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **variables, **environment}, capture_output=True, text=True, timeout=240
+    )
+
+
+def train(config, folder, warm=None):
+    """Train all weights, then an adapter, both from one warm start: that of ``warm``, or else one made here."""
+    full, lora = folder / "full", folder / "lora"
+    options = OPTIONS if config == "cpu-2" else [*OPTIONS, "--use_cpu", "false"]
+    start = ["--warm_start_steps", "0", "--model", warm] if warm else ["--warm_start_steps", "40"]
+    adapter = [*LORA, "--warm_start_steps", "0", "--model", warm or full / "warm_start", "--output_dir", lora]
+    done = launch(config, *options, *start, "--output_dir", full, "--then", *options, *adapter)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ddp(tmp_path_factory):
+    return train("cpu-2", tmp_path_factory.mktemp("ddp"))
+
+
+def completions(folder):
+    rows = [json.loads(line) for path in sorted((folder / "trajectories").iterdir()) for line in path.read_text().splitlines()]
+    return [[step["completion"] for step in row["steps"]] for row in rows]
+
+
+def weights(folder, kind):
+    name = {"full": "model.safetensors", "lora": "adapter_model.safetensors"}[kind]
+    found = load_file(folder / kind / "adapter" / name)
+    found.pop("lm_head.weight", None)  # tied to the embeddings; some write it twice
+    return torch.cat([found[key].flatten() for key in sorted(found)])
+
+
+def held_out(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    return summary["before"], summary["after"]
+
+
+def compare(found, expected, sharded):
+    for kind in ("full", "lora"):
+        assert completions(found / kind) == completions(expected / kind)
+        assert held_out(found / kind) == held_out(expected / kind)
+        wanted = weights(expected, kind)
+        assert (weights(found, kind) - wanted).norm() <= 1e-4 * wanted.norm()
+        shards, parameters = json.loads((found / kind / "sharded.json").read_text())[1]
+        assert (shards == parameters) if sharded else (shards == 0)
+    lengths = {len(text) for run in completions(found / "full") for text in run}
+    assert len(lengths) > 3, "completions of one length would not show ranks that wait for one another"
+
+
+def test_the_configuration_for_two_cpu_processes_starts_two(ddp):
+    assert json.loads((ddp / "full" / "environment.json").read_text())["world_size"] == 2
+    assert {path.name for path in (ddp / "full" / "trajectories").iterdir()} == {
+        f"step-{step:06d}-rank-{rank}.jsonl" for step in (1, 2) for rank in (0, 1)
+    }
+
+
+def test_fsdp2_ends_where_ddp_ends(ddp, tmp_path):
+    compare(train("fsdp2", tmp_path, ddp / "full" / "warm_start"), ddp, sharded=True)
+
+
+@needs_deepspeed
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_ends_where_ddp_ends(ddp, tmp_path, stage):
+    compare(train(f"zero{stage}", tmp_path, ddp / "full" / "warm_start"), ddp, sharded=stage == 3)
+
+
+def state(**plugins):
+    return SimpleNamespace(state=SimpleNamespace(**{"fsdp_plugin": None, "deepspeed_plugin": None, **plugins}))
+
+
+def test_the_way_of_sharding_is_read_from_the_plugins():
+    assert sharding_of(state()) is Sharding.NONE
+    assert sharding_of(state(fsdp_plugin=SimpleNamespace(fsdp_version=2))) is Sharding.FSDP2
+    assert sharding_of(state(fsdp_plugin=SimpleNamespace(fsdp_version=1))) is Sharding.FSDP1
+    assert sharding_of(state(deepspeed_plugin=SimpleNamespace(zero_stage=2))) is Sharding.NONE
+    assert sharding_of(state(deepspeed_plugin=SimpleNamespace(zero_stage=3))) is Sharding.ZERO3
+
+
+@pytest.mark.parametrize(
+    ("sharding", "options", "named"),
+    [
+        (Sharding.FSDP1, {}, "fsdp_version is 1"),
+        (Sharding.FSDP2, {"reader": "base"}, "reader is 'base'"),
+        (Sharding.ZERO3, {"reader": "base"}, "reader is 'base'"),
+        (Sharding.ZERO3, {"gather": False}, "ds3_gather_for_generation is false"),
+    ],
+)
+def test_what_would_hang_is_refused_by_name(sharding, options, named):
+    with pytest.raises(InputError, match=named):
+        check_sharding(sharding, **{"reader": "recall", "gather": True, "use_vllm": False, **options})
+
+
+def test_what_works_passes(monkeypatch):
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")
+    check_sharding(Sharding.NONE, reader="base", gather=False, use_vllm=False)
+    check_sharding(Sharding.FSDP2, reader="endpoint", gather=True, use_vllm=False)
+    check_sharding(Sharding.ZERO3, reader="recall", gather=False, use_vllm=True)
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "true")
+    with pytest.raises(InputError, match="fsdp_cpu_ram_efficient_loading is true"):
+        check_sharding(Sharding.FSDP2, reader="recall", gather=True, use_vllm=False)
+
+
+def test_sixteen_bits_are_refused_for_weights_that_all_train():
+    with pytest.raises(InputError, match="full_finetuning with dtype bfloat16"):
+        load_policy(RunArguments(model="nano", full_finetuning=True, dtype="bfloat16"))
