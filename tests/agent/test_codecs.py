@@ -1,17 +1,21 @@
 """Codecs: exact readings by hand, a round trip for every operation, total on anything, and linear in its length."""
 
 import gc
+import json
+import sys
 import time
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from memalpha.agent import codecs
 from memalpha.agent.codecs import CODECS, CompactCodec, HermesCodec, make_codec
 from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.memory.tools import to_call
+from memalpha.memory.tools import is_text, to_call
 from memalpha.types import CallError, Operation, OperationKind, ParsedCompletion, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
@@ -296,6 +300,88 @@ ADVERSARIES = {
     "empty calls": lambda n: block("{}") * (n // 25),
     "long numbers": lambda n: block("[" + ("9" * 4000 + ",") * (n // 4001) + "1]"),
 }
+
+
+class Counted(str):
+    """A text that counts the characters that anything done to it in C reads or copies; its parts count on."""
+
+    touched = 0
+
+    def __getitem__(self, key):
+        part = str.__getitem__(self, key)
+        Counted.touched += len(part)
+        return Counted(part)
+
+
+def reading_whole(name):
+    """The method of that name of a text, all of which it reads."""
+
+    def method(self, *arguments):
+        Counted.touched += len(self)
+        found = getattr(str, name)(self, *arguments)
+        return Counted(found) if isinstance(found, str) else type(found)(map(Counted, found))
+
+    return method
+
+
+for _name in ("strip", "lstrip", "rstrip", "partition", "rpartition", "split", "splitlines", "lower", "replace"):
+    setattr(Counted, _name, reading_whole(_name))
+
+
+class CountedPattern:
+    """A regular expression that counts the characters it is given."""
+
+    def __init__(self, pattern):
+        self.pattern = pattern
+
+    def __getattr__(self, name):
+        def method(text, *bounds):
+            start, *end = bounds or (0,)
+            Counted.touched += (end[0] if end else len(text)) - start
+            return getattr(self.pattern, name)(text, *bounds)
+
+        return method
+
+
+def work(codec, text, monkeypatch):
+    """Steps of the interpreter plus characters read in C (but for the inside of one match and one JSON text)."""
+    steps = 0
+
+    def count(frame, event, argument):
+        nonlocal steps
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        steps += event == "opcode"
+        return count
+
+    def counting(function):
+        def counted(text):
+            Counted.touched += len(text)
+            return function(text)
+
+        return counted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Counted, "touched", 0)
+        for name in ("_TAG", "_LINE"):
+            if hasattr(codec, name):
+                patch.setattr(type(codec), name, CountedPattern(getattr(codec, name)))
+        patch.setattr(codecs, "json", SimpleNamespace(loads=counting(json.loads), dumps=json.dumps))
+        patch.setattr(codecs, "is_text", counting(is_text))
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            codec.parse(Counted(text))
+        finally:
+            sys.settrace(before)
+        return steps + Counted.touched
+
+
+@pytest.mark.parametrize("codec", [HERMES, COMPACT], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("make", ADVERSARIES.values(), ids=ADVERSARIES)
+def test_the_work_is_linear_in_the_length(codec, make, monkeypatch):
+    """Counted, not timed: four times the text is about four times the work. What C does inside one match or JSON text is unseen."""
+    short, long = work(codec, make(5_000), monkeypatch), work(codec, make(20_000), monkeypatch)
+    assert short >= 5_000 and long < 4.4 * short + 200
 
 
 def seconds(codec, text):
