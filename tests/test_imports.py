@@ -25,10 +25,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "memalpha.training.advantages",
         "memalpha.runs",
     ),
-    ("memalpha.retrieval",),
+    (
+        "memalpha.retrieval",
+        "memalpha.routing.sections",
+        "memalpha.routing.checkpoints",
+        "memalpha.routing.policies",
+        "memalpha.routing.ppo",
+    ),
     ("memalpha.agent",),
     ("memalpha.generation", "memalpha.qa", "memalpha.models"),
-    ("memalpha.training", "memalpha.evaluation"),
+    ("memalpha.training", "memalpha.evaluation", "memalpha.routing"),
     ("memalpha.report", "memalpha.api"),
     ("memalpha.cli", "memalpha.__main__", "memalpha"),
 )
@@ -37,6 +43,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.index"}),
     "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config"}),
+    "gymnasium": frozenset({"memalpha.routing.env"}),
 }
 
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss", "sentence_transformers", "matplotlib", "numpy")

@@ -114,19 +114,25 @@ def window_for(steps: int) -> int:
     return max(1, min(_LONGEST_WINDOW, steps // 5))
 
 
-def draw_figure(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None = None, theme: Theme = LIGHT) -> Any:
+def draw_figure(
+    rows: Sequence[Mapping[str, Any]],
+    summary: Mapping[str, Any] | None = None,
+    theme: Theme = LIGHT,
+    panels: Sequence[Panel] = PANELS,
+) -> Any:
     """Return a matplotlib ``Figure`` of all panels that have data, or None if there is nothing to draw.
 
     Args:
         rows: Rows of ``metrics.jsonl``.
         summary: Held-out accuracy before and after is marked in the panel of accuracy, at the first and last step.
         theme: Colours.
+        panels: What may be drawn, in order.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    panels = [panel for panel in PANELS if any(series(rows, keys).steps for keys in panel.lines.values())]
+    panels = [panel for panel in panels if any(series(rows, keys).steps for keys in panel.lines.values())]
     if not panels:
         return None
     columns = min(_COLUMNS, len(panels))

@@ -32,6 +32,7 @@ class RetrievalConfig:
         fusion_depth: Hybrid: how many entries of each ranking are fused (at least the number asked for).
         exact_limit: Up to how many candidates of a section vectors are compared one by one.
         stem_plurals: Whether BM25 takes English plurals and singulars for the same word.
+        router: Layer 1: path of a trained section router, which then ranks the sections (empty = the built-in ranking).
     """
 
     mode: RetrievalMode = RetrievalMode.LEXICAL
@@ -42,6 +43,7 @@ class RetrievalConfig:
     fusion_depth: int = 100
     exact_limit: int = 50_000
     stem_plurals: bool = False
+    router: str = ""
 
     def __post_init__(self) -> None:
         """Check the values.

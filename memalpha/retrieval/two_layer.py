@@ -108,6 +108,12 @@ class TwoLayerRetriever:
         return [Hit(self._entries[key], score) for key, score in zip(ranking.ids, ranking.scores, strict=True)]
 
     # -------------------------------------------------------------------------------------------- layer 1: where to look
+    def route(self, query: str) -> list[str]:
+        """Return the sections that layer 1 looks into for a query, best first; where it is open, all in the schema's order."""
+        self._follow()
+        vector = None if self._dense is None else self._dense.embed([query])[0]
+        return list(self._layer_one(query, vector, self._sections))
+
     def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> Places:
         """Return the sections layer 2 looks into and, where clusters narrow one down, the ids it may choose from."""
         kept = self._config.sections_kept
@@ -225,14 +231,18 @@ def retriever_factory(config: RetrievalConfig | None = None, *, router: SectionR
 
     Args:
         config: How to search; by default BM25 over all sections.
-        router: Ranks the sections in place of the built-in ranking.
+        router: Ranks the sections in place of the built-in ranking and of ``config.router``.
 
     Raises:
-        InputError: If there is no embedder of the configured name.
+        InputError: If there is no embedder of the configured name, or no section router at the configured path.
         MissingExtraError: If what the embedder needs is not installed.
     """
     settings = config or RetrievalConfig()
     embedder = None if settings.mode is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
+    if router is None and settings.router:
+        from memalpha.routing.sections import LearnedSectionRouter  # imports torch
+
+        router = LearnedSectionRouter.load(settings.router, embedder, settings.embedder)
 
     def make(memory: Memory) -> TwoLayerRetriever:
         return TwoLayerRetriever(memory, settings, embedder=embedder, router=router)

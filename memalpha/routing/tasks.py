@@ -1,0 +1,201 @@
+"""What a routing task is, and the synthetic one whose best answer is known.
+
+A task is a batch of episodes in lockstep. In each step K *deciders* choose one of A options each and the team earns one reward.
+``memalpha.routing.env`` makes Gymnasium environments of it. A state is a tuple of arrays whose first axis is the episode, so rows
+can be exchanged without knowing what they mean.
+
+The synthetic task (after the second public router): prompts are random unit vectors, each option has a hidden specialty vector,
+and a choice earns its cosine with the prompt, with Gaussian noise. What always holds: the best expected return of an episode is
+known exactly when it starts, since the whole episode's prompts are drawn then; with one facet a choice made at random earns 0 on
+average.
+
+Departures from that system: several deciders, each of which sees its own prompt alone (so a value that sees all of them has
+something to add); episodes of several steps, of unequal length; options with several facets, of which the nearest counts, so that
+the reward is no linear function of the prompt; noise-free held-out states to measure on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memalpha.errors import InputError
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+State = tuple[NDArray[Any], ...]
+"""Arrays of shape (episodes, ...)."""
+
+
+class Outcome(NamedTuple):
+    """What came of one step: the next state, rewards (n,) and whether each episode is over (n,)."""
+
+    state: State
+    rewards: NDArray[np.float64]
+    ended: NDArray[np.bool_]
+
+
+class Task(Protocol):
+    """A routing task.
+
+    Attributes:
+        size: Length of an observation.
+        deciders: K, how many choices are made at a time.
+        choices: A, options of each decider.
+        views: For each decider, the slice of the observation that it sees.
+        bounds: Lowest and highest value of an observation.
+    """
+
+    size: int
+    deciders: int
+    choices: int
+    views: tuple[slice, ...]
+    bounds: tuple[float, float]
+
+    def start(self, n: int, rng: np.random.Generator) -> State:
+        """Return ``n`` episodes at their beginning."""
+        ...
+
+    def held_out(self, n: int, seed: int) -> State:
+        """Return at most ``n`` beginnings to measure on: the same for the same seed."""
+        ...
+
+    def observe(self, state: State) -> Floats:
+        """Return what is seen, shape (n, size)."""
+        ...
+
+    def act(self, state: State, actions: Integers, rng: np.random.Generator | None) -> Outcome:
+        """Take one step.
+
+        Args:
+            state: Episodes that are not over.
+            actions: Shape (n, deciders), each from 0 to ``choices`` - 1.
+            rng: Draws the noise of the rewards; None gives expected rewards.
+        """
+        ...
+
+    def optimum(self, state: State) -> NDArray[np.float64]:
+        """Return the best expected return, undiscounted, of episodes at their beginning, shape (n,)."""
+        ...
+
+    def routes(self) -> dict[str, Any]:
+        """Return what a trained router has to know of this task to be used, as plain data for its checkpoint."""
+        ...
+
+
+def exchange(state: State, fresh: State, rows: NDArray[np.bool_]) -> State:
+    """Return ``state`` with the rows marked in ``rows`` (n,) taken from ``fresh``, which holds just those rows, in order."""
+    changed = tuple(array.copy() for array in state)
+    for array, new in zip(changed, fresh, strict=True):
+        array[rows] = new
+    return changed
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticOptions:
+    """The synthetic task.
+
+    Attributes:
+        dimension: Length of a prompt.
+        choices: Options of each decider.
+        deciders: Routers that choose at a time, each for a prompt of its own.
+        facets: Hidden specialties of each option; the one nearest to the prompt counts.
+        noise: Standard deviation of the reward's noise.
+        steps: Most steps of an episode.
+        p_end: Probability that an episode ends after a step, so that episodes differ in length.
+        seed: Draws the hidden specialties.
+    """
+
+    dimension: int = 32
+    choices: int = 4
+    deciders: int = 1
+    facets: int = 1
+    noise: float = 0.1
+    steps: int = 1
+    p_end: float = 0.0
+    seed: int = 42
+
+    def __post_init__(self) -> None:
+        """Check the numbers; InputError names the first that cannot be."""
+        for name, least in (("dimension", 1), ("choices", 2), ("deciders", 1), ("facets", 1), ("steps", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InputError(f"synthetic routing: {name} is {value!r}", expected=f"an integer of at least {least}")
+        if not self.noise >= 0:
+            raise InputError(f"synthetic routing: noise is {self.noise!r}", expected="a standard deviation, at least 0")
+        if not 0 <= self.p_end < 1:
+            raise InputError(f"synthetic routing: p_end is {self.p_end!r}", expected="a probability, at least 0 and under 1")
+
+
+class SyntheticTask:
+    """Cosine to hidden specialties plus noise; a ``Task``.
+
+    States hold prompts (n, steps, K, D), lengths (n,) and the step each episode is at (n,).
+
+    Attributes:
+        specialties: The hidden unit vectors, shape (K, A, facets, D).
+    """
+
+    bounds = (-1.0, 1.0)
+
+    def __init__(self, options: SyntheticOptions = SyntheticOptions()) -> None:
+        self.options = options
+        self.deciders, self.choices = options.deciders, options.choices
+        self.size = options.deciders * options.dimension
+        self.views = tuple(slice(k * options.dimension, (k + 1) * options.dimension) for k in range(options.deciders))
+        rng = np.random.default_rng(options.seed)
+        self.specialties = _unit(rng.normal(size=(options.deciders, options.choices, options.facets, options.dimension)))
+
+    def with_noise(self, noise: float) -> SyntheticTask:
+        """Return the same task, the same specialties, with other noise."""
+        return SyntheticTask(replace(self.options, noise=noise))
+
+    def start(self, n: int, rng: np.random.Generator) -> State:
+        """Draw ``n`` episodes."""
+        o = self.options
+        prompts = _unit(rng.normal(size=(n, o.steps, o.deciders, o.dimension)))
+        lengths = np.minimum(rng.geometric(o.p_end, size=n), o.steps) if o.p_end else np.full(n, o.steps)
+        return prompts, lengths, np.zeros(n, dtype=np.int64)
+
+    def held_out(self, n: int, seed: int) -> State:
+        """Draw ``n`` episodes that no training run with a seed of its own draws."""
+        return self.start(n, np.random.default_rng([seed, 1]))
+
+    def observe(self, state: State) -> Floats:
+        """Return the prompts of the present step, joined over deciders, shape (n, K * D)."""
+        return self._prompts(state).reshape(len(state[2]), -1).astype(np.float32)
+
+    def act(self, state: State, actions: Integers, rng: np.random.Generator | None) -> Outcome:
+        """Return the mean over deciders of the chosen cosines, with noise, and go to the next prompt."""
+        prompts, lengths, at = state
+        gains = self._gains(self._prompts(state))
+        rewards = np.take_along_axis(gains, actions[..., None], axis=-1)[..., 0].mean(axis=-1)
+        if rng is not None:
+            rewards = rewards + rng.normal(scale=self.options.noise, size=rewards.shape)
+        return Outcome((prompts, lengths, at + 1), rewards, at + 1 >= lengths)
+
+    def optimum(self, state: State) -> NDArray[np.float64]:
+        """Return, summed over an episode's steps, the mean over deciders of the highest cosine."""
+        prompts, lengths, _ = state
+        best = self._gains(prompts).max(axis=-1).mean(axis=-1)  # (n, steps)
+        return np.asarray((best * (np.arange(best.shape[1]) < lengths[:, None])).sum(axis=1))
+
+    def routes(self) -> dict[str, Any]:
+        """Return nothing: there is nothing to use."""
+        return {}
+
+    def _prompts(self, state: State) -> NDArray[np.float64]:
+        """The prompts of the present step, (n, K, D)."""
+        prompts, _, at = state
+        return np.asarray(prompts[np.arange(len(at)), np.minimum(at, prompts.shape[1] - 1)])
+
+    def _gains(self, prompts: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Cosine of each option's nearest facet: (..., K, D) to (..., K, A)."""
+        return np.asarray(np.einsum("...kd,kafd->...kaf", prompts, self.specialties).max(axis=-1))
+
+
+def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True))
