@@ -60,9 +60,7 @@ def build_parts(arguments: TrainArguments) -> Parts:
     train = load_data(run.train_data, as_mapping("train_options", run.train_options), arguments.grpo.seed)
     held_out = load_data(run.eval_data, as_mapping("eval_options", run.eval_options), arguments.grpo.seed) if run.eval_data else []
     held_out = held_out[: run.eval_instances or None]
-    set_seed(
-        arguments.grpo.seed
-    )  # a new adapter is the same in every run of a seed, and on every rank: FSDP2 copies none from rank 0
+    set_seed(arguments.grpo.seed)  # so a new adapter is the same in every run, and on every rank: FSDP2 copies none from rank 0
     model, tokenizer = load_policy(run)
     agent = AgentStep(arguments.agent.config(int(arguments.grpo.max_completion_length or 0)), tokenizer)
     check_context(agent, model.config)

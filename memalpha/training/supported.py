@@ -35,5 +35,10 @@ def check_supported(args: Any, reward_config: RewardConfig, *, own_generator: bo
     for name, only in TRL_GENERATION_ONLY.items():
         if own_generator and getattr(args, name) != only:
             raise InputError(f"{name} is {getattr(args, name)!r}", expected=f"{only!r} without use_vllm")
+    if fixed := {"seed", "n"} & (args.generation_kwargs or {}).keys():
+        raise InputError(
+            f"generation_kwargs sets {', '.join(sorted(fixed))}",
+            expected="neither seed nor n: the rollouts of a group read the same first prompt, and one draw each must differ",
+        )
     if args.reward_weights not in (None, list(reward_config.weights)):
         raise InputError(f"reward_weights is {args.reward_weights}", expected="the weights by name, such as accuracy_weight: 1.0")
