@@ -1,0 +1,172 @@
+"""Every configuration of the launcher, read by Accelerate's own loader and turned into the environment it would start with."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+import pytest
+import yaml
+from accelerate.commands import launch
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
+
+from memalpha.training.config import parse_train_arguments
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "configs/accelerate"
+RUNS = sorted(path.name for path in (ROOT / "configs/train").glob("qwen3-4b*.yaml"))
+
+# name: (distributed type, GPUs in all, machines, mixed precision)
+EXPECTED = {
+    "gpu-1": ("NO", 1, 1, "bf16"),
+    "ddp": ("MULTI_GPU", 8, 1, "bf16"),
+    "fsdp2": ("FSDP", 8, 1, "bf16"),
+    "zero2": ("DEEPSPEED", 8, 1, "bf16"),
+    "zero3": ("DEEPSPEED", 8, 1, "bf16"),
+    "nodes": ("MULTI_GPU", 32, 4, "bf16"),
+    "cpu-2": ("MULTI_GPU", 2, 1, "no"),
+}
+
+
+def launched(name, *arguments):
+    """What the launcher makes of a configuration: its arguments, and the environment of the processes; nothing is started."""
+    parser = launch.launch_command_parser()
+    given = [
+        "--config_file",
+        str(FOLDER / f"{name}.yaml"),
+        "--num_cpu_threads_per_process",
+        "1",
+        *arguments,
+        "-m",
+        "memalpha",
+        "train",
+    ]
+    seen = {}
+
+    def start(args):
+        seen.update(arguments=args, environment=dict(os.environ))
+
+    def start_plain(command, env):
+        seen.update(arguments=argparse.Namespace(nproc_per_node="1", nnodes="1"), environment=env)
+        return mock.Mock(returncode=0)
+
+    deepspeed = {name: ModuleType(name) for name in ("deepspeed", "deepspeed.launcher", "deepspeed.launcher.runner")}
+    deepspeed["deepspeed.launcher.runner"].DEEPSPEED_ENVIRONMENT_NAME = ""
+    with (
+        mock.patch("torch.distributed.run.run", start),
+        mock.patch("subprocess.Popen", start_plain),
+        mock.patch.object(launch, "is_deepspeed_available", lambda: True),
+        mock.patch.dict(sys.modules, deepspeed),
+        mock.patch("accelerate.utils.launch.is_port_in_use", lambda port: False),
+    ):
+        launch.launch_command(parser.parse_args(given))
+    return seen["arguments"], seen["environment"]
+
+
+def test_every_configuration_is_expected_here():
+    assert {path.stem for path in FOLDER.iterdir()} == EXPECTED.keys()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_accelerate_reads_it_as_meant(name):
+    kind, processes, machines, precision = EXPECTED[name]
+    config = load_config_from_file(str(FOLDER / f"{name}.yaml"))
+    assert (config.distributed_type.value, config.num_processes, config.num_machines) == (kind, processes, machines)
+    assert config.mixed_precision == precision
+    assert config.use_cpu is (name == "cpu-2")
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_launcher_starts_the_processes(name):
+    _, processes, machines, precision = EXPECTED[name]
+    arguments, environment = launched(name)
+    assert int(arguments.nproc_per_node) == processes // machines
+    assert environment["ACCELERATE_MIXED_PRECISION"] == precision
+    assert ("ACCELERATE_USE_FSDP" in environment) is (name == "fsdp2")
+    assert ("ACCELERATE_USE_DEEPSPEED" in environment) is name.startswith("zero")
+
+
+def test_fsdp_is_version_2_and_loads_on_every_rank(monkeypatch):
+    _, environment = launched("fsdp2")
+    for name, value in environment.items():
+        if name.startswith("FSDP_"):
+            monkeypatch.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 2
+    assert plugin.reshard_after_forward is True
+    assert plugin.cpu_ram_efficient_loading is False
+    assert plugin.state_dict_type.name == "FULL_STATE_DICT"
+    assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_stage_of_zero_arrives(stage):
+    _, environment = launched(f"zero{stage}")
+    assert environment["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == str(stage)
+    assert environment["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] == "1"
+    assert environment["ACCELERATE_GRADIENT_CLIPPING"] == "1.0"
+    saves = yaml.safe_load((FOLDER / f"zero{stage}.yaml").read_text())["deepspeed_config"].get("zero3_save_16bit_model", False)
+    assert saves is (stage == 3)
+
+
+def test_every_machine_meets_at_the_first():
+    arguments, _ = launched("nodes", "--machine_rank", "3", "--main_process_ip", "10.1.2.3")
+    assert (arguments.node_rank, arguments.nnodes, arguments.nproc_per_node) == (3, "4", "8")
+    assert (arguments.rdzv_backend, arguments.rdzv_endpoint) == ("static", "10.1.2.3:29500")
+
+
+def test_multi_cpu_would_start_one_process(tmp_path):
+    """The trap that cpu-2.yaml avoids: as it should be written, the launcher starts a single process."""
+    text = (FOLDER / "cpu-2.yaml").read_text().replace("distributed_type: MULTI_GPU", "distributed_type: MULTI_CPU")
+    (tmp_path / "cpu.yaml").write_text(text)
+    with mock.patch(f"{__name__}.FOLDER", tmp_path):
+        arguments, _ = launched("cpu")
+    assert arguments.nproc_per_node == "1"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_runs_for_gpus_are_options_that_exist(name):
+    run, agent, reward, grpo = parse_train_arguments(
+        ["--config", str(ROOT / "configs/train" / name), "--use_cpu", "true", "--bf16", "false"]
+    )
+    assert (run.model, agent.schema, agent.codec) == ("Qwen/Qwen3-4B", "mem_alpha", "hermes")
+    assert reward.weights == (1.0, 1.0, 0.05, 0.1)
+    assert (grpo.num_generations, grpo.max_completion_length) == (8, 2048)
+    assert run.full_finetuning is ("full" in name) and run.dtype == ("float32" if run.full_finetuning else "bfloat16")
+    assert run.reader_client().url == "http://localhost:8000/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "gpus"), [("qwen3-4b", "ddp", 8), ("qwen3-4b-full", "fsdp2", 8), ("qwen3-4b-nodes", "nodes", 32)]
+)
+def test_a_step_is_that_of_the_published_setting(name, config, gpus):
+    options = yaml.safe_load((ROOT / f"configs/train/{name}.yaml").read_text())
+    assert EXPECTED[config][1] == gpus
+    assert options["per_device_train_batch_size"] * gpus == 32 * 8
+    assert f"configs/accelerate/{config}.yaml" in (ROOT / f"configs/train/{name}.yaml").read_text().splitlines()[0]
+
+
+def test_readers_on_vllm_servers_get_the_request_they_understand(chat_server):
+    """The example's reader, pointed at a stub of an OpenAI-compatible server."""
+    from memalpha.types import Sampling
+
+    run = parse_train_arguments(
+        [
+            "--config",
+            str(ROOT / "configs/train/qwen3-4b.yaml"),
+            "--use_cpu",
+            "true",
+            "--bf16",
+            "false",
+            "--endpoint_url",
+            chat_server.url,
+        ]
+    ).run
+    answer = run.reader_client().complete([{"role": "user", "content": "where?"}], Sampling(8))
+    assert answer.text == "WHERE?"
+    assert chat_server.paths == ["/v1/chat/completions"]
+    assert chat_server.bodies[0]["model"] == "Qwen/Qwen3-32B"
+    assert chat_server.bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
