@@ -1,7 +1,8 @@
 """Generation behind an OpenAI-compatible chat server: a policy that is served, not trained.
 
 What always holds: prompts go as chat messages and come back in order; a request that fails after its retries fails the call, since
-a rollout cannot go on without its completion.
+a rollout cannot go on without its completion. Marks of a chat template in a chunk or an entry are broken by a space
+(``memalpha.qa.special_text``); a policy at hand reads the same text as ordinary tokens, without the space.
 
 It does not cover training: such a server gives text, so ``Completion.ids`` is empty and there are no log-probabilities.
 """

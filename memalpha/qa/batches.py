@@ -61,7 +61,7 @@ def _ask_singly(ask: Callable[[Sequence[Request]], Sequence[Result]], requests: 
             outcomes.append(error)
             in_a_row += 1
             if in_a_row == _MAX_FAILURES_IN_A_ROW:
-                unasked = ServiceError(f"not asked, the service seems to be down; last error: {error}")
+                unasked = ServiceError(f"{error}; the service seems to be down, so this was not asked")
                 return outcomes + [unasked] * (len(requests) - len(outcomes))
     return outcomes
 

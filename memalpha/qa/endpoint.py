@@ -147,18 +147,19 @@ class ChatClient:
     def complete_many(self, batch: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion]:
         """Return one reply a request, in order.
 
-        A seed is advanced by one from request to request, so that equal prompts may differ. Once ``2 * concurrency`` requests in a
-        row have failed after all their attempts the server counts as down, and the rest is not sent.
+        A seed is advanced by one from request to request, so that equal prompts may differ. Once ``2 * concurrency`` requests (at
+        least eight) have failed in a row, each after all its attempts, the server counts as down and the rest is not sent. Requests
+        go in a mixed order, so that neighbours which fail for a reason of their own do not look like an outage.
 
         Raises:
             PartialServiceError: If any request failed; it holds the replies of the others.
             InputError: As ``complete``; requests not yet sent are dropped.
         """
-        outage = _Outage(2 * self.concurrency)
+        outage = _Outage(max(8, 2 * self.concurrency))
 
         def ask(index: int) -> Completion | ServiceError:
             if outage.error is not None:
-                return ServiceError(f"not sent, the server seems to be down; last error: {outage.error}")
+                return ServiceError(f"{outage.error}; the server seems to be down, so this was not sent")
             seed = None if sampling.seed is None else sampling.seed + index
             try:
                 reply = self.complete(batch[index], replace(sampling, seed=seed))
@@ -171,9 +172,11 @@ class ChatClient:
 
         pool = ThreadPoolExecutor(max(1, min(self.concurrency, len(batch))))
         try:
-            outcomes = list(pool.map(ask, range(len(batch))))
+            order = random.Random(len(batch)).sample(range(len(batch)), len(batch))
+            answered = dict(zip(order, pool.map(ask, order), strict=True))
         finally:
             pool.shutdown(cancel_futures=True)
+        outcomes = [answered[index] for index in range(len(batch))]
         replies = [outcome for outcome in outcomes if isinstance(outcome, Completion)]
         if len(replies) < len(outcomes):
             raise PartialServiceError(outcomes)
@@ -317,15 +320,16 @@ def _parse(raw: bytes) -> Completion:
 
 
 def _said(error: urllib.error.HTTPError) -> str:
-    """The server's own message, shortened; empty if it cannot be read."""
+    """The server's own message, shortened, on one line and fit to be printed and stored; empty if it cannot be read."""
     try:
         raw = error.read(65536)
     except (OSError, http.client.HTTPException):
         return ""
     try:
-        return str(json.loads(raw)["error"]["message"])[:_SHOWN]
+        text = str(json.loads(raw)["error"]["message"])
     except (ValueError, LookupError, TypeError, RecursionError):
-        return raw[:_SHOWN].decode("utf-8", "replace")
+        text = raw.decode("utf-8", "replace")
+    return "".join(character if character.isprintable() else " " for character in text[:_SHOWN]).strip()
 
 
 def _retry_after(value: str | None, now: float) -> float:

@@ -122,7 +122,7 @@ def test_a_reader_that_is_down_is_not_asked_for_ever():
     assert all(math.isnan(record.score) for record in records)
     assert len(reader.calls) == 1 + 3
     assert records[2].error == "cannot read q2"
-    assert records[49].error == "not asked, the service seems to be down; last error: cannot read q2"
+    assert records[49].error == "cannot read q2; the service seems to be down, so this was not asked"
     assert math.isnan(accuracy(records))
 
 

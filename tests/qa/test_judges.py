@@ -235,6 +235,7 @@ def test_a_write_without_a_verdict_leaves_its_chunk_alone_without(chat_server, c
     first, *others = caught.value.outcomes
     assert isinstance(first, ServiceError) and "worn out" in str(first)
     assert others == [[], [False, True]]
+    assert sum(told(body)["after"] == "b" for body in chat_server.bodies) == 2  # the client's attempts, and no more
 
 
 def test_the_content_judge_sees_the_chunk_and_both_entries(chat_server, client):
