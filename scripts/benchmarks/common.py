@@ -87,9 +87,14 @@ def alternate(variants: Mapping[str, Callable[[], object]], rounds: int, *, warm
         for call in variants.values():
             call()
     readings: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
-    for _ in range(max(1, rounds)):
-        for name, call in variants.items():
-            readings[name].append(seconds(call))
+    gc.collect()
+    gc.freeze()  # collections between readings look at what is new alone
+    try:
+        for _ in range(max(1, rounds)):
+            for name, call in variants.items():
+                readings[name].append(seconds(call))
+    finally:
+        gc.unfreeze()
     return {name: Series(tuple(wall for wall, _ in rows), tuple(cpu for _, cpu in rows)) for name, rows in readings.items()}
 
 

@@ -1,0 +1,315 @@
+"""Search and update of the two-layer retriever at 100, 10,000 and 1,000,000 entries, against brute force and rank_bm25.
+
+* dense: the retriever over ``--dimension`` random vectors, drawn around centres that lie around nine sections (the noise inside a
+  centre has 32 dimensions), with layer 1 open and with layer 1 keeping two of the nine sections; against a numpy product with all
+  vectors. The embedder is a table, so embedding costs nothing in either.
+* lexical: the retriever over texts of 5 to 12 words by a power law; against rank_bm25, which is built anew after an update because
+  it has no other way, and for exactness against BM25 computed in numpy over all texts.
+
+Recall@10 is the share of hits whose exact score is at least the tenth best one's (equal scores are equally right), before and
+after the updates; the smallest of the variants that search all entries is among the ratios. An update's time ends with a search
+that has seen it. Beyond 50,000 entries a section answers from a graph; the time to build it, in ``build_s``, is spent by the first
+search. Ratios are of medians of processor time, ours below. A million entries take 7 GB and, for the graphs, many minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks import common
+
+K = 10
+SECTIONS_KEPT = 2
+NOISE_DIMENSIONS = 32
+WORDS = 50_000
+EVERYTHING = ("layer 1 open", "ours")  # variants that search all entries, as brute force does
+
+
+def add_arguments(parser: Any) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--entries", type=int, nargs="+", help="sizes (default 100 10000 1000000)")
+    parser.add_argument("--kinds", nargs="+", choices=("dense", "lexical"), default=["dense", "lexical"])
+    parser.add_argument("--dimension", type=int, default=384, help="length of a vector (default 384)")
+    parser.add_argument("--queries", type=int, default=200, help="queries that recall is measured on (default 200)")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure each kind at each size."""
+    sizes = options.entries or ([100, 400] if options.quick else [100, 10_000, 1_000_000])
+    queries = 10 if options.quick else options.queries
+    rows: list[dict[str, Any]] = []
+    ratios: dict[str, float] = {}
+    for kind in options.kinds:
+        for entries in sizes:
+            common.progress(f"retrieval: {kind}, {entries} entries")
+            rounds = options.rounds or (2 if options.quick else 10 if entries <= 100_000 else 5)
+            bench = Dense(entries, queries, options.dimension) if kind == "dense" else Lexical(entries, queries)
+            found, faster = bench.measure(rounds)
+            rows += found
+            ratios.update({f"{kind}_{name}_{entries}": value for name, value in faster.items()})
+    ratios["recall"] = min(row["recall"] for row in rows if row["variant"] in EVERYTHING)
+    details = {"sizes": {"entries": sizes, "queries": queries, "dimension": options.dimension, "k": K}, "table": rows}
+    return {"name": "retrieval", "ratios": ratios, "details": details}
+
+
+class _Bench:
+    """What both kinds share: a memory of many entries, its retriever, queries in turn, and recall.
+
+    A subclass sets ``queries`` (texts) and has ``exact(text)``: exact scores of all entries, by number.
+    """
+
+    kind: str
+    queries: list[str]
+
+    def exact(self, query: str) -> Any:
+        """Return the exact score of each entry, shape (entries,)."""
+        raise NotImplementedError
+
+    def fill(self, contents: Iterator[tuple[str, str]]) -> None:
+        """Put (section, content) pairs into a new memory."""
+        from memalpha.memory.schema import MemorySchema
+        from memalpha.memory.store import Memory
+        from memalpha.types import Operation, OperationKind
+
+        self.memory = Memory(MemorySchema.load("nine_categories"))
+        self.update_kind = OperationKind.UPDATE
+        self.operation = Operation
+        for section, content in contents:
+            assert self.memory.apply(Operation(OperationKind.INSERT, section, content)).changed
+        self.turn = 0
+
+    def build(self, **settings: Any) -> float:
+        """Make the retriever and search once; return the processor seconds that took."""
+        from memalpha.retrieval.config import RetrievalConfig
+        from memalpha.retrieval.two_layer import TwoLayerRetriever
+
+        start = time.process_time()
+        config = RetrievalConfig(mode=self.kind, **settings)  # type: ignore[arg-type]
+        self.retriever = TwoLayerRetriever(self.memory, config, embedder=getattr(self, "embedder", None))
+        self.retriever.search(self.queries[0], K)
+        return time.process_time() - start
+
+    def next_query(self) -> str:
+        """Return the queries in turn."""
+        self.turn += 1
+        return self.queries[self.turn % len(self.queries)]
+
+    def search(self) -> None:
+        """Search once by the retriever."""
+        self.retriever.search(self.next_query(), K)
+
+    def write(self, number: int, content: str) -> None:
+        """Update the entry of that number (from 0)."""
+        entry = self.memory.get(str(number + 1))
+        assert entry is not None
+        assert self.memory.apply(self.operation(self.update_kind, entry.section, content, entry.id)).changed
+
+    def recall(self) -> float:
+        """Mean recall@10 over all queries."""
+        found, right = 0, 0
+        for query in self.queries:
+            scores = self.exact(query)
+            wanted = min(K, int((scores > 0).sum())) if self.kind == "lexical" else min(K, len(scores))
+            if wanted:
+                least = np.partition(scores, -wanted)[-wanted] - 2e-6
+                hits = [int(hit.entry.id) - 1 for hit in self.retriever.search(query, K)]
+                right += int((scores[hits] >= least).sum()) if hits else 0
+                found += wanted
+        return right / found
+
+
+class Dense(_Bench):
+    """Vectors around centres around sections.
+
+    Args:
+        entries: How many.
+        queries: How many vectors to look for, drawn like the entries.
+        dimension: Length of a vector.
+    """
+
+    kind = "dense"
+
+    def __init__(self, entries: int, queries: int, dimension: int) -> None:
+        from memalpha.memory.schema import MemorySchema
+
+        self.dimension, self.entries = dimension, entries
+        rng = np.random.default_rng(0)
+        names = [section.name for section in MemorySchema.load("nine_categories").lists]
+        centres = rng.standard_normal((max(20, entries // 1000), dimension), dtype=np.float32)
+        home = rng.integers(0, len(names), len(centres))
+        centres += 2 * rng.standard_normal((len(names), dimension), dtype=np.float32)[home]
+        basis = rng.standard_normal((NOISE_DIMENSIONS, dimension), dtype=np.float32) / np.sqrt(NOISE_DIMENSIONS)
+        total = entries + queries + 1000  # the last are what updates write
+        belongs = rng.integers(0, len(centres), total)
+        self.pool = np.empty((total, dimension), dtype=np.float32)
+        for start in range(0, total, 10_000):
+            part = belongs[start : start + 10_000]
+            noise = rng.standard_normal((len(part), NOISE_DIMENSIONS), dtype=np.float32) @ basis
+            rows = centres[part] + noise + 0.1 * rng.standard_normal((len(part), dimension), dtype=np.float32)
+            self.pool[start : start + len(part)] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        self.matrix = self.pool[:entries]  # updates write into it
+        self.queries = [str(entries + i) for i in range(queries)]
+        self.updates = 0
+        self.embedder: Any = self
+        self.fill((names[home[belongs[i]]], str(i)) for i in range(entries))
+
+    def embed(self, texts: Any) -> Any:
+        """Return the vector whose number a text is; of other texts (descriptions of sections) a zero vector."""
+        rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            if text.isdecimal():
+                row[:] = self.pool[int(text)]
+        return rows
+
+    def exact(self, query: str) -> Any:
+        """Cosines by numpy."""
+        return self.matrix @ self.pool[int(query)]
+
+    def brute_force(self) -> None:
+        """Search once by numpy."""
+        scores = self.exact(self.next_query())
+        best = np.argpartition(-scores, min(K, len(scores) - 1))[:K]
+        best[np.argsort(-scores[best])]
+
+    def _update(self, through_memory: bool) -> None:
+        number, new = self.updates * 7919 % self.entries, self.entries + len(self.queries) + self.updates % 1000
+        self.updates += 1
+        self.matrix[number] = self.pool[new]
+        if through_memory:
+            self.write(number, str(new))
+            self.search()
+        else:
+            self.brute_force()
+
+    def measure(self, rounds: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
+        """Return the rows of the table and the ratios."""
+        build = self.build(sections_kept=SECTIONS_KEPT)
+        kept = self._two_layers(rounds)
+        # Same indexes, layer 1 open: a second retriever would hold every vector and graph a second time.
+        self.retriever._config = replace(self.retriever._config, sections_kept=0)
+        recall = self.recall()
+        per = 20 if self.entries <= 100_000 else 3
+        found = common.alternate({"ours": _times(per, self.search), "numpy": _times(per, self.brute_force)}, rounds)
+        changed = common.alternate({"ours": lambda: self._update(True)}, max(rounds, 20))
+        base = {"kind": "dense", "entries": self.entries}
+        rows = [
+            {**base, "variant": "layer 1 open", **_row(found["ours"], per, changed["ours"], recall, self.recall(), build)},
+            {**base, "variant": f"{SECTIONS_KEPT} sections of 9", **_row(kept[0], per, None, kept[1], None, None)},
+            {**base, "variant": "numpy", **_row(found["numpy"], per, None, None, None, None)},
+        ]
+        return rows, {"numpy": common.ratio(found["numpy"], found["ours"], "cpu").value}
+
+    def _two_layers(self, rounds: int) -> tuple[common.Series, float]:
+        per = 20 if self.entries <= 100_000 else 3
+        return common.alternate({"kept": _times(per, self.search)}, rounds)["kept"], self.recall()
+
+
+class Lexical(_Bench):
+    """Texts of made-up words.
+
+    Args:
+        entries: How many.
+        queries: How many: three words of some entry and three others.
+    """
+
+    kind = "lexical"
+
+    def __init__(self, entries: int, queries: int) -> None:
+        from memalpha.memory.schema import MemorySchema
+
+        self.entries = entries
+        self.rng = np.random.default_rng(0)
+        names = [section.name for section in MemorySchema.load("nine_categories").lists]
+        self.words = np.full((entries, 12), -1, dtype=np.int32)
+        for number in range(entries):
+            self._draw(number)
+        first = self.rng.integers(0, entries, queries)
+        self.queries = [
+            " ".join([*self.text(int(number)).split()[:3], *(f"w{word}" for word in self._random_words(3))]) for number in first
+        ]
+        self.updates = 0
+        self.fill((names[i % 9], self.text(i)) for i in range(entries))
+
+    def _random_words(self, count: int) -> Any:
+        return (self.rng.pareto(0.7, count) * 3).astype(np.int64) % WORDS
+
+    def _draw(self, number: int) -> None:
+        length = int(self.rng.integers(5, 12))
+        self.words[number] = -1
+        self.words[number, :length] = self._random_words(length)
+        self.words[number, length] = WORDS + self.rng.integers(0, 2**31 - 1 - WORDS)  # no text twice
+
+    def text(self, number: int) -> str:
+        """Text of an entry."""
+        return " ".join(f"w{word}" for word in self.words[number].tolist() if word >= 0)
+
+    def exact(self, query: str) -> Any:
+        """Scores of the formula over all texts, by numpy."""
+        lengths = (self.words >= 0).sum(axis=1)
+        scores = np.zeros(self.entries)
+        for word in query.split():
+            counts = (self.words == int(word[1:])).sum(axis=1)
+            holders = int((counts > 0).sum())
+            idf = np.log1p((self.entries - holders + 0.5) / (holders + 0.5))
+            scores += idf * counts / (counts + 1.5 * (0.25 + 0.75 * lengths / lengths.mean()))
+        return scores
+
+    def _update(self) -> None:
+        number = self.updates * 7919 % self.entries
+        self.updates += 1
+        self._draw(number)
+        self.write(number, self.text(number))
+        self.search()
+
+    def _rank_bm25(self) -> Any:
+        from rank_bm25 import BM25Okapi
+
+        return BM25Okapi([self.text(number).split() for number in range(self.entries)])
+
+    def measure(self, rounds: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
+        """Return the rows of the table and the ratios."""
+        build = self.build()
+        recall = self.recall()
+        rebuild, other = common.Series(*zip(common.seconds(lambda: setattr(self, "other", self._rank_bm25())), strict=True)), self
+        per = 20 if self.entries <= 100_000 else 1
+        variants: dict[str, Callable[[], object]] = {
+            "ours": _times(per, self.search),
+            "numpy": _times(per, lambda: np.argpartition(-self.exact(self.next_query()), K - 1)[:K]),
+            "rank_bm25": _times(per, lambda: np.argpartition(-other.other.get_scores(self.next_query().split()), K - 1)[:K]),
+        }
+        found = common.alternate(variants, rounds)
+        changed = common.alternate({"ours": self._update}, max(rounds, 20))["ours"]
+        base = {"kind": "lexical", "entries": self.entries}
+        rows = [
+            {**base, "variant": "ours", **_row(found["ours"], per, changed, recall, self.recall(), build)},
+            {**base, "variant": "numpy", **_row(found["numpy"], per, None, None, None, None)},
+            {**base, "variant": "rank_bm25", **_row(found["rank_bm25"], per, rebuild, None, None, rebuild.median("cpu"))},
+        ]
+        faster = {name: common.ratio(found[name], found["ours"], "cpu").value for name in ("numpy", "rank_bm25")}
+        return rows, {**faster, "update_rank_bm25": rebuild.median("cpu") / changed.median("cpu")}
+
+
+def _times(count: int, call: Callable[[], object]) -> Callable[[], object]:
+    def several() -> None:
+        for _ in range(count):
+            call()
+
+    return several
+
+
+def _row(
+    search: common.Series, per: int, update: common.Series | None, recall: float | None, after: float | None, build: float | None
+) -> dict[str, Any]:
+    return {
+        "recall": recall,
+        "recall_after_updates": after,
+        "search_ms": 1e3 * search.median("cpu") / per,
+        "update_ms": None if update is None else 1e3 * update.median("cpu"),
+        "build_s": build,
+    }
