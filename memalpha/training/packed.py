@@ -14,7 +14,9 @@ same distribution, in nats, and carry no gradient.
 
 A model loaded with ``sdpa`` is switched, at its first packed call and for good, to the attention of
 :mod:`memalpha.training.prefix_attention`, which leaves out what the mask hides and is ``sdpa`` itself in every other call; a model
-with ``eager`` attention gets the mask.
+with ``eager`` attention gets the mask. In the same way its LoRA layers and norms get the passes of
+:mod:`memalpha.training.fast_layers`, which run with a gradient only. A frozen LM head is left out of the forward pass:
+:mod:`memalpha.training.frozen_head` scores its input.
 
 Not covered: models whose layers are not all full attention (sliding window, linear attention), and attention kernels that take no
 mask of four dimensions (flash attention); :func:`check_packable` refuses both with a clear error.
@@ -23,6 +25,7 @@ mask of four dimensions (flash attention); :func:`check_packable` refuses both w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,6 +33,8 @@ from torch import Tensor
 
 from memalpha.errors import InputError
 from memalpha.training import prefix_attention
+from memalpha.training.fast_layers import use_fast_layers
+from memalpha.training.frozen_head import frozen_head, hidden_scores, hidden_states_only
 from memalpha.training.logprobs import TokenScores, token_scores
 
 if TYPE_CHECKING:
@@ -219,15 +224,22 @@ def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bo
     options: dict[str, Any] = {}
     if prefix_attention.use_prefix_attention(model):
         options["prefix_layout"] = [prefix_attention.group_layout(*group, device) for group in pack.groups]
-    output = model(
-        input_ids=pack.input_ids.to(device),
-        attention_mask=mask[None, None].to(device),
-        position_ids=pack.position_ids.to(device),
-        logits_to_keep=pack.predictors.to(device),
-        use_cache=False,
-        **options,
-    )
-    return token_scores(output.logits[0], pack.targets.to(device), temperature, compute_entropy=compute_entropy)
+    base = base_model(model)
+    use_fast_layers(base)
+    head, targets = frozen_head(base), pack.targets.to(device)
+    with hidden_states_only(head) if head is not None else nullcontext():
+        output = model(
+            input_ids=pack.input_ids.to(device),
+            attention_mask=mask[None, None].to(device),
+            position_ids=pack.position_ids.to(device),
+            logits_to_keep=pack.predictors.to(device),
+            use_cache=False,
+            **options,
+        )
+    predicted = output.logits.squeeze(0)
+    if head is not None:
+        return hidden_scores(predicted, head.weight, targets, temperature, compute_entropy=compute_entropy)
+    return token_scores(predicted, targets, temperature, compute_entropy=compute_entropy)
 
 
 def _prefix(row: Row) -> tuple[int, ...]:
@@ -245,3 +257,9 @@ def _own_length(row: Row) -> int:
 
 def _config(model: nn.Module) -> Any:
     return getattr(model, "module", model).config
+
+
+def base_model(model: nn.Module) -> Any:
+    """Return the transformers model inside DDP and PEFT."""
+    inner: Any = getattr(model, "module", model)
+    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner

@@ -1,0 +1,161 @@
+"""LoRA layers and RMS norms with a backward pass of their own: the same numbers in fewer passes over the activations.
+
+PEFT writes ``W x + s B (A x)`` as three products, a scaling and a sum, which read or write arrays as large as the output, and RMS
+norms of transformers are six element-wise steps; autograd then does as much again. On a CPU such passes are bound by memory. Here a
+LoRA layer is one product and one in-place low-rank update in each direction, a norm two or three passes.
+
+What always holds: formulas are exact (values and gradients equal PEFT's and transformers' up to rounding); a module keeps its class
+as a base class, its parameters and its hooks, so saving, switching adapters and merging are unchanged; without a gradient, with
+autocast, dropout, several adapters at once, adapters that are merged or switched off, variants such as DoRA, quantised or 16-bit
+weights, or anywhere but on a CPU, the module runs the code it always ran.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
+"""Norm classes of transformers that compute ``weight * x / sqrt(mean(x**2) + variance_epsilon)``."""
+
+
+def use_fast_layers(model: nn.Module) -> None:
+    """Give the LoRA linear layers and the norms of ``model`` the forward pass of this module, for good."""
+    for module in model.modules():
+        kind: Any = type(module)
+        fast = _fast_class(kind)
+        if fast is not None:
+            module.__class__ = fast
+
+
+@cache
+def _fast_class(kind: Any) -> Any:
+    """Return the class that takes the place of ``kind``; None if there is none, or it has taken it."""
+    from peft.tuners.lora.layer import Linear
+
+    mixin = FastLoraLinear if kind is Linear else FastRMSNorm if kind.__name__ in NORMS else None
+    return type(kind.__name__, (mixin, kind), {"__module__": __name__}) if mixin and not issubclass(kind, mixin) else None
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether a gradient is recorded and all tensors are ordinary float32 ones on a CPU, outside autocast."""
+    return (
+        torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and all(t.dtype is torch.float32 and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter) for t in tensors)
+    )
+
+
+class FastLoraLinear:
+    """Goes before PEFT's ``Linear`` in the order of classes."""
+
+    def forward(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """As PEFT's."""
+        name = self._single_adapter() if not args and not kwargs else None
+        if name is not None:
+            base, a, b = self.base_layer, self.lora_A[name].weight, self.lora_B[name].weight
+            if is_plain(x, base.weight, a, b) and not base.weight.requires_grad:
+                y: Tensor = LoraProduct.apply(x.reshape(-1, x.shape[-1]), base.weight, base.bias, a, b, self.scaling[name])  # type: ignore[no-untyped-call]
+                return y.view(*x.shape[:-1], -1)
+        unchanged: Tensor = super().forward(x, *args, **kwargs)  # type: ignore[misc]
+        return unchanged
+
+    def _single_adapter(self: Any) -> str | None:
+        """Name of the adapter, if this is a frozen linear layer with one active, unmerged, plain adapter."""
+        names = [name for name in self.active_adapters if name in self.lora_A]
+        if len(names) != 1 or self.disable_adapters or self.merged or type(self.base_layer) is not nn.Linear:
+            return None
+        name: str = names[0]
+        bias = self.base_layer.bias
+        plain = (
+            name not in self.lora_variant
+            and not self.lora_bias[name]
+            and isinstance(self.lora_dropout[name], nn.Identity)
+            and (bias is None or not bias.requires_grad)
+        )
+        return name if plain else None
+
+
+class LoraProduct(torch.autograd.Function):
+    """``x W' + bias + s (x A') B'``, with W and bias frozen."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
+        """Multiply.
+
+        Args:
+            ctx: Autograd's.
+            x: (tokens, inputs).
+            weight: (outputs, inputs).
+            bias: (outputs,) or None.
+            a: (rank, inputs).
+            b: (outputs, rank).
+            scale: s.
+        """
+        inner = x @ a.t()
+        y = nn.functional.linear(x, weight, bias)
+        y.addmm_(inner, b.t(), alpha=scale)
+        ctx.save_for_backward(x, weight, a, b, inner)
+        ctx.scale = scale
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, Tensor | None, Tensor | None, None]:
+        """Return the gradients of x, A and B, as far as they are needed."""
+        x, weight, a, b, inner = ctx.saved_tensors
+        of_x, _, _, of_a, of_b, _ = ctx.needs_input_grad
+        dx = da = db = None
+        # The orientations are those that BLAS multiplies fastest with a thin factor.
+        if of_x or of_a:
+            low = grad @ b.t().contiguous().t()  # (tokens, rank)
+        if of_x:
+            dx = (grad @ weight).addmm_(low, a, alpha=ctx.scale)
+        if of_a:
+            da = (low.t() @ x).mul_(ctx.scale)
+        if of_b:
+            db = (inner.t() @ grad).mul_(ctx.scale).t()
+        return dx, None, None, da, db, None
+
+
+class FastRMSNorm:
+    """Goes before a norm of ``NORMS`` in the order of classes."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        """As transformers'."""
+        if is_plain(x, self.weight):
+            normed: Tensor = RMSNormProduct.apply(x, self.weight, self.variance_epsilon)  # type: ignore[no-untyped-call]
+            return normed
+        unchanged: Tensor = super().forward(x)  # type: ignore[misc]
+        return unchanged
+
+
+class RMSNormProduct(torch.autograd.Function):
+    """``weight * x * r`` with r = 1 / sqrt(mean(x**2) + epsilon) over the last axis."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+        """Normalise x, (..., features), by weight, (features,)."""
+        r: Tensor = torch.linalg.vecdot(x, x).unsqueeze(-1).div_(x.shape[-1]).add_(epsilon).rsqrt_()
+        ctx.save_for_backward(x, weight, r)
+        y: Tensor = x * r
+        return y.mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        """With g = weight * grad: dx = r g - x r**3 mean(g x), and dweight = sum of grad x r."""
+        x, weight, r = ctx.saved_tensors
+        of_x, of_weight, _ = ctx.needs_input_grad
+        dx = dweight = None
+        if of_weight:
+            dweight = (grad * x).mul_(r).flatten(0, -2).sum(0)
+        if of_x:
+            dx = grad * weight
+            share = torch.linalg.vecdot(dx, x).unsqueeze(-1).mul_(r).mul_(r).div_(-x.shape[-1])
+            dx.addcmul_(x, share).mul_(r)
+        return dx, dweight, None

@@ -1,0 +1,220 @@
+"""Fused LoRA layers, norms and the frozen head against PEFT, transformers and a log-softmax; and where they stand back."""
+
+import copy
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from test_packed import make_lora, make_model, make_rows
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+from memalpha.training import fast_layers, frozen_head
+from memalpha.training.fast_layers import LoraProduct, RMSNormProduct, use_fast_layers
+from memalpha.training.frozen_head import hidden_scores
+from memalpha.training.packed import base_model, packed_logps
+
+
+class Count:
+    """Counts calls of a Function and passes them on."""
+
+    def __init__(self, monkeypatch, function):
+        self.calls, apply = 0, function.apply
+
+        def counted(*args):
+            self.calls += 1
+            return apply(*args)
+
+        monkeypatch.setattr(function, "apply", counted)
+
+
+def layer(bias=False, **options):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 10, bias=bias))
+    wrapped = get_peft_model(model, LoraConfig(r=3, lora_alpha=5, target_modules=["0"], **options)).base_model.model[0]
+    torch.nn.init.normal_(wrapped.lora_B["default"].weight)
+    return wrapped
+
+
+def gradients(module, x, weights):
+    x = x.clone().requires_grad_()
+    trained = [p for p in module.parameters() if p.requires_grad]
+    y = module(x)
+    return [y.detach(), *torch.autograd.grad((weights * y).sum(), [x, *trained])]
+
+
+@pytest.mark.parametrize("shape", [(7,), (1, 7), (2, 3)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_lora_layer_gives_pefts_values_and_gradients(monkeypatch, bias, shape):
+    module, x, weights = layer(bias), torch.randn(*shape, 6), torch.randn(*shape, 10)
+    expected = gradients(module, x, weights)
+    use_fast_layers(module)
+    count = Count(monkeypatch, LoraProduct)
+    for got, wanted in zip(gradients(module, x, weights), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+    assert count.calls == 1
+
+
+def test_a_frozen_adapter_passes_the_gradient_on_and_takes_none():
+    module, x = layer(), torch.randn(4, 6, requires_grad=True)
+    module.requires_grad_(False)
+    weights = torch.randn(4, 10)
+    (expected,) = torch.autograd.grad((weights * module(x)).sum(), x)
+    use_fast_layers(module)
+    (got,) = torch.autograd.grad((weights * module(x)).sum(), x)
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def disabled(module):
+    module.enable_adapters(False)
+
+
+def two_adapters(module):
+    module.update_layer("other", 2, 4, LoraConfig(r=2, lora_alpha=4))
+    torch.nn.init.normal_(module.lora_B["other"].weight)
+    module.set_adapter(["default", "other"])
+
+
+def dropout(module):
+    module.lora_dropout["default"] = torch.nn.Dropout(0.5).eval()
+
+
+def trained_base(module):
+    module.base_layer.weight.requires_grad_(True)
+
+
+CASES = (disabled, lambda m: m.merge(), two_adapters, dropout, trained_base, lambda m: m.double(), lambda m: m.bfloat16())
+
+
+@pytest.mark.parametrize("change", CASES, ids=["off", "merged", "two", "dropout", "base", "float64", "bfloat16"])
+def test_pefts_own_code_runs_where_the_fused_one_does_not_fit(monkeypatch, change):
+    module = layer()
+    change(module)
+    x = torch.randn(4, 6, dtype=module.base_layer.weight.dtype)
+    expected = module(x)
+    use_fast_layers(module)
+    count = Count(monkeypatch, LoraProduct)
+    assert torch.equal(module(x), expected)
+    assert count.calls == 0
+
+
+@pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_bias": True}])
+def test_variants_of_lora_are_left_to_peft(monkeypatch, options):
+    module, x = layer(bias=True, **options), torch.randn(4, 6)
+    expected = module(x)
+    use_fast_layers(module)
+    count = Count(monkeypatch, LoraProduct)
+    assert torch.equal(module(x), expected)
+    assert count.calls == 0
+
+
+def test_nothing_changes_bitwise_without_a_gradient_or_under_autocast(monkeypatch):
+    module, norm = layer(), LlamaRMSNorm(6)
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        expected = norm(module(x)[:, :6])
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = module(x)
+    use_fast_layers(module)
+    use_fast_layers(norm)
+    counts = Count(monkeypatch, LoraProduct), Count(monkeypatch, RMSNormProduct)
+    with torch.no_grad():
+        assert torch.equal(norm(module(x)[:, :6]), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(module(x), cast)
+    assert [count.calls for count in counts] == [0, 0]
+
+
+@pytest.mark.parametrize("kind", [LlamaRMSNorm, Qwen3RMSNorm])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_norm_gives_transformers_values_and_gradients(monkeypatch, kind, frozen):
+    torch.manual_seed(1)
+    norm = kind(8, eps=1e-3)
+    norm.weight.data.normal_().add_(1.0)
+    norm.weight.requires_grad_(not frozen)
+    x, weights = torch.randn(2, 5, 3, 8), torch.randn(2, 5, 3, 8)
+    expected = gradients(norm, x, weights)
+    use_fast_layers(norm)
+    count = Count(monkeypatch, RMSNormProduct)
+    for got, wanted in zip(gradients(norm, x, weights), expected, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+    assert count.calls == 1
+    assert isinstance(norm, kind)
+
+
+def test_the_second_call_changes_nothing_and_copies_are_independent():
+    model = make_lora()
+    use_fast_layers(model)
+    kinds = [type(module) for module in model.modules()]
+    use_fast_layers(model)
+    assert [type(module) for module in model.modules()] == kinds
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    ids = torch.tensor([[3, 4, 5]])
+    assert model(input_ids=ids).logits.abs().max() > 0
+    assert twin(input_ids=ids).logits.abs().max() == 0
+
+
+def test_a_packed_call_uses_all_three(monkeypatch):
+    model = make_lora("qwen3")
+    counts = [Count(monkeypatch, f) for f in (LoraProduct, RMSNormProduct, frozen_head._HiddenScores)]
+    packed_logps(model, make_rows())
+    assert [count.calls for count in counts] == [2 * 7, 2 * 4 + 1, 1]  # layers x projections, norms of layers, heads and model
+
+
+# ------------------------------------------------------------------------------------------------ the frozen head
+@pytest.mark.parametrize("blocks", [(512, 2**18), (2, 6), (3, 1)])
+def test_hidden_scores_equal_a_log_softmax(monkeypatch, blocks):
+    monkeypatch.setattr(frozen_head, "TOKENS_AT_ONCE", blocks[0])
+    monkeypatch.setattr(frozen_head, "ELEMENTS_AT_ONCE", blocks[1])
+    draw = torch.Generator().manual_seed(4)
+    hidden = (3 * torch.randn(5, 4, generator=draw)).requires_grad_()
+    weight, targets = torch.randn(7, 4, generator=draw), torch.randint(0, 7, (5,), generator=draw)
+    weights = torch.randn(5, generator=draw)
+    scores = (hidden @ weight.t() / 0.6).log_softmax(-1)
+    expected = scores.gather(-1, targets[:, None])[:, 0]
+    (expected_gradient,) = torch.autograd.grad((weights * expected).sum(), hidden)
+    result = hidden_scores(hidden, weight, targets, 0.6, compute_entropy=True)
+    (gradient,) = torch.autograd.grad((weights * result.logps).sum(), hidden)
+    torch.testing.assert_close(result.logps, expected)
+    torch.testing.assert_close(gradient, expected_gradient)
+    torch.testing.assert_close(result.entropies, -(scores.exp() * scores).sum(-1))
+    assert not result.entropies.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(hidden_scores(hidden, weight, targets, 0.6).logps, expected)
+
+
+def test_hidden_scores_stand_extreme_logits():
+    hidden, weight = torch.tensor([[400.0], [-400.0]]), torch.tensor([[1.0], [-1.0], [0.5]])
+    result = hidden_scores(hidden, weight, torch.tensor([0, 0]), compute_entropy=True)
+    assert result.logps.tolist() == [0.0, -800.0]
+    assert result.entropies.tolist() == [0.0, 0.0]
+
+
+def test_hidden_scores_of_no_tokens():
+    result = hidden_scores(torch.zeros(0, 4), torch.randn(7, 4), torch.zeros(0, dtype=torch.long), compute_entropy=True)
+    assert result.logps.shape == result.entropies.shape == (0,)
+
+
+def test_heads_that_do_not_fit_are_left_to_the_model():
+    assert frozen_head.frozen_head(make_model()) is None  # it is trained
+    base = base_model(make_lora())
+    assert frozen_head.frozen_head(base) is base.lm_head
+    base.config.model_type = "granite"  # scales its logits afterwards
+    assert frozen_head.frozen_head(base) is None
+    base.config.model_type = LlamaConfig.model_type
+    base.lm_head.forward = base.lm_head.forward  # patched by somebody
+    assert frozen_head.frozen_head(base) is None
+    del base.lm_head.forward
+    assert frozen_head.frozen_head(base.bfloat16()) is None
+
+
+def test_the_head_is_put_back_when_the_model_raises():
+    base = base_model(make_lora())
+    with pytest.raises(RuntimeError), frozen_head.hidden_states_only(base.lm_head):
+        raise RuntimeError
+    assert "forward" not in vars(base.lm_head)
+    assert fast_layers.is_plain(base.lm_head.weight)
