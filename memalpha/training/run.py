@@ -91,7 +91,7 @@ def _run_steps(trainer: MemoryGRPOTrainer, folder: RunFolder, checkpoint: Path |
     """
     trainer.policy = next((row["policy"] for row in folder.metrics() if row["step"] == step_of(checkpoint)), "")
     with stop_request() as request:
-        stopping = StopCallback(request, lambda asked: bool(trainer._sum_over_ranks([asked])))
+        stopping = StopCallback(request, lambda asked: bool(trainer.sum_over_ranks([asked])))
         trainer.add_callback(stopping)
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if stopping.stopped and trainer.state.global_step < trainer.state.max_steps:

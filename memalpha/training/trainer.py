@@ -157,7 +157,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         batch["advantages"] = torch.tensor([row.advantage if row else 0.0 for row in self.rows], device=device)
         batch["row_order"] = torch.arange(len(self.rows), device=device)
         batch["row_shared"] = torch.tensor(self._shared, device=device)
-        batch["real_rows"] = self._sum_over_ranks([len(real)])[0]
+        batch["real_rows"] = self.sum_over_ranks([len(real)])[0]
         return batch
 
     def _scored_rows(self, indices: Sequence[int], size: int) -> list[TrainingRow]:
@@ -188,15 +188,15 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
     def _check_masked(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> None:
         """Stop, on every rank alike, if too many of all ranks' rollouts could not be scored."""
-        masked, total = self._sum_over_ranks([self.scorer.masked(rewards), len(rewards)]).tolist()
+        masked, total = self.sum_over_ranks([self.scorer.masked(rewards), len(rewards)]).tolist()
         errors = gather_object([first_error(rollouts)]) if masked else []
         check_masked_share(int(masked), int(total), self.scorer.max_masked_share, errors)
 
     def _divide_by_batch(self, rows: Sequence[TrainingRow]) -> None:
         """Divide centred rewards by the standard deviation over all ranks' rows, in place."""
         known = [row.total for row in rows if not math.isnan(row.total)]
-        count, total = self._sum_over_ranks([len(known), sum(known)]).tolist()
-        squares = self._sum_over_ranks([sum((value - total / max(count, 1)) ** 2 for value in known)]).item()
+        count, total = self.sum_over_ranks([len(known), sum(known)]).tolist()
+        squares = self.sum_over_ranks([sum((value - total / max(count, 1)) ** 2 for value in known)]).item()
         std = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
         for row in rows:
             row.advantage /= std + STD_EPSILON
@@ -212,7 +212,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         gathered = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device))
         return math.ceil(int(gathered.max()) / unit) * unit
 
-    def _sum_over_ranks(self, values: Sequence[float]) -> torch.Tensor:
+    def sum_over_ranks(self, values: Sequence[float]) -> torch.Tensor:
         """Add each value up over ranks, (len(values),) float32 whatever type the values have."""
         local = torch.tensor([list(values)], dtype=torch.float32, device=self.accelerator.device)
         return self.accelerator.gather(local).sum(0)  # type: ignore[no-any-return]
@@ -241,7 +241,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         mode = "train" if self.model.training else "eval"
         cut = sum(row.completion_ids[-1] not in self.eos_token_ids for row in rows)
         totals = [len(rows), sum(len(r.completion_ids) for r in rows), sum(len(r.prompt_ids) for r in rows), cut]
-        count, written, read, cut = self._sum_over_ranks(totals).tolist()
+        count, written, read, cut = self.sum_over_ranks(totals).tolist()
         if mode == "train":
             self.state.num_input_tokens_seen += int(written + read)
         self._metrics[mode]["num_tokens"] = [self.state.num_input_tokens_seen]
@@ -256,7 +256,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     def _log_rollouts(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> None:
         mode = "train" if self.model.training else "eval"
         metrics = self.scorer.metrics(rollouts, rewards)
-        sums = self._sum_over_ranks([number for pair in metrics.values() for number in pair]).view(-1, 2).tolist()
+        sums = self.sum_over_ranks([number for pair in metrics.values() for number in pair]).view(-1, 2).tolist()
         for name, (total, count) in zip(metrics, sums, strict=True):
             if count:
                 self._metrics[mode][f"memory/{name}"].append(total / count)
@@ -267,7 +267,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         for row in rows:
             key = (row.group_index, row.chunk_index if self.grouping is Grouping.STEP else -1)
             groups[key] |= set() if math.isnan(row.total) else {row.total}
-        silent, count = self._sum_over_ranks([sum(len(totals) < 2 for totals in groups.values()), len(groups)]).tolist()
+        silent, count = self.sum_over_ranks([sum(len(totals) < 2 for totals in groups.values()), len(groups)]).tolist()
         self._metrics["train" if self.model.training else "eval"]["frac_reward_zero_std"][-1] = silent / count
 
     # -------------------------------------------------------------------------------------------- the update
@@ -303,7 +303,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     def _keep_step(self, model: torch.nn.Module, loss: torch.Tensor) -> bool:
         """Drop the gradients of a step whose loss or gradient is not finite on any rank, so that the optimizer changes nothing."""
         wrong = not (bool(torch.isfinite(loss)) and finite_gradients(model))
-        skip = bool(self._sum_over_ranks([wrong]))
+        skip = bool(self.sum_over_ranks([wrong]))
         if skip:
             model.zero_grad(set_to_none=True)
             logger.warning("step %d is skipped: loss or gradient is not finite", self.state.global_step + 1)

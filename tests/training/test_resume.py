@@ -24,6 +24,11 @@ LATE = "between-rollouts-and-update", "in-update", "after-gradients", "in-log", 
 EVERY_KILL = [pytest.param(fault, step, marks=pytest.mark.slow) for fault in ("before-rollouts", *LATE) for step in (1, 2, 3, 4)]
 KILLS = [("between-rollouts-and-update", 3), ("in-checkpoint", 4), ("in-log", 2), *EVERY_KILL]
 
+MAIN_ONLY = "in-log", "after-checkpoint"
+TWO_KILLS = [("between-rollouts-and-update", 1)]
+TWO_KILLS += [pytest.param(fault, 0, marks=pytest.mark.slow) for fault in LATE]
+TWO_KILLS += [pytest.param(fault, 1, marks=pytest.mark.slow) for fault in LATE if fault not in MAIN_ONLY]
+
 
 def launch(*command: str, timeout: float = 300) -> subprocess.CompletedProcess:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -191,22 +196,32 @@ def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
         check_same_processes({"world_size": 2}, 1)
 
 
-def test_two_processes_one_of_them_killed(tmp_path):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    done = two("-m", "memalpha", "train", *OPTIONS, "--output_dir", str(whole))
-    assert (whole / "summary.json").is_file(), done.stderr[-2000:]  # gloo may abort at exit, after all work is done
-    assert json.loads((whole / "environment.json").read_text())["world_size"] == 2
-    assert (whole / "trajectories" / "step-000001-rank-1.jsonl").is_file()
-    assert json.loads((whole / "summary.json").read_text())["after"]["n"] == 4
+@pytest.fixture(scope="module")
+def whole_run_of_two(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("two") / "run"
+    done = two("-m", "memalpha", "train", *OPTIONS, "--output_dir", str(folder))
+    assert (folder / "summary.json").is_file(), done.stderr[-2000:]  # gloo may abort at exit, after all work is done
+    return folder
+
+
+def test_two_processes_are_two(whole_run_of_two):
+    assert json.loads((whole_run_of_two / "environment.json").read_text())["world_size"] == 2
+    assert len(list((whole_run_of_two / "trajectories").glob("step-*-rank-1.jsonl"))) == 4
+    assert json.loads((whole_run_of_two / "summary.json").read_text())["after"]["n"] == 4
+
+
+@pytest.mark.parametrize(("fault", "rank"), TWO_KILLS)
+def test_two_processes_one_of_them_killed(whole_run_of_two, tmp_path, fault, rank):
+    folder = tmp_path / "killed"
     clock = time.monotonic()
-    fault = ["tests/training/faulty_run.py", "between-rollouts-and-update", "3", "1"]
-    died = two(*fault, "train", *OPTIONS, "--output_dir", str(killed))
+    died = two("tests/training/faulty_run.py", fault, "3", str(rank), "train", *OPTIONS, "--output_dir", str(folder))
     assert died.returncode and time.monotonic() - clock < 90  # a minute for the others to stop, and the time to step 3
-    assert "rank      : 1" in died.stderr and "SIGKILL" in died.stderr  # torchrun's report
-    assert sorted(path.name for path in killed.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
-    done = two("-m", "memalpha", "train", *OPTIONS, "--output_dir", str(killed), "--resume")
-    assert (killed / "summary.json").is_file(), done.stderr[-2000:]
-    assert_same_end(killed, whole)
+    assert f"rank      : {rank}" in died.stderr and "SIGKILL" in died.stderr  # torchrun's report
+    whole = {"checkpoint-1", "checkpoint-2", *(["checkpoint-3"] if fault == "after-checkpoint" else [])}
+    assert {path.name for path in folder.glob("checkpoint-*")} == whole
+    done = two("-m", "memalpha", "train", *OPTIONS, "--output_dir", str(folder), "--resume")
+    assert (folder / "summary.json").is_file(), done.stderr[-2000:]
+    assert_same_end(folder, whole_run_of_two)
 
 
 def test_one_rank_fails_and_the_others_stop_with_its_message(tmp_path):
