@@ -207,7 +207,7 @@ class CheckedTrainer(trainer.MemoryGRPOTrainer):
     def _generate_and_score_completions(self, inputs):
         batch = super()._generate_and_score_completions(inputs)
         if self.count_padding:
-            batch["real_rows"] = self._sum_over_ranks([len(self.rows)])[0]
+            batch["real_rows"] = self.sum_over_ranks([len(self.rows)])[0]
         return batch
 
 

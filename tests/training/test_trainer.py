@@ -61,8 +61,8 @@ def test_generation_through_trl_draws_as_asked_and_is_as_before_afterwards(tmp_p
 
 def test_a_part_scored_on_one_rank_only_is_added_up_in_one_type(tmp_path):
     made = make_trainer(Case(), tmp_path)
-    assert made._sum_over_ranks([0, 1.5]).dtype == torch.float32
-    assert made._sum_over_ranks([3, 1.5]).tolist() == [3.0, 1.5]
+    assert made.sum_over_ranks([0, 1.5]).dtype == torch.float32
+    assert made.sum_over_ranks([3, 1.5]).tolist() == [3.0, 1.5]
 
 
 def test_groups_without_a_difference_are_counted_without_padding(tmp_path):
