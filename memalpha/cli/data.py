@@ -17,7 +17,7 @@ def add_verbs(verbs: Any) -> None:
         description="Needs: a source's original file, if any. Makes: OUTPUT/instances.parquet, OUTPUT/manifest.json.",
     )
     parser.add_argument("name", help="source: squad, hotpotqa, locomo, longmemeval, trec_coarse, synthetic, ... (docs/data.md)")
-    parser.add_argument("--input", help="original file or folder, or name on the Hugging Face Hub")
+    parser.add_argument("--input", help="original file or folder, or OWNER/NAME[:CONFIGURATION] on the Hugging Face Hub")
     parser.add_argument("--output", required=True, help="folder to make")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -37,7 +37,7 @@ def add_verbs(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Prepare a data set and print its manifest in short."""
-    from rich.progress import Progress
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from memalpha.data.counting import tokenizer_counter
     from memalpha.data.prepare import prepare
@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     options = dict(_pair(text) for text in arguments.option)
     count = tokenizer_counter(str(resolve_model(arguments.model))) if arguments.model else count_words
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}: {task.completed} instances"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"preparing {arguments.name}", total=None)
         manifest = prepare(
             arguments.name,

@@ -95,7 +95,7 @@ def _stories(source: str, split: str) -> Iterator[Row]:
         for line in text_lines(path):
             if not line.data.strip():
                 continue
-            if story and line.data.lstrip().startswith("1 "):
+            if story and line.data.startswith("1 "):
                 yield Row(story[0].where, {"task": task, "name": f"{path.stem}-{number}", "lines": story})
                 story, number = [], number + 1
             story.append(line)
@@ -107,7 +107,7 @@ def _held(data: Any) -> int:
     if not isinstance(data, Mapping):
         return 0
     if isinstance(lines := data.get("lines"), list):
-        return sum("\t" in line.data for line in lines if isinstance(line, Row))
+        return sum(_asks(line.data) for line in lines if isinstance(line, Row))
     story = data.get("story")
     asked = story.get("type") if isinstance(story, Mapping) else None
     return sum(kind in (1, "question") for kind in asked) if isinstance(asked, list) else 0
@@ -164,17 +164,23 @@ def _chunks(lines: Iterable[_Line], limit: int, count: TokenCounter) -> tuple[tu
 
 
 # ------------------------------------------------------------------------------------------------ lines
+def _asks(line: str) -> bool:
+    """Whether a line is a question, also one whose answer is cut off."""
+    return "\t" in line or line.rstrip().endswith("?")
+
+
 def _line(row: Row) -> _Line:
-    match = _LINE.fullmatch(row.data.strip())
+    match = _LINE.fullmatch(row.data)
     if match is None:
         raise SchemaError(f"{row.where} has no number", expected="'1 Mary went home.' or '2 Where is Mary?<tab>home<tab>1'")
     parts = match[2].split("\t")
     said = check_text(parts[0], row.where)
     if not said:
         raise SchemaError(f"{row.where} is empty", expected="a sentence or a question")
-    if len(parts) == 1:
+    if not _asks(row.data):
         return _Line(int(match[1]), said)
-    return _Line(int(match[1]), said, check_text(parts[1], row.where), _numbers(parts[2] if len(parts) > 2 else "", row.where))
+    answer, support = (*parts[1:], "", "")[:2]
+    return _Line(int(match[1]), said, check_text(answer, row.where), _numbers(support, row.where))
 
 
 def _numbers(text: str, where: str) -> tuple[int, ...]:

@@ -158,6 +158,17 @@ def _take(left: array[int], taken: bytearray, number: int) -> list[int]:
     return chosen
 
 
+def _next(queues: dict[int, array[int]], label: int, barred: Callable[[int], bool]) -> int | None:
+    """Take the next sentence of a label that is not barred, None if there is none; a queue that is used up is removed."""
+    queue, found = queues[label], None
+    while queue and found is None:
+        index = queue.pop()
+        found = None if barred(index) else index
+    if not queue:
+        del queues[label]
+    return found
+
+
 class _Builder:
     """Draws the questions and examples of one instance after another."""
 
@@ -222,10 +233,8 @@ class _Builder:
         chunks, tokens = list[list[_Example]]([[]]), 0
         while queues:
             for label in rng.sample(sorted(queues), len(queues)):
-                index = queues[label].pop()
-                if not queues[label]:
-                    del queues[label]
-                if barred(index):
+                index = _next(queues, label, barred)
+                if index is None:
                     continue
                 text, _ = pool.text(index)
                 added = self.count(f"{self.set.word}: {text}\nLabel: 0\n")

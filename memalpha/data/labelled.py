@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.fields import first_of, scalar_text
-from memalpha.data.rows import Row, check_text, data_file, iter_rows, kind_of, on_hub, open_json, text_lines
+from memalpha.data.rows import Row, check_text, data_file, existing_file, iter_rows, kind_of, on_hub, open_json, text_lines
 from memalpha.errors import InputError, SchemaError
 
 _TEXTS = ("text", "sentence", "utterance", "question", "query")
@@ -66,7 +66,7 @@ def _trec(source: str, split: str, names: tuple[str, ...], label: Callable[[re.M
     if not _is_text(source):
         yield from _columns(iter_rows(source, split), names)
         return
-    for row in text_lines(data_file(source)):
+    for row in text_lines(existing_file(source)):
         if not row.data.strip():
             continue
         match = _TREC.fullmatch(row.data.strip())
@@ -89,8 +89,10 @@ def read_parallel(source: str, split: str) -> Iterator[Labelled]:
     for said, label in zip_longest(*(text_lines(file) for file in files)):
         if said is None or label is None:
             row = said or label
-            yield _wrong(row.where, f"{row.where} has no line beside it in the other file")
-        elif said.data.strip() or label.data.strip():
+            raise SchemaError(
+                f"{row.where} of {folder} has no line beside it in the other file", expected="seq.in and label with as many lines"
+            )
+        if said.data.strip() or label.data.strip():
             yield _labelled(said.where, said.data, label.data)
 
 
@@ -126,7 +128,7 @@ def read_clinc(source: str, split: str) -> Iterator[Labelled]:
 def read_abstracts(source: str, split: str) -> Iterator[Labelled]:
     """Read PubMed-RCT's text, or CSAbstruct's rows; raises InputError if the input cannot be read."""
     if _is_text(source):
-        for row in text_lines(data_file(source)):
+        for row in text_lines(existing_file(source)):
             if not row.data.strip() or row.data.startswith("###"):
                 continue
             label, found, said = row.data.partition("\t")

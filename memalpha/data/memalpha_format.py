@@ -133,7 +133,7 @@ class _Fields:
         self.where = row.where
         self.data_source = check_text(row.data.get("data_source"), f"{row.where} column 'data_source'")
         given = row.data.get("instance_id")
-        self.id = f"row-{number}" if given in (None, "") else str(given)
+        self.id = ("" if given is None else check_text(str(given), f"{row.where} column 'instance_id'")) or f"row-{number}"
         texts = _list(row, "chunks", "num_chunks")
         cleaned = [check_text(text, f"{row.where} chunk {i}") for i, text in enumerate(texts)]
         self.chunks = tuple(Chunk(text) for text in cleaned)

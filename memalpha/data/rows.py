@@ -28,7 +28,7 @@ from memalpha.errors import InputError, SchemaError, ServiceError
 
 _KINDS = (".json", ".jsonl", ".parquet", ".csv", ".tsv", ".txt", "")
 _SHOWN_KINDS = ".json, .jsonl, .parquet, .csv, .tsv"
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
 
 
 class Row(NamedTuple):
@@ -45,6 +45,8 @@ class Row(NamedTuple):
 
 def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
     """Read rows from a file, or from the Hub where no such file exists and the text looks like ``owner/name``.
+
+    A data set of several configurations is named with one: ``owner/name:configuration``.
 
     Args:
         source: Path or Hub name.
@@ -83,6 +85,14 @@ def list_rows(data: Any, where: str) -> Iterator[Row]:
 
 def data_file(source: str) -> Path:
     """Return the path of an existing file of a known kind; InputError otherwise."""
+    path = existing_file(source)
+    if kind_of(path) not in _KINDS:
+        raise InputError(f"{path} is of an unknown kind", expected=f"a name that ends in {_SHOWN_KINDS}, with or without .gz")
+    return path
+
+
+def existing_file(source: str) -> Path:
+    """Return the path of an existing file, whatever its name; InputError otherwise."""
     path = Path(source)
     if path.is_dir():
         raise InputError(f"{path} is a folder", expected="a file", fix=f"name the file in it, e.g. {path / 'train.json'}")
@@ -90,8 +100,6 @@ def data_file(source: str) -> Path:
         raise InputError(
             f"no file {source}", expected=f"a data file ({_SHOWN_KINDS}, with or without .gz), or owner/name on the Hub"
         )
-    if kind_of(path) not in _KINDS:
-        raise InputError(f"{path} is of an unknown kind", expected=f"a name that ends in {_SHOWN_KINDS}, with or without .gz")
     return path
 
 
@@ -210,9 +218,8 @@ def _table_rows(path: Path) -> Iterator[Row]:
             for data in table:
                 yield Row(f"{path.name} line {table.line_num}", data)
         except csv.Error as error:
-            raise SchemaError(
-                f"{path.name} line {table.line_num} is not CSV: {error}", expected="a table with names on top"
-            ) from error
+            where = f"{path.name} after line {table.reader.line_num}"
+            raise SchemaError(f"{where} is not CSV: {error}", expected="a table with names on top") from error
 
 
 def _line_rows(path: Path) -> Iterator[Row]:
@@ -250,7 +257,8 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
 
     fix = "give the path of a downloaded file instead"
     try:
-        rows = load_dataset(name, split=split, streaming=True)
+        repository, _, configuration = name.partition(":")
+        rows = load_dataset(*filter(None, (repository, configuration)), split=split, streaming=True)
         for index, data in enumerate(rows):
             yield Row(f"{name} {split} row {index}", data)
     except DatasetNotFoundError as error:

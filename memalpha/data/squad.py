@@ -183,6 +183,7 @@ class _Reader:
             text = check_text(row.data.get("question"), f"{row.where} field 'question'")
             if not text:
                 raise SchemaError(f"{row.where} field 'question' is empty", expected="text")
+            name = check_text(str(row.data.get("id") or ""), f"{row.where} field 'id'")
             reason, answers, start = self._answers(row, context)
         except SchemaError as error:
             self.result.malformed(str(error))
@@ -190,7 +191,7 @@ class _Reader:
         if reason:
             self.result.skip(reason)
         else:
-            self.paragraphs.add(kept, _Asked(str(row.data.get("id") or f"q{self.asked}"), text, answers, start))
+            self.paragraphs.add(kept, _Asked(name or f"q{self.asked}", text, answers, start))
 
     def _answers(self, row: Row, context: str) -> tuple[str, tuple[str, ...], int]:
         """Return the reason to skip or "", the distinct answers, and the place of the first in the cleaned context."""

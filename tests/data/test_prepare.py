@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,12 @@ import pytest
 from memalpha import __version__
 from memalpha.data import registry
 from memalpha.data.counting import tokenizer_counter
+from memalpha.data.load import load_data
 from memalpha.data.prepare import load_prepared, prepare, read_manifest
+from memalpha.data.schema import write_instances
 from memalpha.data.source import LoadResult, Source
 from memalpha.data.storage import iter_parquet
-from memalpha.errors import InputError, SchemaError
+from memalpha.errors import InputError, MemAlphaError, SchemaError
 from memalpha.types import Chunk, Instance, Question
 
 ROOT = Path(__file__).parents[2]
@@ -131,6 +135,32 @@ def test_a_tokenizers_counter_reads_no_special_token_out_of_text(tmp_path):
     PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", unk_token="?").save_pretrained(tmp_path)
     count = tokenizer_counter(str(tmp_path))
     assert [count(text) for text in ("a a a", "<s>", "")] == [3, 3, 0]
+
+
+# ------------------------------------------------------------------------------------------------ nothing lost
+@pytest.mark.parametrize("asked", [1, 3])
+def test_a_loader_that_loses_or_invents_a_question_is_found_out(tmp_path, monkeypatch, asked):
+    def load(*_):
+        result = LoadResult(asked=asked, skipped=Counter({"empty answer": 1}))
+        result.instances = iter([Instance("1", "x", (Chunk("c"),), (Question("q?", ("a",)),))])
+        return result
+
+    monkeypatch.setitem(registry.SOURCES, "faulty", Source("faulty", "for tests", load, registry.ToyOptions))
+    with pytest.raises(MemAlphaError, match=f"read {asked} questions, made 1 and skipped {{'empty answer': 1}}: some are lost"):
+        prepare("faulty", "x", tmp_path / "out")
+    assert names(tmp_path) == []
+
+
+def test_a_folder_of_an_earlier_version_is_still_read(squad, tmp_path):
+    prepare("squad", squad, tmp_path / "new", seed=1)
+    manifest, instances = load_prepared(tmp_path / "new")
+    (tmp_path / "old").mkdir()
+    raw = write_instances(tmp_path / "old" / "instances.jsonl", instances).read_bytes()
+    about = {**asdict(manifest), "sha256": hashlib.sha256(raw).hexdigest()}
+    about = {key: value for key, value in about.items() if key not in ("asked", "checked_against")}
+    (tmp_path / "old" / "manifest.json").write_text(json.dumps(about))
+    assert load_prepared(tmp_path / "old").instances == instances
+    assert load_data(str(tmp_path / "old")) == load_data(str(tmp_path / "new" / "instances.parquet")) == instances
 
 
 # ------------------------------------------------------------------------------------------------ nothing half-written

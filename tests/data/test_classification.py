@@ -1,0 +1,223 @@
+"""Sets of labelled sentences: every form of file, examples and questions kept apart, one order of labels an instance."""
+
+import json
+import random
+import re
+from collections import Counter
+
+import pytest
+from data_samples import write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memalpha.data.labelled import read_abstracts, read_clinc, read_columns, read_parallel, read_trec_coarse, read_trec_fine
+from memalpha.data.registry import LABELLED, get_source
+from memalpha.errors import InputError, SchemaError
+from memalpha.qa.metrics import score
+from memalpha.types import Answer
+
+EXAMPLE = re.compile(r"(?:Sentence|Sample): (.*)\nLabel: (\d+)")
+
+
+def load(name, path, seed=0, **options):
+    result = get_source(name).load(path, options, seed)
+    instances = list(result.instances)
+    assert result.asked == sum(len(i.questions) for i in instances) + sum(result.skipped.values())
+    return instances, result
+
+
+def examples(instance):
+    return [EXAMPLE.findall(chunk.text) for chunk in instance.chunks]
+
+
+def asked_sentence(question):
+    return re.match(r"(?:Sentence|Sample): (.*)\n", question.text)[1]
+
+
+def table(path, pairs):
+    path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in pairs))
+    return path
+
+
+# ------------------------------------------------------------------------------------------------ forms
+def read(reader, source, split="train"):
+    return [(row.text, row.label) for row in reader(str(source), split)]
+
+
+def test_trec(tmp_path):
+    (tmp_path / "x.label").write_bytes(b"DESC:manner How did serfdom develop ?\r\nENTY:cremat What caf\xe9 is it ?\r\n\r\n")
+    wanted = ["How did serfdom develop ?", "What caf\u00e9 is it ?"]
+    assert read(read_trec_coarse, tmp_path / "x.label") == list(zip(wanted, ["DESC", "ENTY"], strict=True))
+    assert read(read_trec_fine, tmp_path / "x.label") == list(zip(wanted, ["DESC:manner", "ENTY:cremat"], strict=True))
+    rows = [{"text": "How ?", "coarse_label": 2, "fine_label": 24}]
+    assert read(read_trec_coarse, write(tmp_path / "x.jsonl", rows)) == [("How ?", "2")]
+    assert read(read_trec_fine, tmp_path / "x.jsonl") == [("How ?", "24")]
+
+
+def test_parallel_lines(tmp_path):
+    for folder in (tmp_path, tmp_path / "train"):
+        folder.mkdir(exist_ok=True)
+        (folder / "seq.in").write_text("wake me\nplay  it\n\n")
+        (folder / "label").write_text("alarm_set\nplay_music\n\n")
+    assert read(read_parallel, tmp_path) == [("wake me", "alarm_set"), ("play it", "play_music")]
+    (tmp_path / "train" / "label").write_text("alarm_set\n")
+    with pytest.raises(SchemaError, match=r"seq\.in line 2 of .* has no line beside it"):
+        read(read_parallel, tmp_path)
+    (tmp_path / "train" / "label").unlink()
+    with pytest.raises(InputError, match=r"no file .*label"):
+        read(read_parallel, tmp_path)
+
+
+def test_columns_under_other_names(tmp_path):
+    (tmp_path / "x.csv").write_text('text,category\n"Is it, on?",card\n')
+    assert read(read_columns, tmp_path / "x.csv") == [("Is it, on?", "card")]
+    rows = [{"utterance": "on", "intent": "a"}, {"sentence": "off", "label": 0}]
+    assert read(read_columns, write(tmp_path / "x.json", rows)) == [("on", "a"), ("off", "0")]
+
+
+def test_clinc(tmp_path):
+    path = write(
+        tmp_path / "data_full.json", {"val": [["hello", "greeting"]], "train": [["bye", "goodbye"], ["huh"]], "oos_train": 5}
+    )
+    found = list(read_clinc(str(path), "train"))
+    assert [(row.text, row.split) for row in found] == [("hello", "val"), ("bye", "train"), ("", "train"), ("", "oos_train")]
+    assert [isinstance(row.label, SchemaError) for row in found] == [False, False, True, True]
+    assert found[1].where == "data_full.json train[0]"
+
+
+def test_abstracts(tmp_path):
+    (tmp_path / "x.txt").write_text("###24491034\nBACKGROUND\tEmotions matter .\nno label\n\n###2\nMETHODS\tWe asked .\n")
+    assert [(text, label if isinstance(label, str) else "?") for text, label in read(read_abstracts, tmp_path / "x.txt")] == [
+        ("Emotions matter .", "BACKGROUND"), ("", "?"), ("We asked .", "METHODS"),
+    ]  # fmt: skip
+    rows = [
+        {"sentences": ["One.", "Two."], "labels": ["a", "b"]},
+        {"sentences": ["One."], "labels": []},
+        {"text": "T", "label": "c"},
+    ]
+    found = read(read_abstracts, write(tmp_path / "x.jsonl", rows))
+    assert found[:2] == [("One.", "a"), ("Two.", "b")] and isinstance(found[2][1], SchemaError) and found[3] == ("T", "c")
+
+
+# ------------------------------------------------------------------------------------------------ construction
+PAIRS = [(f"s{n} about {'abcd'[n % 4]}", "abcd"[n % 4]) for n in range(200)]
+LABEL_OF = dict(PAIRS)
+
+
+def test_by_value(tmp_path):
+    path = table(tmp_path / "x.tsv", PAIRS)
+    instances, result = load("banking77", path, questions=10, chunks=3, chunk_tokens=30)
+    for number, instance in enumerate(instances):
+        assert instance.id == f"banking77-{number}" and len(instance.chunks) == 3
+        shown = examples(instance)
+        numbers = {LABEL_OF[text]: int(label) for chunk in shown for text, label in chunk}
+        assert sorted(numbers.values()) == [0, 1, 2, 3]  # one number a label, the same in all chunks
+        assert all(numbers[LABEL_OF[text]] == int(label) for chunk in shown for text, label in chunk)
+        assert len(instance.questions) == 10
+        for question in instance.questions:
+            text = asked_sentence(question)
+            assert question.answers == (str(numbers[LABEL_OF[text]]),) and question.kind == "intent"
+            assert question.evidence == tuple(i for i, c in enumerate(shown) if any(LABEL_OF[t] == LABEL_OF[text] for t, _ in c))
+            assert score(question, Answer(f"so \\boxed{{{question.answers[0]}}}")) == 1.0
+        # An example has 6 words ("Sentence: s1 about a", "Label: 0"); 5 of them fit into 30.
+        assert [len(chunk) for chunk in shown] == [5, 5, 5]
+        if number < 4:  # later some labels have run out
+            assert sorted(Counter(LABEL_OF[t] for c in shown for t, _ in c).values()) == [3, 4, 4, 4]
+    assert len({tuple(sorted({(LABEL_OF[t], n) for c in examples(i) for t, n in c})) for i in instances}) > 1
+    used = [t for i in instances for c in examples(i) for t, _ in c] + [asked_sentence(q) for i in instances for q in i.questions]
+    assert len(used) == len(set(used))  # a sentence is used once
+    assert (len(instances), result.skipped) == (8, {"shown as an example": 120})  # 8 * (15 + 10) = 200
+    _, result = load("banking77", path, questions=16, chunks=3, chunk_tokens=30)
+    assert result.skipped == {"shown as an example": 15 * 6, "left over": 14}  # 6 * (15 + 16) = 186
+
+
+def test_the_seed_decides(tmp_path):
+    path = table(tmp_path / "x.tsv", PAIRS)
+    one, again, other = (load("clinc150", path, seed, questions=10, chunks=3, chunk_tokens=30)[0] for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_examples_of_another_file(tmp_path):
+    test = table(tmp_path / "test.tsv", [(f"t{n}", "abcd"[n % 4]) for n in range(7)] + [("S1 ABOUT B", "b"), ("t9", "never shown")])
+    train = table(tmp_path / "train.tsv", PAIRS[:40])
+    instances, result = load("banking77", test, examples=str(train), questions=4, chunks=2, chunk_tokens=2000)
+    assert [len(i.questions) for i in instances] in ([4, 4], [3, 4, 1], [4, 3, 1], [4, 4, 0])
+    assert result.asked == 9 and result.skipped == {"label not shown": 1}
+    for instance in instances:
+        shown = {text for chunk in examples(instance) for text, _ in chunk}
+        barred = any(asked_sentence(q) == "S1 ABOUT B" for q in instance.questions)
+        assert shown == {text for text, _ in PAIRS[:40]} - ({"s1 about b"} if barred else set())
+
+
+def test_what_is_skipped(tmp_path):
+    rows = [{"text": t, "label": v} for t, v in PAIRS[:20]]
+    rows += [
+        {"text": "S3 about D", "label": "d"},
+        {"text": " ", "label": "a"},
+        {"text": "no label", "label": ""},
+        {"text": 5, "label": "a"},
+    ]
+    rows += [{"label": "a"}, "no row", {"text": "alone", "label": "once"}]
+    _, result = load("banking77", write(tmp_path / "x.jsonl", rows), questions=5, chunk_tokens=30)
+    assert {k: v for k, v in result.skipped.items() if k not in ("shown as an example", "label not shown")} == {
+        "repeated sentence": 1, "empty sentence": 1, "empty answer": 1, "malformed": 3,
+    }  # fmt: skip
+    assert result.asked == 27 and "x.jsonl line 24" in result.problems[0]
+
+
+def test_other_splits_are_counted(tmp_path):
+    path = write(tmp_path / "x.json", {"train": [list(p) for p in PAIRS[:20]], "val": [["v", "a"]], "oos_val": [["w", "oos"]]})
+    _, result = load("clinc150", path, questions=5, chunk_tokens=30)
+    assert result.skipped["other split"] == 2
+    instances, _ = load("clinc150", path, split="val", examples=str(path), chunk_tokens=30)
+    assert [asked_sentence(q) for i in instances for q in i.questions] == ["v"]
+
+
+def test_nothing_labelled_is_an_error(tmp_path):
+    (tmp_path / "x.txt").write_text("no labels here\n")
+    with pytest.raises(SchemaError, match=r"x\.txt has no labelled sentence: x\.txt line 1 is not of the form"):
+        load("trec_fine", tmp_path / "x.txt")
+    with pytest.raises(InputError, match=r"x\.txt has no labelled sentence"):
+        load("trec_fine", table(tmp_path / "y.tsv", PAIRS), examples=str(tmp_path / "x.txt"))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data(), st.integers(0, 5), st.integers(1, 6), st.integers(1, 4), st.integers(5, 40))
+def test_no_sentence_is_lost_or_shown_where_it_is_asked(tmp_path_factory, data, seed, questions, chunks, tokens):
+    pairs = data.draw(st.lists(st.tuples(st.sampled_from("uvwxyzUV"), st.integers(0, 30), st.sampled_from("pqr")), min_size=1))
+    path = table(tmp_path_factory.mktemp("labels") / "x.tsv", [(f"{letter} {n}", label) for letter, n, label in pairs])
+    result = get_source("hwu64").load(path, {"questions": questions, "chunks": chunks, "chunk_tokens": tokens}, seed)
+    instances = list(result.instances)
+    assert result.asked == len(pairs) == sum(len(i.questions) for i in instances) + sum(result.skipped.values())
+    for instance in instances:
+        shown = {text.lower() for chunk in examples(instance) for text, _ in chunk}
+        assert not shown & {asked_sentence(q).lower() for q in instance.questions}
+        assert len(instance.chunks) <= chunks and len(instance.questions) <= questions
+
+
+def test_every_set_has_its_published_length(tmp_path):
+    rng = random.Random(0)
+    path = write(tmp_path / "x.jsonl", [{"text": f"{n} " + "w " * rng.randint(5, 20), "label": n % 5} for n in range(3000)])
+    for labelled, _ in LABELLED:
+        (first, *_), _ = load(labelled.name, path)
+        assert [0.9 * labelled.chunk_tokens < len(c.text.split()) <= labelled.chunk_tokens for c in first.chunks] == [True] * 10
+        assert len(first.questions) == 100
+
+
+# ------------------------------------------------------------------------------------------------ real pieces
+def test_real_trec(real):
+    lines = real("trec/test.txt").read_text(encoding="latin-1").splitlines()
+    instances, result = load("trec_fine", real("trec/test.txt"), examples=str(real("trec/train.txt")))
+    assert (len(lines), result.asked, sum(len(i.questions) for i in instances)) == (500, 500, 500)
+    asked = Counter(" ".join(asked_sentence(q).split()) for i in instances for q in i.questions)
+    assert asked == Counter(" ".join(line.split(maxsplit=1)[1].split()) for line in lines)
+    _, result = load("trec_coarse", real("trec/train.txt"))
+    assert result.asked == 5452 and "malformed" not in result.skipped
+
+
+def test_real_hwu64_and_csabstruct(real):
+    _, result = load("hwu64", real("nlu_hwu64"))
+    assert result.asked == 8954
+    rows = [json.loads(line) for line in real("csabstruct/dev.jsonl").read_text().splitlines()]
+    _, result = load("csabstruct", real("csabstruct/dev.jsonl"))
+    assert result.asked == sum(len(row["sentences"]) for row in rows) == 2026 and "malformed" not in result.skipped

@@ -1,0 +1,167 @@
+"""The leak check: planted repeats are found exactly and nearly, other data are not accused."""
+
+import json
+import random
+
+import pytest
+from data_samples import write
+
+from memalpha.cli import run
+from memalpha.data.leaks import THRESHOLD, LeakCheck, LeakError
+from memalpha.data.prepare import load_prepared, prepare
+from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate
+from memalpha.types import Chunk, Instance, Question
+
+WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrs"]
+
+
+def passage(seed, length=60):
+    return " ".join(random.Random(seed).choices(WORDS, k=length))
+
+
+def changed(text, *places):
+    words = text.split()
+    for place in places:
+        words[place] = "other"
+    return " ".join(words)
+
+
+def instance(name, chunks, questions=()):
+    return Instance(name, "s", tuple(Chunk(text) for text in chunks), tuple(questions))
+
+
+def leaks(train, new):
+    check = LeakCheck()
+    check.learn(train)
+    for item in new:
+        check.check(item)
+    return [(leak.kind, leak.where, leak.near) for leak in check.leaks]
+
+
+def jaccard(one, two, size):
+    pieces = [{tuple(t[i : i + size]) for i in range(len(t) - size + 1)} for t in (one, two)]
+    return len(pieces[0] & pieces[1]) / len(pieces[0] | pieces[1])
+
+
+# ------------------------------------------------------------------------------------------------ contexts
+def test_a_passage_again_also_among_others_and_in_other_letter_case():
+    train = [instance("t", [passage(1) + "\n\n" + passage(2)])]
+    new = [instance("n", [passage(3), passage(4) + "\r\n\r\n" + passage(2).upper() + "!"])]
+    assert leaks(train, new) == [("context", "instance 'n' chunk 1", False)]
+    assert leaks(train, [instance("n", [passage(3)])]) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_near_passages_follow_their_jaccard_similarity(seed):
+    base = passage(seed, 100)
+    for places in [(50,), (20, 50), (10, 40, 70), (10, 30, 50, 70), tuple(range(5, 100, 10)), tuple(range(0, 100, 5))]:
+        other = changed(base, *places)
+        true = jaccard(base.split(), other.split(), 3)
+        found = leaks([instance("t", [base])], [instance("n", [other])])
+        if abs(true - THRESHOLD) > 0.1:  # two standard errors of the estimate
+            assert (found == [("context", "instance 'n' chunk 0", True)]) is (true > THRESHOLD), true
+
+
+def test_short_passages_say_too_little():
+    assert leaks([instance("t", [passage(1, 11)])], [instance("n", [passage(1, 11)])]) == []
+    assert leaks([instance("t", [passage(1, 12)])], [instance("n", [passage(1, 12)])]) == [
+        ("context", "instance 'n' chunk 0", False)
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ questions
+def q(text, *answers, metric="substring"):
+    return Question(text, answers, metric, id="x")
+
+
+CASES = [
+    ("the same", q("Who built the old tower?", "Ann"), q("who built the OLD tower", "Ann"), False),
+    ("the same, another answer", q("Who built the old tower?", "Ann"), q("Who built the old tower?", "Ann Lee"), False),
+    ("near", q("Who built the very old tower of Ulm?", "Ann"), q("Who built the old tower of Ulm?", "Ann"), True),
+    ("near, another answer", q("Who built the very old tower of Ulm?", "Ann"), q("Who built the old tower of Ulm?", "Bo"), None),
+    ("near, an empty answer", q("Was the very old tower of Ulm built?", "yes"), q("Was the old tower of Ulm built?", "yes"), None),
+    ("near, a number", q("When was the very old tower of Ulm built?", "9"), q("When was the old tower of Ulm built?", "9"), None),
+    ("short", q("Was apple seen?", "apple"), q("Was apple seen?", "apple"), None),
+    ("different", q("Who built the old tower?", "Ann"), q("Which river runs by the mill?", "Ann"), None),
+    ("dated", q("Asked on 1 May.\nWho built it in Ulm?", "Ann"), q("Asked on 2 May.\nWho built it in Ulm?", "Ann"), False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "known", "new", "near"), CASES, ids=[case[0] for case in CASES])
+def test_questions(name, known, new, near):
+    found = leaks([instance("t", ["c"], [known])], [instance("n", ["d"], [new])])
+    assert found == ([] if near is None else [("question", "instance 'n' question 'x'", near)])
+
+
+def test_a_form_is_no_leak():
+    """The same words, asked of several texts with other answers each, tell nothing."""
+    ask = "Summarise the text in a few words."
+    train = [instance("t0", ["c"], [q(ask, "ships")]), instance("t1", ["c"], [q(ask, "cows")])]
+    assert leaks(train, [instance("n", ["d"], [q(ask, "trees")])]) == []
+    assert leaks(train[:1], [instance("n", ["d"], [q(ask, "trees")])]) == [("question", "instance 'n' question 'x'", False)]
+
+
+def labelled(name, shown, asked):
+    ask = "\nWhich label number does this have?"
+    questions = [Question(f"Sentence: {text}{ask}", (str(n),), "boxed", id="x") for text, n in asked]
+    return instance(name, ["\n".join(f"Sentence: {text}\nLabel: {n}" for text, n in shown)], questions)
+
+
+def test_sentences_to_label_leak_as_questions_and_as_examples():
+    train = labelled("t", [("wake me at five", 1), ("play some music", 2)], [("what time is it", 0), ("turn on the light", 3)])
+    fresh = labelled("n", [("is the oven on", 1)], [("stop the washing machine", 0), ("wake me at six", 1)])
+    assert leaks([train], [fresh]) == []
+    again = labelled("n", [("is the oven on", 1)], [("Wake me at five!", 7), ("what time is it", 7)])
+    assert leaks([train], [again]) == [("question", "instance 'n' question 'x'", False)] * 2
+    shown = labelled("n", [("turn on the light", 7)], [("stop the washing machine", 0)])
+    assert leaks([train], [shown]) == [("question", "instance 'n' chunk 0", False)]
+    common = labelled("n", [("wake me at five", 7)], [("stop the washing machine", 0)])
+    assert leaks([train], [common]) == []  # examples may be shared: they are not asked
+
+
+# ------------------------------------------------------------------------------------------------ whole sets
+@pytest.mark.parametrize("preset", ["small", "medium"])
+def test_synthetic_train_and_test_are_apart(preset):
+    train = generate(60, 1, PRESETS[preset])
+    test = generate(30, 1, SyntheticConfig(split="test", n_chunks=PRESETS[preset].n_chunks, people=PRESETS[preset].people))
+    assert leaks(train, test) == [] == leaks(test, train)
+    found = leaks(train, [train[7]])
+    assert ("context", "instance 'train-1-7' chunk 0", False) in found and any(kind == "question" for kind, _, _ in found)
+
+
+def rows(start, stop):
+    return [
+        {"context": f"{passage(n)}.", "question": f"What stands in text {n} {passage(n, 3)}?", "answer": passage(n, 2)}
+        for n in range(start, stop)
+    ]
+
+
+def test_prepare_refuses_a_planted_leak_and_lists_it(tmp_path):
+    prepare("squad", write(tmp_path / "test.json", rows(0, 20)), tmp_path / "test")
+    clean = write(tmp_path / "clean.json", rows(20, 60))
+    manifest = prepare("squad", clean, tmp_path / "clean", check_against=[tmp_path / "test"])
+    assert manifest.checked_against == ["test"] and manifest.questions == 40
+    planted = rows(20, 60)
+    planted[30]["context"] = changed(rows(0, 20)[4]["context"], 30)
+    planted[35]["question"] = rows(0, 20)[9]["question"]
+    with pytest.raises(LeakError, match="repeats 2 questions or contexts") as caught:
+        prepare("squad", write(tmp_path / "p.json", planted), tmp_path / "out", check_against=[tmp_path / "test"])
+    assert sorted((leak.kind, leak.near) for leak in caught.value.leaks) == [("context", True), ("question", False)]
+    assert "near-duplicate context, instance 'squad-" in str(caught.value) and "same question, instance" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+    assert len(load_prepared(tmp_path / "clean").instances) >= 1
+
+
+def test_the_command_line_refuses_too(tmp_path, capsys):
+    path = write(tmp_path / "rows.json", rows(0, 5))
+    assert run(["prepare", "squad", "--input", str(path), "--output", str(tmp_path / "a")]) == 0
+    again = ["prepare", "squad", "--input", str(path), "--output", str(tmp_path / "b"), "--check-against", str(tmp_path / "a")]
+    assert run(again) == 1
+    assert "repeats 10 questions or contexts" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+def test_real_squad_train_and_dev_are_apart(real, tmp_path):
+    data = json.loads(real("squad/train_flat.json").read_text())
+    prepare("squad", write(tmp_path / "train.json", data[:300]), tmp_path / "train")
+    assert prepare("squad", real("squad/dev_half_v2.json"), tmp_path / "dev", check_against=[tmp_path / "train"]).questions == 2910

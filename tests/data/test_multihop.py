@@ -1,0 +1,155 @@
+"""HotpotQA and MuSiQue: articles gathered, packed and asked about; what is skipped; evidence."""
+
+import json
+
+import pytest
+from data_samples import hotpot_row, musique_row, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memalpha.data.registry import get_source
+from memalpha.errors import InputError
+from memalpha.types import Question
+
+
+def load(name, path, seed=0, **options):
+    result = get_source(name).load(path, options, seed)
+    instances = list(result.instances)
+    assert result.asked == sum(len(i.questions) for i in instances) + sum(result.skipped.values())
+    return instances, result
+
+
+def article(kind, number):
+    bodies = {
+        "Painter": f"Painter {number}\nPainter {number} was born in Town {number}. He painted cows.",
+        "Town": f"Town {number}\nIt is old. River {number} runs by it.",
+        "Noise": f"Noise {number}\nNothing of use here. Nor here.",
+    }
+    return bodies[kind]
+
+
+def test_hotpotqa(tmp_path):
+    path = write(tmp_path / "hotpot.json", [hotpot_row(0), hotpot_row(1)])
+    (instance,), _ = load("hotpotqa", path, chunk_tokens=(20, 20))
+    # An article of a painter has 11 words, one of a town 10 or so: one a chunk.
+    assert [chunk.text for chunk in instance.chunks] == [article(kind, n) for n in (0, 1) for kind in ("Painter", "Town")]
+    assert instance.questions == (
+        Question("Which river runs by the birthplace of painter 0?", ("River 0",), kind="bridge", evidence=(0, 1), id="h0"),
+        Question("Which river runs by the birthplace of painter 1?", ("River 1",), kind="bridge", evidence=(2, 3), id="h1"),
+    )
+
+
+def test_all_articles(tmp_path):
+    (instance,), _ = load("hotpotqa", write(tmp_path / "hotpot.json", [hotpot_row(0)]), articles="all", chunk_tokens=(99, 99))
+    assert instance.chunks[0].text == "\n\n".join(article(kind, 0) for kind in ("Noise", "Painter", "Town"))
+    assert instance.questions[0].evidence == (0,)
+
+
+def test_an_instance_is_closed_at_its_tokens(tmp_path):
+    path = write(tmp_path / "hotpot.json", [hotpot_row(n) for n in range(5)])
+    instances, _ = load("hotpotqa", path, instance_tokens=45)  # 11 + 10 words a question
+    assert [[q.id for q in i.questions] for i in instances] == [["h0", "h1"], ["h2", "h3"], ["h4"]]
+    assert [i.id for i in instances] == ["hotpotqa-0", "hotpotqa-1", "hotpotqa-2"]
+
+
+def test_an_article_of_several_questions_stands_once(tmp_path):
+    rows = [hotpot_row(0), hotpot_row(0, _id="other", question="Who painted cows?"), hotpot_row(1)]
+    (instance,), _ = load("hotpotqa", write(tmp_path / "hotpot.json", rows), chunk_tokens=(20, 20))
+    assert len(instance.chunks) == 4
+    assert [q.evidence for q in instance.questions] == [(0, 1), (0, 1), (2, 3)]
+
+
+def test_hotpotqa_as_on_the_hub(tmp_path):
+    row = hotpot_row(0)
+    columns = {
+        **{key: row[key] for key in ("question", "answer", "type", "level")},
+        "id": "h0",
+        "supporting_facts": {"title": ["Painter 0", "Town 0"], "sent_id": [0, 1]},
+        "context": {"title": [title for title, _ in row["context"]], "sentences": [said for _, said in row["context"]]},
+    }
+    one, _ = load("hotpotqa", write(tmp_path / "a.json", [row]))
+    two, _ = load("hotpotqa", write(tmp_path / "b.jsonl", [columns]))
+    assert one == two
+
+
+def test_a_corpus_of_its_own(tmp_path):
+    rows = [{"question": "Where is Ulm?", "answer": "here", "level": "hard"}, {"question": "Where is Bonn?", "answer": ""}]
+    path, corpus = write(tmp_path / "qa.json", rows), write(tmp_path / "corpus.json", ["Ulm is here.", "Bonn is there."])
+    (instance,), result = load("hotpotqa", path, corpus=str(corpus))
+    assert [chunk.text for chunk in instance.chunks] == ["Ulm is here.\n\nBonn is there."]
+    assert (instance.questions[0].evidence, result.skipped) == (None, {"empty answer": 1})
+    with pytest.raises(InputError, match=r"corpus\.json\[1\] is int"):
+        write(tmp_path / "corpus.json", ["a", 5])
+        load("hotpotqa", path, corpus=str(corpus))
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"context": None}, "has none of 'context'"),
+        ({"context": []}, "a question has no article"),
+        ({"context": [["title"]]}, "field 'context' is no list of pairs"),
+        ({"context": [[5, ["text"]]]}, "has a title that is no text"),
+        ({"context": [["t", [5]]]}, "article 0 is int"),
+        ({"supporting_facts": [["t"]]}, "field 'supporting_facts' is no list of pairs"),
+        ({"question": 5}, "field 'question' is int"),
+        ({"answer": True}, "field 'answer' is bool"),
+    ],
+)
+def test_malformed_rows(tmp_path, changed, fault):
+    (instance,), result = load("hotpotqa", write(tmp_path / "hotpot.json", [hotpot_row(0, **changed), hotpot_row(1), "x"]))
+    assert [q.id for q in instance.questions] == ["h1"] and result.skipped == {"malformed": 2}
+    assert fault in result.problems[0] and "item 0" in result.problems[0] + "item 0" * (fault == "a question has no article")
+
+
+def test_musique(tmp_path):
+    rows = [
+        musique_row(0),
+        musique_row(1, answerable=False),
+        musique_row(2, answer=""),
+        musique_row(3, answer="", answer_aliases=[]),
+        musique_row(4, paragraphs=[{"title": "t"}]),
+        musique_row(5, id="2hop__a"),
+    ]
+    (instance,), result = load("musique", write(tmp_path / "musique.jsonl", rows), chunk_tokens=(9, 9))
+    assert [chunk.text for chunk in instance.chunks] == [f"Lake {n}\nLake {n} lies in Land {n}." for n in (0, 2, 5)]
+    assert [(q.answers, q.kind, q.evidence) for q in instance.questions] == [
+        (("Land 0", "the Land 0"), "3hop1", (0,)),
+        (("the Land 2",), "3hop1", (1,)),
+        (("Land 5", "the Land 5"), "2hop", (2,)),
+    ]
+    assert result.skipped == {"unanswerable": 1, "empty answer": 1, "malformed": 1}
+    assert "paragraph 0 field 'paragraph_text' is NoneType" in result.problems[0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 3), st.integers(4, 12), st.integers(10, 60))
+def test_evidence_holds_the_articles(tmp_path_factory, lengths, seed, longest, tokens):
+    rows = [
+        hotpot_row(
+            n, context=[["a", ["noise"]], ["b", [" ".join(f"w{n}x{i}" for i in range(length))]]], supporting_facts=[["b", 0]]
+        )
+        for n, length in enumerate(lengths)
+    ]
+    path = write(tmp_path_factory.mktemp("hotpot") / "x.json", rows)
+    instances, _ = load("hotpotqa", path, seed, chunk_tokens=(3, longest), instance_tokens=tokens)
+    asked = [(i, q) for i in instances for q in i.questions]
+    assert [q.id for _, q in asked] == [row["_id"] for row in rows]
+    for (instance, question), row in zip(asked, rows, strict=True):
+        held = " ".join(instance.chunks[i].text for i in question.evidence).split()
+        assert set(row["context"][1][1][0].split()) <= set(held)
+        assert all(len(chunk.text.split()) <= longest for chunk in instance.chunks)
+
+
+def test_real_hotpotqa(real):
+    rows = json.loads(real("hotpotqa/hotpotqa_train_100q.json").read_text())
+    instances, result = load("hotpotqa", real("hotpotqa/hotpotqa_train_100q.json"))
+    assert result.asked == len(rows) == 100 and not result.skipped
+    asked = {q.id: (i, q) for i in instances for q in i.questions}
+    for row in rows:
+        instance, question = asked[row["_id"]]
+        held = " ".join(" ".join(instance.chunks[i].text for i in question.evidence).split())
+        needed = {title for title, _ in row["supporting_facts"]}
+        for title, sentences in row["context"]:
+            if title in needed:
+                assert all(" ".join(sentence.split()) in held for sentence in sentences)

@@ -1,0 +1,336 @@
+"""A small valid file of every set, made up here in its published form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Sample(NamedTuple):
+    """A source's input: what to give it, the file that may be damaged, and how many questions stand there."""
+
+    path: Path
+    file: Path
+    options: dict[str, Any]
+    asked: int
+
+
+def write(path: Path, data: Any) -> Path:
+    """Write JSON, or JSON Lines where the name says so."""
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in data) if path.suffix == ".jsonl" else json.dumps(data)
+    path.write_text(lines, encoding="utf-8")
+    return path
+
+
+def one(path: Path, asked: int, **options: Any) -> Sample:
+    return Sample(path, path, options, asked)
+
+
+# ------------------------------------------------------------------------------------------------ questions with articles
+def hotpot_row(number: int = 0, **changed: Any) -> dict[str, Any]:
+    row = {
+        "_id": f"h{number}",
+        "question": f"Which river runs by the birthplace of painter {number}?",
+        "answer": f"River {number}",
+        "supporting_facts": [[f"Painter {number}", 0], [f"Town {number}", 1]],
+        "context": [
+            [f"Noise {number}", ["Nothing of use here.", " Nor here."]],
+            [f"Painter {number}", [f"Painter {number} was born in Town {number}.", " He painted cows."]],
+            [f"Town {number}", ["It is old.", f" River {number} runs by it."]],
+        ],
+        "type": "bridge",
+        "level": "easy",
+    }
+    return {**row, **changed}
+
+
+def musique_row(number: int = 0, **changed: Any) -> dict[str, Any]:
+    row = {
+        "id": f"3hop1__{number}_{number}",
+        "paragraphs": [
+            {"idx": 0, "title": "Noise", "paragraph_text": "Nothing of use here.", "is_supporting": False},
+            {"idx": 1, "title": f"Lake {number}", "paragraph_text": f"Lake {number} lies in Land {number}.", "is_supporting": True},
+        ],
+        "question": f"In which land does lake {number} lie?",
+        "question_decomposition": [],
+        "answer": f"Land {number}",
+        "answer_aliases": [f"the Land {number}"],
+        "answerable": True,
+    }
+    return {**row, **changed}
+
+
+def hotpotqa(folder: Path) -> Sample:
+    return one(write(folder / "hotpot.json", [hotpot_row(n) for n in range(3)]), 3)
+
+
+def musique(folder: Path) -> Sample:
+    return one(write(folder / "musique.jsonl", [musique_row(n) for n in range(3)]), 3)
+
+
+def squad(folder: Path) -> Sample:
+    paragraphs = [
+        {"context": f"City {n} has {n} gates.", "qas": [{"id": f"s{n}", "question": f"How many gates has city {n}?", "answers": [
+            {"text": str(n), "answer_start": 11}]}]}
+        for n in range(3)
+    ]  # fmt: skip
+    return one(write(folder / "squad.json", {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]}), 3)
+
+
+# ------------------------------------------------------------------------------------------------ dialogues
+def longmemeval_item(name: str = "q1", **changed: Any) -> dict[str, Any]:
+    item = {
+        "question_id": name,
+        "question_type": "single-session-user",
+        "question": "What instrument did I buy?",
+        "answer": "a cello",
+        "question_date": "2023/06/01 (Thu) 00:58",
+        "haystack_dates": ["2023/05/25 (Thu) 20:21", "2023/05/20 (Sat) 10:20"],
+        "haystack_session_ids": ["late", "early"],
+        "haystack_sessions": [
+            [
+                {"role": "user", "content": "I bought a cello.", "has_answer": True},
+                {"role": "assistant", "content": "Well done.", "has_answer": False},
+            ],
+            [{"role": "user", "content": "It rains."}, {"role": "assistant", "content": "Indeed."}],
+        ],
+        "answer_session_ids": ["late"],
+    }
+    return {**item, **changed}
+
+
+def longmemeval(folder: Path) -> Sample:
+    return one(write(folder / "lme.json", [longmemeval_item("a"), longmemeval_item("b_abs")]), 2)
+
+
+def locomo_sample(**changed: Any) -> dict[str, Any]:
+    sample = {
+        "sample_id": "conv-1",
+        "conversation": {
+            "speaker_a": "Ada",
+            "speaker_b": "Ben",
+            "session_1_date_time": "1:56 pm on 8 May, 2023",
+            "session_1": [
+                {"speaker": "Ada", "dia_id": "D1:1", "text": "I adopted a goat."},
+                {"speaker": "Ben", "dia_id": "D1:2", "text": "Look!", "blip_caption": "a photo of a boat"},
+            ],
+            "session_2_date_time": "9:05 am on 2 June, 2023",
+            "session_2": [{"speaker": "Ben", "dia_id": "D2:1", "text": "I sold the boat."}],
+            "session_3_date_time": "9:05 am on 3 June, 2023",
+        },
+        "qa": [
+            {"question": "What did Ada adopt?", "answer": "a goat", "evidence": ["D1:1"], "category": 4},
+            {"question": "When was that?", "answer": 2023, "evidence": ["D1:1; D2:1"], "category": 2},
+            {"question": "What goat did Ben adopt?", "adversarial_answer": "a goat", "evidence": ["D1:1"], "category": 5},
+        ],
+    }
+    return {**sample, **changed}
+
+
+def locomo(folder: Path) -> Sample:
+    return one(write(folder / "locomo.json", [locomo_sample()]), 3)
+
+
+def msc_row(**changed: Any) -> dict[str, Any]:
+    row = {
+        "personas": [["I keep bees.", "I am tall."], ["I swim."]],
+        "dialog": [{"text": "Hello again.", "id": "Speaker 1"}, {"text": "Hi! I swam today.", "id": "Speaker 2"}],
+        "previous_dialogs": [{"dialog": [{"text": "I keep bees."}, {"text": "How nice."}], "time_back": "3 days ago"}],
+        "metadata": {"initial_data_id": "valid_7"},
+    }
+    return {**row, **changed}
+
+
+def msc(folder: Path) -> Sample:
+    return one(write(folder / "test.jsonl", [msc_row(), msc_row(self_instruct={"B": "What do I keep?", "A": "bees"})]), 3)
+
+
+def perltqa_memories() -> dict[str, Any]:
+    return {
+        "Ann Lee": {
+            "profile": {"Protagonist": "Ann Lee", "Age": 28, "Hobbies": "chess"},
+            "profile_description": "Ann Lee plays chess.",
+            "social_relationship": {
+                "4_0": {"Supporting Characters": "Bo Lee", "Relationship": "brother", "Description": "Lives in Ely."}
+            },
+            "events": {
+                "4_0_0": {
+                    "content": "They sailed to Ely.",
+                    "summary": "A trip",
+                    "Creation Time": "May 12, 2022",
+                    "Characters": ["4_0"],
+                },
+                "4_0_1": {"content": "They baked bread.", "summary": "Bread", "Creation Time": "in spring"},
+            },
+            "dialogues": {"4_0_0#0": {"events": "4_0_0", "contents": {"2022-05-13 10:00:00": ["Ann Lee: What a trip!"]}}},
+        }
+    }
+
+
+def perltqa_questions() -> list[dict[str, Any]]:
+    def qa(question: str, answer: Any, reference: str, *anchors: str) -> dict[str, Any]:
+        return {
+            "Question": question,
+            "Answer": answer,
+            "Reference Memory": reference,
+            "Memory Anchors": [{a: [-1, -1]} for a in anchors],
+        }
+
+    return [
+        {
+            "Ann Lee": {
+                "profile": [qa("How old is Ann?", "She is 28.", "Age", "28")],
+                "social_relationship": [{"4_0": [qa("Who is Bo?", "Her brother.", "['4_0']", "brother")]}],
+                "events": [{"4_0_0": [qa("Where did they go?", "To Ely.", "['4_0_0']", "sailed", "Bo&#39;s Ely; town")]}],
+                "dialogues": [{"4_0_0#0": [qa("How was it?", None, "['4_0_0#0']", "trip")]}],
+            }
+        }
+    ]
+
+
+def perltqa(folder: Path) -> Sample:
+    write(folder / "perltmem_en.json", perltqa_memories())
+    return one(write(folder / "perltqa_en.json", perltqa_questions()), 4)
+
+
+# ------------------------------------------------------------------------------------------------ labels
+def _sentences(count: int) -> list[tuple[str, str]]:
+    """Sentences of three labels, in turn."""
+    return [(f"sentence {n} speaks of topic {n % 3}", "abc"[n % 3]) for n in range(count)]
+
+
+def trec_coarse(folder: Path) -> Sample:
+    lines = [f"{label.upper()}:fine{n % 2} {text} \xe9 ?\n" for n, (text, label) in enumerate(_sentences(18))]
+    (folder / "train.txt").write_bytes("".join(lines).encode("latin-1"))
+    return one(folder / "train.txt", 18, questions=4, chunk_tokens=20)
+
+
+def trec_fine(folder: Path) -> Sample:
+    return trec_coarse(folder)
+
+
+def hwu64(folder: Path) -> Sample:
+    (folder / "seq.in").write_text("".join(f"{text}\n" for text, _ in _sentences(18)))
+    (folder / "label").write_text("".join(f"{label}_query\n" for _, label in _sentences(18)))
+    return Sample(folder, folder / "seq.in", {"questions": 4, "chunk_tokens": 20}, 18)
+
+
+def banking77(folder: Path) -> Sample:
+    (folder / "train.csv").write_text("text,category\n" + "".join(f'"{text}, then",{label}\n' for text, label in _sentences(18)))
+    return one(folder / "train.csv", 18, questions=4, chunk_tokens=20)
+
+
+def clinc150(folder: Path) -> Sample:
+    data = {"val": [["other split", "a"]], "train": [list(pair) for pair in _sentences(18)], "oos_train": [["what is this", "oos"]]}
+    return one(write(folder / "data_full.json", data), 20, questions=4, chunk_tokens=20)
+
+
+def pubmed_rct(folder: Path) -> Sample:
+    lines = [(f"###{n}\n" if n % 6 == 0 else "") + f"{label.upper()}\t{text} .\n" for n, (text, label) in enumerate(_sentences(18))]
+    (folder / "train.txt").write_text("".join(lines))
+    return one(folder / "train.txt", 18, questions=4, chunk_tokens=20)
+
+
+def csabstruct(folder: Path) -> Sample:
+    pairs = _sentences(18)
+    rows = [
+        {"abstract_id": n, "sentences": [t for t, _ in pairs[n : n + 6]], "labels": [v for _, v in pairs[n : n + 6]]}
+        for n in range(0, 18, 6)
+    ]
+    return one(write(folder / "train.jsonl", rows), 18, questions=4, chunk_tokens=20)
+
+
+# ------------------------------------------------------------------------------------------------ others
+def booksum_row(**changed: Any) -> dict[str, Any]:
+    row = {
+        "bid": 7,
+        "summary_id": "chapter 1",
+        "chapter": "It was morning. Then the captain of the Nautilus saw land. He was glad.",
+        "summary_text": "At dawn the captain sees land from the Nautilus. The Nautilus sails on with Captain Nemo.",
+    }
+    return {**row, **changed}
+
+
+def booksum(folder: Path) -> Sample:
+    return one(write(folder / "booksum.jsonl", [booksum_row(), booksum_row(bid=8)]), 2)
+
+
+def qmsum_row(**changed: Any) -> dict[str, Any]:
+    row = {
+        "topic_list": [],
+        "meeting_transcripts": [
+            {"speaker": "Chair", "content": "Let us begin."},
+            {"speaker": "Kim", "content": "The budget is short."},
+            {"speaker": "Chair", "content": "Then we cut travel."},
+        ],
+        "general_query_list": [{"query": "What was the meeting about?", "answer": "The budget."}],
+        "specific_query_list": [
+            {"query": "What did Kim say?", "answer": "The budget is short.", "relevant_text_span": [["1", "1"]]},
+            {"query": "What was cut?", "answer": "travel", "relevant_text_span": [["1", "2"]]},
+        ],
+    }
+    return {**row, **changed}
+
+
+def qmsum(folder: Path) -> Sample:
+    return one(write(folder / "qmsum.jsonl", [qmsum_row()]), 3)
+
+
+BABI = """1 Mary went to the kitchen.
+2 John took the apple and the milk.
+3 Where is Mary? \tkitchen\t1
+4 Mary went to the garden.
+5 Where is Mary? \tgarden\t4
+1 Sandra carries the football.
+2 What is Sandra carrying? \tfootball\t1
+"""
+
+
+def babi(folder: Path) -> Sample:
+    (folder / "qa1_single-supporting-fact_train.txt").write_text(BABI)
+    return one(folder / "qa1_single-supporting-fact_train.txt", 3)
+
+
+def mab_row(**changed: Any) -> dict[str, Any]:
+    row = {
+        "context": "Document 1: The tower stands in Ulm. Document 2: The bridge stands in Bonn.",
+        "questions": ["Where does the tower stand?", "Where does the bridge stand?"],
+        "answers": [["Ulm"], ["Bonn", "the city of Bonn"]],
+        "metadata": {"source": "ruler_qa1_197K", "qa_pair_ids": ["r_no0", "r_no1"], "question_types": ["single", "multi"]},
+    }
+    return {**row, **changed}
+
+
+def memoryagentbench(folder: Path) -> Sample:
+    return one(write(folder / "mab.jsonl", [mab_row()]), 2)
+
+
+def memalpha_row(**changed: Any) -> dict[str, Any]:
+    asked = [{"question": "Who sleeps?", "answer": "the owl"}, {"question": "Who runs?", "answer": "the fox"}]
+    row = {
+        "instance_id": "m1",
+        "prompt": "",
+        "chunks": json.dumps(["The owl sleeps.", "The fox runs."]),
+        "questions_and_answers": json.dumps(asked),
+        "data_source": "squad",
+        "metadata": "{}",
+        "num_chunks": 2,
+        "num_questions": 2,
+    }
+    return {**row, **changed}
+
+
+def memalpha(folder: Path) -> Sample:
+    return one(write(folder / "memalpha.jsonl", [memalpha_row()]), 2)
+
+
+SAMPLES: dict[str, Callable[[Path], Sample]] = {
+    make.__name__: make
+    for make in (
+        babi, banking77, booksum, clinc150, csabstruct, hotpotqa, hwu64, locomo, longmemeval, memalpha, memoryagentbench, msc,
+        musique, perltqa, pubmed_rct, qmsum, squad, trec_coarse, trec_fine,
+    )
+}  # fmt: skip
+"""Every source that reads a file."""
