@@ -14,11 +14,12 @@ from memalpha.training.checkpoints import newest_whole
 
 MAY_CHANGE = frozenset({
     "output_dir", "overwrite", "resume", "max_steps", "rows_per_forward", "generation_rows", "max_masked_share",
-    "max_skipped_steps", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project", "trackio_space_id",
+    "max_skipped_steps", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
+    "judge_url", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project", "trackio_space_id",
 })  # fmt: skip
 """Options that do not change what is computed, but for how far and with what memory."""
 
-MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_", "endpoint_")
+MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")
 """Beginnings of the names of more such options."""
 
 _ABSENT = "not there"
