@@ -1,0 +1,141 @@
+"""The arithmetic behind docs/scale.md against numbers worked by hand, real models' weights and measured runs."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import cost_arithmetic as cost  # noqa: E402
+import cost_model  # noqa: E402
+
+# q 8x4, k and v 8x2 each, o 4x8, gate, up and down 8x10 each: 32 + 32 + 32 + 240 = 336 weights a layer
+TINY = cost.Model("tiny", hidden=8, layers=3, heads=2, kv_heads=1, head_dim=2, intermediate=10, vocabulary=50)
+SMALL = cost.Setting(
+    instances=2,
+    rollouts=4,
+    chunks=3,
+    shared=100,
+    own=20,
+    completion=10,
+    longest=16,
+    questions=5,
+    reader_prompt=30,
+    answer=2,
+    verdict=1,
+)
+UNIT = cost.Device("unit", 1.0, 1.0, 1.0, 1.0, 1.0, 2, 1.0, 1.0, 0.5)
+BARE = cost.Training(lora_rank=0, checkpointing=False)
+
+
+def test_weights_of_a_tiny_model_by_hand():
+    assert (TINY.layer, TINY.head, TINY.parameters) == (336, 400, 3 * 336 + 400)
+    assert TINY.kv_elements == 2 * 3 * 1 * 2
+    assert TINY.lora(2) == 3 * 2 * (12 + 10 + 10 + 12 + 18 + 18 + 18)
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_weights_of_the_real_models_are_those_of_transformers(kind):
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
+
+    model = cost.QWEN3_4B if kind == "qwen3" else cost.SMOLLM2_135M
+    config = (Qwen3Config if kind == "qwen3" else LlamaConfig)(
+        hidden_size=model.hidden, num_hidden_layers=model.layers, num_attention_heads=model.heads,
+        num_key_value_heads=model.kv_heads, head_dim=model.head_dim, intermediate_size=model.intermediate,
+        vocab_size=model.vocabulary, tie_word_embeddings=True,
+    )  # fmt: skip
+    with torch.device("meta"):
+        real = AutoModelForCausalLM.from_config(config)
+    matrices = sum(parameter.numel() for parameter in real.parameters() if parameter.ndim == 2)
+    assert model.parameters == matrices
+
+
+def test_tokens_by_hand():
+    assert (SMALL.rows, SMALL.groups) == (24, 6)
+    assert cost.prefill_tokens(SMALL, True) == 6 * 100 + 24 * 20
+    assert cost.prefill_tokens(SMALL, False) == 24 * 120
+    assert cost.update_tokens(SMALL, BARE) == 6 * 100 + 24 * 30
+    assert cost.update_tokens(SMALL, replace(BARE, rows_per_forward=2)) == 12 * 100 + 24 * 30  # each group in two packs
+    assert cost.update_tokens(SMALL, replace(BARE, share_prefix=False)) == 24 * 130
+
+
+def test_visible_pairs_by_counting():
+    """Against a mask of prefix and rows, the diagonal counted half, as the formula does."""
+    prefix, own, rows = 5, 3, 2
+    segment = [0] * prefix + [1] * own + [2] * own
+    seen = sum((0.5 if i == j else 1.0) for i in range(len(segment)) for j in range(i + 1) if segment[j] in (0, segment[i]))
+    assert cost.visible_pairs(prefix, own, rows, share=True) == seen
+    assert cost.visible_pairs(prefix, own, rows, share=False) == rows * (prefix + own) ** 2 / 2
+
+
+def test_operations_of_the_update_by_hand():
+    tokens, predicted, pairs = 1320, 240, 6 * (100**2 / 2 + 4 * (30 * 100 + 30**2 / 2))
+    attention = 4 * 3 * 2 * 2 * pairs
+    full = 6 * 1008 * tokens + 3 * attention + 6 * 400 * predicted
+    assert cost.update_flops(TINY, SMALL, BARE) == full
+    assert cost.update_flops(TINY, SMALL, replace(BARE, checkpointing=True)) == full + 2 * 1008 * tokens + attention
+    lora = 4 * 1008 * tokens + 3 * attention + 4 * 400 * predicted + 6 * TINY.lora(2) * tokens
+    assert cost.update_flops(TINY, SMALL, replace(BARE, lora_rank=2)) == lora
+    top = (2 + 2 / 3) * 1008 * tokens + (1 + 2 / 3) * attention + 4 * 400 * predicted + (2 + 4 / 3) * TINY.lora(2) * tokens
+    assert cost.update_flops(TINY, SMALL, replace(BARE, lora_rank=2, layers=1)) == pytest.approx(top)
+
+
+def test_decoding_reads_weights_once_a_step_and_waits_for_the_longest():
+    slow_memory = replace(UNIT, flops=math.inf)
+    weights, cache = 16 * TINY.parameters * 2, 8 * 10 * 125 * TINY.kv_elements * 2
+    assert cost.decode_seconds(TINY, slow_memory, SMALL) == 3 * (weights + cache)
+    assert cost.decode_seconds(TINY, slow_memory, SMALL, gpus=2) == 3 * (weights + cache / 2)
+    row = (100 / 4 + 30) * TINY.kv_elements * 2
+    assert cost.row_cache(TINY, SMALL, 2) == row
+    assert cost.decode_seconds(TINY, slow_memory, SMALL, cache=4 * row) == 3 * (2 * weights + cache)  # in two waves
+    fast_memory = replace(UNIT, bandwidth=math.inf)
+    assert cost.decode_seconds(TINY, fast_memory, SMALL) == 3 * 2 * 8 * 10 * TINY.parameters
+
+
+def test_readers_and_exchange_by_hand():
+    read, written = 40 * 30 + 24 * 110, 40 * 2 + 24
+    expected = 2 * TINY.parameters * read / 2 + written / 128 * TINY.parameters * 2 / 2
+    assert cost.service_seconds(TINY, UNIT, SMALL, gpus=2) == expected
+    assert cost.exchange_seconds(TINY, UNIT, SMALL, BARE, gpus=1) == 0
+    assert cost.exchange_seconds(TINY, UNIT, SMALL, replace(BARE, lora_rank=2), gpus=8) == 8 * TINY.lora(2)
+    packs = 24 / 8 / 8
+    assert cost.exchange_seconds(TINY, UNIT, SMALL, BARE, gpus=8) == (2 * packs * 2 + 4) * TINY.parameters
+    assert cost.exchange_seconds(TINY, UNIT, SMALL, BARE, gpus=16) == (2 * packs / 2 * 2 + 4) * TINY.parameters / 0.5
+
+
+def test_memory_by_hand():
+    parts = cost.memory(TINY, UNIT, SMALL, replace(BARE, rows_per_forward=4), 8, "zero2")
+    assert [parts[name] for name in ("weights", "gradients", "optimizer")] == [2 * 1408, 2 * 1408 / 8, 12 * 1408 / 8]
+    assert parts["logits"] == 4 * 10 * 50 * 2 * 2
+    inside = 8 * 8 + 4 * 10 + 2 * 3 * 2
+    assert parts["activations"] == (100 + 4 * 30) * 2 * 3 * (8 + inside)
+    adapters = cost.memory(TINY, UNIT, SMALL, replace(BARE, lora_rank=2), 8, "ddp")
+    assert adapters["weights"] == 2 * 1408 + 6 * TINY.lora(2)
+    assert adapters["optimizer"] == 8 * TINY.lora(2)
+
+
+def test_a_measured_run_is_predicted_from_another():
+    """The rates are fitted to one run; the other has other lengths and is within a tenth."""
+    found = cost_model.cpu_check()
+    for name in ("quickstart, update, s", "quickstart, rollouts, s"):
+        assert found[name]["ratio"] == pytest.approx(1.0)
+    for name in ("squad, update, s", "squad, rollouts, s"):
+        assert found[name]["ratio"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_document_holds_the_tables_of_the_script():
+    text = cost_model.DOC.read_text()
+    assert text == cost_model.filled(text), "run: python scripts/cost_model.py --write"
+    assert cost_model.filled(text.replace("| reader in 16 bits, GB | 64.0 |", "| reader in 16 bits, GB | 65.0 |")) == text
+
+
+def test_the_script_prints_its_tables():
+    done = subprocess.run([sys.executable, "scripts/cost_model.py"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(table in done.stdout for table in cost_model.tables().values())
