@@ -43,7 +43,7 @@ from cost_arithmetic import (
 
 ROOT = Path(__file__).resolve().parent.parent
 DOC = ROOT / "docs" / "scale.md"
-TIMES = ROOT / "docs" / "results" / "step_times.json"
+TIMES = ROOT / "docs" / "step_times.json"
 
 
 # -------------------------------------------------------------------------------------------- tables

@@ -128,6 +128,7 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
                     learning_rate=run.warm_start_learning_rate,
                     seed=arguments.grpo.seed,
                     use_cpu=arguments.grpo.use_cpu,
+                    bf16=arguments.grpo.bf16,  # a process has one precision
                 ),
             ),
             report,

@@ -1,0 +1,96 @@
+"""The check of a GPU, run in small on the CPU: everything but the device."""
+
+import importlib.util
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts" / "gpu_check.py"
+spec = importlib.util.spec_from_file_location("gpu_check", SCRIPT)
+gpu_check = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(gpu_check)
+
+
+def rows(*losses):
+    step = {"grad_norm": 1.0, "rows": 10.0, "completions/mean_length": 4.0, "prompts/mean_length": 6.0, "step_time": 2.0}
+    return [{**step, "step": i + 1, "loss": loss, "clock": 100.0 + 3.0 * i} for i, loss in enumerate(losses)]
+
+
+def test_it_trains_in_bfloat16_and_writes_what_it_measured(tmp_path):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    command = [sys.executable, str(SCRIPT), "--cpu", "--steps", "2", "--output", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    found = json.loads((tmp_path / "gpu_check.json").read_text())
+    assert found["failures"] == []
+    assert len(found["steps"]) == 2 and all(math.isfinite(row["loss"]) for row in found["steps"])
+    assert found["options"]["dtype"] == "bfloat16" and found["options"]["bf16"] == "true"
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["loss"] for row in logged] == [row["loss"] for row in found["steps"]]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (found["before"], found["after"]) == (summary["before"]["accuracy"], summary["after"]["accuracy"])
+    for shown in ("tokens generated a second", "peak memory", "all is well", f"{found['after']:.3f} after"):
+        assert shown in done.stdout
+
+
+def test_speed_by_hand():
+    """Two timed steps of 3 s, 2 s of them update; 10 rows of 4 tokens written and 6 read a step."""
+    assert gpu_check.speed(rows(0.1, 0.1, 0.1)) == {
+        "seconds_a_step": 3.0,
+        "update_seconds_a_step": 2.0,
+        "generated_tokens_a_second": 80 / 2.0,
+        "trained_tokens_a_second": 200 / 4.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("losses", "after", "named"),
+    [
+        ((0.1, math.nan), 0.5, "step 2: loss is nan"),
+        ((0.1, None), 0.5, "step 2: loss is None"),
+        ((0.1,), 0.5, "1 steps were logged, 2 asked for"),
+        ((0.0, 0.0), 0.5, "the loss is 0 at every step"),
+        ((0.1, 0.2), math.nan, "accuracy after is nan"),
+    ],
+)
+def test_what_is_not_well_is_named(losses, after, named):
+    said = gpu_check.failures(rows(*losses), 2, {"before": 0.5, "after": after})
+    assert any(line.startswith(named) for line in said)
+
+
+def test_a_good_run_has_no_failures():
+    assert gpu_check.failures(rows(0.1, 0.0), 2, {"before": 0.0, "after": 1.0}) == []
+
+
+def test_without_a_gpu_it_says_so_once_and_exits_2(monkeypatch, capsys):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_check.main([]) == 2
+    said = capsys.readouterr()
+    assert said.err.count("gpu_check:") == 1 and "sees no CUDA GPU" in said.err and "to fix: " in said.err
+    assert said.out == ""
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has an NVIDIA GPU")
+def test_the_shell_script_installs_nothing_without_a_gpu(tmp_path):
+    done = subprocess.run(["bash", str(ROOT / "scripts/gpu_check.sh")], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpu_check: no NVIDIA GPU on this machine")
+
+
+def test_the_options_for_a_gpu_exist():
+    from memalpha.training.config import parse_train_arguments
+
+    options = {**gpu_check.GPU_OPTIONS, "config": str(ROOT / gpu_check.GPU_OPTIONS["config"]), "use_cpu": "true"}
+    run, _, _, grpo = parse_train_arguments([word for name, value in options.items() for word in (f"--{name}", value)])
+    assert (run.dtype, run.train_data, run.eval_options) == ("bfloat16", "synthetic", {"n": 48, "split": "test"})
+    assert grpo.bf16 and grpo.per_device_train_batch_size == 64
+    assert (ROOT / run.adapter).is_dir()
