@@ -138,6 +138,7 @@ def test_colocated_vllm_takes_the_same_weights_and_prompts(monkeypatch, tmp_path
     assert max(step["sampling/sampling_logp_difference/max"] for step in steps_of(watched)) < 1e-4
 
 
+@pytest.mark.slow
 def test_two_ranks_ask_in_step_and_each_gets_its_own(tmp_path):
     out = tmp_path / "out.json"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "tests/scale/vllm_run.py"]
