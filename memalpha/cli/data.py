@@ -31,6 +31,7 @@ def add_verbs(verbs: Any) -> None:
         metavar="FOLDER",
         help="prepared folder of which no question and no context may come again, exactly or nearly; may be repeated",
     )
+    parser.add_argument("--drop-leaks", action="store_true", help="leave out, and count, what comes again rather than refuse")
     parser.add_argument("--overwrite", action="store_true", help="replace a folder prepared before")
     parser.set_defaults(run=run, takes_more=False)
 
@@ -59,6 +60,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
             token_counter=arguments.model or "words",
             overwrite=arguments.overwrite,
             check_against=arguments.check_against,
+            drop_leaks=arguments.drop_leaks,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     skipped = ", ".join(f"{count} {reason}" for reason, count in manifest.skipped.items()) or "none"

@@ -12,7 +12,7 @@ a test set is evaluated with the training set's examples (MemoryAgentBench, arXi
 What always holds: no sentence stands among the examples of its own instance, not even in other letter case; the evidence of a
 question is the chunks with an example of its label; examples are drawn evenly over the labels while there are any. A question of
 the input is a sentence of it; reasons to skip are ``shown as an example``, ``label not shown`` (its label has no example in the
-instance), ``repeated sentence``, ``left over`` (too few for another instance), ``other split``, ``empty sentence``, ``empty
+instance), ``repeated sentence``, ``held out``, ``left over`` (too few for another instance), ``other split``, ``empty sentence``, ``empty
 answer``, ``over max_questions``, ``over max_instances`` and ``malformed``. Sentences are kept on disk; memory grows by about 15
 bytes a sentence.
 
@@ -51,6 +51,8 @@ class ClassificationOptions(CommonOptions):
         questions: Most questions of an instance (published: 100).
         examples: File or Hub name with the examples ("" = part of the input).
         examples_split: Split of ``examples``, where it has several.
+        held_out: File or Hub name whose sentences are left out of the input, such as the test set ("" = none).
+        held_out_split: Split of ``held_out``, where it has several.
         metric: Metric of every question; ``boxed`` takes the number in ``\boxed{}``.
     """
 
@@ -59,6 +61,8 @@ class ClassificationOptions(CommonOptions):
     questions: int = 100
     examples: str = ""
     examples_split: str = "train"
+    held_out: str = ""
+    held_out_split: str = "test"
     metric: str = "boxed"
 
     def __post_init__(self) -> None:
@@ -90,11 +94,14 @@ class LabelledSet:
     def __call__(self, source: str, options: ClassificationOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
         """Load the set; the input is read once, to disk, before the first instance is made. InputError if it cannot be read."""
         result = LoadResult()
-        asked = _Pool(_of_split(self.read(source, options.split), options.split, result), result)
+        kept = _of_split(self.read(options.held_out, options.held_out_split), options.held_out_split, LoadResult())
+        held_out = _Pool(kept if options.held_out else (), LoadResult())
+        asked = _Pool(_of_split(self.read(source, options.split), options.split, result), result, held_out)
         if not len(asked.labels):
             first = f": {result.problems[0]}" if result.problems else ""
             raise SchemaError(f"{source} has no labelled sentence{first}", expected="sentences with labels")
-        shown = _Pool(self.read(options.examples, options.examples_split), LoadResult()) if options.examples else None
+        given = _of_split(self.read(options.examples, options.examples_split), options.examples_split, LoadResult())
+        shown = _Pool(given, LoadResult()) if options.examples else None
         if shown is not None and not len(shown.labels):
             raise InputError(f"{options.examples} has no labelled sentence", expected="examples with labels")
         result.instances = finish(_Builder(self, asked, shown, options, seed, count_tokens, result).build(), options, seed, result)
@@ -114,7 +121,7 @@ def _of_split(rows: Iterable[Labelled], split: str, result: LoadResult) -> Itera
 class _Pool:
     """Distinct sentences on disk, their labels in memory."""
 
-    def __init__(self, rows: Iterable[Labelled], result: LoadResult) -> None:
+    def __init__(self, rows: Iterable[Labelled], result: LoadResult, held_out: _Pool | None = None) -> None:
         self.spool, self.labels, self.names = Spool(), array("I"), dict[str, int]()
         for row in rows:
             if isinstance(row.label, SchemaError):
@@ -123,6 +130,8 @@ class _Pool:
                 result.skip("empty sentence" if not row.text else "empty answer")
             elif self.spool.find(key := row.text.casefold()) is not None:
                 result.skip("repeated sentence")
+            elif held_out is not None and held_out.spool.find(key) is not None:
+                result.skip("held out")
             else:
                 self.spool.add(self.spool.key(key), [row.text, row.where])
                 self.labels.append(self.names.setdefault(row.label, len(self.names)))

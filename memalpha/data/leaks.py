@@ -6,7 +6,7 @@ passage (what stands between blank lines), each without a leading ``Word:`` such
 | what | is a leak if |
 | --- | --- |
 | a line of a question, at least 4 words | it is equal to a line of a question there |
-| a line of a question about a label (metric ``boxed``) | it is also equal to a line of a context there, or the other way round |
+| a line of a question about a label (metric ``boxed``) | it is also equal to an example there, or the other way round |
 | a question, at least 4 words | it is nearly equal to one there (MinHash) *and* shares an answer with it that says something |
 | a passage, at least 12 words | it is equal, or nearly equal (MinHash), to one there |
 
@@ -15,9 +15,9 @@ or of the sets of three-word pieces of two passages. The estimate comes from 128
 standard error is below 0.05. Answers that say nothing are yes, no, none and the like, and numbers. Labels of ``boxed`` are numbers
 too, so sentences to label are compared word for word only: short utterances that differ in one word are different questions.
 
-What is no leak: a form, that is a line that the other set asks several times with answers that share none (``Where is Mary?``,
-``Summarise the text.``; a line about a label only where one instance does so); questions and passages below the lengths above,
-which say too little to be told apart.
+What is no leak: an example that a set took from another file, as a test set shows examples of the training set; a form, that is a
+line that the other set asks several times with answers that share none (``Where is Mary?``, ``Summarise the text.``; a line about a
+label only where one instance does so); questions and passages below the lengths above, which say too little to be told apart.
 
 What it does not find: a passage that stands inside longer ones without blank lines around it, a paraphrase, another language.
 """
@@ -25,7 +25,8 @@ What it does not find: a passage that stands inside longer ones without blank li
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.errors import InputError
@@ -61,12 +62,14 @@ class Leak(NamedTuple):
         where: Instance and question id, or instance and chunk, of the new set.
         text: Its words.
         near: Whether it is nearly equal only.
+        question: Index of the question in its instance, None if a chunk repeats something.
     """
 
     kind: str
     where: str
     text: str
     near: bool
+    question: int | None = None
 
     def __str__(self) -> str:
         shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
@@ -87,7 +90,7 @@ class LeakError(InputError):
         super().__init__(
             f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}{more}",
             expected="no question and no context in common",
-            fix="prepare another part of the data",
+            fix="prepare another part of the data, or leave out what repeats (--drop-leaks)",
         )
 
 
@@ -104,11 +107,17 @@ class LeakCheck:
         self.leaks: list[Leak] = []
         """What ``check`` found so far."""
 
-    def learn(self, instances: Iterable[Instance]) -> None:
-        """Add the questions and contexts of a set."""
+    def learn(self, instances: Iterable[Instance], *, own_examples: bool = True) -> None:
+        """Add the questions and contexts of a set.
+
+        Args:
+            instances: The set.
+            own_examples: Whether the labelled examples in its contexts are its own, rather than those of another file.
+        """
         for instance in instances:
             for chunk in instance.chunks:
-                self._context_lines.update(hash(line) for line in _lines(chunk.text))
+                if own_examples:
+                    self._context_lines.update(hash(line) for line in _lines(chunk.text))
                 for passage in _passages(chunk.text):
                     if hash(passage) not in self._passages:
                         self._passages.add(hash(passage))
@@ -130,23 +139,26 @@ class LeakCheck:
         if not labelled and telling and len(words.split()) >= MIN_QUESTION_WORDS:
             self._near_questions.add(_letter_pieces(words), telling)
 
-    def check(self, instance: Instance) -> None:
-        """Add to ``leaks`` what an instance repeats; nothing where nothing was learned."""
+    def check(self, instance: Instance, *, own_examples: bool = True) -> list[Leak]:
+        """Return what an instance repeats, nothing where nothing was learned, and add it to ``leaks``; arguments as for ``learn``."""
         if not self._lines and not self._passages:
-            return
+            return []
+        found: list[Leak] = []
         for index, chunk in enumerate(instance.chunks):
-            self.leaks += self._repeated_context(chunk.text, f"instance {instance.id!r} chunk {index}")
-        for question in instance.questions:
+            found += self._repeated_context(chunk.text, f"instance {instance.id!r} chunk {index}", own_examples)
+        for index, question in enumerate(instance.questions):
             if (leak := self._repeated_question(question, f"instance {instance.id!r} question {question.id!r}")) is not None:
-                self.leaks.append(leak)
+                found.append(leak._replace(question=index))
+        self.leaks += found
+        return found
 
-    def _repeated_context(self, text: str, where: str) -> Iterator[Leak]:
+    def _repeated_context(self, text: str, where: str, own_examples: bool) -> Iterator[Leak]:
         for passage in _passages(text):
             if hash(passage) in self._passages:
                 yield Leak("context", where, passage, near=False)
             elif self._near_passages.has(_word_pieces(passage)):
                 yield Leak("context", where, passage, near=True)
-        for line in _lines(text):
+        for line in _lines(text) if own_examples else ():
             if line in self._label_lines and self._lines[line] is not None:
                 yield Leak("question", where, line, near=False)
 
@@ -201,6 +213,13 @@ def _signature(pieces: list[bytes]) -> MinHash:
     signature = MinHash(num_perm=PERMUTATIONS, seed=1)
     signature.update_batch(pieces)
     return signature
+
+
+def without(instance: Instance, leaks: Sequence[Leak]) -> Instance | None:
+    """Return an instance without the questions that leak; None if a chunk does, since its questions need it, or none is left."""
+    leaking = {leak.question for leak in leaks}
+    questions = tuple(question for index, question in enumerate(instance.questions) if index not in leaking)
+    return None if None in leaking or (leaks and not questions) else replace(instance, questions=questions)
 
 
 def _words(text: str) -> list[str]:

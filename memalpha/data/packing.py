@@ -158,13 +158,34 @@ def _halves(text: str, span: Span, limit: int, count: TokenCounter) -> Iterator[
 
 
 def _merge(text: str, atoms: Iterable[Span], limit: int, count: TokenCounter) -> list[Span]:
+    """Join neighbours while they fit. A piece is counted whole only where the sum of its parts says that it may not fit."""
     pieces: list[Span] = []
+    tokens = 0
     for atom in atoms:
-        if pieces and count(text[pieces[-1].start : atom.end]) <= limit:
-            pieces[-1] = Span(pieces[-1].start, atom.end)
+        if pieces:
+            grown = tokens + count(text[pieces[-1].end : atom.end])
+            if grown > limit:
+                grown = count(text[pieces[-1].start : atom.end])
+            if grown <= limit:
+                pieces[-1], tokens = Span(pieces[-1].start, atom.end), grown
+                continue
+        pieces.append(atom)
+        tokens = count(text[atom.start : atom.end])
+    return [part for piece in pieces for part in _within(text, piece, limit, count)]
+
+
+def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Span]:
+    """The piece, or its parts joined with care where it has more tokens than they have apart and does not fit."""
+    if count(text[piece.start : piece.end]) <= limit:
+        return [piece]
+    parts: list[Span] = []
+    for atom in _atoms(text[piece.start : piece.end], limit, count):
+        start, end = piece.start + atom.start, piece.start + atom.end
+        if parts and count(text[parts[-1].start : end]) <= limit:
+            parts[-1] = Span(parts[-1].start, end)
         else:
-            pieces.append(atom)
-    return pieces
+            parts.append(Span(start, end))
+    return parts
 
 
 def overlapping(spans: Sequence[Span], wanted: Span) -> tuple[int, ...]:

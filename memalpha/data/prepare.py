@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.data.leaks import LeakCheck
+from memalpha.data.leaks import LeakCheck, without
 from memalpha.data.registry import get_source
 from memalpha.data.schema import FILE_NAME, iter_instances
 from memalpha.data.source import LoadResult
@@ -33,6 +33,9 @@ from memalpha.version import __version__
 
 MANIFEST_NAME = "manifest.json"
 """The manifest's file in a prepared folder."""
+
+REPEATS = "repeats a checked set"
+"""Reason of questions that are left out because they, or their context, come again."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of instances written so far and how many there will be, None if not known."""
@@ -98,6 +101,7 @@ def prepare(
     overwrite: bool = False,
     progress: Progress | None = None,
     check_against: Sequence[str | Path] = (),
+    drop_leaks: bool = False,
 ) -> Manifest:
     """Make a folder of instances from a source.
 
@@ -113,6 +117,8 @@ def prepare(
         progress: Told after each instance.
         check_against: Prepared folders of which no question and no context may come again: the evaluation sets of a training set,
             or the other way round.
+        drop_leaks: Leave out what comes again, counted as ``repeats a checked set``, rather than refuse: a question alone, all
+            questions of an instance whose context comes again.
 
     Returns:
         What was written to ``manifest.json``.
@@ -126,16 +132,18 @@ def prepare(
     _check_output(folder, overwrite=overwrite)
     made_with, leaks = source.parse(options), LeakCheck()
     for other in check_against:
-        leaks.learn(iter_prepared(other))
+        leaks.learn(iter_prepared(other), own_examples=not read_manifest(other).options.get("examples"))
     count = lru_cache(maxsize=256)(count_tokens)  # a chunk is counted by its loader and again for the manifest
     result = source.load(input, options, seed, count)
     with _replacing(folder) as partial:
-        counts = _write(partial / PARQUET_NAME, result, count, progress, leaks)
+        checked = _checked(result, leaks, own_examples=not getattr(made_with, "examples", ""), drop=drop_leaks)
+        counts = _write(partial / PARQUET_NAME, checked, result.total, count, progress)
         if source.needs_input:
             _check_balance(name, result, counts.questions)
         if not counts.instances:
             raise _nothing_made(name, input, result)
-        leaks.refuse(f"{name} from {input}" if input else name)
+        if not drop_leaks:
+            leaks.refuse(f"{name} from {input}" if input else name)
         manifest = Manifest(
             source=source.name,
             input=_shown_input(input),
@@ -228,16 +236,25 @@ class _Counts:
         self.longest_chunk = max(self.longest_chunk, *lengths)
 
 
-def _write(path: Path, result: LoadResult, count: TokenCounter, progress: Progress | None, leaks: LeakCheck) -> _Counts:
-    """Write the instances one by one, each checked to be readable again and for what it repeats."""
+def _checked(result: LoadResult, leaks: LeakCheck, *, own_examples: bool, drop: bool) -> Iterator[Instance]:
+    """Look for what each instance repeats; leave that out if it is to be dropped."""
+    for instance in result.instances:
+        found = leaks.check(instance, own_examples=own_examples)
+        kept = without(instance, found) if drop else instance
+        result.skip(REPEATS, len(instance.questions) - (len(kept.questions) if kept else 0))
+        if kept is not None:
+            yield kept
+
+
+def _write(path: Path, instances: Iterator[Instance], total: int | None, count: TokenCounter, progress: Progress | None) -> _Counts:
+    """Write the instances one by one, each checked to be readable again."""
     counts = _Counts()
     with InstanceWriter(path) as writer:
-        for instance in result.instances:
+        for instance in instances:
             writer.write(instance)
-            leaks.check(instance)
             counts.add(instance, count)
             if progress is not None:
-                progress(counts.instances, result.total)
+                progress(counts.instances, total)
     return counts
 
 

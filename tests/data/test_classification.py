@@ -173,6 +173,14 @@ def test_other_splits_are_counted(tmp_path):
     assert [asked_sentence(q) for i in instances for q in i.questions] == ["v"]
 
 
+def test_sentences_of_a_held_out_file_are_left_out(tmp_path):
+    path, other = table(tmp_path / "x.tsv", PAIRS[:40]), write(tmp_path / "y.json", {"test": [["S3 about D", "d"], ["new", "a"]]})
+    instances, result = load("clinc150", path, held_out=str(other), questions=5, chunk_tokens=30)
+    assert result.skipped["held out"] == 1 and result.asked == 40
+    assert not any("s3 about d" in question.text.lower() for i in instances for question in i.questions)
+    assert not any("s3 about d" in chunk.text.lower() for i in instances for chunk in i.chunks)
+
+
 def test_nothing_labelled_is_an_error(tmp_path):
     (tmp_path / "x.txt").write_text("no labels here\n")
     with pytest.raises(SchemaError, match=r"x\.txt has no labelled sentence: x\.txt line 1 is not of the form"):

@@ -115,6 +115,10 @@ def test_sentences_to_label_leak_as_questions_and_as_examples():
     assert leaks([train], [again]) == [("question", "instance 'n' question 'x'", False)] * 2
     shown = labelled("n", [("turn on the light", 7)], [("stop the washing machine", 0)])
     assert leaks([train], [shown]) == [("question", "instance 'n' chunk 0", False)]
+    check = LeakCheck()  # examples of another file are not the set's own
+    check.learn([train], own_examples=False)
+    assert [leak.text for leak in check.check(again)] == ["what time is it"]
+    assert check.check(shown, own_examples=False) == []
     common = labelled("n", [("wake me at five", 7)], [("stop the washing machine", 0)])
     assert leaks([train], [common]) == []  # examples may be shared: they are not asked
 
@@ -150,6 +154,36 @@ def test_prepare_refuses_a_planted_leak_and_lists_it(tmp_path):
     assert "near-duplicate context, instance 'squad-" in str(caught.value) and "same question, instance" in str(caught.value)
     assert not (tmp_path / "out").exists()
     assert len(load_prepared(tmp_path / "clean").instances) >= 1
+
+
+def test_leaks_can_be_left_out_and_are_counted(tmp_path):
+    prepare("squad", write(tmp_path / "test.json", rows(0, 20)), tmp_path / "test")
+    planted = rows(20, 60)
+    planted[0]["context"] = rows(0, 20)[4]["context"]
+    planted[35]["question"] = rows(0, 20)[9]["question"]
+    path, options = write(tmp_path / "p.json", planted), {"chunk_tokens": (60, 60), "chunks": (2, 2)}  # two passages an instance
+    manifest = prepare("squad", path, tmp_path / "out", options=options, check_against=[tmp_path / "test"], drop_leaks=True)
+    assert (manifest.instances, manifest.questions, manifest.skipped) == (19, 37, {"repeats a checked set": 2 + 1})
+    left = {question.text for instance in load_prepared(tmp_path / "out").instances for question in instance.questions}
+    assert {row["question"] for row in planted} - left == {planted[n]["question"] for n in (0, 1, 35)}
+
+
+def test_test_sets_may_show_examples_of_the_training_set(tmp_path):
+    def table(name, start, stop):
+        lines = (f"utterance number {n} of topic {'abcd'[n % 4]}\t{'abcd'[n % 4]}\n" for n in range(start, stop))
+        (tmp_path / name).write_text("text\tlabel\n" + "".join(lines))
+        return tmp_path / name
+
+    train, test = table("train.tsv", 0, 60), table("test.tsv", 60, 80)
+    options = {"questions": 20, "chunk_tokens": 100, "examples": str(train)}
+    prepare("banking77", test, tmp_path / "test", options=options)
+    made = prepare("banking77", train, tmp_path / "train", options={"questions": 10}, check_against=[tmp_path / "test"])
+    assert made.questions == 10
+    prepare("banking77", test, tmp_path / "again", options=options, check_against=[tmp_path / "train"])
+    with pytest.raises(LeakError, match="utterance number 61 of topic b"):
+        prepare(
+            "banking77", table("mixed.tsv", 0, 62), tmp_path / "bad", options={"questions": 10}, check_against=[tmp_path / "test"]
+        )
 
 
 def test_the_command_line_refuses_too(tmp_path, capsys):

@@ -75,7 +75,11 @@ def test_long_texts_are_cut_at_sentences_then_words_then_characters():
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.text("ab. !\n\u00e9\u3042", max_size=80), st.integers(1, 12), st.sampled_from([len, count_words]))
+@given(
+    st.text("ab. !\n\u00e9\u3042", max_size=80),
+    st.integers(1, 12),
+    st.sampled_from([len, count_words, lambda text: len(text) ** 2]),
+)
 def test_pieces_cover_the_text_in_order_and_fit(text, limit, count):
     spans = split_text(text, limit, count)
     end = 0
