@@ -12,9 +12,9 @@ a test set is evaluated with the training set's examples (MemoryAgentBench, arXi
 What always holds: no sentence stands among the examples of its own instance, not even in other letter case; the evidence of a
 question is the chunks with an example of its label; examples are drawn evenly over the labels while there are any. A question of
 the input is a sentence of it; reasons to skip are ``shown as an example``, ``label not shown`` (its label has no example in the
-instance), ``repeated sentence``, ``held out``, ``left over`` (too few for another instance), ``other split``, ``empty sentence``, ``empty
-answer``, ``over max_questions``, ``over max_instances`` and ``malformed``. Sentences are kept on disk; memory grows by about 15
-bytes a sentence.
+instance), ``repeated sentence``, ``held out``, ``left over`` (too few for another instance), ``other split``, ``empty
+sentence``, ``empty answer``, ``over max_questions``, ``over max_instances`` and ``malformed``. Sentences are kept on disk; memory
+grows by about 15 bytes a sentence.
 
 Departures: sentences are not repeated over instances (the published 180 instances of TREC hold its sentences several times over);
 MemoryAgentBench's test questions are never training questions unless its files are given as input, where the published training
@@ -94,18 +94,23 @@ class LabelledSet:
     def __call__(self, source: str, options: ClassificationOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
         """Load the set; the input is read once, to disk, before the first instance is made. InputError if it cannot be read."""
         result = LoadResult()
-        kept = _of_split(self.read(options.held_out, options.held_out_split), options.held_out_split, LoadResult())
-        held_out = _Pool(kept if options.held_out else (), LoadResult())
+        held_out = self._other(options.held_out, options.held_out_split)
         asked = _Pool(_of_split(self.read(source, options.split), options.split, result), result, held_out)
         if not len(asked.labels):
             first = f": {result.problems[0]}" if result.problems else ""
             raise SchemaError(f"{source} has no labelled sentence{first}", expected="sentences with labels")
-        given = _of_split(self.read(options.examples, options.examples_split), options.examples_split, LoadResult())
-        shown = _Pool(given, LoadResult()) if options.examples else None
-        if shown is not None and not len(shown.labels):
-            raise InputError(f"{options.examples} has no labelled sentence", expected="examples with labels")
+        shown = self._other(options.examples, options.examples_split)
         result.instances = finish(_Builder(self, asked, shown, options, seed, count_tokens, result).build(), options, seed, result)
         return result
+
+    def _other(self, source: str, split: str) -> _Pool | None:
+        """The sentences of another file, whose questions are not asked; None if none is named."""
+        if not source:
+            return None
+        pool = _Pool(_of_split(self.read(source, split), split, LoadResult()), LoadResult())
+        if not len(pool.labels):
+            raise InputError(f"{source} has no labelled sentence", expected="sentences with labels")
+        return pool
 
 
 def _of_split(rows: Iterable[Labelled], split: str, result: LoadResult) -> Iterator[Labelled]:

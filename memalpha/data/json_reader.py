@@ -73,10 +73,11 @@ class JsonReader:
         if self.peek() == "]":
             self._at += 1
             return
-        while True:
-            yield self.value()
-            if self._pass(",]") == "]":
-                return
+        last = False
+        while not last:
+            value = self.value()
+            last = self._pass(",]") == "]"  # before the item is given: a number may be cut off
+            yield value
 
     def members(self) -> Iterator[str]:
         """Read an object's keys one by one; the caller reads each value (``value``, ``items``, ``members``) before the next key."""

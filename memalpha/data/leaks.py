@@ -140,7 +140,7 @@ class LeakCheck:
             self._near_questions.add(_letter_pieces(words), telling)
 
     def check(self, instance: Instance, *, own_examples: bool = True) -> list[Leak]:
-        """Return what an instance repeats, nothing where nothing was learned, and add it to ``leaks``; arguments as for ``learn``."""
+        """Return what an instance repeats, and add it to ``leaks``; nothing where nothing was learned. Takes what ``learn`` does."""
         if not self._lines and not self._passages:
             return []
         found: list[Leak] = []
