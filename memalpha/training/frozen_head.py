@@ -42,7 +42,7 @@ def frozen_head(model: nn.Module) -> Any | None:
     weight: Any = head.weight
     fits = (
         weight.__class__ in (nn.Parameter,)  # neither sharded nor quantised
-        and head.bias is None
+        and vars(head)["_parameters"]["bias"] is None
         and not weight.requires_grad
         and weight.dtype is torch.float32
         and weight.device.type == "cpu"

@@ -35,9 +35,16 @@ def quickstart(options: Any, output_dir: str, *overrides: str) -> Setup:
         output_dir: A folder that may be written to.
         *overrides: Options of ``memalpha train``.
     """
+    from memalpha.training.build import build_parts
+
+    arguments = quickstart_arguments(options, output_dir, *overrides)
+    return Setup(arguments, build_parts(arguments))
+
+
+def quickstart_arguments(options: Any, output_dir: str, *overrides: str) -> Any:
+    """Return the options of such a run; arguments as for :func:`quickstart`."""
     from transformers.utils import logging
 
-    from memalpha.training.build import build_parts
     from memalpha.training.config import parse_train_arguments
 
     warnings.filterwarnings("ignore", category=UserWarning)
@@ -51,8 +58,7 @@ def quickstart(options: Any, output_dir: str, *overrides: str) -> Setup:
         *_model(options),
         *overrides,
     ]
-    arguments = parse_train_arguments(words)
-    return Setup(arguments, build_parts(arguments))
+    return parse_train_arguments(words)
 
 
 def _model(options: Any) -> Sequence[str]:
