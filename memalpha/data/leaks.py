@@ -140,7 +140,7 @@ class LeakCheck:
             self._near_questions.add(_letter_pieces(words), telling)
 
     def check(self, instance: Instance, *, own_examples: bool = True) -> list[Leak]:
-        """Return what an instance repeats, and add it to ``leaks``; nothing where nothing was learned. Takes what ``learn`` does."""
+        """Return what an instance repeats, and add it to ``leaks``; nothing if nothing was learned. Arguments as of ``learn``."""
         if not self._lines and not self._passages:
             return []
         found: list[Leak] = []
