@@ -6,6 +6,7 @@ beside the adapter.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from memalpha.agent.config import AgentConfig
@@ -32,22 +33,32 @@ class MemoryAgent:
         self._rollout = Rollout(Instance("live", "live", (), ()), memory, step.new_retriever(memory))
 
     @classmethod
-    def load(cls, trained: str | Path, model: str | Path | None = None, *, reader: Reader | None = None) -> MemoryAgent:
+    def load(
+        cls,
+        trained: str | Path,
+        model: str | Path | None = None,
+        *,
+        reader: Reader | None = None,
+        router: str | Path | None = None,
+    ) -> MemoryAgent:
         """Load a trained agent.
 
         Args:
             trained: Folder that ``memalpha train`` or ``memalpha warmup`` wrote: an adapter, or a whole model.
             model: Base of the adapter: registered name, folder or Hub name; None takes the one the adapter names.
             reader: Answers questions; None answers with what was found.
+            router: Trained section router for layer 1 of its retriever; None takes the agent's own, if it has one.
 
         Raises:
-            InputError: If the folder is no agent of ours, or belongs to another base.
+            InputError: If the folder is no agent of ours, or belongs to another base, or the router is none.
         """
         from memalpha.generation.hf import HFGenerator
         from memalpha.models import load_policy_model
         from memalpha.models.policy import base_of
 
         config = AgentConfig.load(trained)
+        if router is not None:
+            config = replace(config, retrieval=replace(config.retrieval, router=str(router)))
         whole = (Path(trained) / "config.json").is_file()
         policy = load_policy_model(trained) if whole else load_policy_model(model or base_of(trained), adapter=trained)
         policy.model.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from memalpha.retrieval.config import RetrievalConfig
 AGENT_FILE = "memalpha_agent.json"
 SCHEMA_FILE = "memalpha_schema.yaml"
 """Copy of a schema that is no preset."""
+ROUTER_FILE = "memalpha_router.pt"
+"""Copy of the section router of the retriever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,18 @@ class AgentConfig:
                 raise InputError(f"{name} is {getattr(self, name)}", expected="0 or more")
 
     def save(self, folder: str | Path) -> None:
-        """Write the configuration into a folder (an adapter's or a run's), with the schema if that is a file of the user's."""
+        """Write the configuration into a folder (an adapter's or a run's), with the schema file and the router it names."""
         saved = self
         if self.schema not in presets():
             text = Path(self.schema).read_text(encoding="utf-8")
             (Path(folder) / SCHEMA_FILE).write_text(text, encoding="utf-8")
             saved = replace(self, schema=SCHEMA_FILE)
+        if self.retrieval.router:
+            source, target = Path(self.retrieval.router), Path(folder) / ROUTER_FILE
+            source = source / "checkpoint.pt" if source.is_dir() else source
+            if source.resolve() != target.resolve():
+                shutil.copyfile(source, target)
+            saved = replace(saved, retrieval=replace(self.retrieval, router=ROUTER_FILE))
         (Path(folder) / AGENT_FILE).write_text(json.dumps(asdict(saved), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -70,7 +79,10 @@ class AgentConfig:
                 raise InputError(f"{path} has unknown keys {unknown}", expected=expected)
             if data.get("schema") == SCHEMA_FILE:
                 data["schema"] = str(Path(folder) / SCHEMA_FILE)
-            return cls(**{**data, "retrieval": RetrievalConfig(**data.get("retrieval", {}))})
+            retrieval = RetrievalConfig(**data.get("retrieval", {}))
+            if retrieval.router == ROUTER_FILE:
+                retrieval = replace(retrieval, router=str(Path(folder) / ROUTER_FILE))
+            return cls(**{**data, "retrieval": retrieval})
         except InputError:
             raise
         except (AttributeError, TypeError, ValueError) as error:

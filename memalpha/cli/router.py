@@ -128,8 +128,9 @@ def _table(rows: list[Routed]) -> Any:
     from rich.table import Table
 
     table = Table(title="where to look, on held-out questions")
-    for name in ("sections chosen by", "accuracy", "entries searched", "share", "sections", "ms a search"):
-        table.add_column(name, justify="left" if name == "sections chosen by" else "right")
+    table.add_column("sections chosen by", no_wrap=True)
+    for name in ("accuracy", "entries searched", "share", "sections", "ms a search"):
+        table.add_column(name, justify="right")
     for row in rows:
         spent = "-" if row.milliseconds is None else f"{row.milliseconds:.2f}"
         figures = (

@@ -30,7 +30,7 @@ class RandomRouter:
 
     def __init__(self, shape: Shape, seed: int) -> None:
         self.shape = shape
-        self._rng = np.random.default_rng(seed)
+        self._seed = seed
 
     def update(self, env: VectorEnv[Any, Any, Any], length: int, seed: int, share_left: float) -> dict[str, float]:
         """Act, and learn nothing."""
@@ -42,7 +42,7 @@ class RandomRouter:
 
     def probabilities(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return equal probabilities but for a random hair's breadth, shape (n, K, A)."""
-        noise = self._rng.random((len(observations), self.shape.deciders, self.shape.choices)) * 1e-6
+        noise = np.random.default_rng(self._seed).random((len(observations), self.shape.deciders, self.shape.choices)) * 1e-6
         return (np.ones_like(noise) / self.shape.choices + noise).astype(np.float32)
 
     def state(self) -> dict[str, Any]:

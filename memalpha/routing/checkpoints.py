@@ -67,7 +67,7 @@ class Checkpoint:
             raise InputError(f"no router at {str(path)!r}", expected="a checkpoint", fix="make one with memalpha router train")
         try:
             data = torch.load(path, map_location="cpu", weights_only=True)
-        except (EOFError, OSError, RuntimeError, pickle.UnpicklingError, KeyError) as error:
+        except _DAMAGE as error:
             raise InputError(f"{path} cannot be read: {error}", expected="a checkpoint of memalpha router train") from error
         found = set(data) if isinstance(data, dict) else set()
         if found != set(_NAMES) or data["format"] != FORMAT:
@@ -77,6 +77,9 @@ class Checkpoint:
             )
         return cls(**data)
 
+
+# What torch.load raises for a file that is damaged or something else altogether, depending on where it stumbles.
+_DAMAGE = (EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError)
 
 _NAMES = tuple(item.name for item in fields(Checkpoint))
 

@@ -1,8 +1,8 @@
 """Ways to choose the sections of a question, side by side: everything, FAISS layer 1, a learned router, and an oracle.
 
 All are measured on the same questions with the same layer 2; what differs is which sections they open. What always holds: times are
-those of the whole search, layer 1 and layer 2, with the question's embedding known beforehand (all need the same one, but for
-BM25 over everything, which needs none); the oracle has no time, for it tries every set and has seen the answers.
+processor time of the whole search, layer 1 and layer 2, with the question's embedding known beforehand (all need the same one, but
+for BM25 over everything, which needs none); the oracle has no time, for it tries every set and has seen the answers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Routed:
         searched: Mean number of entries searched for a question.
         share: Mean share of the memory's entries that were searched.
         sections: Mean number of sections opened that hold an entry.
-        milliseconds: Mean time of a search; None where it has none.
+        milliseconds: Mean processor time of a search; None where it has none.
         scores: Score of each question, in order, for paired comparisons.
     """
 
@@ -98,9 +98,9 @@ def _measure(task: SectionTask, name: str, make: MakeRetriever) -> Routed:
     for number, case in enumerate(task.cases):
         retriever = retrievers.get(id(case.memory)) or retrievers.setdefault(id(case.memory), make(case.memory))
         names = retriever.route(case.question.text)  # also embeds the question and takes in the memory
-        began = time.perf_counter()
+        began = time.process_time()
         retriever.search(case.question.text, task.evaluator.k)
-        seconds += time.perf_counter() - began
+        seconds += time.process_time() - began
         chosen = np.array([section in names for section in task.sections])
         choices.append(_Choice(task.found(number, chosen), sum(case.memory.section_size(section) > 0 for section in names)))
     return _row(task, name, choices, 1000 * seconds / len(task.cases))

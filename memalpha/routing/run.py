@@ -79,7 +79,7 @@ def train(
     env = RoutingVectorEnv(task, config.run.envs)
     run = config.run
     for index in range(first, run.updates):
-        row = learner.update(env, run.update_every // run.envs, _update_seed(run.seed, index), 1 - index / run.updates)
+        row = learner.update(env, run.update_every // run.envs, update_seed(run.seed, index), 1 - index / run.updates)
         row = {"step": (index + 1) * run.update_every, **row}
         if run.eval_every and (index + 1) % run.eval_every == 0:
             row["fraction_of_optimal"] = measure(learner, held_out, run.eval_size, run.seed).fraction_of_optimal
@@ -189,7 +189,8 @@ class _Clock:
         return {name: round(before + end - begin, 2) for (name, before), end, begin in parts}
 
 
-def _update_seed(seed: int, index: int) -> int:
+def update_seed(seed: int, index: int) -> int:
+    """Return the seed of update ``index`` of a run."""
     return int(np.random.SeedSequence([seed, index]).generate_state(1)[0])
 
 

@@ -140,6 +140,7 @@ class AgentArguments:
         retrieval: ``lexical``, ``dense`` or ``hybrid``.
         embedder: Embedder of ``dense`` and ``hybrid``.
         sections_kept: Sections that layer 1 keeps (0 = all).
+        router: Trained section router that layer 1 asks (empty = the built-in ranking).
     """
 
     schema: str = "mem_alpha"
@@ -151,10 +152,13 @@ class AgentArguments:
     retrieval: str = "lexical"
     embedder: str = "minilm"
     sections_kept: int = 0
+    router: str = ""
 
     def config(self, max_new_tokens: int) -> AgentConfig:
         """Return the agent's configuration."""
-        retrieval = RetrievalConfig(mode=RetrievalMode(self.retrieval), embedder=self.embedder, sections_kept=self.sections_kept)
+        retrieval = RetrievalConfig(
+            mode=RetrievalMode(self.retrieval), embedder=self.embedder, sections_kept=self.sections_kept, router=self.router
+        )
         return AgentConfig(
             schema=self.schema,
             codec=self.codec,

@@ -1,0 +1,89 @@
+"""Networks: who sees what, how they start, which parameters learn."""
+
+import pytest
+import torch
+
+from memalpha.errors import InputError
+from memalpha.routing.policies import POLICIES, PolicyOptions, Shape, make_policy, policy_from
+
+SHAPE = Shape(6, 2, 3, ((0, 3), (3, 6)))
+
+
+def policies():
+    yield from (PolicyOptions(kind, hidden=(8, 5), projection=4) for kind in POLICIES)
+    yield PolicyOptions("team", hidden=(8,), share_actors=True)
+
+
+@pytest.mark.parametrize("options", policies(), ids=str)
+def test_shapes_and_an_almost_even_start(options):
+    policy = make_policy(SHAPE, options, seed=1)
+    seen = torch.randn(7, 6)
+    assert policy.logits(seen).shape == (7, 2, 3) and policy.value(seen).shape == (7,)
+    assert (policy.log_probs(seen).exp() - 1 / 3).abs().max() < 0.03
+    torch.testing.assert_close(policy.log_probs(seen).exp().sum(-1), torch.ones(7, 2))
+
+
+@pytest.mark.parametrize("options", policies(), ids=str)
+def test_every_parameter_is_in_one_group_and_both_losses_reach_what_they_should(options):
+    policy = make_policy(SHAPE, options, seed=1)
+    actor, critic = policy.parameter_groups()
+    assert sorted(map(id, [*actor, *critic])) == sorted(map(id, policy.parameters()))
+    seen = torch.randn(7, 6)
+    policy.log_probs(seen)[..., 0].sum().backward()
+    assert all((p.grad is not None) == any(p is own for own in actor) for p in policy.parameters())
+    policy.value(seen).sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.parameters() if p.dim() > 1)
+
+
+@pytest.mark.parametrize(("width", "gain"), [(0, 2**0.5), (-1, 0.01)])
+def test_weights_start_orthogonal(width, gain):
+    actor = make_policy(SHAPE, PolicyOptions("separate", hidden=(5, 5)), seed=3).actor
+    weight = actor[width].weight
+    product = weight @ weight.T if len(weight) <= weight.shape[1] else weight.T @ weight
+    torch.testing.assert_close(product, gain**2 * torch.eye(len(product)), atol=1e-5, rtol=1e-4)
+    assert actor[width].bias.abs().sum() == 0
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_teams_actor_sees_its_view_alone_and_the_value_sees_all(share):
+    policy = make_policy(SHAPE, PolicyOptions("team", hidden=(8,), share_actors=share), seed=1)
+    seen = torch.randn(1, 6)
+    other = seen.clone()
+    other[:, 3:] += 1
+    before, after = policy.logits(seen), policy.logits(other)
+    assert torch.equal(before[:, 0], after[:, 0]) and not torch.equal(before[:, 1], after[:, 1])
+    assert policy.value(seen) != policy.value(other)
+
+
+def test_a_shared_actor_is_told_who_it_is():
+    policy = make_policy(Shape(3, 2, 3, ((0, 3), (0, 3))), PolicyOptions("team", hidden=(8,), share_actors=True), seed=1)
+    logits = policy.logits(torch.randn(1, 3))
+    assert len(policy.actors) == 1 and not torch.equal(logits[:, 0], logits[:, 1])
+
+
+def test_the_seed_fixes_the_weights_and_nothing_else_is_drawn():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    first, second, other = (make_policy(SHAPE, PolicyOptions(), seed).state_dict() for seed in (1, 1, 2))
+    assert torch.rand(1) == expected
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["actor.0.weight"], other["actor.0.weight"])
+
+
+@pytest.mark.parametrize("options", policies(), ids=str)
+def test_a_description_makes_the_same_networks(options):
+    policy = make_policy(SHAPE, options, seed=1)
+    again = policy_from(policy.describe())
+    again.load_state_dict(policy.state_dict())
+    seen = torch.randn(2, 6)
+    assert torch.equal(again.logits(seen), policy.logits(seen)) and again.shape == policy.shape
+
+
+def test_what_cannot_be_is_said():
+    with pytest.raises(InputError, match="'tree'"):
+        PolicyOptions("tree")
+    with pytest.raises(InputError, match=r"views of lengths \[2, 4\]"):
+        make_policy(Shape(6, 2, 3, ((0, 2), (2, 6))), PolicyOptions("team", share_actors=True), seed=0)
+    with pytest.raises(InputError, match="not the description"):
+        policy_from({"shape": {}})

@@ -1,0 +1,170 @@
+"""The tool selector: what it learns, from which choices, what it keeps and what it refuses."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from memalpha.errors import InputError
+from memalpha.retrieval.embedders import HashingEmbedder
+from memalpha.routing.grpo import GroupOptions
+from memalpha.routing.policies import PolicyOptions
+from memalpha.routing.ppo import PPOOptions
+from memalpha.routing.selection import SelectorOptions
+from memalpha.routing.selector import ToolSelector
+from memalpha.routing.selector_view import progress_table, show_progress
+
+OPTIONS = SelectorOptions(
+    update_every=60,
+    policy=PolicyOptions(hidden=(16,)),
+    ppo=PPOOptions(lr_actor=1e-2, lr_critic=1e-2, batch_size=20, target_kl=0.1, entropy=0.0),
+    group=GroupOptions((0.3, 0.7)),
+)
+TOOLS = {"search": "looks facts up", "count": "counts entries", "ask": "asks the person"}
+WANTS = {"search": "What is the city of {}?", "count": "How many pets has {} now?", "ask": "Please find out whether {} agrees."}
+
+
+def selector(callback=None, options=OPTIONS, tools=("search", "count", "ask")) -> ToolSelector:
+    made = ToolSelector(HashingEmbedder(32), options, callback)
+    for name in tools:
+        made.register(name, TOOLS.get(name, "another"))
+    return made
+
+
+def use(made: ToolSelector, n: int, seed: int = 0) -> list[dict[str, float]]:
+    """Ask for what each tool is good at; returns the reports of the updates."""
+    rng, reports = random.Random(seed), []
+    for _ in range(n):
+        wanted = rng.choice(list(WANTS))
+        chosen = made.select(WANTS[wanted].format(rng.choice(["Marta", "Ivan", "Priya"])))
+        reports.append(made.observe(chosen, float(chosen.tool == wanted)))
+    return [report for report in reports if report]
+
+
+def right(made: ToolSelector) -> float:
+    """Share of greedy choices for an unseen name that are right."""
+    return np.mean([made.select(text.format("Zora"), explore=False).tool == tool for tool, text in WANTS.items()])
+
+
+def test_it_learns_which_tool_a_query_wants():
+    made = selector()
+    reports = use(made, 600)
+    assert right(made) == 1 and len(reports) == made.updates == 10
+    assert made.select(WANTS["count"].format("Zora"), explore=False).probabilities["count"] > 0.6
+
+
+def test_agents_take_turns_and_choices_are_learnt_from_with_the_probability_they_were_made_with():
+    made = selector(options=replace(OPTIONS, update_every=0))
+    chosen = [made.select(f"query {i}", "context") for i in range(6)]
+    assert [choice.agent for choice in chosen] == [0, 1, 0, 1, 0, 1]
+    assert [choice.number for choice in chosen] == list(range(6))
+    for choice in chosen:
+        made.observe(choice, 1.0)
+        assert sum(choice.probabilities.values()) == pytest.approx(1)
+    for agent in range(2):
+        steps, own = made._done[agent], [choice for choice in chosen if choice.agent == agent]
+        assert [step.log_prob for step in steps] == pytest.approx([np.log(c.probabilities[c.tool]) for c in own])
+        assert [list(TOOLS)[step.action] for step in steps] == [c.tool for c in own]
+        query, context = HashingEmbedder(32).embed([f"query {own[1].number}", "context"])
+        assert (steps[1].observation == np.concatenate([query, context])).all()
+    assert made.group_rewards == [[1.0] * 3, [1.0] * 3]
+
+
+def test_greedy_choices_are_those_of_the_mean_and_are_not_learnt_from():
+    made = selector()
+    use(made, 120)
+    seen = torch.from_numpy(made._observe("What is the city of Zora?", ""))
+    mean = sum(member.policy.log_probs(seen).exp()[0, 0] for member in made._members) / 2
+    choice = made.select("What is the city of Zora?", explore=False)
+    assert choice.agent is None and list(choice.probabilities.values()) == pytest.approx(mean.tolist())
+    assert choice.tool == list(TOOLS)[int(mean.argmax())]
+    assert made.observe(choice, 1.0) == {} and made._observed == 0
+
+
+def test_a_choice_is_observed_once_and_before_the_update():
+    made = selector(options=replace(OPTIONS, update_every=0))
+    first, second = made.select("a"), made.select("b")
+    made.observe(first, 1.0)
+    with pytest.raises(InputError, match="observed once"):
+        made.observe(first, 1.0)
+    made.update()
+    with pytest.raises(InputError, match="one made since update 1"):
+        made.observe(second, 1.0)
+    with pytest.raises(InputError, match="nan"):
+        made.observe(made.select("c"), float("nan"))
+    assert made.update() == {}
+
+
+def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(tmp_path):
+    made = selector()
+    use(made, 120)
+    made.save(tmp_path / "selector.pt")
+    again = selector()
+    again.load(tmp_path / "selector.pt")
+    assert use(again, 120, seed=1) == use(made, 120, seed=1)
+    for one, other in zip(made._members, again._members, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True))
+
+
+def test_files_of_other_tools_and_other_things_are_refused(tmp_path):
+    made = selector()
+    made.save(tmp_path / "selector.pt")
+    with pytest.raises(InputError, match=r"chooses among search, count, ask[\s\S]*registered tools, count, ask"):
+        selector(tools=("count", "ask")).load(tmp_path / "selector.pt")
+    with pytest.raises(InputError, match="no router at"):
+        made.load(tmp_path / "none.pt")
+    wider = selector(options=replace(OPTIONS, policy=PolicyOptions(hidden=(17,))))
+    with pytest.raises(InputError, match=r"agent 1: actor.0.weight has shape \(16, 64\) instead of \(17, 64\)"):
+        wider.load(tmp_path / "selector.pt")
+
+
+def test_a_tool_registered_later_leaves_what_was_learnt_alone():
+    made = selector()
+    use(made, 600)
+    query = WANTS["count"].format("Zora")
+    before = made.select(query, explore=False)
+    agents = [member.policy.log_probs(torch.from_numpy(made._observe(query, "")))[0, 0].exp() for member in made._members]
+    made.register("sum", "adds up")
+    after = [member.policy.log_probs(torch.from_numpy(made._observe(query, "")))[0, 0].exp() for member in made._members]
+    for old, new in zip(agents, after, strict=True):
+        torch.testing.assert_close(new[:3] / new[:3].sum(), old)
+        logs = old.log()
+        assert (new[3] / new[0]).item() == pytest.approx((logs.mean() - logs[0]).exp().item(), rel=1e-4)
+    assert made.select(query, explore=False).tool == before.tool
+    use(made, 60)  # and learning goes on
+    assert right(made) == 1
+    moments = made._members[0].optimizer.state[made._members[0].policy.actor[-1].weight]
+    assert moments["exp_avg"].shape == (4, 16)
+
+
+def test_progress_tells_each_agents_rewards_and_probabilities_and_shows_them():
+    told = []
+    made = selector(told.append)
+    use(made, 120)
+    assert [progress.updates for progress in told] == [1, 2] and told[0].observed == 60
+    for progress in told:
+        assert all(sum(row.values()) == pytest.approx(1) and list(row) == list(TOOLS) for row in progress.probabilities)
+        assert all(0 <= reward <= 1 for reward in progress.rewards)
+    console = Console(record=True, width=100)
+    show_progress(console)(told[1])
+    shown = console.export_text()
+    for text in (
+        "update 2: 60 rewards observed",
+        "search",
+        "kl",
+        f"{told[1].rewards[0]:.3f}",
+        f"{told[1].probabilities[1]['ask']:.3f}",
+    ):
+        assert text in shown
+    assert "-" in [next(iter(column.cells)) for column in progress_table(replace(told[0], rewards=(None, 0.5))).columns]
+
+
+def test_what_cannot_be_is_said():
+    made = selector(tools=("search",))
+    with pytest.raises(InputError, match="among 1 tools"):
+        made.select("a")
+    with pytest.raises(InputError, match="'search'"):
+        made.register("search", "again")
