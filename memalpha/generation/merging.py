@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -30,13 +31,43 @@ def merged_lora(model: nn.Module) -> Iterator[None]:
         for layer in _mergeable(model):
             originals.extend((parameter, parameter.data) for parameter in layer.get_base_layer().parameters(recurse=False))
             touched.append(layer)
-            layer.merge(safe_merge=True)
+            _merge(layer)
         yield
     finally:
         for parameter, tensor in originals:
             parameter.data = tensor
         for layer in touched:
             layer.merged_adapters.clear()
+
+
+def _merge(layer: Any) -> None:
+    """Merge the active adapters of a layer: plain ones in one pass over the weight, any other by PEFT.
+
+    Raises:
+        ValueError: An adapter holds a number that is not finite.
+    """
+    base, names = layer.get_base_layer(), [name for name in layer.active_adapters if name in layer.lora_A]
+    if not all(_is_plain(layer, name) for name in names):
+        layer.merge(safe_merge=True)
+        return
+    for name in names:
+        a, b = layer.lora_A[name].weight, layer.lora_B[name].weight
+        base.weight.data = torch.addmm(base.weight.data, b.data, a.data, alpha=layer.scaling[name])
+        layer.merged_adapters.append(name)
+
+
+def _is_plain(layer: Any, name: str) -> bool:
+    """Whether merging is ``weight + scaling * B A`` and all three are finite float32 matrices (16-bit ones PEFT may widen)."""
+    from peft.tuners.lora.layer import Linear
+
+    if not isinstance(layer, Linear) or layer.fan_in_fan_out or name in layer.lora_variant or layer.lora_bias[name]:
+        return False
+    factors = layer.lora_A[name].weight, layer.lora_B[name].weight
+    return (
+        type(layer.get_base_layer()) is nn.Linear
+        and all(weight.dtype is torch.float32 for weight in (layer.get_base_layer().weight, *factors))
+        and all(bool(weight.isfinite().all()) for weight in factors)
+    )
 
 
 def _mergeable(model: nn.Module) -> list[Any]:

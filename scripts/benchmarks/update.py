@@ -18,11 +18,13 @@ element-wise not counted; L tokens go through the model (each shared prefix once
     LM head (H inputs, V outputs)               2 H V N forward, 2 H V N backward: the head is frozen
 
 Layers below the lowest trained one count forward only. The peak is the fastest of several products of square and model-like float32
-matrices with ``torch.mm`` at the same number of threads, timed in turn with the updates.
+matrices with ``torch.mm`` at the same number of threads, timed in turn with the updates. Of both clocks the details have
+every round; the processor's clock counts all threads.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -38,7 +40,7 @@ def add_arguments(parser: Any) -> None:
     policy.add_model(parser)
     parser.add_argument("--instances", type=int, default=1, help="dialogues (default 1)")
     parser.add_argument("--group", type=int, default=8, help="rollouts of each (default 8)")
-    parser.add_argument("--trl-batches", type=int, nargs="+", help="per-device batches tried for TRL (default 4 8 24)")
+    parser.add_argument("--trl-batches", type=int, nargs="+", help="per-device batches tried for TRL (default 2 4 8)")
     parser.add_argument("--rows-per-forward", type=int, default=8, help="ours (default 8)")
 
 
@@ -52,38 +54,54 @@ def _run(options: Any, folder: str) -> dict[str, Any]:
     ours, setup = our_trainer(options, folder)
     batch = next_batch(ours)
     trl = trl_trainer(options, folder, ours)
-    sizes = [size for size in options.trl_batches or ([4] if options.quick else [4, 8, 24]) if size <= len(batch["row_order"])]
-    tried = {size: common.seconds(lambda size=size: trl_step(trl, batch, size))[0] for size in sizes}
-    best = min(tried, key=lambda size: tried[size])
-    common.progress(f"update: TRL's seconds by per-device batch {tried}")
+    rows = _rows(ours)
+    best, tried = _best_batch(trl, batch, options)
     difference = _difference(our_step(ours, batch), trl_step(trl, batch, best))
+    rounds = options.rounds or (1 if options.quick else 2)
+    against = common.alternate({"ours": lambda: our_step(ours, batch), "trl": lambda: trl_step(trl, batch, best)}, rounds, warmup=0)
     products = matrix_products(options.quick)
-    variants = {"ours": lambda: our_step(ours, batch), "trl": lambda: trl_step(trl, batch, best)}
-    variants |= {name: product.call for name, product in products.items()}
-    series = common.alternate(variants, options.rounds or (1 if options.quick else 4), warmup=0 if options.quick else 1)
-    work = flops(ours.model, _rows(ours), ours.rows_per_forward)
-    tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in ours.rows if row)
+    variants = {name: product.call for name, product in products.items()} | {"ours": lambda: our_step(ours, batch)}
+    series = common.alternate(variants, 3 * rounds, warmup=0)
     peaks = {name: product.flops / series[name].median() / 1e9 for name, product in products.items()}
     peak = max(peaks, key=lambda name: peaks[name])
-    rate = products[peak].flops / series[peak].median()
-    shares = [work["total"] / a / (products[peak].flops / b) for a, b in zip(series["ours"].wall, series[peak].wall, strict=True)]
-    ratio = common.ratio(series["trl"], series["ours"])
-    table = [_line(name, series[name], tokens, work["total"] if name == "ours" else None) for name in ("ours", "trl")]
-    table.append(_line(f"torch.mm {peak}", series[peak], None, products[peak].flops))
+    work = flops(ours.model, rows, ours.rows_per_forward)
+    tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
+    ratio = common.ratio(against["trl"], against["ours"])
+    shares = {clock: _shares(work["total"], series["ours"], products[peak].flops, series[peak], clock) for clock in ("wall", "cpu")}
     return {
         "name": "update",
-        "ratios": {"trl": ratio.value, "gemm_peak": work["total"] / series["ours"].median() / rate},
+        "ratios": {"trl": ratio.value, "gemm_peak": statistics.median(shares["wall"])},
         "details": {
-            "sizes": {"rows": len(_rows(ours)), "tokens": tokens, **_shape(batch), **work},
-            "table": table,
+            "sizes": {"rows": len(rows), "tokens": tokens, **_shape(batch), **work},
+            "table": [
+                _line("ours", against["ours"], tokens, work["total"]),
+                _line("trl", against["trl"], tokens, None),
+                _line("ours, beside torch.mm", series["ours"], tokens, work["total"]),
+                _line(f"torch.mm {peak}", series[peak], None, products[peak].flops),
+            ],
             "policy": policy.describe(setup),
-            "trl_quartiles": [ratio.low, ratio.high],
+            "trl_range": [ratio.low, ratio.high],
             "gemm_peak_by_round": shares,
             "peaks_gflops": peaks,
             "trl_seconds_by_batch": tried,
             "gradient_difference": difference,
         },
     }
+
+
+def _best_batch(trl: Any, batch: Mapping[str, Any], options: Any) -> tuple[int, dict[int, float]]:
+    """Return the per-device batch at which TRL is fastest on the first 8 rows, after a first pass, and the seconds of each."""
+    first = {name: value if value.ndim == 0 else value[:8] for name, value in batch.items()}
+    sizes = options.trl_batches or ([4] if options.quick else [2, 4, 8])
+    trl_step(trl, first, sizes[-1])
+    tried = {size: common.seconds(lambda size=size: trl_step(trl, first, size))[0] for size in sizes}
+    common.progress(f"update: TRL's seconds for 8 rows by per-device batch {tried}")
+    return min(tried, key=lambda size: tried[size]), tried
+
+
+def _shares(work: float, ours: common.Series, peak_work: float, peak: common.Series, clock: common.Clock) -> list[float]:
+    """FLOP/s of the update over those of the matrix product, round by round."""
+    return [work / a * b / peak_work for a, b in zip(getattr(ours, clock), getattr(peak, clock), strict=True)]
 
 
 def _line(name: str, series: common.Series, tokens: int | None, work: float | None) -> dict[str, Any]:
