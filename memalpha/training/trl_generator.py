@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from memalpha.generation.merging import merged_lora
+from memalpha.training.sharding import Sharding, sharding_of, whole_weights
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ class TRLGenerator:
     def __init__(self, trainer: MemoryGRPOTrainer) -> None:
         self.trainer = trainer
         if trainer.use_vllm:
-            hand_over_copies(trainer.vllm_generation)
+            hand_over_exactly(trainer.vllm_generation)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion a prompt; ``sampling.seed`` is not used."""
@@ -77,11 +79,11 @@ class TRLGenerator:
                 setattr(target, name, value)
 
 
-def hand_over_copies(vllm: Any) -> None:
-    """Let TRL hand merged weights to vLLM without a trace in the base weights.
+def hand_over_exactly(vllm: Any) -> None:
+    """Let TRL hand the policy's weights to vLLM without a trace in the base weights, also before FSDP2 has sharded them.
 
     TRL merges adapters into the base weights in place and subtracts them again, at each hand-over; in 16 bits the rounding errors
-    of hundreds of steps add up. Here it does so to copies.
+    of hundreds of steps add up. Here it does so to copies. Under FSDP2 the whole weights are handed over.
 
     Args:
         vllm: TRL's ``VLLMGeneration``; its iterator over named weights is replaced.
@@ -92,7 +94,19 @@ def hand_over_copies(vllm: Any) -> None:
         with copied_base(vllm.model):
             yield from named_weights()
 
-    vllm._iter_named_params = from_copies
+    def from_whole() -> Iterator[tuple[str, torch.Tensor]]:
+        with whole_weights(vllm.model, vllm.accelerator), merged_lora(vllm.model):
+            yield from vllm_weights(vllm.model)
+
+    fsdp = sharding_of(vllm.accelerator) is Sharding.FSDP2
+    vllm._iter_named_params = from_whole if fsdp else from_copies
+
+
+def vllm_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Iterate over weights, adapters merged, by the names that vLLM gives them."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" not in name:
+            yield name.removeprefix("base_model.model.").replace(".base_layer", ""), parameter.data
 
 
 @contextmanager

@@ -17,12 +17,14 @@ from pathlib import Path
 
 from accelerate import PartialState
 from accelerate.utils import DistributedType
+from transformers import training_args
 
 
 def cpus_as_accelerators():
     """For sharding alone: DDP takes CPUs as they are."""
     if not {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"} & os.environ.keys():
         return
+    training_args.is_torch_bf16_gpu_available = lambda: True
     PartialState._prepare_backend = lambda self, *_, **__: ("gloo", DistributedType.MULTI_GPU)
     if os.environ.get("ACCELERATE_USE_DEEPSPEED"):
         import deepspeed.comm.torch  # noqa: F401

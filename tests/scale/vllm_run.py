@@ -17,12 +17,14 @@ import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
 from gradient_check import GROUP, LONGEST, REWARD, Case, KeepingAgent, PseudoScorer, make_base, make_instances, make_policy
+from sharded_on_cpus import cpus_as_accelerators
 from transformers import PrinterCallback
 from vllm_stub import VLLMStub, install
 
 from memalpha.agent.config import AgentConfig
 from memalpha.training.config import MemoryGRPOConfig
 from memalpha.training.trainer import MemoryGRPOTrainer
+from memalpha.types import Sampling
 
 TEMPERATURE, TOP_P, TOP_K = 0.9, 1.0, 0
 
@@ -59,7 +61,7 @@ def make_run(folder, steps=3, **vllm):
     """A trainer whose completions come from vLLM; patch TRL before."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     arguments = MemoryGRPOConfig(
-        output_dir=str(folder), use_cpu=True, num_generations=GROUP, per_device_train_batch_size=2 * GROUP // world,
+        output_dir=str(folder), use_cpu=not sharded(), num_generations=GROUP, per_device_train_batch_size=2 * GROUP // world,
         max_steps=steps, max_completion_length=LONGEST, learning_rate=1e-2, lr_scheduler_type="constant",
         temperature=TEMPERATURE, top_p=TOP_P, top_k=TOP_K, save_strategy="no", seed=3, use_vllm=True, **vllm,
     )  # fmt: skip
@@ -75,6 +77,10 @@ def make_run(folder, steps=3, **vllm):
     return watched
 
 
+def sharded():
+    return "ACCELERATE_USE_FSDP" in os.environ
+
+
 def served_model():
     """What the server loaded: the base model, from a random start that the first push must replace."""
     model = copy.deepcopy(make_base("llama"))
@@ -85,12 +91,16 @@ def served_model():
 
 def main(out):
     rank = int(os.environ["RANK"])
+    cpus_as_accelerators()
     stub = VLLMStub(served_model(), gradient_check.tokenizer()) if rank == 0 else None
     install(lambda *change: mock.patch.object(*change, create=True).start(), stub.wire if stub else None)
     with tempfile.TemporaryDirectory() as folder:
         url = stub.url if stub else "http://127.0.0.1:1"  # only rank 0 asks
         watched = make_run(folder, steps=2, vllm_mode="server", vllm_server_base_url=url)
+        watched.trainer.on_rollouts = lambda rollouts, rows, rewards: watched.rollouts.append(rollouts)
+        watched.rollouts.append(watched.trainer.run_rollouts(watched.trainer.instances[rank::2], Sampling(5)))
         watched.trainer.train()
+    assert any(hasattr(p, "to_local") for p in watched.trainer.model.parameters()) == sharded()
     mine = [[list(step.prompt.ids) for step in rollout.steps] for rollouts in watched.rollouts for rollout in rollouts]
     logs = [log for log in watched.trainer.state.log_history if "loss" in log]
     gathered = gather_object([{"prompts": mine, "difference": [log["sampling/sampling_logp_difference/max"] for log in logs]}])
