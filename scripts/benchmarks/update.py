@@ -12,7 +12,8 @@ element-wise not counted; L tokens go through the model (each shared prefix once
 
     frozen linear layer (K inputs, M outputs)   2 K M L forward, 2 K M L backward for the gradient of its input; none for q, k, v of
                                                 the lowest trained layer, whose input needs no gradient
-    its adapter of rank r                       2 r (K + M) L forward; 4 r (K + M) L backward, of inputs and of weights
+    its adapter of rank r                       2 r (K + M) L forward; 4 r (K + M) L backward, of inputs and of weights; 2 r K L
+                                                less where the input needs no gradient
     attention, A pairs of a token and one       4 D A a head forward, 8 D A backward (D = head size)
       that it sees
     LM head (H inputs, V outputs)               2 H V N forward, 2 H V N backward: the head is frozen
@@ -231,7 +232,8 @@ def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, f
         below = layer < lowest or (layer == lowest and name.endswith(("q_proj", "k_proj", "v_proj")))
         inputs, outputs, rank = module.in_features, module.out_features, next(iter(module.r.values()))
         linear += 2 * inputs * outputs * tokens * (1 if below else 2)
-        lora += 2 * rank * (inputs + outputs) * tokens * (1 if layer < lowest else 3)
+        passes = inputs + outputs if layer < lowest else 3 * (inputs + outputs) - (inputs if below else 0)
+        lora += 2 * rank * passes * tokens
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     layers = config.num_hidden_layers
     attention = 4 * head_size * config.num_attention_heads * pairs * (layers + 2 * (layers - lowest))
