@@ -8,8 +8,9 @@
 
 Recall@10 is the share of hits whose exact score is at least the tenth best one's (equal scores are equally right), before and
 after the updates; the smallest of the variants that search all entries is among the ratios. An update's time ends with a search
-that has seen it. Beyond 50,000 entries a section answers from a graph; the time to build it, in ``build_s``, is spent by the first
-search. Ratios are of medians of processor time, ours below. A million entries take 7 GB and, for the graphs, many minutes.
+that has seen it. Beyond ``--exact-limit`` entries a section answers from a graph; the time to build it, in ``build_s``, is spent by
+the first search. Ratios are of medians of processor time, ours below. A million entries take 7 GB and, for the graphs, many
+minutes.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ def add_arguments(parser: Any) -> None:
     parser.add_argument("--entries", type=int, nargs="+", help="sizes (default 100 10000 1000000)")
     parser.add_argument("--kinds", nargs="+", choices=("dense", "lexical"), default=["dense", "lexical"])
     parser.add_argument("--dimension", type=int, default=384, help="length of a vector (default 384)")
+    parser.add_argument("--exact-limit", type=int, default=50_000, help="entries of a section compared one by one (default 50000)")
     parser.add_argument("--queries", type=int, default=200, help="queries that recall is measured on (default 200)")
 
 
@@ -49,13 +51,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for entries in sizes:
             common.progress(f"retrieval: {kind}, {entries} entries")
             rounds = options.rounds or (2 if options.quick else 10 if entries <= 100_000 else 5)
-            bench = Dense(entries, queries, options.dimension) if kind == "dense" else Lexical(entries, queries)
+            bench = (
+                Dense(entries, queries, options.dimension, options.exact_limit) if kind == "dense" else Lexical(entries, queries)
+            )
             found, faster = bench.measure(rounds)
             rows += found
             ratios.update({f"{kind}_{name}_{entries}": value for name, value in faster.items()})
     ratios["recall"] = min(row["recall"] for row in rows if row["variant"] in EVERYTHING)
-    details = {"sizes": {"entries": sizes, "queries": queries, "dimension": options.dimension, "k": K}, "table": rows}
-    return {"name": "retrieval", "ratios": ratios, "details": details}
+    measured = {"entries": sizes, "queries": queries, "dimension": options.dimension, "exact_limit": options.exact_limit, "k": K}
+    return {"name": "retrieval", "ratios": ratios, "details": {"sizes": measured, "table": rows}}
 
 
 class _Bench:
@@ -131,14 +135,15 @@ class Dense(_Bench):
         entries: How many.
         queries: How many vectors to look for, drawn like the entries.
         dimension: Length of a vector.
+        exact_limit: Up to how many entries of a section vectors are compared one by one.
     """
 
     kind = "dense"
 
-    def __init__(self, entries: int, queries: int, dimension: int) -> None:
+    def __init__(self, entries: int, queries: int, dimension: int, exact_limit: int) -> None:
         from memalpha.memory.schema import MemorySchema
 
-        self.dimension, self.entries = dimension, entries
+        self.dimension, self.entries, self.exact_limit = dimension, entries, exact_limit
         rng = np.random.default_rng(0)
         names = [section.name for section in MemorySchema.load("nine_categories").lists]
         centres = rng.standard_normal((max(20, entries // 1000), dimension), dtype=np.float32)
@@ -189,7 +194,7 @@ class Dense(_Bench):
 
     def measure(self, rounds: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
         """Return the rows of the table and the ratios."""
-        build = self.build(sections_kept=SECTIONS_KEPT)
+        build = self.build(sections_kept=SECTIONS_KEPT, exact_limit=self.exact_limit)
         kept = self._two_layers(rounds)
         # Same indexes, layer 1 open: a second retriever would hold every vector and graph a second time.
         self.retriever._config = replace(self.retriever._config, sections_kept=0)
