@@ -2,7 +2,7 @@
 
 What always holds: a row that cannot be read is skipped whole, with as many questions as it shows to hold (at least one), and
 nothing it had counted before stays counted; a question that cannot be read is skipped alone; after ``finish`` no instance is
-without a question and no id comes twice.
+without a question, and no id of an instance or of a question in one comes twice.
 """
 
 from __future__ import annotations
@@ -115,7 +115,18 @@ def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, res
             result.notes["repeated ids numbered"] += 1
             instance = replace(instance, id=f"{instance.id}#{ids[instance.id]}")
         rng = random.Random(f"{instance.source}:{seed}:{instance.id}")
-        yield replace(instance, questions=draw_questions(instance.questions, options.max_questions, rng, result))
+        drawn = draw_questions(instance.questions, options.max_questions, rng, result)
+        yield replace(instance, questions=tuple(number_repeats(drawn, result)))
+
+
+def number_repeats(questions: Iterable[Question], result: LoadResult) -> Iterator[Question]:
+    """Yield questions under ids that differ; what comes again gets a number (``x``, ``x#2``)."""
+    seen = Counter[str]()
+    for question in questions:
+        seen[question.id] += 1
+        again = seen[question.id] > 1
+        result.notes["repeated question ids numbered"] += again
+        yield replace(question, id=f"{question.id}#{seen[question.id]}") if again else question
 
 
 def draw_questions(questions: Sequence[Question], limit: int, rng: random.Random, result: LoadResult) -> tuple[Question, ...]:

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.packing import Packed, Span, TokenRange, check_range, overlapping, pack_texts, split_text
+from memalpha.data.reading import draw_questions, number_repeats
 from memalpha.data.rows import Row, check_text, data_file, file_rows, iter_rows, kind_of, open_json
 from memalpha.data.source import LoadResult
 from memalpha.data.spool import Spool
@@ -272,7 +273,10 @@ class _Builder:
                 self.result.notes["instances without questions dropped"] += 1
             else:
                 chunks = tuple(Chunk(chunk.text) for chunk in group)
-                yield Instance(f"{SOURCE}-{made}", SOURCE, chunks, self._draw(questions, drawn))
+                asked = tuple(
+                    number_repeats(draw_questions(questions, self.options.max_questions, drawn, self.result), self.result)
+                )
+                yield Instance(f"{SOURCE}-{made}", SOURCE, chunks, asked)
                 made += 1
 
     def _texts(self, paragraphs: Iterable[tuple[str, list[Any]]], pieces: dict[int, _Piece]) -> Iterator[str]:
@@ -303,13 +307,6 @@ class _Builder:
                 evidence = tuple(sorted({chunk_of[part] for part in needs}))
                 questions.append(Question(asked.text, asked.answers, evidence=evidence, id=asked.id))
         return questions
-
-    def _draw(self, questions: list[Question], rng: random.Random) -> tuple[Question, ...]:
-        limit = self.options.max_questions
-        if not limit or len(questions) <= limit:
-            return tuple(questions)
-        self.result.skip("over max_questions", len(questions) - limit)
-        return tuple(questions[i] for i in sorted(rng.sample(range(len(questions)), limit)))
 
 
 def _held(asked: _Asked, spans: list[Span]) -> tuple[int, ...]:

@@ -105,14 +105,9 @@ def iter_parquet(path: Path) -> Iterator[Instance]:
             number = 0
             for group in range(file.num_row_groups):
                 for row in file.read_row_group(group).to_pylist():
-                    yield instance_from_json(_pruned(row), f"{path} row {number}")
+                    yield instance_from_json(row, f"{path} row {number}")
                     number += 1
     except pyarrow.ArrowInvalid as error:
         raise SchemaError(f"{path} is not a Parquet file: {error}", expected="a file that memalpha prepare wrote") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error}", expected="a file that memalpha prepare wrote") from error
-
-
-def _pruned(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without the fields that are null."""
-    return {key: value for key, value in row.items() if value is not None}

@@ -109,6 +109,8 @@ def test_longmemeval_evidence_by_session_where_no_turn_is_marked(tmp_path):
     (joined,), _ = load("longmemeval", path)
     (apart,), _ = load("longmemeval", path, join=False)
     assert (joined.questions[0].evidence, apart.questions[0].evidence) == ((0,), (1,))
+    marked = write(tmp_path / "lme.json", [longmemeval_item(answer_session_ids=["late", "early"])])
+    assert load("longmemeval", marked, join=False)[0][0].questions[0].evidence == (1,)  # a marked turn says more
 
 
 @pytest.mark.parametrize(

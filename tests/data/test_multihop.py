@@ -31,7 +31,7 @@ def article(kind, number):
 def test_hotpotqa(tmp_path):
     path = write(tmp_path / "hotpot.json", [hotpot_row(0), hotpot_row(1)])
     (instance,), _ = load("hotpotqa", path, chunk_tokens=(20, 20))
-    # An article of a painter has 11 words, one of a town 10 or so: one a chunk.
+    # An article of a painter has 12 words, one of a town 10: one a chunk.
     assert [chunk.text for chunk in instance.chunks] == [article(kind, n) for n in (0, 1) for kind in ("Painter", "Town")]
     assert instance.questions == (
         Question("Which river runs by the birthplace of painter 0?", ("River 0",), kind="bridge", evidence=(0, 1), id="h0"),
@@ -47,7 +47,7 @@ def test_all_articles(tmp_path):
 
 def test_an_instance_is_closed_at_its_tokens(tmp_path):
     path = write(tmp_path / "hotpot.json", [hotpot_row(n) for n in range(5)])
-    instances, _ = load("hotpotqa", path, instance_tokens=45)  # 11 + 10 words a question
+    instances, _ = load("hotpotqa", path, instance_tokens=45)  # 12 + 10 words a question
     assert [[q.id for q in i.questions] for i in instances] == [["h0", "h1"], ["h2", "h3"], ["h4"]]
     assert [i.id for i in instances] == ["hotpotqa-0", "hotpotqa-1", "hotpotqa-2"]
 
@@ -56,6 +56,8 @@ def test_an_article_of_several_questions_stands_once(tmp_path):
     rows = [hotpot_row(0), hotpot_row(0, _id="other", question="Who painted cows?"), hotpot_row(1)]
     (instance,), _ = load("hotpotqa", write(tmp_path / "hotpot.json", rows), chunk_tokens=(20, 20))
     assert len(instance.chunks) == 4
+    instances, _ = load("hotpotqa", tmp_path / "hotpot.json", instance_tokens=44)  # 2 * (12 + 10) words: counted once, they fit
+    assert len(instances) == 1
     assert [q.evidence for q in instance.questions] == [(0, 1), (0, 1), (2, 3)]
 
 

@@ -163,6 +163,13 @@ def test_max_instances_counts_what_is_left(tmp_path):
     assert result.skipped == {"over max_instances": 4}
 
 
+def test_questions_of_one_id_are_told_apart(tmp_path):
+    data = nested((LIMA, [qa("What?", "capital", context=LIMA, qid="x"), qa("Where?", "coast", context=LIMA, qid="x")]))
+    instances, result = load(save(tmp_path, data))
+    assert [(q.text, q.id) for q in kept(instances)] == [("What?", "x"), ("Where?", "x#2")]
+    assert result.notes["repeated question ids numbered"] == 1
+
+
 # ------------------------------------------------------------------------------------------------ long paragraphs
 def test_evidence_follows_the_place_of_the_answer_in_a_cut_paragraph(tmp_path):
     context = "Rome is old. Oslo is cold. Rome is hot."
