@@ -42,11 +42,12 @@ def _fast_class(kind: Any) -> Any:
 
 
 def is_plain(*tensors: Tensor) -> bool:
-    """Whether a gradient is recorded and all tensors are ordinary float32 ones on a CPU, outside autocast."""
+    """Whether a gradient is recorded and all tensors are ordinary float32 ones on a CPU, outside autocast and ZeRO-3."""
     return (
         torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and all(t.dtype is torch.float32 and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter) for t in tensors)
+        and not any(hasattr(t, "ds_id") for t in tensors)
     )
 
 

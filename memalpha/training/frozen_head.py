@@ -42,6 +42,7 @@ def frozen_head(model: nn.Module) -> Any | None:
     weight: Any = head.weight
     fits = (
         weight.__class__ in (nn.Parameter,)  # neither sharded nor quantised
+        and not hasattr(weight, "ds_id")  # ZeRO-3 puts a weight together for its own module's forward alone
         and vars(head)["_parameters"]["bias"] is None
         and not weight.requires_grad
         and weight.dtype is torch.float32

@@ -80,7 +80,7 @@ def compare(found, expected, sharded):
         wanted = weights(expected, kind)
         assert (weights(found, kind) - wanted).norm() <= 1e-4 * wanted.norm()
         shards, parameters = json.loads((found / kind / "sharded.json").read_text())[1]
-        assert (shards == parameters) if sharded else (shards == 0)
+        assert shards > parameters / 2 if sharded else shards == 0  # ZeRO-3 keeps small ones whole
     assert json.loads((found / "full" / "environment.json").read_text())["world_size"] == 2
     lengths = {len(text) for run in completions(found / "full") for text in run}
     assert len(lengths) > 3, "completions of one length would not show ranks that wait for one another"
