@@ -42,6 +42,8 @@ def add_arguments(parser: Any) -> None:
     parser.add_argument("--instances", type=int, default=1, help="dialogues (default 1)")
     parser.add_argument("--group", type=int, default=8, help="rollouts of each (default 8)")
     parser.add_argument("--trl-batches", type=int, nargs="+", help="per-device batches tried for TRL (default 2 4 8)")
+    parser.add_argument("--skip-trl", action="store_true", help="compare with the matrix products alone")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="of the ratios; cpu for a machine that is shared")
     parser.add_argument("--rows-per-forward", type=int, default=8, help="ours (default 8)")
 
 
@@ -53,40 +55,37 @@ def run(options: Any) -> dict[str, Any]:
 
 def _run(options: Any, folder: str) -> dict[str, Any]:
     ours, setup = our_trainer(options, folder)
-    batch = next_batch(ours)
-    trl = trl_trainer(options, folder, ours)
+    batch, rounds = next_batch(ours), options.rounds or (1 if options.quick else 2)
     rows = _rows(ours)
-    best, tried = _best_batch(trl, batch, options)
-    difference = _difference(our_step(ours, batch), trl_step(trl, batch, best))
-    rounds = options.rounds or (1 if options.quick else 2)
-    against = common.alternate({"ours": lambda: our_step(ours, batch), "trl": lambda: trl_step(trl, batch, best)}, rounds, warmup=0)
+    work = flops(ours.model, rows, ours.rows_per_forward)
+    tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
+    details: dict[str, Any] = {"sizes": {"rows": len(rows), "tokens": tokens, **_shape(batch), **work}, "table": []}
+    ratios = {}
+    if not options.skip_trl:
+        trl = trl_trainer(options, folder, ours)
+        best, details["trl_seconds_by_batch"] = _best_batch(trl, batch, options)
+        details["gradient_difference"] = _difference(our_step(ours, batch), trl_step(trl, batch, best))
+        variants = {"ours": lambda: our_step(ours, batch), "trl": lambda: trl_step(trl, batch, best)}
+        against = common.alternate(variants, rounds, warmup=0)
+        details["table"] += [_line("ours", against["ours"], tokens, work["total"]), _line("trl", against["trl"], tokens, None)]
+        both = {clock: common.ratio(against["trl"], against["ours"], clock) for clock in ("wall", "cpu")}
+        details["trl"] = {clock: list(ratio) for clock, ratio in both.items()}
+        ratios["trl"] = both[options.clock].value
     products = matrix_products(options.quick)
     variants = {name: product.call for name, product in products.items()} | {"ours": lambda: our_step(ours, batch)}
     series = common.alternate(variants, 3 * rounds, warmup=0)
-    peaks = {name: product.flops / series[name].median() / 1e9 for name, product in products.items()}
-    peak = max(peaks, key=lambda name: peaks[name])
-    work = flops(ours.model, rows, ours.rows_per_forward)
-    tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
-    ratio = common.ratio(against["trl"], against["ours"])
+    details["peaks_gflops"] = {name: product.flops / series[name].median(options.clock) / 1e9 for name, product in products.items()}
+    peak = max(products, key=lambda name: details["peaks_gflops"][name])
     shares = {clock: _shares(work["total"], series["ours"], products[peak].flops, series[peak], clock) for clock in ("wall", "cpu")}
+    details["table"] += [
+        _line("ours, beside torch.mm", series["ours"], tokens, work["total"]),
+        _line(f"torch.mm {peak}", series[peak], None, products[peak].flops),
+    ]
+    details |= {"gemm_peak_by_round": shares, "policy": policy.describe(setup)}
     return {
         "name": "update",
-        "ratios": {"trl": ratio.value, "gemm_peak": statistics.median(shares["wall"])},
-        "details": {
-            "sizes": {"rows": len(rows), "tokens": tokens, **_shape(batch), **work},
-            "table": [
-                _line("ours", against["ours"], tokens, work["total"]),
-                _line("trl", against["trl"], tokens, None),
-                _line("ours, beside torch.mm", series["ours"], tokens, work["total"]),
-                _line(f"torch.mm {peak}", series[peak], None, products[peak].flops),
-            ],
-            "policy": policy.describe(setup),
-            "trl_range": [ratio.low, ratio.high],
-            "gemm_peak_by_round": shares,
-            "peaks_gflops": peaks,
-            "trl_seconds_by_batch": tried,
-            "gradient_difference": difference,
-        },
+        "ratios": ratios | {"gemm_peak": statistics.median(shares[options.clock])},
+        "details": details,
     }
 
 
