@@ -24,5 +24,6 @@ step() {
 step "ruff format" .venv/bin/python -m ruff format --check .
 step "ruff check" .venv/bin/python -m ruff check .
 step "mypy" .venv/bin/python -m mypy
-step "pytest" .venv/bin/python -m pytest "$@"
+export OMP_NUM_THREADS=1 # a process a core
+step "pytest" .venv/bin/python -m pytest -n auto --dist loadfile "$@"
 printf '[test] all passed in %s s\n' "$SECONDS"
