@@ -1,7 +1,8 @@
 """Reading one large JSON text piece by piece: the items of a list, or the members of an object, one at a time.
 
 What always holds: memory stays within a few times the largest single item, whatever the file's size; every fault is a SchemaError
-with its line and column; text comes as it stands there (a lone surrogate is left for ``check_text`` to find).
+with its line, and its column where it is not one of the encoding; text comes as it stands there (a lone surrogate is left for
+``check_text`` to find).
 
 The standard library's decoder does the parsing; this module only feeds it. ijson, the usual library for this, was tried and left
 out: with its C backend it replaces lone surrogates by "?" without a word, takes memory quadratic in the depth of nested brackets
@@ -30,8 +31,6 @@ class JsonReader:
         where: Its name; begins every message.
         block: Bytes read at a time, at least.
 
-    Raises:
-        UnicodeDecodeError: From any method, where the bytes are not UTF-8.
     """
 
     def __init__(self, file: IO[bytes], where: str, block: int = _BLOCK) -> None:
@@ -118,7 +117,12 @@ class JsonReader:
             self._column += len(passed)
         raw = self._file.read(max(self._block, len(self._text) - self._at))
         self._ended = not raw
-        self._text, self._at = self._text[self._at :] + self._decoder.decode(raw, final=self._ended), 0
+        try:
+            decoded = self._decoder.decode(raw, final=self._ended)
+        except UnicodeDecodeError as error:
+            line = self._lines + self._text[self._at :].count("\n") + raw[: error.start].count(b"\n") + 1
+            raise SchemaError(f"{self._where} is not UTF-8 text: line {line}: {error.reason}", expected="JSON in UTF-8") from error
+        self._text, self._at = self._text[self._at :] + decoded, 0
         return True
 
     def _may_go_on(self, error: json.JSONDecodeError) -> bool:

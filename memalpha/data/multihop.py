@@ -23,13 +23,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from memalpha.data.fields import EMPTY_ANSWER, answers, first_of, items, mapping, optional_text, text, texts
 from memalpha.data.packing import TokenRange, check_range, pack_texts, split_text
 from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
-from memalpha.data.rows import Row, check_text, data_file, iter_rows, read_json
+from memalpha.data.rows import Row, check_text, data_file, file_rows, iter_rows
 from memalpha.data.source import LoadResult
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
@@ -99,7 +98,7 @@ def _load(name: str, articles_of: Any, source: str, options: MultihopOptions, se
             data = mapping(item, row.where)
             made = _question(data, row.where)
             if isinstance(made, Question):
-                found.append(_Asked(made, _chosen(articles_of(data, row.where) if corpus is None else corpus, options)))
+                found.append(_Asked(made, _chosen(articles_of(data, row.where) if corpus is None else corpus, options, row.where)))
             return made
 
         list(read_questions([row.data], row.where, result, question))
@@ -166,13 +165,13 @@ def _musique_articles(data: Mapping[str, Any], where: str) -> tuple[_Article, ..
 
 def _corpus(path: str) -> tuple[_Article, ...]:
     file = data_file(path)
-    return tuple(_Article(article, needed=False) for article in texts(read_json(file), Path(file).name))
+    return tuple(_Article(article, needed=False) for article in texts([row.data for row in file_rows(file)], file.name))
 
 
-def _chosen(articles: tuple[_Article, ...], options: MultihopOptions) -> tuple[_Article, ...]:
+def _chosen(articles: tuple[_Article, ...], options: MultihopOptions, where: str) -> tuple[_Article, ...]:
     needed = tuple(article for article in articles if article.needed)
     if not articles:
-        raise SchemaError("a question has no article", expected="at least one", fix="give a file of articles as option 'corpus'")
+        raise SchemaError(f"{where} has no article", expected="at least one", fix="give a file of articles as option 'corpus'")
     return needed if needed and options.articles == "evidence" else articles
 
 

@@ -74,15 +74,6 @@ def file_rows(path: Path) -> Iterator[Row]:
     return _json_rows(path)
 
 
-def list_rows(data: Any, where: str) -> Iterator[Row]:
-    """Yield the items of a JSON list; SchemaError if it is none or is empty."""
-    if not isinstance(data, list) or not data:
-        shown = f"an object with {sorted(data)[:8]}" if isinstance(data, dict) else repr(data)[:60]
-        raise SchemaError(f"{where} holds {shown}", expected="a list of rows that is not empty")
-    for index, item in enumerate(data):
-        yield Row(f"{where} item {index}", item)
-
-
 def data_file(source: str) -> Path:
     """Return the path of an existing file of a known kind; InputError otherwise."""
     path = existing_file(source)
@@ -147,15 +138,6 @@ def text_lines(path: Path) -> Iterator[Row]:
             yield Row(f"{path.name} line {number}", text.rstrip("\r\n"))
 
 
-def read_json(path: Path) -> Any:
-    """Read a whole JSON file; SchemaError with line and column if it is not JSON, InputError if it cannot be read."""
-    with _reading(path), _open(path) as file:
-        try:
-            return json.loads(file.read().decode("utf-8-sig"))
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise _not_json(str(path), error) from error
-
-
 def check_text(value: Any, where: str) -> str:
     r"""Return a text with ``\n`` line ends and no white space around it; SchemaError if it is no text or not valid Unicode.
 
@@ -217,6 +199,9 @@ def _table_rows(path: Path) -> Iterator[Row]:
         try:
             for data in table:
                 yield Row(f"{path.name} line {table.line_num}", data)
+        except UnicodeDecodeError as error:
+            where = f"{path.name} after line {table.reader.line_num}"
+            raise InputError(f"{where} is not UTF-8 text: {error.reason}", expected="a table in UTF-8") from error
         except csv.Error as error:
             where = f"{path.name} after line {table.reader.line_num}"
             raise SchemaError(f"{where} is not CSV: {error}", expected="a table with names on top") from error
@@ -229,6 +214,8 @@ def _line_rows(path: Path) -> Iterator[Row]:
             if line.strip():
                 try:
                     data = json.loads(line.decode("utf-8-sig"))
+                except UnicodeDecodeError as error:
+                    raise InputError(f"{where} is not UTF-8 text: {error.reason}", expected="JSON Lines in UTF-8") from error
                 except (json.JSONDecodeError, RecursionError) as error:
                     raise _not_json(where, error) from error
                 yield Row(where, data)

@@ -75,8 +75,9 @@ def test_a_number_at_the_end_of_a_block_is_read_whole():
 def test_a_byte_order_mark_and_a_lone_surrogate():
     assert list(reader(b'\xef\xbb\xbf["a"]', block=1).items()) == ["a"]
     assert list(reader('["\\ud800"]').items()) == ["\ud800"]
-    with pytest.raises(UnicodeDecodeError):
-        list(reader(b'["\xff"]').items())
+    for block in (1, 3, 1 << 20):
+        with pytest.raises(SchemaError, match=r"x\.json is not UTF-8 text: line 3: "):
+            list(reader(b'[\n"a",\n"\xff"]', block).items())
 
 
 def test_nesting_without_end_is_an_error():

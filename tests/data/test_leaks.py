@@ -126,8 +126,8 @@ def test_sentences_to_label_leak_as_questions_and_as_examples():
 # ------------------------------------------------------------------------------------------------ whole sets
 @pytest.mark.parametrize("preset", ["small", "medium"])
 def test_synthetic_train_and_test_are_apart(preset):
-    train = generate(60, 1, PRESETS[preset])
-    test = generate(30, 1, SyntheticConfig(split="test", n_chunks=PRESETS[preset].n_chunks, people=PRESETS[preset].people))
+    train = generate(40, 1, PRESETS[preset])
+    test = generate(20, 1, SyntheticConfig(split="test", n_chunks=PRESETS[preset].n_chunks, people=PRESETS[preset].people))
     assert leaks(train, test) == [] == leaks(test, train)
     found = leaks(train, [train[7]])
     assert ("context", "instance 'train-1-7' chunk 0", False) in found and any(kind == "question" for kind, _, _ in found)
@@ -196,6 +196,15 @@ def test_the_command_line_refuses_too(tmp_path, capsys):
 
 
 def test_real_squad_train_and_dev_are_apart(real, tmp_path):
-    data = json.loads(real("squad/train_flat.json").read_text())
-    prepare("squad", write(tmp_path / "train.json", data[:300]), tmp_path / "train")
-    assert prepare("squad", real("squad/dev_half_v2.json"), tmp_path / "dev", check_against=[tmp_path / "train"]).questions == 2910
+    """But for three paragraphs: the one on Frank Burnet is in both, with a word changed."""
+    rows = json.loads(real("squad/train_flat.json").read_text())
+    articles = json.loads(real("squad/dev_half_v2.json").read_text())["data"]
+    paragraphs = [p for article in articles for p in article["paragraphs"] if "Burnet" in p["context"] or "Norman" in p["context"]]
+    dev = write(tmp_path / "dev.json", {"data": [{"paragraphs": paragraphs}]})
+    apart = [row for row in rows[:300] if "Burnet" not in row["context"]]
+    prepare("squad", write(tmp_path / "train.json", apart), tmp_path / "train")
+    made = prepare("squad", dev, tmp_path / "dev", check_against=[tmp_path / "train"])
+    assert made.questions > 50
+    planted = [row for row in rows if "Frank Burnet" in row["context"]]
+    with pytest.raises(LeakError, match=r"near-duplicate context, .*frank burnet inspired by"):
+        prepare("squad", write(tmp_path / "more.json", planted + apart), tmp_path / "no", check_against=[tmp_path / "dev"])

@@ -28,6 +28,11 @@ def test_an_unknown_name_lists_them_all():
         get_source("squadd")
 
 
+@pytest.mark.parametrize(("written", "name"), [("HotpotQA", "hotpotqa"), ("pubmed-rct", "pubmed_rct"), ("TREC_fine", "trec_fine")])
+def test_case_and_hyphens_of_a_name_do_not_matter(written, name):
+    assert get_source(written).name == name
+
+
 @pytest.mark.parametrize("name", ["squad", "memalpha"])
 def test_a_source_that_reads_wants_an_input(name):
     with pytest.raises(InputError, match=f"source '{name}' reads a file and none was given"):
