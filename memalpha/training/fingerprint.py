@@ -21,13 +21,15 @@ def fingerprint(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
+            shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3 a weight may be put together or not
+            digest.update(f"{name} {parameter.dtype} {tuple(shape)}".encode())
             digest.update(_bytes(parameter))
     return digest.hexdigest()[:16]
 
 
 def _bytes(parameter: nn.Parameter) -> bytes:
-    local: torch.Tensor = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    shard = getattr(parameter, "ds_tensor", parameter)
+    local: torch.Tensor = shard.to_local() if hasattr(shard, "to_local") else shard
     values = local.detach().flatten()
     values = values[:: max(1, math.ceil(values.numel() / ELEMENTS))].contiguous().cpu()
     return values.view(torch.uint8).numpy().tobytes()

@@ -27,7 +27,7 @@ from memalpha.training.config import TrainArguments
 from memalpha.training.held_out import check_results, evaluate_instances
 from memalpha.training.resume import check_same_options, check_same_processes, last_checkpoint, step_of
 from memalpha.training.rows import TrainingRow
-from memalpha.training.sharding import check_sharding, sharding_of
+from memalpha.training.sharding import Sharding, check_sharding, sharding_of
 from memalpha.training.stopping import StopCallback, stop_request
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warmup_run import WarmupArguments, WarmupRunArguments, WarmupTrainingArguments, warm_up
@@ -89,7 +89,8 @@ def _run_steps(trainer: MemoryGRPOTrainer, folder: RunFolder, checkpoint: Path |
     Raises:
         TrainingStopped: If a signal asked to stop; a checkpoint was saved.
     """
-    trainer.policy = next((row["policy"] for row in folder.metrics() if row["step"] == step_of(checkpoint)), "")
+    if trainer.accelerator.is_main_process or sharding_of(trainer.accelerator) is Sharding.NONE:  # else it is rank 0's part
+        trainer.policy = next((row["policy"] for row in folder.metrics() if row["step"] == step_of(checkpoint)), "")
     with stop_request() as request:
         stopping = StopCallback(request, lambda asked: bool(trainer.sum_over_ranks([asked])))
         trainer.add_callback(stopping)

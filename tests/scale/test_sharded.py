@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from memalpha.training.sharding import Sharding, check_sharding, sharding_of
 
 ROOT = Path(__file__).parents[2]
 OPTIONS = [
-    "train", "--config", "configs/train/nano.yaml", "--max_steps", "2", "--save_steps", "2", "--eval_instances", "5",
+    "train", "--config", "configs/train/nano.yaml", "--max_steps", "2", "--save_steps", "1", "--eval_instances", "5",
     "--per_device_train_batch_size", "8", "--rows_per_forward", "4",
 ]  # fmt: skip
 DRIVER = "tests/scale/sharded_on_cpus.py"
@@ -79,8 +80,8 @@ def compare(found, expected, sharded):
         assert held_out(found / kind) == held_out(expected / kind)
         wanted = weights(expected, kind)
         assert (weights(found, kind) - wanted).norm() <= 1e-4 * wanted.norm()
-        shards, parameters = json.loads((found / kind / "sharded.json").read_text())[1]
-        assert shards > parameters / 2 if sharded else shards == 0  # ZeRO-3 keeps small ones whole
+        shards, parameters = json.loads((found / kind / "sharded.json").read_text())[0]
+        assert shards > parameters / 2 if sharded else shards == 0  # in the first step: ZeRO-3 keeps small weights whole
     assert json.loads((found / "full" / "environment.json").read_text())["world_size"] == 2
     lengths = {len(text) for run in completions(found / "full") for text in run}
     assert len(lengths) > 3, "completions of one length would not show ranks that wait for one another"
@@ -97,9 +98,29 @@ def test_the_configuration_for_two_cpu_processes_starts_two(tmp_path):
     ]
 
 
+@pytest.fixture(scope="module")
+def fsdp2(ddp, tmp_path_factory):
+    return train("fsdp2", tmp_path_factory.mktemp("fsdp2"), ddp / "full" / "warm_start")
+
+
 @pytest.mark.slow
-def test_fsdp2_ends_where_ddp_ends(ddp, tmp_path):
-    compare(train("fsdp2", tmp_path, ddp / "full" / "warm_start"), ddp, sharded=True)
+def test_fsdp2_ends_where_ddp_ends(ddp, fsdp2):
+    compare(fsdp2, ddp, sharded=True)
+
+
+@pytest.mark.slow
+def test_fsdp2_resumes_bitwise(ddp, fsdp2, tmp_path):
+    """Both ranks; each holds its own part of the weights that the run folder's fingerprint is of."""
+    folder = tmp_path / "lora"
+    shutil.copytree(fsdp2 / "lora", folder)
+    for name in ("checkpoint-2", "adapter"):
+        shutil.rmtree(folder / name)
+    (folder / "summary.json").unlink()
+    start = ["--use_cpu", "false", *LORA, "--warm_start_steps", "0", "--model", ddp / "full" / "warm_start"]
+    done = launch("fsdp2", DRIVER, *OPTIONS, *start, "--output_dir", folder, "--resume")
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert torch.equal(weights(tmp_path, "lora"), weights(fsdp2, "lora"))
+    assert completions(folder) == completions(fsdp2 / "lora")
 
 
 @pytest.mark.slow
