@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.data.folders import replacing
 from memalpha.data.leaks import LeakCheck, without
 from memalpha.data.registry import get_source
 from memalpha.data.schema import FILE_NAME, iter_instances
@@ -135,7 +133,7 @@ def prepare(
         leaks.learn(iter_prepared(other), own_examples=not read_manifest(other).options.get("examples"))
     count = lru_cache(maxsize=256)(count_tokens)  # a chunk is counted by its loader and again for the manifest
     result = source.load(input, options, seed, count)
-    with _replacing(folder) as partial:
+    with replacing(folder) as partial:
         checked = _checked(result, leaks, own_examples=not getattr(made_with, "examples", ""), drop=drop_leaks)
         counts = _write(partial / PARQUET_NAME, checked, result.total, count, progress)
         if source.needs_input:
@@ -281,26 +279,6 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
             expected=f"nothing but {PARQUET_NAME} and {MANIFEST_NAME}, since the folder is replaced",
             fix="choose another folder",
         )
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """Give a new folder beside ``folder`` that takes its place at the end, or is removed if anything is raised before."""
-    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        if folder.exists():
-            old = partial.with_suffix(".old")
-            folder.rename(old)
-            partial.rename(folder)
-            shutil.rmtree(old)
-        else:
-            partial.rename(folder)
-    except OSError as error:
-        raise InputError(f"cannot write {folder}: {error}", expected="a folder that can be made there") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _nothing_made(name: str, input: str | Path | None, result: LoadResult) -> InputError:
