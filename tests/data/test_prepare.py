@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from data_samples import locomo_sample
 
 from memalpha import __version__
 from memalpha.data import registry
@@ -328,3 +329,22 @@ def test_script_synthetic(tmp_path):
     assert all(len(instance.questions) <= 3 for instance in load_prepared(tmp_path / "a").instances)
     done = script("prepare_synthetic.py", tmp_path / "a")
     assert done.returncode == 2 and "a exists" in done.stderr
+
+
+def test_script_all(tmp_path):
+    originals = tmp_path / "originals"
+    for folder in ("trec", "nested/locomo", "squad"):
+        (originals / folder).mkdir(parents=True)
+    sentences = [f"{'ABC'[n % 3]}:x sentence {n} about {'abc'[n % 3]} ?\n" for n in range(60)]
+    (originals / "trec" / "train.txt").write_text("".join(sentences))
+    (originals / "trec" / "test.txt").write_text("".join(sentences[50:55]) + "A:x another about a ?\n")
+    (originals / "nested" / "locomo" / "locomo10.json").write_text(json.dumps([locomo_sample()]))
+    (originals / "squad" / "train.json").write_text("[{")
+    done = script("prepare_all.py", originals, tmp_path / "out", "--seed", 1)
+    assert done.returncode == 1 and "refused: squad-train: " in done.stderr and "Traceback" not in done.stderr
+    assert names(tmp_path / "out") == ["locomo-test", "trec_coarse-test", "trec_coarse-train", "trec_fine-test", "trec_fine-train"]
+    test, train = (load_prepared(tmp_path / "out" / f"trec_fine-{part}").manifest for part in ("test", "train"))
+    assert (test.questions, test.options["examples"].endswith("train.txt")) == (6, True)
+    assert train.skipped["held out"] == 5 and train.checked_against == ["trec_fine-test"]
+    done = script("prepare_all.py", tmp_path / "out", tmp_path / "none")
+    assert done.returncode == 2 and done.stderr.startswith("error: no original file of any set below")
