@@ -90,8 +90,8 @@ def whole_weights(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
 
     parts: list[Any] = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not parts:
-        if sharding_of(accelerator) is Sharding.FSDP2:  # the Trainer leaves such a model on the CPU until it is sharded
-            model.to(accelerator.device)
+        if sharding_of(accelerator) is Sharding.FSDP2 or accelerator.state.deepspeed_plugin is not None:
+            model.to(accelerator.device)  # the Trainer leaves it on the CPU until the first step
         yield
         return
     root: Any = model
