@@ -89,15 +89,20 @@ class _Bench:
         self.turn = 0
 
     def build(self, **settings: Any) -> float:
-        """Make the retriever and search once; return the processor seconds that took."""
+        """Make the retriever and search all sections once; return the processor seconds that took."""
         from memalpha.retrieval.config import RetrievalConfig
         from memalpha.retrieval.two_layer import TwoLayerRetriever
 
         start = time.process_time()
         config = RetrievalConfig(mode=self.kind, **settings)  # type: ignore[arg-type]
         self.retriever = TwoLayerRetriever(self.memory, config, embedder=getattr(self, "embedder", None))
+        self.keep_sections(0)
         self.retriever.search(self.queries[0], K)
         return time.process_time() - start
+
+    def keep_sections(self, kept: int) -> None:
+        """Let layer 1 keep that many sections (0 = all) in the retriever as it is: another would hold everything a second time."""
+        self.retriever._config = replace(self.retriever._config, sections_kept=kept)
 
     def next_query(self) -> str:
         """Return the queries in turn."""
@@ -182,37 +187,30 @@ class Dense(_Bench):
         best = np.argpartition(-scores, min(K, len(scores) - 1))[:K]
         best[np.argsort(-scores[best])]
 
-    def _update(self, through_memory: bool) -> None:
+    def _update(self) -> None:
         number, new = self.updates * 7919 % self.entries, self.entries + len(self.queries) + self.updates % 1000
         self.updates += 1
         self.matrix[number] = self.pool[new]
-        if through_memory:
-            self.write(number, str(new))
-            self.search()
-        else:
-            self.brute_force()
+        self.write(number, str(new))
+        self.search()
 
     def measure(self, rounds: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
         """Return the rows of the table and the ratios."""
         build = self.build(sections_kept=SECTIONS_KEPT, exact_limit=self.exact_limit)
-        kept = self._two_layers(rounds)
-        # Same indexes, layer 1 open: a second retriever would hold every vector and graph a second time.
-        self.retriever._config = replace(self.retriever._config, sections_kept=0)
         recall = self.recall()
         per = 20 if self.entries <= 100_000 else 3
         found = common.alternate({"ours": _times(per, self.search), "numpy": _times(per, self.brute_force)}, rounds)
-        changed = common.alternate({"ours": lambda: self._update(True)}, max(rounds, 20))
+        self.keep_sections(SECTIONS_KEPT)
+        kept, recall_kept = common.alternate({"kept": _times(per, self.search)}, rounds)["kept"], self.recall()
+        self.keep_sections(0)
+        changed = common.alternate({"ours": self._update}, max(rounds, 20))
         base = {"kind": "dense", "entries": self.entries}
         rows = [
             {**base, "variant": "layer 1 open", **_row(found["ours"], per, changed["ours"], recall, self.recall(), build)},
-            {**base, "variant": f"{SECTIONS_KEPT} sections of 9", **_row(kept[0], per, None, kept[1], None, None)},
+            {**base, "variant": f"{SECTIONS_KEPT} sections of 9", **_row(kept, per, None, recall_kept, None, None)},
             {**base, "variant": "numpy", **_row(found["numpy"], per, None, None, None, None)},
         ]
         return rows, {"numpy": common.ratio(found["numpy"], found["ours"], "cpu").value}
-
-    def _two_layers(self, rounds: int) -> tuple[common.Series, float]:
-        per = 20 if self.entries <= 100_000 else 3
-        return common.alternate({"kept": _times(per, self.search)}, rounds)["kept"], self.recall()
 
 
 class Lexical(_Bench):
