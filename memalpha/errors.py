@@ -11,6 +11,10 @@ what to do. Neither ever turns into a silent zero, a silent skip or a silent tru
     ├── MissingExtraError     an optional dependency is not installed; says the install line
     ├── ServiceError          a reader, judge or generation endpoint failed after its retries
     │   └── PartialServiceError  some requests of a batch did; holds what the others gave
+    ├── JournalError          a durable store cannot do what was asked; nothing was written that was not acknowledged
+    │   ├── JournalBusyError     somebody else is writing and did not finish in time
+    │   ├── JournalDamagedError  what is stored is not what was written
+    │   └── ForgottenError       what was asked for was forgotten on purpose
     ├── TrainingAborted       a training run had to stop (too many masked samples, non-finite numbers, no memory, no disk)
     └── TrainingStopped       somebody stopped a training run, which has saved where it was
 """
@@ -35,12 +39,7 @@ class InputError(MemAlphaError, ValueError):
     """
 
     def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
-        parts = [what]
-        if expected:
-            parts.append(f"expected: {expected}")
-        if fix:
-            parts.append(f"to fix: {fix}")
-        super().__init__("\n  ".join(parts))
+        super().__init__(_message(what, expected, fix))
 
 
 class SchemaError(InputError):
@@ -80,9 +79,43 @@ class PartialServiceError(ServiceError):
         super().__init__(f"{len(failed)} of {len(self.outcomes)} requests failed; the first: {failed[0]}")
 
 
+class JournalError(MemAlphaError):
+    """A durable store cannot do what was asked.
+
+    Args:
+        what: What is wrong, naming the store.
+        expected: What would have been right.
+        fix: What to do about it.
+    """
+
+    def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
+        super().__init__(_message(what, expected, fix))
+
+
+class JournalBusyError(JournalError):
+    """Another writer (or, for an erasure, a reader) held the store for longer than the time to wait; try again."""
+
+
+class JournalDamagedError(JournalError):
+    """What is stored is not what was written: edited, missing, reordered, cut off or flipped. Never answered from."""
+
+
+class ForgottenError(JournalError):
+    """What was asked for was forgotten: forgetting wins over undo, history and import."""
+
+
 class TrainingAborted(MemAlphaError):
     """A training run stopped because going on would train on damaged data."""
 
 
 class TrainingStopped(MemAlphaError):
     """A training run was asked to stop, saved a checkpoint and can be resumed. The command line exits with 130."""
+
+
+def _message(what: str, expected: str, fix: str) -> str:
+    parts = [what]
+    if expected:
+        parts.append(f"expected: {expected}")
+    if fix:
+        parts.append(f"to fix: {fix}")
+    return "\n  ".join(parts)

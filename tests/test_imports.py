@@ -19,6 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("memalpha.errors", "memalpha.types", "memalpha.protocols", "memalpha.version"),
     (
         "memalpha.memory",
+        "memalpha.store",
         "memalpha.data",
         "memalpha.qa.metrics",
         "memalpha.rewards",
@@ -27,6 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "memalpha.retrieval",
+        "memalpha.store.indexed",
         "memalpha.routing.sections",
         "memalpha.routing.checkpoints",
         "memalpha.routing.policies",
@@ -43,6 +45,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.index"}),
     "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config"}),
+    "psycopg": frozenset({"memalpha.store.postgres"}),
+    "qdrant_client": frozenset({"memalpha.retrieval.qdrant"}),
     "gymnasium": frozenset({"memalpha.routing.env"}),
 }
 

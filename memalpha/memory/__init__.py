@@ -1,1 +1,1 @@
-"""The structured memory: its schema, its state and the tools made from it. Pure and in process."""
+"""The structured memory: schema, state, tools made from it (pure, in process); and ``journal``, the durable store."""

@@ -19,10 +19,12 @@ from memalpha.protocols import Embedder
 from memalpha.retrieval.config import RetrievalConfig
 from memalpha.retrieval.index import VectorIndex, centroids
 from memalpha.retrieval.ranking import Ranking
+from memalpha.retrieval.vectors import VectorStore, make_vectors
 from memalpha.types import Entry
 
 Vectors = NDArray[np.float32]
 
+_CLOSE = 1e-3  # two embeddings of one text may differ by rounding, in batches of other sizes
 _DESCRIPTION, _CENTROID = "description", "centroid"
 
 
@@ -87,11 +89,11 @@ class SectionClusters:
         size: Entries a cluster, about.
     """
 
-    def __init__(self, vectors: VectorIndex, size: int) -> None:
+    def __init__(self, vectors: VectorStore, size: int) -> None:
         self._vectors = vectors
         self._size = size
         self._built_at = 0
-        self._centroids: Vectors = np.zeros((0, vectors.dimension), dtype=np.float32)
+        self._centroids: Vectors = np.zeros((0, 0), dtype=np.float32)
         self._members: list[dict[str, None]] = []
         self._cluster_of: dict[str, int] = {}
         self._new: dict[str, None] = {}
@@ -143,14 +145,14 @@ class DenseSide:
     Args:
         schema: Schema of the memory that is searched.
         embedder: Embeds entries, descriptions and queries.
-        config: Reads ``sections_kept``, ``clusters_kept``, ``cluster_size`` and ``exact_limit``.
+        config: Reads ``vectors``, ``sections_kept``, ``clusters_kept``, ``cluster_size`` and ``exact_limit``.
     """
 
     def __init__(self, schema: MemorySchema, embedder: Embedder, config: RetrievalConfig) -> None:
         self._embedder = embedder
         self._kept = config.clusters_kept
         names = [section.name for section in schema.lists]
-        self._indexes = {name: VectorIndex(embedder.dimension, exact_limit=config.exact_limit) for name in names}
+        self._indexes = {name: make_vectors(config.vectors, embedder.dimension, config.exact_limit) for name in names}
         self._anchors = SectionAnchors(schema, embedder) if config.sections_kept else None
         self._clusters = {name: SectionClusters(self._indexes[name], config.cluster_size) for name in names if self._kept}
 
@@ -177,6 +179,20 @@ class DenseSide:
         if self._kept:
             self._clusters[entry.section].forget(entry.id)
         self._indexes[entry.section].remove(entry.id)
+
+    def faults(self, entries: Sequence[Entry]) -> list[str]:
+        """Return where the vectors are not those of these entries, one line each."""
+        wanted: dict[str, dict[str, str]] = {name: {} for name in self._indexes}
+        for entry in entries:
+            wanted[entry.section][entry.id] = entry.content
+        found = []
+        for section, texts in wanted.items():
+            index, keys = self._indexes[section], list(texts)
+            if set(index.ids) != texts.keys():
+                found.append(f"{section}: vectors of {sorted(set(index.ids) ^ texts.keys())} are missing or left over")
+            elif keys and (far := np.abs(index.vectors(keys) - self.embed(list(texts.values()))).max(axis=1) > _CLOSE).any():
+                found.append(f"{section}: vectors of {[key for key, bad in zip(keys, far, strict=True) if bad]} are of other texts")
+        return found
 
     def search(self, query: Vectors, k: int, where: Mapping[str, Collection[str] | None]) -> list[Ranking]:
         """Return, for each section of ``where``, at most ``k`` entry ids by cosine with ``query``, shape (dimension,).

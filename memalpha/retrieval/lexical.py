@@ -139,6 +139,11 @@ class LexicalIndex:
         self._free.append(slot)
         del self._slots[key]
 
+    def words(self, key: str) -> dict[str, int]:
+        """Return how often each word occurs in a text, read from the postings; InputError if there is none of that id."""
+        slot = self._slot(key)
+        return {p.word: p.counts[bisect_left(p.slots, slot)] for p in self._texts[slot]}
+
     def search(self, query: str, k: int, allowed: Collection[str] | None = None, groups: Collection[str] | None = None) -> Ranking:
         """Return at most ``k`` ids by BM25 score, best first.
 

@@ -16,6 +16,7 @@ Departures from Mem-alpha (arXiv 2509.25911), which takes 20 entries of each sec
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,7 +28,7 @@ from memalpha.memory.store import Memory
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import make_embedder
-from memalpha.retrieval.lexical import LexicalIndex
+from memalpha.retrieval.lexical import LexicalIndex, tokenize
 from memalpha.retrieval.ranking import Ranking, fuse, merge
 from memalpha.types import Entry
 
@@ -195,6 +196,25 @@ class TwoLayerRetriever:
             return
         self._write(written)
         self._cursor = len(changes)
+
+    def faults(self) -> list[str]:
+        """Compare the indexes with the memory, text by text; return one line for each difference, none if they agree."""
+        self._follow()
+        entries = {entry.id: entry for entry in self._memory.entries()}
+        found = []
+        if self._entries != entries:
+            found.append("the entries that can be found are not those of the memory")
+        if self._lexical is not None:
+            stem = self._config.stem_plurals
+            odd = {e.id for e in entries.values() if e.id not in self._lexical}
+            odd |= {
+                e.id
+                for e in entries.values()
+                if e.id not in odd and self._lexical.words(e.id) != Counter(tokenize(e.content, stem))
+            }
+            if odd or len(self._lexical) != len(entries):
+                found.append(f"BM25 holds {len(self._lexical)} texts, the memory {len(entries)}; different: {sorted(odd)}")
+        return found + (self._dense.faults(tuple(entries.values())) if self._dense is not None else [])
 
     def _remove(self, entry: Entry) -> None:
         del self._entries[entry.id], self._members[entry.section][entry.id]

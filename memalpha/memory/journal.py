@@ -1,0 +1,153 @@
+"""The durable store: an append-only log of operations is the truth, and memories and indexes are made from it.
+
+    journal = Journal.open("memories.db")                          # or postgresql://user@host/database
+    durable = journal.memory(Namespace("marta"), MemorySchema.load("facts"))
+    durable.apply(Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"), Origin("me"))   # on disk when this returns
+    durable.memory, durable.history("1"), durable.as_of(1), durable.undo(1, Origin("me")), durable.forget("1")
+
+What always holds: a write is on disk before it is acknowledged, and all of it or nothing; no call touches a memory without its
+namespace, and nothing of one reaches another; a record that was edited, moved or lost is found before anything is answered from it;
+what was forgotten does not come back, not by undo, history, import or a backup. ``docs/store.md`` says how, and what it does not
+cover. The parts are in ``memalpha.store``; ``memalpha.store.indexed`` adds the retriever.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import urlsplit
+
+from memalpha.errors import InputError, JournalError
+from memalpha.memory.schema import MemorySchema
+from memalpha.memory.store import count_words
+from memalpha.protocols import TokenCounter
+from memalpha.store.durable import DurableMemory
+from memalpha.store.exchange import export_to, import_from
+from memalpha.store.forgetting import finish_scrub, forget_namespace, in_backups, receipt_of
+from memalpha.store.log import Log
+from memalpha.store.records import Event, Namespace, Origin, Receipt, hash_prompt
+from memalpha.store.sql import SqlBackend
+from memalpha.store.sqlite import SqliteBackend
+from memalpha.store.verify import Report, verify
+
+__all__ = ["DurableMemory", "Event", "Journal", "Namespace", "Origin", "Receipt", "Report", "hash_prompt"]
+
+
+class Journal:
+    """A store of memories; made by ``Journal.open``. May be used from several threads, and by several processes at once.
+
+    Args:
+        log: Its log.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        finish_scrub(log)
+
+    @classmethod
+    def open(cls, url: str | Path, *, key: bytes | None = None, wait: float = 30.0, renew_witness: bool = False) -> Journal:
+        """Open a store, or make it.
+
+        Args:
+            url: Path of a SQLite file (or ``sqlite:///path``), or ``postgresql://...``.
+            key: Keys the hashes (HMAC-SHA256): without it nobody can rewrite the log unseen. Always the same for one store.
+            wait: Seconds to wait for another process's write.
+            renew_witness: For a copy of a SQLite file without its ``.witness``: take it for what it is.
+
+        Raises:
+            InputError: If the address is none.
+            JournalDamagedError: If it is not what was written, or has lost acknowledged writes.
+            JournalBusyError: If another process did not finish writing in time.
+            MissingExtraError: For PostgreSQL without psycopg.
+        """
+        return cls(Log(lambda: _connect(str(url), wait, renew_witness), key))
+
+    def __enter__(self) -> Journal:
+        """Return itself; it is closed at the end of the block."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the store; nothing is lost by not doing so."""
+        self._log.backend.close()
+
+    # -------------------------------------------------------------------------------------------- namespaces
+    def memory(self, namespace: Namespace, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> DurableMemory:
+        """Return the memory of a namespace, empty if nothing was ever written to it.
+
+        Args:
+            namespace: Whose.
+            schema: Its sections; a namespace keeps the shape of the schema it was begun with.
+            count_tokens: Token counter the limits are measured with.
+        """
+        return DurableMemory(self._log, namespace, schema, count_tokens)
+
+    def namespaces(self) -> tuple[Namespace, ...]:
+        """Return all namespaces that were written to and not forgotten; for who runs the store, not for who uses it."""
+        with self._log.reading():
+            return tuple(self._log.begun)
+
+    def forget(self, namespace: Namespace) -> Receipt:
+        """Erase a namespace for good, its names included, here and in all backups; keep a receipt.
+
+        Raises:
+            InputError: If there is no such namespace, here or in a backup.
+            JournalBusyError: If readers keep old files in use: forgotten, erased from the files at the next opening.
+            JournalError: If a backup could not be reached.
+        """
+        receipt = forget_namespace(self._log, namespace)
+        backups, missing = in_backups(self._log, lambda copy: forget_namespace(copy, namespace) is not None)
+        if receipt is None and not backups:
+            raise InputError(f"no namespace {namespace}", expected="one of journal.namespaces()")
+        found = receipt or Receipt("", self._log.clock(), 0)
+        return Receipt(found.entry, found.time, found.operations, (), backups, missing)
+
+    def receipts(self) -> tuple[Receipt, ...]:
+        """Return the receipts of all namespaces that were forgotten."""
+        with self._log.reading():
+            return tuple(receipt_of(record) for record in self._log.forgotten.values())
+
+    # -------------------------------------------------------------------------------------------- the store as a whole
+    def verify(self) -> Report:
+        """Check everything that can be checked; what is wrong is in the report, nothing is raised."""
+        return verify(self._log)
+
+    def export(self, path: str | Path, namespace: Namespace | None = None) -> int:
+        """Write a namespace, or everything, to a new JSON Lines file; return the number of records (``store.exchange``)."""
+        return export_to(self._log, Path(path), namespace)
+
+    def import_(self, path: str | Path) -> int:
+        """Take in what ``export`` wrote, all or nothing; return the number of records (``store.exchange``)."""
+        return import_from(self._log, Path(path))
+
+    def backup(self, path: str | Path) -> None:
+        """Write a complete copy of a SQLite store to a new file, which ``forget`` will reach as long as it stays there.
+
+        Raises:
+            InputError: If the file exists.
+            JournalError: If it could not be written, or the store is not SQLite.
+        """
+        backend, target = self._log.backend, Path(path).resolve()
+        if not isinstance(backend, SqliteBackend):
+            raise JournalError(f"{backend.url} makes no backups of its own", fix="pg_dump, or export")
+        if target.exists():
+            raise InputError(f"{target} exists", expected="the name of a new file")
+        with self._log.writing():
+            backend.note_backup(str(target), there=True)
+        with self._log.lock:
+            backend.copy_to(target)
+
+
+def _connect(url: str, wait: float, renew_witness: bool) -> SqlBackend:
+    scheme = urlsplit(url).scheme
+    if scheme in ("postgresql", "postgres"):
+        from memalpha.store.postgres import PostgresBackend
+
+        return PostgresBackend(url, wait=wait)
+    if scheme not in ("", "sqlite", "file"):
+        raise InputError(f"a store at {url!r}", expected="a path, sqlite:///path or postgresql://user@host/database")
+    path = url.split("://", 1)[1].removeprefix("/") if scheme == "sqlite" else url
+    return SqliteBackend(Path(path), wait=wait, renew_witness=renew_witness)

@@ -1,0 +1,137 @@
+"""The durable store with its retrievers: what a server or an agent in use holds.
+
+What always holds: a search sees every acknowledged write of its own namespace, of any process, and nothing of another
+namespace; after a forgetting or a failed write the indexes are made anew from the log, so nothing of what was there stays in
+them. Writes and searches of one ``IndexedStore`` take turns. Memories and indexes of the namespaces used last are kept in this
+process, the others made again when asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from memalpha.memory.journal import DurableMemory, Journal, Namespace, Origin, Receipt
+from memalpha.memory.schema import MemorySchema
+from memalpha.memory.store import count_words
+from memalpha.protocols import Hit, Retriever, RetrieverFactory, TokenCounter
+from memalpha.retrieval.lexical import tokenize
+from memalpha.retrieval.two_layer import TwoLayerRetriever
+from memalpha.store.memory import JournalMemory
+from memalpha.types import Change, Operation, OperationResult
+
+
+@dataclass(slots=True)
+class _Open:
+    durable: DurableMemory
+    memory: JournalMemory
+    retriever: Retriever
+
+
+class IndexedStore:
+    """Durable memories that can be searched, one for each namespace.
+
+    Args:
+        journal: The log.
+        schema: Schema of every namespace.
+        make_retriever: Makes the retriever of a memory (``memalpha.retrieval.two_layer.retriever_factory``).
+        count_tokens: Token counter of the limits.
+        keep: How many namespaces stay in this process.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        schema: MemorySchema,
+        make_retriever: RetrieverFactory,
+        count_tokens: TokenCounter = count_words,
+        *,
+        keep: int = 64,
+    ) -> None:
+        self.journal, self.schema = journal, schema
+        self._make, self._count, self._keep = make_retriever, count_tokens, keep
+        self._lock = threading.RLock()
+        self._open: OrderedDict[Namespace, _Open] = OrderedDict()
+
+    def durable(self, namespace: Namespace) -> DurableMemory:
+        """Return the durable memory of a namespace: history, as_of, diff, receipts."""
+        with self._lock:
+            return self._current(namespace).durable
+
+    def memory(self, namespace: Namespace) -> JournalMemory:
+        """Return the memory of a namespace as of now, to read."""
+        with self._lock:
+            return self._current(namespace).memory
+
+    def retriever(self, namespace: Namespace) -> Retriever:
+        """Return the retriever of ``memory(namespace)``; a prompt of the agent is made with both. Ask anew for each prompt."""
+        with self._lock:
+            return self._current(namespace).retriever
+
+    def search(self, namespace: Namespace, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
+        """Return at most ``k`` entries of a namespace, best first."""
+        with self._lock:
+            return self._current(namespace).retriever.search(query, k, sections)
+
+    # -------------------------------------------------------------------------------------------- writing
+    @contextmanager
+    def writing(self, namespace: Namespace, origin: Origin) -> Iterator[JournalMemory]:
+        """Give a namespace's memory to write to (``DurableMemory.writing``); searches wait meanwhile."""
+        with self._lock, self._current(namespace).durable.writing(origin) as memory:
+            yield memory
+
+    def apply(
+        self,
+        namespace: Namespace,
+        operation: Operation,
+        origin: Origin,
+        *,
+        chunk: int | None = None,
+        time: str | None = None,
+    ) -> OperationResult:
+        """Apply one operation (``DurableMemory.apply``)."""
+        with self.writing(namespace, origin) as memory:
+            return memory.apply(operation, chunk=chunk, time=time)
+
+    def undo(self, namespace: Namespace, seq: int, origin: Origin) -> Change:
+        """Take one operation back (``DurableMemory.undo``)."""
+        with self._lock:
+            return self._current(namespace).durable.undo(seq, origin)
+
+    def forget(self, namespace: Namespace, entry_id: str | None = None) -> Receipt:
+        """Erase one entry of a namespace, or the whole namespace; from the log, every file, every backup, the indexes."""
+        with self._lock:
+            durable = self._current(namespace).durable
+            try:
+                return self.journal.forget(namespace) if entry_id is None else durable.forget(entry_id)
+            finally:
+                self._open.pop(namespace, None)
+                tokenize.cache_clear()  # it remembers texts
+
+    # -------------------------------------------------------------------------------------------- checking
+    def check(self, namespace: Namespace) -> list[str]:
+        """Compare memory and indexes with ones made anew from the log; one line for each difference, none if they agree."""
+        with self._lock:
+            live = self._current(namespace)
+            anew = live.durable.rebuilt()
+            found = []
+            if live.memory.snapshot() != anew.snapshot() or list(live.memory.newest()) != list(anew.newest()):
+                found.append("the memory in this process is not the one the log leads to")
+            if isinstance(live.retriever, TwoLayerRetriever):
+                found += live.retriever.faults()
+            return found
+
+    def _current(self, namespace: Namespace) -> _Open:
+        known = self._open.get(namespace)
+        durable = known.durable if known else self.journal.memory(namespace, self.schema, self._count)
+        memory = durable.memory
+        if known is None or known.memory is not memory:
+            known = _Open(durable, memory, self._make(memory))
+            self._open[namespace] = known
+        self._open.move_to_end(namespace)
+        while len(self._open) > self._keep:
+            self._open.popitem(last=False)
+        return known

@@ -1,0 +1,256 @@
+"""The log in one SQLite file: write-ahead log, ``synchronous=FULL``, deleted bytes overwritten, a witness beside it.
+
+One writer at a time among all processes, by a lock file that the operating system frees when its holder dies; any number of
+readers, who never wait for a writer. Files: ``X`` (the database), ``X-wal`` and ``X-shm`` (SQLite's, while it is in use),
+``X.witness``, ``X.lock`` (empty). The folder must be on a local file system: network ones lie about locks.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from memalpha.errors import InputError, JournalBusyError, JournalDamagedError, JournalError
+from memalpha.store import chain
+from memalpha.store.sql import SqlBackend
+from memalpha.store.witness import State, Witness, sync_folder
+
+APPLICATION_ID = 0x4D454D41  # "MEMA"
+_POLL = 0.005  # seconds between two tries for the lock
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+
+
+class SqliteBackend(SqlBackend):
+    """A log in a file.
+
+    Args:
+        path: The database; made if there is none, in a folder that exists.
+        wait: Seconds to wait for another writer.
+        renew_witness: Take the database for right and write its witness anew; for a copy made without it.
+
+    Raises:
+        JournalDamagedError: If it is no journal, or has lost acknowledged writes.
+        InputError: If the folder does not exist.
+    """
+
+    def __init__(self, path: Path, *, wait: float = 30.0, renew_witness: bool = False) -> None:
+        if not path.parent.is_dir():
+            raise InputError(f"no folder {str(path.parent)!r}", expected="the journal's folder to exist", fix="make it")
+        self.path, self.wait = path.resolve(), wait
+        self.url = str(path)
+        self.witness = Witness(self.path.with_name(self.path.name + ".witness"))
+        self._lock = FileLock(str(self.path) + ".lock", timeout=wait, poll_interval=_POLL, thread_local=False)
+        with self._translated(), self._alone():
+            self._connect()
+            try:
+                self._open(renew_witness)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    # -------------------------------------------------------------------------------------------- opening
+    def _connect(self) -> None:
+        self._connection = sqlite3.connect(self.path, timeout=self.wait, isolation_level=None, check_same_thread=False)
+
+    def _open(self, renew_witness: bool) -> None:
+        seen, _ = self.witness.read()
+        if (not self.path.exists() or self.path.stat().st_size == 0) and seen is not None and seen.commits > 0:
+            raise JournalDamagedError(f"{self.url} is gone or empty; it held {seen.commits} commits", fix="bring a backup back")
+        if not self.execute("SELECT name FROM sqlite_master LIMIT 1"):
+            self._create()
+        (application,) = self.execute("PRAGMA application_id")[0]
+        if application != APPLICATION_ID:
+            raise JournalDamagedError(f"{self.url} is a SQLite database but no journal of memalpha", fix="name another file")
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "temp_store=MEMORY"):
+            self.execute(f"PRAGMA {pragma}")
+        if renew_witness:
+            self.witness.path.unlink(missing_ok=True)
+            self.witness.write(self.state())
+        if problems := self.tail_problems():
+            raise JournalDamagedError(
+                f"{self.url}: {'; '.join(problems)}",
+                fix="bring a backup back, or memalpha.store.salvage.salvage(path, target) for what is left; "
+                "for a copy of the database alone, renew_witness=True",
+            )
+        self.witness.write(self.state())
+
+    def _create(self) -> None:
+        self.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        self.execute("PRAGMA journal_mode=WAL")
+        self.execute("PRAGMA synchronous=FULL")
+        self.execute("BEGIN IMMEDIATE")
+        self.create()
+        self.execute("COMMIT")
+        os.close(os.open(self.path, os.O_RDONLY))
+        sync_folder(self.path.parent)
+        self.witness.write(self.state())
+
+    def tail_problems(self) -> list[str]:
+        """Return what the witness and the hash over all heads find wrong, one line each."""
+        state, (seen, _) = self.state(), self.witness.read()
+        found = []
+        if chain.mix(self.heads().items()) != state.mix:
+            found.append("the last operations of some namespace are missing or the list of them was edited")
+        if seen is None and state.commits == 0:
+            return found  # killed while the first file was made
+        if seen is None:
+            return [*found, f"{self.witness.path.name} is missing or unreadable, so nobody can say that no write was lost"]
+        if state.commits < seen.commits:
+            found.append(f"the last {seen.commits - state.commits} of {seen.commits} acknowledged commits are missing")
+        elif state.commits > seen.commits + 1:
+            found.append(f"{self.witness.path.name} stopped at {seen.commits} of {state.commits} commits: it is of another time")
+        elif state.commits == seen.commits and state != seen:
+            found.append(f"{self.witness.path.name} has seen another commit {seen.commits}")
+        return found
+
+    # -------------------------------------------------------------------------------------------- statements and transactions
+    def execute(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run one statement and return all rows."""
+        with self._translated():
+            return self._connection.execute(sql, arguments).fetchall()
+
+    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run one statement for each row of arguments."""
+        with self._translated():
+            self._connection.executemany(sql, rows)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Everything read inside is of one moment."""
+        if self._connection.in_transaction:
+            yield
+            return
+        self.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._rollback()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Alone among all processes; committed and witnessed when the block has been left."""
+        with self._alone():
+            self.execute("BEGIN IMMEDIATE")
+            try:
+                before = self.state()
+                yield
+                after = self.state()
+                self.execute("COMMIT")
+            except BaseException:
+                self._rollback()
+                raise
+            if after != before:
+                self._testify(after)
+
+    def _testify(self, state: State) -> None:
+        try:
+            self.witness.write(state)
+        except OSError as error:
+            raise JournalError(
+                f"{self.witness.path} could not be written: {error}; the write is in the log but was not acknowledged"
+            ) from error
+
+    def _rollback(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.rollback()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise JournalBusyError(
+                f"{self.url} is being written by another process for more than {self.wait} s",
+                fix="try again, wait longer (wait=...), or find who holds it",
+            ) from error
+        except OSError as error:
+            raise JournalError(
+                f"{self.url}.lock cannot be used: {error}", fix="check the rights and the room of the disk"
+            ) from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    # -------------------------------------------------------------------------------------------- erasing, checking, copying
+    def scrub(self) -> None:
+        """Rebuild the file without free pages and empty the write-ahead log."""
+        with self._alone():
+            self.execute("UPDATE state SET scrub = 1")
+            self._empty_wal()
+            self.execute("VACUUM")
+            self._empty_wal()
+            self.execute("UPDATE state SET scrub = 0")
+
+    def _empty_wal(self) -> None:
+        end = time.monotonic() + self.wait
+        while self.execute("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:
+            if time.monotonic() > end:
+                raise JournalBusyError(
+                    f"{self.url}: forgotten in the log, but readers keep the old write-ahead file in use",
+                    fix="close them; the next opening erases it, or call scrub() again",
+                )
+            time.sleep(_POLL)
+
+    def integrity(self) -> list[str]:
+        """Return what SQLite's own check and the witness find."""
+        try:
+            with self._alone():
+                found = [str(row[0]) for row in self.execute("PRAGMA integrity_check")]
+                spoilt = self.witness.read()[1]
+                slots = [f"{spoilt} of 2 slots of {self.witness.path.name} cannot be read"] if spoilt else []
+                return [*(line for line in found if line != "ok"), *slots, *self.tail_problems()]
+        except JournalDamagedError as error:
+            return [str(error)]
+
+    def copy_to(self, path: Path) -> None:
+        """Write a complete journal with the same content to a new file; its own list of copies is empty."""
+        with self._translated():
+            target = sqlite3.connect(path, isolation_level=None)
+            try:
+                self._connection.backup(target)
+                target.execute("PRAGMA secure_delete=ON")
+                target.execute("DELETE FROM backups")
+            finally:
+                target.close()
+        Witness(path.with_name(path.name + ".witness")).write(self.state())
+        sync_folder(path.parent)
+
+    def close(self) -> None:
+        """Close the file; the last one to do so folds the write-ahead log in."""
+        self._connection.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._error(error) from error
+        except UnicodeDecodeError as error:
+            raise JournalDamagedError(f"{self.url} holds bytes that are no text: {error}", fix=_RESCUE) from error
+
+    def _error(self, error: sqlite3.Error) -> JournalError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _BUSY:
+            return JournalBusyError(f"{self.url} is in use by another program for more than {self.wait} s", fix="try again")
+        if code in _NO_ROOM:
+            return JournalError(
+                f"{self.url} could not be read or written ({error}); nothing of this write was kept",
+                fix="make room on the disk, or check it; what was acknowledged before is safe",
+            )
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            return JournalError(f"{self.url} cannot be opened for writing ({error})", fix="check the rights of file and folder")
+        if isinstance(error, sqlite3.ProgrammingError):
+            return JournalError(f"{self.url} was closed ({error})", fix="open the journal again")
+        return JournalDamagedError(f"{self.url} is damaged ({error})", fix=_RESCUE)
+
+
+_RESCUE = "bring a backup back, or memalpha.store.salvage.salvage(path, target) for what is left"

@@ -1,0 +1,282 @@
+"""Writes to a journal and is killed, again and again. Run by test_kill.py, in a process that forks so that a trial costs little.
+
+    python kill_worker.py random FOLDER TRIALS SEED     kill -9 at a random moment of a stream of random writes
+    python kill_worker.py points FOLDER STRIDE          kill -9 at each write point of each kind of write (every STRIDE-th)
+
+A trial: the child says what it is about to do ("try"), does it, and says so ("ack") over a pipe; when it is dead the parent opens the store and
+compares it with what the model says: the state before the last try if that was not acknowledged, or after it; nothing in between.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from stores import BY, MARTA, SCHEMA, contents, delete, files_with, insert, opened, update
+
+from memalpha.memory.journal import Journal, Namespace
+from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.store import sqlite
+from memalpha.store.indexed import IndexedStore
+from memalpha.store.witness import Witness
+
+
+class Model:
+    """What the store should hold: contents by id, the next id, the previous contents of the last written entry."""
+
+    def __init__(self):
+        self.entries, self.next_id, self.last, self.gone, self.seq = {}, 1, None, [], 0
+
+    def plan(self, rng, tag):
+        """One thing to do, as data."""
+        ids = sorted(self.entries)
+        kind = rng.choice(["write"] * 8 + ["undo", "undo", "forget", "compact", "other"])
+        if kind == "undo" and self.last is not None:
+            return ["undo", self.seq]
+        if kind == "forget" and ids:
+            return ["forget", rng.choice(ids)]
+        if kind in ("compact", "other"):
+            return [kind]
+        steps = []
+        free = list(ids)
+        for n in range(rng.randint(1, 4)):
+            what = rng.choice(["insert", "insert", "update", "delete"]) if free else "insert"
+            text = f"text{tag}x{n} " + "filler " * rng.choice([0, 5, 300])
+            if what == "insert":
+                steps.append(["insert", text])
+            else:
+                steps.append([what, free.pop(rng.randrange(len(free))), text])
+        return ["write", steps]
+
+    def after(self, action):
+        """The model once the action is done."""
+        new = copy.deepcopy(self)
+        if action[0] == "write":
+            for step in action[1]:
+                new.seq += 1
+                if step[0] == "insert":
+                    key, text = str(new.next_id), step[1].strip()
+                    new.next_id += 1
+                else:
+                    key, text = step[1], step[2].strip() if step[0] == "update" else None
+                new.last = (key, new.entries.get(key))
+                new._set(key, text)
+        elif action[0] == "undo":
+            key, before = self.last
+            new.seq, new.last = self.seq + 1, (key, self.entries.get(key))
+            new._set(key, before)
+        elif action[0] == "forget":
+            new.seq, new.last = self.seq + 1, None
+            new.gone.append(self.entries[action[1]].split()[0])
+            new._set(action[1], None)
+        elif action[0] == "compact":
+            new.seq, new.last = self.seq + 1 + len(self.entries), None
+        return new
+
+    def _set(self, key, text):
+        self.entries.pop(key, None)
+        if text is not None:
+            self.entries[key] = text
+
+
+def act(journal, durable, action):
+    if action[0] == "write":
+        with durable.writing(BY) as memory:
+            for step in action[1]:
+                made = {"insert": lambda s: insert(s[1]), "update": lambda s: update(s[1], s[2]), "delete": lambda s: delete(s[1])}
+                assert memory.apply(made[step[0]](step)).changed
+    elif action[0] == "undo":
+        durable.undo(action[1], BY)
+    elif action[0] == "forget":
+        durable.forget(action[1])
+    elif action[0] == "compact":
+        durable.compact()
+    else:  # another namespace comes and goes
+        other = Namespace("other", "x", "y")
+        if other in journal.namespaces():
+            journal.forget(other)
+        else:
+            journal.memory(other, SCHEMA).apply(insert("of another"), BY)
+
+
+def child(path, model, rng, tag, out):
+    journal, durable = opened(path)
+    for n in range(10_000):
+        action = model.plan(rng, f"{tag}n{n}")
+        os.write(out, (json.dumps(["try", action]) + "\n").encode())
+        act(journal, durable, action)
+        os.write(out, (json.dumps(["ack", action]) + "\n").encode())
+        model = model.after(action)
+
+
+def fork(run, kill):
+    """Run something in a child until ``kill`` does; return all it said."""
+    ends = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(ends[0])
+        try:
+            run(ends[1])
+        finally:
+            os._exit(3)
+    os.close(ends[1])
+    kill(pid)
+    said = b""
+    while data := os.read(ends[0], 1 << 16):
+        said += data
+    os.close(ends[0])
+    _, status = os.waitpid(pid, 0)
+    return [json.loads(line) for line in said.decode().splitlines()], os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def settle(path, model, said):
+    """Compare the store with the model after what was said; return the model that is true now, and whether a try got through."""
+    pending = None
+    for what, action in said:
+        if what == "ack":
+            model, pending = model.after(action), None
+        else:
+            pending = action
+    with Journal.open(path) as journal:
+        store = IndexedStore(journal, SCHEMA, retriever_factory())
+        memory = store.memory(MARTA)
+        options = [model] if pending is None else [model, model.after(pending)]
+        fits = [option for option in options if contents(memory) == option.entries and memory.seq == option.seq]
+        assert fits, f"store {contents(memory)} at {memory.seq}, model {[(o.entries, o.seq) for o in options]}, pending {pending}"
+        assert memory.snapshot().next_id == fits[-1].next_id
+        report = journal.verify()
+        assert report.ok, report.faults
+        assert store.check(MARTA) == [], store.check(MARTA)
+        for key, text in memory_sample(fits[-1].entries):
+            assert store.search(MARTA, text.split()[0], 1)[0].entry.id == key
+        assert files_with(path.parent, *fits[-1].gone[-20:]) == []
+    return fits[-1], pending is not None and fits[-1] is not model
+
+
+def memory_sample(entries):
+    return list(entries.items())[-3:]
+
+
+def random_kills(folder, trials, seed):
+    rng, counts = (
+        random.Random(seed),
+        {"trials": 0, "killed": 0, "acknowledged": 0, "in_flight": 0, "in_flight_kept": 0, "stores": 0},
+    )
+    model, path = Model(), folder / "none"
+    for trial in range(trials):
+        if trial % 25 == 0:
+            model, path = Model(), Path(tempfile.mkdtemp(dir=folder)) / "store.db"
+            counts["stores"] += 1
+        moment = rng.choice([0.01, 0.05, 0.2, 0.4]) * rng.random()
+        begun = random.Random(rng.random())
+
+        def kill(pid, moment=moment):
+            time.sleep(moment)
+            os.kill(pid, signal.SIGKILL)
+
+        said, sent = fork(lambda out, m=model, r=begun, t=trial, p=path: child(p, m, r, t, out), kill)
+        model, kept = settle(path, model, said)
+        counts["trials"] += 1
+        counts["killed"] += sent == signal.SIGKILL
+        counts["acknowledged"] += sum(what == "ack" for what, _ in said)
+        counts["in_flight"] += bool(said) and said[-1][0] == "try"
+        counts["in_flight_kept"] += kept
+    return counts
+
+
+# ---------------------------------------------------------------------------------------------------- at each write point
+def arm(at):
+    """Make the ``at``-th write point of this process its last; return a counter."""
+    seen = [0]
+
+    def point():
+        seen[0] += 1
+        if seen[0] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(owner, name):
+        real = getattr(owner, name)
+
+        def watched(*arguments, **named):
+            point()
+            result = real(*arguments, **named)
+            point()
+            return result
+
+        setattr(owner, name, watched)
+
+    for owner, name in (
+        (sqlite.SqliteBackend, "execute"),
+        (sqlite.SqliteBackend, "execute_many"),
+        (Witness, "write"),
+        (os, "pwrite"),
+        (os, "fsync"),
+    ):
+        around(owner, name)
+    return seen
+
+
+ACTIONS = [
+    ["write", [["insert", "texta1"], ["insert", "texta2"], ["update", "1", "texta3"], ["delete", "2"]]],
+    ["undo", 4],
+    ["forget", "1"],
+    ["compact"],
+    ["other"],
+    ["other"],
+]
+
+
+def prepared(path):
+    model = Model()
+    journal, durable = opened(path)
+    first = ["write", [["insert", "textp1"], ["insert", "textp2"], ["insert", "textp3"], ["update", "3", "textp4"]]]
+    act(journal, durable, first)
+    journal.close()
+    return model.after(first)
+
+
+def point_kills(folder, stride):
+    counts = {"points": 0, "killed": 0, "in_flight_kept": 0}
+    for number, action in enumerate([None, *ACTIONS]):
+        at = 1
+        while True:
+            path = Path(tempfile.mkdtemp(dir=folder)) / "store.db"
+            model = Model() if action is None else prepared(path)
+            if number == 6:  # the namespace is there, and goes
+                journal, durable = opened(path)
+                act(journal, durable, ["other"])
+                journal.close()
+
+            def run(out, path=path, action=action, at=at):
+                if action is None:
+                    arm(at)
+                    opened(path)
+                    os._exit(0)
+                journal, durable = opened(path)
+                arm(at)
+                os.write(out, (json.dumps(["try", action]) + "\n").encode())
+                act(journal, durable, action)
+                os.write(out, (json.dumps(["ack", action]) + "\n").encode())
+                os._exit(0)
+
+            said, sent = fork(run, lambda pid: None)
+            _, kept = settle(path, model, said)
+            if sent != signal.SIGKILL:
+                break
+            counts["points"] += 1
+            counts["killed"] += 1
+            counts["in_flight_kept"] += kept
+            at += stride
+    return counts
+
+
+if __name__ == "__main__":
+    mode, folder, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    print(json.dumps(random_kills(folder, number, int(sys.argv[4])) if mode == "random" else point_kills(folder, number)))

@@ -1,0 +1,52 @@
+"""Short names for what the tests of the journal do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from memalpha.memory.journal import DurableMemory, Journal, Namespace, Origin
+from memalpha.memory.schema import MemorySchema
+from memalpha.types import Operation, OperationKind
+
+SCHEMA = MemorySchema.from_mapping(
+    {"name": "test", "sections": [{"name": "core", "kind": "block"}, {"name": "facts", "timestamps": True}, {"name": "notes"}]}
+)
+MARTA, IVAN = Namespace("marta"), Namespace("ivan")
+BY = Origin("tester", "chunk-7", "ab12")
+
+
+def insert(content, section="facts", **more):
+    return Operation(OperationKind.INSERT, section, content, **more)
+
+
+def update(entry_id, content, section="facts", **more):
+    return Operation(OperationKind.UPDATE, section, content, entry_id, **more)
+
+
+def delete(entry_id, section="facts"):
+    return Operation(OperationKind.DELETE, section, entry_id=entry_id)
+
+
+def core(content):
+    return Operation(OperationKind.REPLACE, "core", content)
+
+
+def opened(path: Path, namespace: Namespace = MARTA, **more) -> tuple[Journal, DurableMemory]:
+    journal = Journal.open(path, **more)
+    return journal, journal.memory(namespace, SCHEMA)
+
+
+def contents(memory) -> dict[str, str]:
+    return {entry.id: entry.content for entry in memory}
+
+
+def files_with(folder: Path, *texts: str) -> list[str]:
+    """Names of files below a folder that hold one of these texts, in any of the ways a store could write it."""
+    found = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        for text in texts:
+            forms = (text.encode("utf-8"), text.encode("utf-16-le"), text.encode("ascii", "backslashreplace"))
+            if any(form in data for form in forms):
+                found.append(f"{path.name}: {text}")
+    return found

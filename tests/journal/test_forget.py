@@ -1,0 +1,216 @@
+"""Forgetting: no byte left in any file, a receipt kept, and forgetting wins over everything that could bring the content back."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, files_with, insert, opened, update
+
+from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalDamagedError, JournalError
+from memalpha.memory.journal import Journal, Namespace, Origin
+from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.store.indexed import IndexedStore
+from memalpha.store.sqlite import SqliteBackend
+from memalpha.types import Entry
+
+SECRETS = ("Zaphod-of-Oslo", "Zaphod-of-Rome", "quelle-überraschung")
+ORIGIN = Origin("agent-Zaphod", "chunk-Zaphod", "prompt-Zaphod")
+
+
+@pytest.fixture
+def store(folder):
+    journal, durable = opened(folder / "store.db")
+    yield journal, durable
+    journal.close()
+
+
+def fill(durable, n=40):
+    """Entry 1 is written three times among others, long texts and short."""
+    durable.apply(insert(SECRETS[0]), ORIGIN)
+    for i in range(n):
+        durable.apply(insert(f"harmless {i} " + "x" * (i * 37)), BY)
+    durable.apply(update("1", SECRETS[1] + " " + "y" * 6000), ORIGIN)
+    durable.apply(update("1", SECRETS[2]), ORIGIN)
+
+
+def test_no_byte_of_an_entry_is_left_in_any_file(folder, store):
+    journal, durable = store
+    fill(durable)
+    journal.backup(folder / "backup.db")
+    durable.apply(core("later than the backup"), BY)
+    assert len(files_with(folder, *SECRETS, "Zaphod")) >= 2
+    before = contents(durable.memory)
+    receipt = durable.forget("1")
+    assert (receipt.entry, receipt.operations, receipt.said_by) == ("1", 3, ())
+    assert receipt.backups == (str(folder / "backup.db"),)
+    assert files_with(folder, *SECRETS, "Zaphod", "y" * 50) == []
+    assert {p.name for p in folder.iterdir()} >= {"store.db", "store.db-wal", "store.db.witness", "backup.db"}
+    del before["1"]
+    for path in ("store.db", "backup.db"):
+        other, same = opened(folder / path)
+        assert other.verify().ok and other.verify().forgotten == 3
+        expected = before if path == "store.db" else {k: v for k, v in before.items() if k != "core"}
+        assert contents(same.memory) == expected
+        assert [r.entry for r in same.receipts()] == ["1"]
+        other.close()
+    assert durable.apply(insert("new"), BY).entry_id == "42"  # the forgotten entry's id is not used again
+
+
+def test_forgetting_wins_over_undo_history_and_the_past(store):
+    _, durable = store
+    fill(durable, 2)
+    durable.apply(delete("1"), BY)
+    durable.forget("1")
+    assert [(e.forgotten, e.operation, e.before, e.after, e.origin) for e in durable.history("1")] == [
+        (True, None, None, None, None)
+    ] * 5
+    for seq in (1, 4, 5, 6, 7):
+        with pytest.raises(ForgottenError, match="forgetting wins"):
+            durable.undo(seq, BY)
+    for seq in range(8):
+        assert "1" not in contents(durable.as_of(seq))
+    with pytest.raises(InputError, match="nothing of an entry '1' is left"):
+        durable.forget("1")
+    assert contents(durable.rebuilt()) == contents(durable.memory) == contents(durable.as_of(7))
+
+
+def test_the_same_text_in_other_records_goes_too_unless_somebody_says_it_now(folder, store):
+    journal, durable = store
+    durable.apply(insert("Zaphod"), BY)  # 1
+    durable.apply(insert("Zaphod", "notes"), BY)  # 2 says it now
+    durable.apply(insert("Zaphod", timestamp="2020"), BY)  # 3 said it once
+    durable.apply(update("3", "changed since", timestamp="2021"), BY)
+    durable.apply(insert("other"), BY)  # 4
+    durable.apply(update("4", "Zaphod"), BY)  # repeats 1: deletes 4
+    receipt = durable.forget("1")
+    assert receipt.said_by == ("2",) and receipt.operations == 3  # of 1, of 3 the first, of 4 the update
+    assert contents(durable.memory) == contents(durable.rebuilt()) == {"2": "Zaphod", "3": "changed since"}
+    assert journal.verify().ok
+    durable.forget("2")
+    assert files_with(folder, "Zaphod") == []
+    assert contents(opened(folder / "store.db")[1].memory) == {"3": "changed since"}
+    with pytest.raises(ForgottenError):
+        durable.undo(4, BY)  # before it, 3 said what is forgotten
+
+
+def test_a_block_is_forgotten_and_can_be_written_again(folder, store):
+    journal, durable = store
+    durable.apply(core("Zaphod"), BY)
+    durable.forget("core")
+    durable.apply(core("clean"), BY)
+    assert contents(durable.memory) == {"core": "clean"} and files_with(folder, "Zaphod") == []
+    assert durable.undo(3, BY).after is None and journal.verify().ok
+
+
+def test_forgetting_a_namespace_takes_its_names_too(folder, store):
+    journal, durable = store
+    fill(durable, 3)
+    stranger = Namespace("user-Zaphod", "agent", "session-Zaphod")
+    journal.memory(stranger, SCHEMA).apply(insert("something"), ORIGIN)
+    journal.backup(folder / "backup.db")
+    receipt = journal.forget(stranger)
+    assert receipt.operations == 1 and receipt.backups == (str(folder / "backup.db"),)
+    journal.forget(MARTA)
+    assert files_with(folder, "Zaphod", "marta", *SECRETS) == []
+    assert journal.namespaces() == () and journal.verify().ok and [r.operations for r in journal.receipts()] == [1, 6]
+    assert contents(durable.memory) == {}
+    durable.apply(insert("a new life"), BY)
+    assert contents(durable.memory) == {"1": "a new life"} and durable.position == 1 and journal.verify().ok
+    with pytest.raises(InputError, match="no namespace"):
+        journal.forget(stranger)
+
+
+def test_other_processes_and_indexes_forget_as_well(folder):
+    stores = [IndexedStore(Journal.open(folder / "store.db"), SCHEMA, retriever_factory()) for _ in range(2)]
+    stores[0].apply(MARTA, insert("Zaphod plays the piano"), BY)
+    stores[0].apply(MARTA, insert("Ivan plays chess"), BY)
+    assert [[h.entry.id for h in s.search(MARTA, "Zaphod", 5)] for s in stores] == [["1"], ["1"]]
+    stores[0].forget(MARTA, "1")
+    for s in stores:
+        assert [h.entry.id for h in s.search(MARTA, "Zaphod piano plays", 5)] == ["2"]
+        assert s.check(MARTA) == [] and "Zaphod" not in repr(s.memory(MARTA).changes)
+    stores[1].forget(MARTA)
+    for s in stores:
+        assert s.search(MARTA, "plays", 5) == [] and s.check(MARTA) == []
+
+
+def test_a_reader_in_the_way_delays_the_erasure_and_the_next_opening_finishes_it(folder):
+    journal, durable = opened(folder / "store.db", wait=0.2)
+    durable.apply(insert(SECRETS[0]), BY)
+    reader = sqlite3.connect(folder / "store.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM log").fetchall()
+    with pytest.raises(JournalBusyError):
+        durable.forget("1")
+    assert contents(durable.memory) == {} and journal._log.backend.to_scrub()
+    reader.close()
+    journal.close()
+    Journal.open(folder / "store.db").close()
+    assert files_with(folder, SECRETS[0]) == []
+
+
+def test_backups_that_are_gone_or_broken_are_named(folder, store):
+    journal, durable = store
+    fill(durable, 2)
+    for name in ("moved.db", "broken.db", "good.db"):
+        journal.backup(folder / name)
+    (folder / "moved.db").unlink()
+    receipt = durable.forget("2")
+    assert receipt.missing == (str(folder / "moved.db"),) and len(receipt.backups) == 2
+    (folder / "broken.db").write_bytes(b"rubbish" * 1000)
+    with pytest.raises(JournalError, match=r"not in 1 of its copies: .*broken.db"):
+        durable.forget("1")
+    assert contents(durable.memory) == {"3": contents(durable.as_of(3))["3"]}
+    assert files_with(folder, *SECRETS) == []  # the good backup was reached all the same
+    with pytest.raises(InputError, match="exists"):
+        journal.backup(folder / "good.db")
+
+
+def test_what_only_a_backup_still_holds_is_forgotten_there(folder, store):
+    journal, durable = store
+    fill(durable, 2)
+    journal.backup(folder / "backup.db")
+    durable.apply(delete("1"), BY)
+    durable.compact()
+    assert files_with(folder, SECRETS[0]) == [f"backup.db: {SECRETS[0]}"]
+    receipt = durable.forget("1")
+    assert receipt.operations == 0 and receipt.backups == (str(folder / "backup.db"),)
+    assert files_with(folder, *SECRETS) == []
+
+
+def test_a_compaction_keeps_receipts_and_leaves_no_byte_of_the_past(folder, store):
+    journal, durable = store
+    fill(durable, 2)
+    durable.apply(insert("of the past"), BY)
+    durable.apply(delete("4"), BY)
+    durable.forget("1")
+    durable.compact()
+    durable.compact()
+    assert [(r.entry, r.operations) for r in durable.receipts()] == [("1", 3)]
+    assert files_with(folder, "of the past") == [] and journal.verify().ok
+
+
+def test_an_erasure_without_a_receipt_is_found(folder, store):
+    journal, durable = store
+    fill(durable, 2)
+    backend = journal._log.backend
+    assert isinstance(backend, SqliteBackend)
+    backend.execute("UPDATE log SET body = NULL, salt = NULL WHERE seq = 2 AND ns != ''")
+    assert any("operations [2] have lost their content and no receipt" in line for line in journal.verify().faults)
+    with pytest.raises(JournalDamagedError, match="no receipt"):
+        _ = opened(folder / "store.db")[1].memory
+
+
+def test_a_commitment_cannot_confirm_a_guess(store):
+    """The same body is committed to differently each time: without the salt, trying all likely texts finds none."""
+    _, durable = store
+    durable.apply(insert("yes"), BY)
+    durable.apply(delete("1"), BY)
+    durable.undo(2, BY)
+    durable.apply(delete("1"), BY)
+    records = durable._records()
+    twice = [r.commitment for r in records if r.kind == "apply" and r.gone]
+    assert len(set(twice)) == 2 and len({r.salt for r in records}) == 4
+    assert isinstance(records[0].after(), Entry)
+    assert IVAN != MARTA
