@@ -120,7 +120,7 @@ class _Conversation:
         asked = mapping(item, where)
         words = text(asked, "question", where)
         category = asked.get("category")
-        if not isinstance(category, int) or category not in KINDS:
+        if not isinstance(category, int) or isinstance(category, bool) or category not in KINDS:
             raise SchemaError(f"{where} field 'category' is {category!r:.40}", expected=f"one of {sorted(KINDS)}")
         evidence = self._evidence(asked, where)
         if category == 5:

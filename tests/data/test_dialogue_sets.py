@@ -180,6 +180,7 @@ def test_locomo_adversarial(tmp_path):
     [
         ({"category": 9}, "malformed", "question 0 field 'category' is 9"),
         ({"category": "4"}, "malformed", "question 0 field 'category' is '4'"),
+        ({"category": True}, "malformed", "question 0 field 'category' is True"),
         ({"answer": " "}, "empty answer", ""),
         ({"question": ""}, "malformed", "question 0 field 'question' is empty"),
         ({"evidence": [7]}, "malformed", "question 0 field 'evidence' is int"),
