@@ -99,7 +99,7 @@ def test_the_three_ways_see_and_do_the_same(trained, whole_model, tmp_path):
     use = [used(MemoryAgent.load(trained / "adapter", base), instance) for instance in instances]
 
     assert training == evaluation == use
-    assert sum(len(rollout.memory) for rollout in use) > len(use)  # something was kept
+    assert sum(len(rollout.memory) for rollout in use) >= len(use)  # something was kept
     assert len({tuple(rollout.prompts) for rollout in use}) == len(use)
 
 
