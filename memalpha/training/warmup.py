@@ -36,11 +36,11 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
     Args:
         demonstrations: What to imitate.
         common_prefix: Leading prompt ids that all demonstrations share (the system text), computed once a batch.
-        pack_tokens: Tokens of one forward; attention over a long pack costs more than it shares.
+        pack_tokens: Tokens of one forward; the prefix is computed once for each.
         **kwargs: As ``Trainer``.
     """
 
-    def __init__(self, demonstrations: Sequence[Demonstration], common_prefix: int, pack_tokens: int = 512, **kwargs: Any) -> None:
+    def __init__(self, demonstrations: Sequence[Demonstration], common_prefix: int, pack_tokens: int = 1024, **kwargs: Any) -> None:
         self.pack_tokens = pack_tokens
         self.common_prefix = common_prefix
         super().__init__(train_dataset=_Rows(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)

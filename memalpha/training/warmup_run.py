@@ -54,7 +54,7 @@ class WarmupArguments:
     lora_r: int = 16
     lora_alpha: int = 32
     full_finetuning: bool = False
-    pack_tokens: int = 512
+    pack_tokens: int = 1024
     overwrite: bool = False
 
 
