@@ -43,7 +43,8 @@ class QdrantVectors:
 
     def __init__(self, url: str, dimension: int, *, exact_limit: int = 50_000) -> None:
         self.dimension, self.exact_limit = dimension, exact_limit
-        self._client = QdrantClient(":memory:") if url == "qdrant:memory" else QdrantClient(url=url)
+        self._local = url == "qdrant:memory"
+        self._client = QdrantClient(":memory:") if self._local else QdrantClient(url=url, check_compatibility=False)
         self._name = f"memalpha-{uuid.uuid4().hex}"
         self._points: dict[str, int] = {}  # the number of a point is its age
         self._keys: dict[int, str] = {}
@@ -112,7 +113,7 @@ class QdrantVectors:
         if k < 1:
             return Ranking.empty()
         condition = None if points is None else models.Filter(must=[models.HasIdCondition(has_id=list(points))])
-        settings = models.SearchParams(exact=count <= self.exact_limit)
+        settings = None if self._local else models.SearchParams(exact=count <= self.exact_limit)  # local mode is always exact
         wanted = min(count, k + 8)
         while True:
             response = self._call("query_points", query=query, limit=wanted, query_filter=condition, search_params=settings)

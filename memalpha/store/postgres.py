@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from memalpha.errors import JournalBusyError, JournalDamagedError, JournalError, MissingExtraError
 from memalpha.store import chain
 from memalpha.store.sql import SqlBackend
+from memalpha.store.witness import State
 
 try:
     import psycopg
@@ -84,11 +85,19 @@ class PostgresBackend(SqlBackend):
         self.execute("BEGIN")
         try:
             self.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK,))
+            before = self._state_or_none()
             yield
+            if before is not None:
+                self.count_commit(before)
             self.execute("COMMIT")
         except BaseException:
             self._rollback()
             raise
+
+    def _state_or_none(self) -> State | None:
+        """Return the state; None while the tables are being made."""
+        there = self.execute("SELECT to_regclass('state')")[0][0]
+        return self.state() if there and self.execute("SELECT one FROM state") else None
 
     def _rollback(self) -> None:
         connection = self._connection

@@ -148,9 +148,14 @@ class SqlBackend(ABC):
         if to is not None:
             self.execute("INSERT INTO heads VALUES (?, ?, ?)", (ns, to.seq, to.hash))
         out = (ns, Head(*found[0])) if found else None
-        state = self.state()
-        mixed = chain.remix(state.mix, out, None if to is None else (ns, to))
-        self.execute("UPDATE state SET commits = ?, mix = ?", (state.commits + 1, mixed))
+        mixed = chain.remix(self.state().mix, out, None if to is None else (ns, to))
+        self.execute("UPDATE state SET mix = ?", (mixed,))
+
+    def count_commit(self, before: State) -> State:
+        """Count this transaction if a head has moved since ``before``; the last statement of one. Return the state after it."""
+        if self.state().mix != before.mix:
+            self.execute("UPDATE state SET commits = ?", (before.commits + 1,))
+        return self.state()
 
     def _mark_scrub(self) -> None:
         self.execute("UPDATE state SET scrub = 1")

@@ -7,6 +7,7 @@ readers, who never wait for a writer. Files: ``X`` (the database), ``X-wal`` and
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -22,6 +23,7 @@ from memalpha.store import chain
 from memalpha.store.sql import SqlBackend
 from memalpha.store.witness import State, Witness, sync_folder
 
+_LOG = logging.getLogger(__name__)
 APPLICATION_ID = 0x4D454D41  # "MEMA"
 _POLL = 0.005  # seconds between two tries for the lock
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -61,7 +63,7 @@ class SqliteBackend(SqlBackend):
         self._connection = sqlite3.connect(self.path, timeout=self.wait, isolation_level=None, check_same_thread=False)
 
     def _open(self, renew_witness: bool) -> None:
-        seen, _ = self.witness.read()
+        seen, spoilt = self.witness.read()
         if (not self.path.exists() or self.path.stat().st_size == 0) and seen is not None and seen.commits > 0:
             raise JournalDamagedError(f"{self.url} is gone or empty; it held {seen.commits} commits", fix="bring a backup back")
         if not self.execute("SELECT name FROM sqlite_master LIMIT 1"):
@@ -80,7 +82,9 @@ class SqliteBackend(SqlBackend):
                 fix="bring a backup back, or memalpha.store.salvage.salvage(path, target) for what is left; "
                 "for a copy of the database alone, renew_witness=True",
             )
-        self.witness.write(self.state())
+        if spoilt and seen is not None:
+            _LOG.warning("%s: %d of 2 slots could not be read (a kill, or damage); written anew", self.witness.path, spoilt)
+        self.witness.write(self.state(), both=bool(spoilt))
 
     def _create(self) -> None:
         self.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -142,7 +146,7 @@ class SqliteBackend(SqlBackend):
             try:
                 before = self.state()
                 yield
-                after = self.state()
+                after = self.count_commit(before)
                 self.execute("COMMIT")
             except BaseException:
                 self._rollback()

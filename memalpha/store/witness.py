@@ -34,12 +34,12 @@ class Witness:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def write(self, state: State) -> None:
-        """Put a state to disk; it is there when this returns."""
+    def write(self, state: State, both: bool = False) -> None:
+        """Put a state to disk, in its slot or in both; it is there when this returns."""
         new = not self.path.exists()
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            for slot in (0, 1) if new else (state.commits % 2,):
+            for slot in (0, 1) if new or both else (state.commits % 2,):
                 os.pwrite(descriptor, _line(state), slot * _SLOT)
             os.fsync(descriptor)
         finally:

@@ -1,0 +1,208 @@
+"""The same journal on a PostgreSQL server that this test starts, where its programs are installed."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, update
+
+from memalpha.errors import ForgottenError, JournalBusyError, JournalDamagedError, JournalError
+from memalpha.memory.journal import Journal
+from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.store.indexed import IndexedStore
+
+psycopg = pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
+
+
+def programs() -> Path:
+    on_path = shutil.which("initdb")
+    found = [Path(on_path).resolve().parent] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    for folder in found:
+        if all((folder / name).is_file() for name in ("initdb", "pg_ctl", "postgres")):
+            return folder
+    pytest.skip("no PostgreSQL server is installed (initdb, pg_ctl, postgres)")
+
+
+class Server:
+    """A server in a folder of its own; run as another user where this one is root, which PostgreSQL refuses."""
+
+    def __init__(self, folder: Path):
+        self.bin, self.data = programs(), folder / "data"
+        self.user = next((name for name in ("postgres", "nobody") if os.getuid() == 0 and self._known(name)), None)
+        if os.getuid() == 0 and self.user is None:
+            pytest.skip("PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody'")
+        if self.user:
+            shutil.chown(folder, self.user)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.run("initdb", "-D", self.data, "-U", "tester", "-A", "trust", "-N", "--data-checksums", "-E", "UTF8", "--no-locale")
+        self.start()
+        self.url = f"postgresql://tester@127.0.0.1:{self.port}/postgres"
+
+    @staticmethod
+    def _known(name):
+        try:
+            return bool(pwd.getpwnam(name))
+        except KeyError:
+            return False
+
+    def run(self, program, *arguments):
+        done = subprocess.run(
+            [str(self.bin / program), *map(str, arguments)],
+            user=self.user, cwd=self.data.parent, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self):
+        options = f"-p {self.port} -k '' -c listen_addresses=127.0.0.1 -c shared_buffers=16MB -c max_connections=20"
+        self.run("pg_ctl", "-D", self.data, "-w", "-l", self.data.parent / "log", "-o", options, "start")
+
+    def stop(self, mode="fast"):
+        self.run("pg_ctl", "-D", self.data, "-w", "-m", mode, "stop")
+
+    def sql(self, statement):
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else None
+
+
+@pytest.fixture(scope="module")
+def server():
+    base = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    folder = Path(tempfile.mkdtemp(dir=base, prefix="memalpha-pg-"))
+    folder.chmod(0o755)
+    try:
+        made = Server(folder)
+        yield made
+        made.stop("immediate")
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def url(server):
+    for table in ("log", "heads", "state", "backups"):
+        server.sql(f"DROP TABLE IF EXISTS {table}")
+    return server.url
+
+
+def test_the_same_story_as_on_sqlite_record_for_record(url, folder):
+    stories = []
+    for where in (url, folder / "s.db"):
+        journal, durable = opened(where)
+        durable.apply(insert("Marta lives in Oslo \x00 ü \ud800"), BY, chunk=3, time="2024-01-01")
+        durable.apply(insert("tea", "notes"), BY)
+        durable.apply(update("1", "Marta lives in Rome"), BY)
+        durable.apply(core("likes 100% rain?"), BY)
+        durable.apply(delete("2", "notes"), BY)
+        durable.undo(5, BY)
+        durable.forget("1")
+        with pytest.raises(ForgottenError):
+            durable.undo(3, BY)
+        durable.apply(insert("after"), BY)
+        durable.compact()
+        with pytest.raises(ZeroDivisionError), durable.writing(BY) as memory:
+            memory.apply(insert("never"))
+            raise ZeroDivisionError
+        assert durable.memory.snapshot() == durable.rebuilt().snapshot() == opened(where)[1].memory.snapshot()
+        journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
+        report = journal.verify()
+        assert report.faults == ()
+        stories.append((durable.memory.snapshot(), durable.receipts()[0].operations, report.operations, journal.namespaces()))
+        assert durable.memory.snapshot().next_id == 4
+    assert stories[0] == stories[1]
+
+
+def test_an_export_moves_a_store_from_one_to_the_other(url, folder):
+    journal, durable = opened(folder / "s.db")
+    for i in range(20):
+        durable.apply(insert(f"fact {i}"), BY)
+    durable.forget("3")
+    journal.export(folder / "a.jsonl")
+    with Journal.open(url) as grown:
+        grown.import_(folder / "a.jsonl")
+        grown.export(folder / "b.jsonl")
+        store = IndexedStore(grown, SCHEMA, retriever_factory())
+        assert store.check(MARTA) == [] and [h.entry.id for h in store.search(MARTA, "fact 17", 1)] == ["18"]
+    assert (folder / "a.jsonl").read_bytes() == (folder / "b.jsonl").read_bytes()
+
+
+def test_edits_are_found(url, server):
+    journal, durable = opened(url)
+    for i in range(6):
+        durable.apply(insert(f"fact {i}"), BY)
+    server.sql("UPDATE log SET body = replace(body, 'fact 3', 'FACT 3')")
+    assert any("its body is not the one" in line for line in journal.verify().faults)
+    with pytest.raises(JournalDamagedError):
+        _ = opened(url)[1].memory
+    server.sql("DELETE FROM log WHERE seq = 4 AND ns != ''")
+    assert any("those between are missing" in line for line in journal.verify().faults)
+    server.sql("DELETE FROM heads WHERE ns != ''")
+    with pytest.raises(JournalDamagedError, match="missing or the list"):
+        Journal.open(url)
+
+
+def test_writers_wait_and_nothing_is_lost(url):
+    def write(who):
+        journal, durable = opened(url)
+        for i in range(10):
+            assert durable.apply(insert(f"{who}-{i}"), BY).changed
+        journal.close()
+
+    threads = [threading.Thread(target=write, args=(who,)) for who in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    journal, durable = opened(url)
+    assert sorted(contents(durable.memory).values()) == sorted(f"{w}-{i}" for w in range(3) for i in range(10))
+    _, impatient = opened(url, wait=0.2)
+    with durable.writing(BY) as memory:
+        memory.apply(insert("held"))
+        assert len(impatient.memory) == 30  # readers do not wait and see nothing half done
+        with pytest.raises(JournalBusyError):
+            impatient.apply(insert("not now"), BY)
+    assert impatient.apply(insert("now"), BY).changed and journal.verify().ok
+
+
+def test_what_is_forgotten_is_in_no_table_file(url, server):
+    journal, durable = opened(url)
+    durable.apply(insert("Zaphod-was-here " + "z" * 50), BY)
+    durable.apply(insert("kept-in-the-table"), BY)
+
+    def holders(text):
+        server.sql("CHECKPOINT")
+        return [p for p in (server.data / "base").rglob("*") if p.is_file() and text.encode() in p.read_bytes()]
+
+    assert holders("Zaphod-was-here") and holders("kept-in-the-table")
+    durable.forget("1")
+    assert holders("Zaphod-was-here") == [] and holders("kept-in-the-table")
+    journal.forget(MARTA)
+    assert holders("kept-in-the-table") == [] and journal.verify().ok
+
+
+def test_a_server_that_is_killed_keeps_what_it_acknowledged(url, server):
+    journal, durable = opened(url)
+    for i in range(5):
+        durable.apply(insert(f"fact {i}"), BY)
+    server.stop("immediate")
+    with pytest.raises(JournalError, match="cannot be reached"):
+        durable.apply(insert("while it is down"), BY)
+    server.start()
+    assert list(contents(durable.memory).values()) == [f"fact {i}" for i in range(5)]
+    assert durable.apply(insert("again"), BY).entry_id == "6" and journal.verify().ok
+
+
+def test_no_password_in_messages_and_no_backups():
+    with pytest.raises(JournalError) as caught:
+        Journal.open("postgresql://tester:geheim@127.0.0.1:1/none", wait=1)
+    assert "cannot be reached" in str(caught.value) and "geheim" not in str(caught.value)
