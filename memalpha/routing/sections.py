@@ -63,8 +63,8 @@ class LearnedSectionRouter:
         members = checkpoint.state.get("members", [])
         if not checkpoint.routes.get("sections") or not members:
             raise InputError(
-                f"{file} was trained by {checkpoint.learner!r} on a task without sections",
-                expected="a policy trained on task: sections",
+                f"{file} holds no policy that ranks sections (learner {checkpoint.learner!r})",
+                expected="a checkpoint of mappo, grpo or ppo on task: sections",
             )
         name = str(checkpoint.routes["embedder"])
         shared = embedder if embedder is not None and embedder_name == name else make_embedder(name)

@@ -1,5 +1,7 @@
 """The Gymnasium environments: Gymnasium's own check, and the two forms against each other."""
 
+import importlib
+import sys
 import warnings
 
 import gymnasium
@@ -9,7 +11,7 @@ import torch
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from memalpha.errors import InputError
+from memalpha.errors import InputError, MissingExtraError
 from memalpha.routing.env import RoutingEnv, RoutingVectorEnv
 from memalpha.routing.learner import Acted, collect
 from memalpha.routing.memories import SectionOptions, section_task
@@ -56,6 +58,13 @@ def test_the_vector_form_gives_the_same_episodes_and_restarts_them_in_the_same_s
                 array[ended] = new
             state, ends = whole, ends + int(ended.sum())
     assert ends > 3
+
+
+def test_without_gymnasium_the_install_line_is_given(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.delitem(sys.modules, "memalpha.routing.env")
+    with pytest.raises(MissingExtraError, match=r"pip install 'memalpha\[routing\]'"):
+        importlib.import_module("memalpha.routing.env")
 
 
 def test_a_step_before_reset_is_refused():

@@ -207,6 +207,13 @@ def test_a_section_router_is_trained_and_compared_from_the_command_line(tmp_path
     assert ways[-1]["accuracy"] >= max(way["accuracy"] for way in ways)
 
 
+def test_help_says_what_is_needed_and_made(capsys):
+    with pytest.raises(SystemExit):
+        command(["router", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Needs: " in said and "Makes: " in said
+
+
 def test_mistakes_at_the_command_line_are_one_clear_message(tmp_path, capsys):
     for more, said in (
         (["--clib", "1"], "unknown router options"),

@@ -138,7 +138,7 @@ def test_files_that_are_no_section_routers_are_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         LearnedSectionRouter.load(tmp_path / "text.pt")
     Checkpoint("linucb", 1, 1, 0, {}, {}, {}).save(tmp_path / "other.pt")
-    with pytest.raises(InputError, match="a task without sections"):
+    with pytest.raises(InputError, match="no policy that ranks sections \\(learner 'linucb'\\)"):
         LearnedSectionRouter.load(tmp_path / "other.pt")
     checkpoint({}).save(tmp_path / "small.pt")
     with pytest.raises(InputError, match="embeddings of 256"):
