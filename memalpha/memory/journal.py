@@ -135,9 +135,9 @@ class Journal:
             raise JournalError(f"{backend.url} makes no backups of its own", fix="pg_dump, or export")
         if target.exists():
             raise InputError(f"{target} exists", expected="the name of a new file")
-        with self._log.writing():
-            backend.note_backup(str(target), there=True)
-        with self._log.lock:
+        with self._log.lock, backend.alone():  # no forgetting between the note and the copy
+            with self._log.writing():
+                backend.note_backup(str(target), there=True)
             backend.copy_to(target)
 
 

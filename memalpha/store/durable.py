@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from memalpha.errors import InputError, JournalError
+from memalpha.errors import InputError, JournalDamagedError, JournalError
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory, count_words, diff
 from memalpha.protocols import TokenCounter
@@ -96,15 +96,18 @@ class DurableMemory:
             JournalError: If it could not be put to disk.
             JournalBusyError: If another process did not finish writing in time.
         """
+        entered = False
         try:
             with self._log.writing():
+                entered = True
                 self._follow()
                 self._memory.begin()
                 yield self._memory
                 if draft := self._memory.end():
                     self._append_draft(draft, origin)
         except BaseException:
-            self._reset()
+            if entered:  # what was applied is not in the log
+                self._reset()
             raise
 
     def apply(self, operation: Operation, origin: Origin, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
@@ -128,7 +131,12 @@ class DurableMemory:
         head = self._log.backend.head(begun.ns)
         if head == self._head:
             return
-        rebuild = head.seq <= self._head.seq or self._head.seq == 0
+        if head.seq <= self._head.seq:
+            raise JournalDamagedError(
+                f"namespace {self.namespace} had {self._head.seq} operations and has {head.seq}, or others: acknowledged writes are gone",
+                fix="bring a backup back",
+            )
+        rebuild = self._head.seq == 0
         records = [] if rebuild else self._log.backend.rows(begun.ns, self._head.seq)
         if not rebuild and records and records[0].seq == self._head.seq + 1 and not any(r.kind == Kind.FORGET for r in records):
             records = self._log.stretch(begun.ns, self._head)

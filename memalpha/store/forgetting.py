@@ -17,7 +17,7 @@ from typing import NamedTuple
 from memalpha.errors import JournalBusyError, JournalError, MemAlphaError
 from memalpha.store.log import Log
 from memalpha.store.records import REGISTRY, Kind, Namespace, Receipt, Record, moment_of
-from memalpha.store.sqlite import SqliteBackend
+from memalpha.store.sqlite import SqliteBackend, unfinished
 from memalpha.types import Entry
 
 _LOG = logging.getLogger(__name__)
@@ -80,6 +80,8 @@ def in_backups(log: Log, erase: Callable[[Log], bool]) -> tuple[tuple[str, ...],
     """
     done, missing, failed = [], [], []
     for path in log.backend.backups():
+        for suffix in ("", "-wal", "-shm", "-journal"):  # of a backup that was killed
+            Path(f"{unfinished(Path(path))}{suffix}").unlink(missing_ok=True)
         if not Path(path).exists():
             missing.append(path)
             continue

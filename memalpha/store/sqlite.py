@@ -50,7 +50,7 @@ class SqliteBackend(SqlBackend):
         self.url = str(path)
         self.witness = Witness(self.path.with_name(self.path.name + ".witness"))
         self._lock = FileLock(str(self.path) + ".lock", timeout=wait, poll_interval=_POLL, thread_local=False)
-        with self._translated(), self._alone():
+        with self._translated(), self.alone():
             self._connect()
             try:
                 self._open(renew_witness)
@@ -141,7 +141,7 @@ class SqliteBackend(SqlBackend):
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Alone among all processes; committed and witnessed when the block has been left."""
-        with self._alone():
+        with self.alone():
             self.execute("BEGIN IMMEDIATE")
             try:
                 before = self.state()
@@ -167,7 +167,12 @@ class SqliteBackend(SqlBackend):
             self._connection.rollback()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
+        """Hold the writers' lock of all processes; may be nested.
+
+        Raises:
+            JournalBusyError: If another process did not finish in time.
+        """
         try:
             self._lock.acquire()
         except Timeout as error:
@@ -187,7 +192,7 @@ class SqliteBackend(SqlBackend):
     # -------------------------------------------------------------------------------------------- erasing, checking, copying
     def scrub(self) -> None:
         """Rebuild the file without free pages and empty the write-ahead log."""
-        with self._alone():
+        with self.alone():
             self.execute("UPDATE state SET scrub = 1")
             self._empty_wal()
             self.execute("VACUUM")
@@ -207,7 +212,7 @@ class SqliteBackend(SqlBackend):
     def integrity(self) -> list[str]:
         """Return what SQLite's own check and the witness find."""
         try:
-            with self._alone():
+            with self.alone():
                 found = [str(row[0]) for row in self.execute("PRAGMA integrity_check")]
                 spoilt = self.witness.read()[1]
                 slots = [f"{spoilt} of 2 slots of {self.witness.path.name} cannot be read"] if spoilt else []
@@ -216,16 +221,21 @@ class SqliteBackend(SqlBackend):
             return [str(error)]
 
     def copy_to(self, path: Path) -> None:
-        """Write a complete journal with the same content to a new file; its own list of copies is empty."""
+        """Write a complete journal with the same content to a new file; its own list of copies is empty.
+
+        The file has its name only once it is complete; until then it is ``unfinished(path)``.
+        """
+        draft = unfinished(path)
         with self._translated():
-            target = sqlite3.connect(path, isolation_level=None)
+            target = sqlite3.connect(draft, isolation_level=None)
             try:
                 self._connection.backup(target)
                 target.execute("PRAGMA secure_delete=ON")
                 target.execute("DELETE FROM backups")
             finally:
                 target.close()
-        Witness(path.with_name(path.name + ".witness")).write(self.state())
+        Witness(path.with_name(path.name + ".witness")).write(self.state(), both=True)
+        draft.rename(path)
         sync_folder(path.parent)
 
     def close(self) -> None:
@@ -255,6 +265,11 @@ class SqliteBackend(SqlBackend):
         if isinstance(error, sqlite3.ProgrammingError):
             return JournalError(f"{self.url} was closed ({error})", fix="open the journal again")
         return JournalDamagedError(f"{self.url} is damaged ({error})", fix=_RESCUE)
+
+
+def unfinished(path: Path) -> Path:
+    """Return the name of a copy that is being made."""
+    return path.with_name(path.name + ".part")
 
 
 _RESCUE = "bring a backup back, or memalpha.store.salvage.salvage(path, target) for what is left"

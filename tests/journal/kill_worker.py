@@ -99,6 +99,8 @@ def act(journal, durable, action):
         durable.forget(action[1])
     elif action[0] == "compact":
         durable.compact()
+    elif action[0] == "backup":
+        journal.backup(journal._log.backend.path.with_name("copy.db"))
     else:  # another namespace comes and goes
         other = Namespace("other", "x", "y")
         if other in journal.namespaces():
@@ -220,6 +222,7 @@ def arm(at):
         (Witness, "write"),
         (os, "pwrite"),
         (os, "fsync"),
+        (Path, "rename"),
     ):
         around(owner, name)
     return seen
@@ -232,6 +235,7 @@ ACTIONS = [
     ["compact"],
     ["other"],
     ["other"],
+    ["backup"],
 ]
 
 
@@ -270,6 +274,11 @@ def point_kills(folder, stride):
 
             said, sent = fork(run, lambda pid: None)
             _, kept = settle(path, model, said)
+            if action == ["backup"]:
+                journal, durable = opened(path)
+                durable.forget("1")
+                journal.close()
+                assert files_with(path.parent, "textp1") == []
             if sent != signal.SIGKILL:
                 break
             counts["points"] += 1

@@ -182,6 +182,42 @@ def test_an_operation_that_does_not_lead_to_its_entry_is_found_even_when_the_cha
     journal.close()
 
 
+def test_a_record_that_was_edited_and_sealed_again_does_not_fit_the_next(folder):
+    journal, durable = opened(folder / "s.db")
+    for i in range(4):
+        durable.apply(insert(f"fact {i}"), BY)
+    records = durable._records()
+    values = {name: getattr(records[1], name) for name in Record.__slots__}
+    body = records[1].body.replace("fact 1", "fact X")
+    forged = chain.sealed_again(Record(**{**values, "body": body, "commitment": chain.commit(body, records[1].salt)}), None)
+    ns, last = records[0].ns, Head(4, records[3].hash)
+    assert chain.fault(forged, Head(1, records[0].hash), None) == ""  # by itself it is flawless
+    found = chain.check(ns, [records[0], forged, *records[2:]], None, last, None)
+    assert [line.split(":")[0] for line in found] == ["operation 3 was moved, or the one before it was edited"]
+    assert chain.check(ns, [*records[:3], forged], None, last, None) != []
+    journal._log.backend.execute(
+        "UPDATE log SET body = ?, commitment = ?, hash = ? WHERE seq = 2", (body, forged.commitment, forged.hash)
+    )
+    assert any("operation 3 was moved" in line for line in journal.verify().faults)
+    journal.close()
+
+
+def test_a_log_that_loses_its_end_under_a_running_process_is_noticed(folder):
+    """Row, head and hash over all heads are taken back together, so that the store by itself looks right."""
+    journal, durable = opened(folder / "s.db")
+    for i in range(3):
+        durable.apply(insert(f"fact {i}"), BY)
+    backend, records = journal._log.backend, durable._records()
+    ns = records[0].ns
+    backend.execute("DELETE FROM log WHERE ns = ? AND seq = 3", (ns,))
+    backend.execute("UPDATE heads SET seq = 2, hash = ? WHERE ns = ?", (records[1].hash, ns))
+    backend.execute("UPDATE state SET mix = ?", (chain.mix(backend.heads().items()),))
+    with pytest.raises(JournalDamagedError, match="had 3 operations and has 2"):
+        _ = durable.memory
+    assert any("has seen another commit 3" in line for line in journal.verify().faults)
+    journal.close()
+
+
 def test_the_chain_by_hand():
     """Two records sealed with a salt that is known, hashed here with hashlib alone."""
     import hashlib

@@ -20,9 +20,9 @@ def test_a_hundred_thousand_entries(tmp_path):
     seconds, sizes = {}, {}
 
     def timed(name, run):
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         result = run()
-        seconds[name] = round(time.perf_counter() - began, 3)
+        seconds[name] = (round(time.perf_counter() - began, 3), round(time.process_time() - busy, 3))
         return result
 
     journal, durable = opened(tmp_path / "s.db")
@@ -55,4 +55,4 @@ def test_a_hundred_thousand_entries(tmp_path):
     sizes["compacted database"] = (tmp_path / "s.db").stat().st_size
     assert len(durable.memory) == ENTRIES - 1 and journal.verify().ok
     journal.close()
-    print(json.dumps({"seconds": seconds, "bytes": sizes}, indent=1))
+    print(json.dumps({"seconds, and of these on the processor": seconds, "bytes": sizes}, indent=1))
