@@ -133,7 +133,8 @@ class DurableMemory:
             return
         if head.seq <= self._head.seq:
             raise JournalDamagedError(
-                f"namespace {self.namespace} had {self._head.seq} operations and has {head.seq}, or others: acknowledged writes are gone",
+                f"namespace {self.namespace} had {self._head.seq} operations and has {head.seq}, or others",
+                expected="what was acknowledged to stay",
                 fix="bring a backup back",
             )
         rebuild = self._head.seq == 0

@@ -136,7 +136,8 @@ def fork(run, kill):
         said += data
     os.close(ends[0])
     _, status = os.waitpid(pid, 0)
-    return [json.loads(line) for line in said.decode().splitlines()], os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    whole = said[: said.rfind(b"\n") + 1]  # a line cut short by the kill was not said
+    return [json.loads(line) for line in whole.decode().splitlines()], os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
 
 def settle(path, model, said):

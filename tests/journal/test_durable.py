@@ -143,6 +143,19 @@ def test_undo_of_each_kind_and_undo_of_undo(store):
     assert durable.apply(insert("next"), BY).entry_id == "3"  # ids are not used again
 
 
+def test_what_undo_brings_back_is_as_old_as_it_was(folder, store):
+    _, durable = store
+    for op in (insert("a"), insert("b"), update("1", "c")):
+        durable.apply(op, BY)
+    assert [e.content for e in durable.memory.newest()] == ["c", "b"]
+    durable.undo(3, BY)
+    for memory in (durable.memory, durable.rebuilt(), opened(folder / "store.db")[1].memory):
+        assert [e.content for e in memory.newest()] == ["b", "a"]
+    durable.compact()
+    for memory in (durable.memory, durable.rebuilt(), opened(folder / "store.db")[1].memory):
+        assert [e.content for e in memory.newest()] == ["b", "a"] and [e.content for e in memory] == ["a", "b"]
+
+
 def test_what_undo_refuses(store):
     _, durable = store
     tell_a_story(durable)

@@ -47,6 +47,17 @@ def test_any_sequence_of_writes_agrees_with_brute_force_and_faiss(steps, query, 
     assert np.allclose(store.vectors(list(truth)), faiss.vectors(list(truth)), atol=1e-6) if truth else True
 
 
+def test_of_equal_vectors_the_one_added_last_comes_first_also_over_the_edge():
+    store = QdrantVectors("qdrant:memory", 2)
+    for i in range(40):
+        store.add(f"k{i}", [1, 1])
+    store.add("far", [1, -1])
+    store.update("k3", [2, 2])  # keeps its place
+    assert store.search([1, 1], 3).ids == ("k39", "k38", "k37")
+    assert store.search([1, 1], 2, {"k3", "k7", "far"}).ids == ("k7", "k3")
+    assert store.search([1, 1], 3, {"k3", "far", "unknown"}) == (("k3", "far"), (1.0, 0.0))
+
+
 class Letters:
     """Embeds a text by counting five letters."""
 
