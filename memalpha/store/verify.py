@@ -61,7 +61,9 @@ def verify(log: Log) -> Report:
 def _chains(log: Log, counts: list[int]) -> list[str]:
     heads, there = log.backend.heads(), log.backend.chains()
     faults = [f"chain {ns or '(registry)'} has records and no head" for ns in sorted(there - heads.keys())]
-    registry = _records(log, REGISTRY, heads.get(REGISTRY), faults)
+    registry = [
+        r for r in _records(log, REGISTRY, heads.get(REGISTRY), faults) if not chain.fault(r, Head(r.seq - 1, r.previous), log.key)
+    ]
     begun = {record.entry for record in registry if record.kind == Kind.BEGIN}
     gone = {record.entry for record in registry if record.kind == Kind.FORGET}
     faults += [f"namespace {ns} is in the registry and its records are missing" for ns in sorted(begun - gone - heads.keys())]
@@ -103,6 +105,8 @@ def replay_faults(records: Sequence[Record], schema: MemorySchema) -> list[str]:
     memory, faults = JournalMemory(schema), []
     start = next((i for i, record in enumerate(records) if record.kind not in (Kind.BASE, Kind.KEEP)), len(records))
     memory.replay(records[:start])
+    if any(record.erased for record in records[:start]):
+        return []
     for record in records[start:]:
         if record.erased:
             break

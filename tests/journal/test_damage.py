@@ -129,6 +129,7 @@ EDITS = {
     "reordered": ("UPDATE log SET seq = CASE seq WHEN 8 THEN -9 ELSE -8 END WHERE seq IN (8, 9)", "its hash is not that"),
     "a namespace gone": ("DELETE FROM log WHERE ns IN (SELECT ns FROM log GROUP BY ns HAVING count(*) = 1)", "it should be number"),
     "the registry gone": ("DELETE FROM log WHERE ns = ''", "it should be number"),
+    "a name in the registry": ("UPDATE log SET body = replace(body, '\"user\"', 'user') WHERE ns = ''", "its body is not the one"),
     "a head moved": ("UPDATE heads SET seq = seq + 1 WHERE ns != ''", "missing or the list of them was edited"),
     "a body invented": ("UPDATE log SET body = '{}', salt = '00' WHERE body IS NULL AND commitment != ''", "was edited|unreadable"),
 }
@@ -200,6 +201,8 @@ def test_a_record_that_was_edited_and_sealed_again_does_not_fit_the_next(folder)
     )
     assert any("operation 3 was moved" in line for line in journal.verify().faults)
     journal.close()
+    (left,) = salvage(folder / "s.db", folder / "new.db")
+    assert (left.kept, left.left_behind, left.lost_at) == (2, 2, 3)
 
 
 def test_a_log_that_loses_its_end_under_a_running_process_is_noticed(folder):
