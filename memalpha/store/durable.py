@@ -18,15 +18,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from memalpha.errors import InputError, JournalDamagedError, JournalError
+from memalpha.errors import InputError, JournalDamagedError
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory, count_words, diff
 from memalpha.protocols import TokenCounter
 from memalpha.store import chain
+from memalpha.store.compaction import base_of
 from memalpha.store.forgetting import in_backups, plan, receipt_of, receipts_in
 from memalpha.store.log import Log
 from memalpha.store.memory import JournalMemory, Written, shape
-from memalpha.store.past import before_of, events, past
+from memalpha.store.past import before_of, events, past, refuse_twin
 from memalpha.store.records import (
     Event,
     Head,
@@ -37,7 +38,6 @@ from memalpha.store.records import (
     Record,
     entry_data,
     operation_data,
-    stamp,
     to_body,
 )
 from memalpha.types import Change, Entry, Operation, OperationResult
@@ -236,8 +236,7 @@ class DurableMemory:
                 records = self._log.stretch(self._ns) if self._ns else []
                 target, before = before_of(records, seq)
                 change = Change(self._memory.get(target.entry), before)
-                if before is not None:
-                    self._refuse_twin(before)
+                refuse_twin(self._memory, before)
                 time, clock = self._log.now(self._time)
                 body = self._body(before, origin, clock) | {"of": seq}
                 record = self._seal(self._head, Kind.UNDO, time, change, body)
@@ -247,15 +246,6 @@ class DurableMemory:
         except BaseException:
             self._reset()
             raise
-
-    def _refuse_twin(self, entry: Entry) -> None:
-        for other in self._memory:
-            if other.id != entry.id and (other.section, other.content, other.timestamp) == (
-                entry.section,
-                entry.content,
-                entry.timestamp,
-            ):
-                raise JournalError(f"entry {other.id} says by now what entry {entry.id} said", fix="nothing: it is there already")
 
     def forget(self, entry_id: str) -> Receipt:
         """Erase an entry for good: from the log, the memory, every file of the store and its backups; keep a receipt.
@@ -310,7 +300,7 @@ class DurableMemory:
                 if self._ns is None:
                     return 0
                 records = self._log.stretch(self._ns)
-                base = self._base(records)
+                base = base_of(self._memory, records, self._log.key, self._log.now(self._time)[0])
                 self._append(base)
                 self._log.backend.drop_before(self._ns, base[0].seq)
                 self._memory.replay(base)
@@ -319,14 +309,3 @@ class DurableMemory:
             raise
         self._log.scrub()
         return len(records)
-
-    def _base(self, records: Sequence[Record]) -> list[Record]:
-        assert self._ns is not None
-        time, _ = self._log.now(self._time)
-        receipts = [(r.entry, stamp(r.time), r.operations, r.said_by) for r in receipts_in(records)]
-        note = json.dumps({"next_id": self._memory.snapshot().next_id, "entries": len(self._memory), "receipts": receipts})
-        base = [chain.seal(self._head, self._log.key, ns=self._ns, kind=Kind.BASE, time=time, note=note)]
-        for entry in self._memory:
-            head = Head(base[-1].seq, base[-1].hash)
-            base.append(self._seal(head, Kind.KEEP, time, Change(entry, entry), {"after": entry_data(entry)}))
-        return base

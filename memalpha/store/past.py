@@ -97,3 +97,16 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None
     if earlier[-1].erased:
         raise ForgottenError(f"what was before operation {seq} was forgotten: forgetting wins over undo")
     return target, earlier[-1].after()
+
+
+def refuse_twin(memory: Memory, entry: Entry | None) -> None:
+    """Refuse to bring back what another entry says by now: JournalError; no two entries of a section say the same."""
+    if entry is None:
+        return
+    for other in memory:
+        if other.id != entry.id and (other.section, other.content, other.timestamp) == (
+            entry.section,
+            entry.content,
+            entry.timestamp,
+        ):
+            raise JournalError(f"entry {other.id} says by now what entry {entry.id} said", fix="nothing: it is there already")
