@@ -348,3 +348,25 @@ def test_writes_go_to_disk_before_they_are_acknowledged(folder, monkeypatch):
     )
     durable.apply(insert("a"), BY)
     assert str(folder / "s.db.witness") in synced
+
+
+def test_the_agents_step_writes_through_the_log_as_it_writes_to_a_plain_memory(folder):
+    """The one applier of training, on a durable memory: same results, same changes, all calls of a chunk in one write."""
+    from memalpha.agent.codecs import make_codec
+    from memalpha.agent.step import AgentStep
+    from memalpha.types import Chunk
+
+    step = AgentStep.__new__(AgentStep)  # without a tokenizer: only ``apply`` is used
+    step.schema = MemorySchema.load("facts")
+    step.codec = make_codec("compact", step.schema)
+    completion = "+ Marta lives in Oslo\n+ Marta likes tea\n= 1 Marta lives in Rome\n- 9\nnonsense"
+    plain, chunk = Memory(step.schema), Chunk("text", "2024-03-05")
+    expected = step.apply(plain, 4, chunk, completion)
+    with Journal.open(folder / "a.db") as journal:
+        durable = journal.memory(MARTA, step.schema)
+        with durable.writing(BY) as memory:
+            outcome = step.apply(memory, 4, chunk, completion)
+        assert outcome.results == expected.results and [r.changed for r in outcome.results].count(True) >= 2
+        assert contents(durable.rebuilt()) == contents(plain) and len({e.time for e in durable.operations()}) == 1
+        assert durable.memory.get("1").timestamp == plain.get("1").timestamp
+        assert durable.memory.get("1").source_chunk == 4

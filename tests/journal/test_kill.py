@@ -37,7 +37,7 @@ def test_five_hundred_kills_at_random_moments(tmp_path):
     counts = worker("random", tmp_path, 500, 2)
     print(counts)
     assert counts["trials"] == counts["killed"] == 500
-    assert counts["acknowledged"] > 500 and counts["in_flight"] > 250 and counts["in_flight_kept"] > 0
+    assert counts["acknowledged"] > 500 and counts["in_flight"] > 100 and counts["in_flight_kept"] > 0
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -163,12 +162,9 @@ def test_a_second_writer_waits_then_says_so_and_readers_read_on(folder):
         assert contents(durable.memory) == {"1": "before"}  # readers do not wait, and see nothing half done
         with pytest.raises(JournalBusyError, match=r"written by another process for more than 0\.3 s"):
             durable.apply(insert("not now"), BY)
-        patient = journal
-        patient._log.backend._lock.timeout = 30
+        journal._log.backend._lock.timeout = 30
         threading.Timer(0.3, lambda: holder.send_signal(signal.SIGKILL)).start()
-        began = time.monotonic()
         assert durable.apply(insert("waited"), BY).entry_id == "2"
-        assert time.monotonic() - began > 0.1
     finally:
         holder.kill()
         holder.wait()
