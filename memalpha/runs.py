@@ -153,8 +153,18 @@ class RunFolder:
 
     def checkpoints(self) -> list[Path]:
         """Checkpoint folders in order of their step."""
-        found = [path for path in self.path.glob("checkpoint-*") if path.name.split("-")[1].isdigit() and path.is_dir()]
-        return sorted(found, key=lambda path: int(path.name.split("-")[1]))
+        return checkpoints_in(self.path)
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoint folders inside a folder, in order of their step."""
+    found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[1].isdigit() and path.is_dir()]
+    return sorted(found, key=checkpoint_step)
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step a checkpoint was saved after."""
+    return int(path.name.split("-")[1])
 
 
 def trajectory_name(step: int, rank: int) -> str:

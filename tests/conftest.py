@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -20,3 +22,20 @@ def chat_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubServer]:
     server = StubServer()
     yield server
     server.close()
+
+
+@pytest.fixture
+def make_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Makes one small file system of its own, of a size such as ``14m``; skips where none can be mounted."""
+    disk = tmp_path / "disk"
+
+    def make(size: str) -> Path:
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+        if (mounted := subprocess.run(mount, capture_output=True, text=True)).returncode:
+            pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+        return disk
+
+    yield make
+    if disk.is_mount():
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)

@@ -23,7 +23,7 @@ from typing import Any
 
 from memalpha.data.dates import time_of
 from memalpha.data.fields import EMPTY_ANSWER, answers, items, listed, mapping, optional_text, text
-from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
+from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.sessions import Dialogue, Session, Turn, dialogue_chunks
 from memalpha.data.source import LoadResult
@@ -68,14 +68,11 @@ class LocomoOptions(CommonOptions):
 
 def load_locomo(source: str, options: LocomoOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
     """Load LoCoMo conversation by conversation; raises InputError if the input cannot be read."""
-    result = LoadResult()
 
-    def instance(row: Row) -> Instance:
+    def instance(row: Row, result: LoadResult) -> Instance:
         return _Conversation(row, options, count_tokens, result).instance()
 
-    made = read_rows(iter_rows(source, options.split), result, _held, instance)
-    result.instances = finish(made, options, seed, result)
-    return result
+    return load_rows(iter_rows(source, options.split), options, seed, _held, instance)
 
 
 def _held(data: Any) -> int:

@@ -23,7 +23,7 @@ from typing import Any
 
 from memalpha.data.dates import time_of
 from memalpha.data.fields import EMPTY_ANSWER, answers, items, mapping, optional_text, scalar_text, text
-from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
+from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.sessions import Session, Turn, dialogue_chunks
 from memalpha.data.source import LoadResult
@@ -59,14 +59,11 @@ class LongMemEvalOptions(CommonOptions):
 
 def load_longmemeval(source: str, options: LongMemEvalOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
     """Load LongMemEval item by item; raises InputError if the input cannot be read."""
-    result = LoadResult()
 
-    def instance(row: Row) -> Instance:
+    def instance(row: Row, result: LoadResult) -> Instance:
         return _instance(row, options, count_tokens, result)
 
-    made = read_rows(iter_rows(source, options.split), result, lambda data: 1, instance)
-    result.instances = finish(made, options, seed, result)
-    return result
+    return load_rows(iter_rows(source, options.split), options, seed, lambda data: 1, instance)
 
 
 def _instance(row: Row, options: LongMemEvalOptions, count: TokenCounter, result: LoadResult) -> Instance:

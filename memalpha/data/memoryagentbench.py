@@ -25,7 +25,7 @@ from typing import Any
 from memalpha.data.fields import EMPTY_ANSWER, answers, items, listed, mapping, scalar_text, text
 from memalpha.data.keyphrases import keyphrases
 from memalpha.data.packing import split_text
-from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
+from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.source import LoadResult
 from memalpha.errors import SchemaError
@@ -77,14 +77,11 @@ class MemoryAgentBenchOptions(CommonOptions):
 
 def load_memoryagentbench(source: str, options: MemoryAgentBenchOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
     """Load MemoryAgentBench row by row; raises InputError if the input cannot be read."""
-    result = LoadResult()
 
-    def instance(row: Row) -> Instance:
+    def instance(row: Row, result: LoadResult) -> Instance:
         return _instance(row, options, count_tokens, result)
 
-    made = read_rows(iter_rows(source, options.split), result, _held, instance)
-    result.instances = finish(made, options, seed, result)
-    return result
+    return load_rows(iter_rows(source, options.split), options, seed, _held, instance)
 
 
 def _held(data: Any) -> int:

@@ -21,7 +21,7 @@ from itertools import groupby
 from typing import Any
 
 from memalpha.data.fields import EMPTY_ANSWER, answers, items, mapping, optional_text, text, texts
-from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
+from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.sessions import Session, Turn, dialogue_chunks
 from memalpha.data.source import LoadResult
@@ -58,14 +58,11 @@ class MscOptions(CommonOptions):
 
 def load_msc(source: str, options: MscOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
     """Load MSC dialogue by dialogue; raises InputError if the input cannot be read."""
-    result = LoadResult()
 
-    def instance(row: Row) -> Instance:
+    def instance(row: Row, result: LoadResult) -> Instance:
         return _instance(row, options, count_tokens, result)
 
-    made = read_rows(_joined(iter_rows(source, options.split)), result, _held, instance)
-    result.instances = finish(made, options, seed, result)
-    return result
+    return load_rows(_joined(iter_rows(source, options.split)), options, seed, _held, instance)
 
 
 def _held(data: Any) -> int:

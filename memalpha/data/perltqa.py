@@ -31,7 +31,7 @@ from typing import Any
 from memalpha.data.dates import time_of
 from memalpha.data.fields import EMPTY_ANSWER, answers, mapping, optional_text, scalar_text, text
 from memalpha.data.packing import split_text
-from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
+from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
 from memalpha.data.rows import Row, data_file, data_files, open_json
 from memalpha.data.source import LoadResult
 from memalpha.data.spool import Spool
@@ -70,18 +70,16 @@ class PerltqaOptions(CommonOptions):
 
 def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
     """Load PerLTQA person by person; raises InputError if one of the two files cannot be read."""
-    result = LoadResult()
     asked = data_files(source, "perltqa*.json")[0]
     beside = options.memory or str(asked.with_name(asked.name.replace("perltqa", "perltmem")))
     if Path(beside) == asked:
         raise InputError(f"the memories of {asked} are not told apart from its questions", expected="option 'memory'")
     memories = _memories(data_file(beside))
 
-    def person(row: Row) -> Instance:
+    def person(row: Row, result: LoadResult) -> Instance:
         return _instance(row, memories, options, count_tokens, result)
 
-    result.instances = finish(read_rows(_persons(asked), result, _held, person), options, seed, result)
-    return result
+    return load_rows(_persons(asked), options, seed, _held, person)
 
 
 # ------------------------------------------------------------------------------------------------ files

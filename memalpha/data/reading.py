@@ -129,6 +129,27 @@ def number_repeats(questions: Iterable[Question], result: LoadResult) -> Iterato
         yield replace(question, id=f"{question.id}#{seen[question.id]}") if again else question
 
 
+def load_rows(
+    rows: Iterable[Row],
+    options: CommonOptions,
+    seed: int,
+    held: Callable[[Any], int],
+    make: Callable[[Row, LoadResult], Instance],
+) -> LoadResult:
+    """Return what a source of one instance a row gives; rows are read as the instances are taken.
+
+    Args:
+        rows: Read lazily.
+        options: How many instances and questions to keep.
+        seed: Draws the questions.
+        held: As for ``read_rows``.
+        make: Makes the instance of a row, counting in the result each question that it leaves out.
+    """
+    result = LoadResult()
+    result.instances = finish(read_rows(rows, result, held, lambda row: make(row, result)), options, seed, result)
+    return result
+
+
 def draw_questions(questions: Sequence[Question], limit: int, rng: random.Random, result: LoadResult) -> tuple[Question, ...]:
     """Return at most ``limit`` questions (0 = all), drawn evenly and in their order; the others are counted."""
     if not limit or len(questions) <= limit:

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from memalpha.data.fields import EMPTY_ANSWER, answers, first_of, items, listed, mapping, optional_text, text
 from memalpha.data.keyphrases import keyphrases
 from memalpha.data.packing import check_range, split_text
-from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
+from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.sessions import Session, Turn, dialogue_chunks
 from memalpha.data.source import LoadResult
@@ -76,26 +76,20 @@ class BooksumOptions(SummaryOptions):
 
 def load_booksum(source: str, options: BooksumOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
     """Load BookSum chapter by chapter; raises InputError if the input cannot be read."""
-    result = LoadResult()
 
-    def instance(row: Row) -> Instance:
+    def instance(row: Row, result: LoadResult) -> Instance:
         return _chapter(row, options, count_tokens, result)
 
-    made = read_rows(iter_rows(source, options.split), result, lambda data: 1, instance)
-    result.instances = finish(made, options, seed, result)
-    return result
+    return load_rows(iter_rows(source, options.split), options, seed, lambda data: 1, instance)
 
 
 def load_qmsum(source: str, options: SummaryOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
     """Load QMSum meeting by meeting; raises InputError if the input cannot be read."""
-    result = LoadResult()
 
-    def instance(row: Row) -> Instance:
+    def instance(row: Row, result: LoadResult) -> Instance:
         return _meeting(row, options, count_tokens, result)
 
-    made = read_rows(iter_rows(source, options.split), result, _queries, instance)
-    result.instances = finish(made, options, seed, result)
-    return result
+    return load_rows(iter_rows(source, options.split), options, seed, _queries, instance)
 
 
 def _summary_question(

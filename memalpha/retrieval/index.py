@@ -24,8 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from memalpha.errors import InputError
 from memalpha.retrieval.ranking import Ranking
-
-Vectors = NDArray[np.float32]
+from memalpha.retrieval.unit import Vectors, unit_vector
 
 _DECIMALS = 6
 _LINKS = 32  # HNSW: links of a node
@@ -78,7 +77,7 @@ class VectorIndex:
         """Add a vector of shape (dimension,); InputError if the id is taken or the vector does not fit."""
         if key in self._rows:
             raise InputError(f"{key!r} is in the vector index already", expected="a new id", fix="use update")
-        unit = self._unit(vector)
+        unit = unit_vector(vector, self.dimension)
         row = len(self._ids)
         if row == len(self._matrix):
             self._matrix = np.concatenate([self._matrix, np.zeros_like(self._matrix)])
@@ -92,7 +91,7 @@ class VectorIndex:
     def update(self, key: str, vector: ArrayLike) -> None:
         """Replace a vector, which keeps its place among ties; InputError if there is none of that id."""
         row = self._row(key)
-        self._matrix[row] = self._unit(vector)
+        self._matrix[row] = unit_vector(vector, self.dimension)
         self._pending[key] = None
         if self._graph is not None:
             self._graph.bury(key)
@@ -124,7 +123,7 @@ class VectorIndex:
             k: How many ids at most.
             allowed: Ids to choose from; None for all. Unknown ids are not found, not an error.
         """
-        query = self._unit(vector)
+        query = unit_vector(vector, self.dimension)
         rows = None if allowed is None else np.array([self._rows[key] for key in allowed if key in self._rows], dtype=np.int64)
         count = len(self._ids) if rows is None else len(rows)
         k = min(k, count)
@@ -169,13 +168,6 @@ class VectorIndex:
         if key not in self._rows:
             raise InputError(f"{key!r} is not in the vector index", expected="an id that was added and not removed")
         return self._rows[key]
-
-    def _unit(self, vector: ArrayLike) -> Vectors:
-        values = np.asarray(vector, dtype=np.float64)
-        if values.shape != (self.dimension,) or not np.isfinite(values).all():
-            raise InputError(f"a vector of shape {values.shape}", expected=f"{self.dimension} finite numbers")
-        length = np.linalg.norm(values)
-        return (values / length if length else values).astype(np.float32)
 
 
 class _Graph:

@@ -14,10 +14,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from memalpha.errors import InputError, MissingExtraError, ServiceError
 from memalpha.retrieval.ranking import Ranking
+from memalpha.retrieval.unit import Vectors, unit_vector
 
 try:
     from qdrant_client import QdrantClient, models
@@ -25,7 +26,6 @@ try:
 except ImportError as _error:  # pragma: no cover
     raise MissingExtraError("qdrant_client", "qdrant") from _error
 
-Vectors = NDArray[np.float32]
 _DECIMALS = 6
 
 
@@ -106,7 +106,7 @@ class QdrantVectors:
             k: How many ids at most.
             allowed: Ids to choose from; None for all. Unknown ids are not found, not an error.
         """
-        query = self._unit(vector).tolist()
+        query = unit_vector(vector, self.dimension).tolist()
         points = None if allowed is None else [self._points[key] for key in allowed if key in self._points]
         count = len(self._points) if points is None else len(points)
         k = min(k, count)
@@ -125,19 +125,12 @@ class QdrantVectors:
         return Ranking(tuple(self._keys[point] for _, point in best), tuple(score for score, _ in best))
 
     def _put(self, point: int, vector: ArrayLike) -> None:
-        self._call("upsert", points=[models.PointStruct(id=point, vector=self._unit(vector).tolist())], wait=True)
+        self._call("upsert", points=[models.PointStruct(id=point, vector=unit_vector(vector, self.dimension).tolist())], wait=True)
 
     def _point(self, key: str) -> int:
         if key not in self._points:
             raise InputError(f"{key!r} is not in the vector index", expected="an id that was added and not removed")
         return self._points[key]
-
-    def _unit(self, vector: ArrayLike) -> Vectors:
-        values = np.asarray(vector, dtype=np.float64)
-        if values.shape != (self.dimension,) or not np.isfinite(values).all():
-            raise InputError(f"a vector of shape {values.shape}", expected=f"{self.dimension} finite numbers")
-        length = np.linalg.norm(values)
-        return (values / length if length else values).astype(np.float32)
 
 
 def _drop(client: QdrantClient, name: str) -> None:

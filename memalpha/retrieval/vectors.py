@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from memalpha.errors import InputError
 from memalpha.retrieval.ranking import Ranking
-
-Vectors = NDArray[np.float32]
+from memalpha.retrieval.unit import Vectors
 
 
 class VectorStore(Protocol):

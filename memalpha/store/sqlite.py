@@ -18,10 +18,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from memalpha.disk import flush
 from memalpha.errors import InputError, JournalBusyError, JournalDamagedError, JournalError
 from memalpha.store import chain
 from memalpha.store.sql import SqlBackend
-from memalpha.store.witness import State, Witness, sync_folder
+from memalpha.store.witness import State, Witness
 
 _LOG = logging.getLogger(__name__)
 APPLICATION_ID = 0x4D454D41  # "MEMA"
@@ -94,7 +95,7 @@ class SqliteBackend(SqlBackend):
         self.create()
         self.execute("COMMIT")
         os.close(os.open(self.path, os.O_RDONLY))
-        sync_folder(self.path.parent)
+        flush(self.path.parent)
         self.witness.write(self.state())
 
     def tail_problems(self) -> list[str]:
@@ -236,7 +237,7 @@ class SqliteBackend(SqlBackend):
                 target.close()
         Witness(path.with_name(path.name + ".witness")).write(self.state(), both=True)
         draft.rename(path)
-        sync_folder(path.parent)
+        flush(path.parent)
 
     def close(self) -> None:
         """Close the file; the last one to do so folds the write-ahead log in."""

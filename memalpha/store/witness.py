@@ -14,6 +14,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from memalpha.disk import flush
+
 _SLOT = 192  # bytes; a line of text, padded
 
 
@@ -45,7 +47,7 @@ class Witness:
         finally:
             os.close(descriptor)
         if new:
-            sync_folder(self.path.parent)
+            flush(self.path.parent)
 
     def read(self) -> tuple[State | None, int]:
         """Return the latest state, None if no slot can be read, and how many slots cannot."""
@@ -55,15 +57,6 @@ class Witness:
             return None, 2
         slots = [_parse(data[start : start + _SLOT]) for start in (0, _SLOT)]
         return max((slot for slot in slots if slot is not None), default=None), slots.count(None)
-
-
-def sync_folder(folder: Path) -> None:
-    """Put a folder's list of files to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _line(state: State) -> bytes:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+
+from memalpha.disk import flush
 
 SEAL = "memalpha_checkpoint.json"
 """Size and SHA-256 of every other file of the checkpoint."""
@@ -34,11 +35,11 @@ def publish(unfinished: Path, final: Path) -> None:
     seal = unfinished / SEAL
     seal.write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
     for path in [*unfinished.rglob("*"), unfinished]:
-        _flush(path)
+        flush(path)
     if final.exists():
         shutil.rmtree(final)
     unfinished.rename(final)
-    _flush(final.parent)
+    flush(final.parent)
 
 
 def damage(checkpoint: Path) -> str:
@@ -88,14 +89,6 @@ def _describe(path: Path) -> dict[str, object]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 __all__ = ["SEAL", "UNFINISHED", "damage", "keep_newest", "newest_whole", "publish"]

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from memalpha.errors import RunFolderError
-from memalpha.runs import RunFolder
+from memalpha.runs import RunFolder, checkpoint_step
 from memalpha.training.checkpoints import newest_whole
 
 MAY_CHANGE = frozenset({
@@ -70,4 +70,4 @@ def last_checkpoint(folder: RunFolder) -> tuple[Path | None, dict[str, str]]:
 
 def step_of(checkpoint: Path | None) -> int:
     """The step a checkpoint was saved after; 0 for none."""
-    return int(checkpoint.name.split("-")[1]) if checkpoint else 0
+    return checkpoint_step(checkpoint) if checkpoint else 0

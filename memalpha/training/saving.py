@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers.trainer_utils import sort_checkpoints
 
 from memalpha.errors import TrainingAborted
+from memalpha.runs import checkpoints_in
 from memalpha.training.checkpoints import UNFINISHED, keep_newest, publish
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 publish(unfinished / name, run / name)
-                keep_newest([Path(path) for path in sort_checkpoints(str(run))], self.args.save_total_limit)
+                keep_newest(checkpoints_in(run), self.args.save_total_limit)
         except Exception as error:  # torch, safetensors and json each raise their own when a disk is full
-            kept = [Path(path).name for path in sort_checkpoints(str(run))]
+            kept = [path.name for path in checkpoints_in(run)]
             raise TrainingAborted(
                 f"{name} could not be saved, with {shutil.disk_usage(run).free / 2**20:.0f} MiB free in {run}: {error}\n"
                 f"  kept: {', '.join(kept) or 'no checkpoint'}\n"

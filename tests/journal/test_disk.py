@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from stores import BY, MARTA, SCHEMA, contents, insert, opened
@@ -15,18 +12,8 @@ from memalpha.memory.journal import Journal
 from memalpha.store.witness import Witness
 
 
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-def test_a_full_disk(small_disk, tmp_path):
+def test_a_full_disk(make_disk, tmp_path):
+    small_disk = make_disk("600k")
     journal, durable = opened(small_disk / "store.db")
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 200_000)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -125,11 +126,8 @@ def test_nothing_is_lost_among_four_threads_of_one_namespace(folder):
             assert durable.apply(insert(f"{who}-{i}"), BY).changed
         journal.close()
 
-    threads = [threading.Thread(target=run, args=(who,)) for who in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(run, range(4)))
     journal, durable = opened(folder / "store.db")
     assert sorted(contents(durable.memory).values()) == sorted(f"{who}-{i}" for who in range(4) for i in range(20))
     assert sorted(contents(durable.memory), key=int) == [str(i) for i in range(1, 81)] and durable.position == 80

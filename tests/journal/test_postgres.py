@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -158,11 +158,8 @@ def test_writers_wait_and_nothing_is_lost(url):
             assert durable.apply(insert(f"{who}-{i}"), BY).changed
         journal.close()
 
-    threads = [threading.Thread(target=write, args=(who,)) for who in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(write, range(3)))
     journal, durable = opened(url)
     assert sorted(contents(durable.memory).values()) == sorted(f"{w}-{i}" for w in range(3) for i in range(10))
     _, impatient = opened(url, wait=0.2)

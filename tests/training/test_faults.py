@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -86,20 +84,8 @@ def test_finite_gradients_looks_at_every_element():
         assert not guards.finite_gradients(model)
 
 
-@pytest.fixture
-def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system with room for two checkpoints."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=14m", "tmpfs", str(disk)], capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(small_disk, capsys):
-    run = small_disk / "run"
+def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(make_disk, capsys):
+    run = make_disk("14m") / "run"  # room for two checkpoints
     assert train(run, *SHORT) == 1
     said = capsys.readouterr().err
     assert "checkpoint-3 could not be saved, with 0 MiB free" in said

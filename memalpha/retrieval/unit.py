@@ -1,0 +1,19 @@
+"""Unit vectors: what every vector store keeps and searches, so that inner products are cosines."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from memalpha.errors import InputError
+
+Vectors = NDArray[np.float32]
+
+
+def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:
+    """Return a vector at length 1, or a zero vector as it is; InputError unless it holds ``dimension`` finite numbers."""
+    values = np.asarray(vector, dtype=np.float64)
+    if values.shape != (dimension,) or not np.isfinite(values).all():
+        raise InputError(f"a vector of shape {values.shape}", expected=f"{dimension} finite numbers")
+    length = np.linalg.norm(values)
+    return (values / length if length else values).astype(np.float32)
