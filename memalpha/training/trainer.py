@@ -26,6 +26,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -165,8 +166,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         if any(len(set(indices[start : start + size])) > 1 for start in range(0, len(indices), size)):
             raise RuntimeError(f"instances {list(indices)} do not come in groups of {size}")
         self._check_fresh()
-        rollouts = self.run_rollouts([self.instances[index] for index in indices], self._sampling())
-        rewards = self.scorer.score(rollouts)
+        with self._timed("rollouts"):
+            rollouts = self.run_rollouts([self.instances[index] for index in indices], self._sampling())
+        with self._timed("scoring"):
+            rewards = self.scorer.score(rollouts)
         scale = Scale(self.scale_rewards)
         rows = build_rows(
             rollouts,
@@ -237,6 +240,13 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return self.accelerator.gather(torch.tensor(parts, device=self.accelerator.device))  # type: ignore[no-any-return]
 
     # -------------------------------------------------------------------------------------------- metrics
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        """Log the seconds of a part of the step, of this rank; TRL's ``step_time`` is the update alone."""
+        began = time.perf_counter()
+        yield
+        self._metrics["train" if self.model.training else "eval"][f"time/{part}"].append(time.perf_counter() - began)
+
     def _log_lengths(self, rows: Sequence[TrainingRow]) -> None:
         mode = "train" if self.model.training else "eval"
         cut = sum(row.completion_ids[-1] not in self.eos_token_ids for row in rows)
