@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 _PAIR = re.compile(r"\[?\s*([0-9]{1,9})\s*[,-]\s*([0-9]{1,9})\s*\]?")
 
 
-def parse_options(cls: type[_T], values: Mapping[str, Any] | None, source: str) -> _T:
+def parse_options(cls: type[_T], values: Mapping[str, Any] | None, source: str, what: str = "source") -> _T:
     """Fill an options dataclass.
 
     Args:
@@ -29,6 +29,7 @@ def parse_options(cls: type[_T], values: Mapping[str, Any] | None, source: str) 
         values: Option names to values; a text may stand for any of these: ``10``, ``1e-3``, ``true``, ``none``, ``80,160`` or
             ``80-160`` or ``[80, 160]``.
         source: Name of the source, for messages.
+        what: What the options belong to, for messages.
 
     Raises:
         InputError: If a name is unknown or a value does not fit.
@@ -38,9 +39,9 @@ def parse_options(cls: type[_T], values: Mapping[str, Any] | None, source: str) 
     given = dict(values or {})
     if unknown := sorted(set(given) - set(names)):
         raise InputError(
-            f"source {source!r} has no option {', '.join(map(repr, unknown))}", expected=f"some of {', '.join(names) or 'none'}"
+            f"{what} {source!r} has no option {', '.join(map(repr, unknown))}", expected=f"some of {', '.join(names) or 'none'}"
         )
-    return cls(**{name: _convert(given[name], hints[name], f"option {name!r} of source {source!r}") for name in given})
+    return cls(**{name: _convert(given[name], hints[name], f"option {name!r} of {what} {source!r}") for name in given})
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:

@@ -127,7 +127,8 @@ class SystemResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as JSON-ready data; NaN is null."""
-        return _without_nan(asdict(self))
+        found: dict[str, Any] = _without_nan(asdict(self))
+        return found
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SystemResult:

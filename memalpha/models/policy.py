@@ -97,6 +97,22 @@ def load_policy_model(
     return PolicyModel(PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable), tokenizer)
 
 
+def load_tokenizer(path: str | Path) -> Any:
+    """Load the tokenizer of a model alone.
+
+    Args:
+        path: A folder, a registered name or a Hub id, as ``resolve_model`` takes them.
+
+    Raises:
+        InputError: Missing folder or file, no tokenizer, no chat template.
+        ServiceError: A registered model could not be fetched.
+    """
+    where = resolve_model(path)
+    if isinstance(where, Path):
+        _check_folder(where)
+    return _load_tokenizer(where)
+
+
 def base_of(adapter: str | Path) -> str:
     """Return the name of the base an adapter was trained on.
 

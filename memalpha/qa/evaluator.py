@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.memory.render import render_entry
@@ -17,6 +19,13 @@ from memalpha.protocols import AnswerJudge, AnswerRequest, Reader, ReadRequest, 
 from memalpha.qa.batches import ask_all
 from memalpha.qa.metrics import JUDGE, check_metric, score
 from memalpha.types import Answer, Question, QuestionRecord
+
+
+class Found(NamedTuple):
+    """Passages for one question, best first, and the ids of the entries among them (blocks have none)."""
+
+    passages: tuple[str, ...]
+    ids: tuple[str, ...]
 
 
 class QAEvaluator:
@@ -47,22 +56,34 @@ class QAEvaluator:
             InputError: If a question's metric is unknown or cannot score it (before anything is read), or the reader's endpoint
                 is set up wrongly.
         """
-        for _, _, questions in items:
-            for question in questions:
-                check_metric(question.metric, judged=self.judge is not None)
-                if question.metric != JUDGE:
-                    score(question, Answer(""))
-        found = [self._find(memory, retriever, question) for memory, retriever, questions in items for question in questions]
-        answers = ask_all(self.reader.read, [request for request, _ in found], type(self.reader).__name__)
-        scores = self._scores([request.question for request, _ in found], answers)
-        records = iter([_record(*row) for row in zip(found, answers, scores, strict=True)])
-        return [[next(records) for _ in questions] for _, _, questions in items]
+        self.check([question for _, _, questions in items for question in questions])
+        found = [
+            (question, find_passages(memory, retriever, question, self.k))
+            for memory, retriever, questions in items
+            for question in questions
+        ]
+        records = self.ask([ReadRequest(question, there.passages) for question, there in found])
+        named = iter([replace(record, entry_ids=there.ids) for record, (_, there) in zip(records, found, strict=True)])
+        return [[next(named) for _ in questions] for _, _, questions in items]
 
-    def _find(self, memory: Memory, retriever: Retriever, question: Question) -> tuple[ReadRequest, tuple[str, ...]]:
-        blocks = [memory.block(section.name) for section in memory.schema.blocks]
-        entries = [hit.entry for hit in retriever.search(question.text, self.k)]
-        passages = (*(text for text in blocks if text), *map(render_entry, entries))
-        return ReadRequest(question, passages), tuple(entry.id for entry in entries)
+    def check(self, questions: Sequence[Question]) -> None:
+        """Raise InputError if a question's metric is unknown or cannot score it."""
+        for question in questions:
+            check_metric(question.metric, judged=self.judge is not None)
+            if question.metric != JUDGE:
+                score(question, Answer(""))
+
+    def ask(self, requests: Sequence[ReadRequest]) -> list[QuestionRecord]:
+        """Return one record a request, in order, without entry ids; for passages that come from no memory.
+
+        Raises:
+            InputError: If a question cannot be scored (``check`` says so before anything is read), or the endpoint is set up
+                wrongly.
+        """
+        answers = ask_all(self.reader.read, requests, type(self.reader).__name__)
+        scores = self._scores([request.question for request in requests], answers)
+        rows = zip(requests, answers, scores, strict=True)
+        return [_record(request.question, answer, scored) for request, answer, scored in rows]
 
     def _scores(self, questions: Sequence[Question], answers: Sequence[Answer | ServiceError]) -> list[float | ServiceError]:
         """Score each answer; where there is none, or the judge failed, its error."""
@@ -78,14 +99,18 @@ class QAEvaluator:
         return scores
 
 
-def _record(
-    found: tuple[ReadRequest, tuple[str, ...]], answer: Answer | ServiceError, scored: float | ServiceError
-) -> QuestionRecord:
-    request, entry_ids = found
+def find_passages(memory: Memory, retriever: Retriever, question: Question, k: int) -> Found:
+    """Return what of a memory a question's reader is given: the written blocks, then ``k`` entries at most, best first."""
+    blocks = [memory.block(section.name) for section in memory.schema.blocks]
+    entries = [hit.entry for hit in retriever.search(question.text, k)]
+    return Found((*(text for text in blocks if text), *map(render_entry, entries)), tuple(entry.id for entry in entries))
+
+
+def _record(question: Question, answer: Answer | ServiceError, scored: float | ServiceError) -> QuestionRecord:
     said = answer if isinstance(answer, Answer) else None
     if isinstance(scored, ServiceError):
-        return QuestionRecord(request.question, entry_ids, said, math.nan, str(scored))
-    return QuestionRecord(request.question, entry_ids, said, float(scored))
+        return QuestionRecord(question, (), said, math.nan, str(scored))
+    return QuestionRecord(question, (), said, float(scored))
 
 
 def accuracy(records: Sequence[QuestionRecord]) -> float:
@@ -94,4 +119,4 @@ def accuracy(records: Sequence[QuestionRecord]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-__all__ = ["QAEvaluator", "accuracy"]
+__all__ = ["Found", "QAEvaluator", "accuracy", "find_passages"]
