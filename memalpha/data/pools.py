@@ -37,6 +37,7 @@ class Attribute:
         change: Sentences that replace the value; empty where ``multiple``.
         retract: Sentences that take a value back.
         mention: Sentences with a value that say nothing lasting about the speaker.
+        share: Sentences that let the value follow another person's; empty where none fits.
     """
 
     word: str
@@ -47,6 +48,7 @@ class Attribute:
     change: tuple[str, ...]
     retract: tuple[str, ...]
     mention: tuple[str, ...]
+    share: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ def _attribute(word: str, row: Mapping[str, Any], split: Split, templates: Templ
         change=_pick(row.get("change", ()), templates),
         retract=_pick(row["retract"], templates) + (() if multiple else tuple(general)),
         mention=_pick(row["mention"], templates),
+        share=_pick(row.get("share", ()), templates),
     )
 
 

@@ -8,7 +8,8 @@
 | time | when the value that holds was said | bound | the session's date | none | that session |
 | count | every value of an attribute that has several | bound_all | the values that hold | those taken back | see below |
 
-The evidence of ``count`` is the statements of the values that hold and every retraction.
+The evidence of ``count`` is the statements of the values that hold and every retraction. Two more kinds, ``cascade`` and
+``absence``, are off by default and made by ``memalpha.data.dependence``.
 
 What always holds: no answer is stale; every question has its person as subject and names the person and the attribute's word; a
 person asked about in ``removed`` has something else that still holds. The subject of ``time`` is the person as well, so a passage
@@ -27,13 +28,19 @@ from memalpha.types import Question
 
 @dataclass(frozen=True, slots=True)
 class QuestionRates:
-    """Probability that a possible question of each kind is asked, from 0 (never) to 1 (always)."""
+    """Probability that a possible question of each kind is asked, from 0 (never) to 1 (always).
+
+    ``cascade`` is the share of the possible dependences that the dialogue speaks of (see ``memalpha.data.dependence``); those whose
+    value is taken back in the end, which kind ``absence`` asks about, need ``absence`` above 0 as well.
+    """
 
     single: float = 1.0
     latest: float = 1.0
     removed: float = 1.0
     time: float = 0.25
     count: float = 1.0
+    cascade: float = 0.0
+    absence: float = 0.0
 
     def __post_init__(self) -> None:
         """Check that each is a probability; InputError names the one that is not."""
@@ -93,6 +100,7 @@ def make_questions(
     wordings: Mapping[str, Sequence[str]],
     rates: QuestionRates,
     max_questions: int = 0,
+    more: Sequence[Question] = (),
 ) -> tuple[Question, ...]:
     """Return the questions about slots at the end of a dialogue.
 
@@ -104,12 +112,14 @@ def make_questions(
         rates: Share that is asked, by kind. Where chance would ask nothing, one possible question of a kind with a
             rate above 0 is asked.
         max_questions: Most questions (0 = all).
+        more: Further questions that are asked, drawn elsewhere; they count among ``max_questions``.
 
     Returns:
-        Questions in the order of the slots, with ids ``q0``, ``q1``, ...
+        Questions in the order of the slots, then ``more``, with ids ``q0``, ``q1``, ...
     """
     possible = [q for slot in slots for q in _about(rng, slot, times, wordings, slots) if getattr(rates, q.kind) > 0]
     asked = [question for question in possible if rng.random() < getattr(rates, question.kind)] or possible[:1]
+    asked += more
     if 0 < max_questions < len(asked):
         asked = [asked[i] for i in sorted(rng.sample(range(len(asked)), max_questions))]
     return tuple(replace(question, id=f"q{i}") for i, question in enumerate(asked))

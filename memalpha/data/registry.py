@@ -49,6 +49,8 @@ class SyntheticOptions:
         p_retract: Probability that a fact takes an earlier one back.
         p_multi: Probability that a new fact is of an attribute with several values.
         p_distractor: Probability that chit-chat mentions a value.
+        cascade: Share of the possible dependences between two persons' facts that are spoken of and asked about.
+        absence: Share of what was never told that is asked about.
         max_questions: Most questions of an instance (0 = all).
     """
 
@@ -64,6 +66,8 @@ class SyntheticOptions:
     p_retract: float | None = None
     p_multi: float | None = None
     p_distractor: float | None = None
+    cascade: float | None = None
+    absence: float | None = None
     max_questions: int | None = None
 
     def config(self) -> SyntheticConfig:
@@ -74,7 +78,10 @@ class SyntheticOptions:
             raise InputError(f"option 'preset' is {self.preset!r}", expected=f"one of {', '.join(PRESETS)}")
         names = ("n_chunks", "people", "facts_per_chunk", "chitchat_per_chunk", "p_change", "p_retract", "p_multi", "p_distractor")
         given = {name: getattr(self, name) for name in (*names, "max_questions") if getattr(self, name) is not None}
-        return replace(PRESETS[self.preset], split=self.split, templates=self.templates, **given)
+        preset = PRESETS[self.preset]
+        rates = {name: getattr(self, name) for name in ("cascade", "absence") if getattr(self, name) is not None}
+        given["rates"] = replace(preset.rates, **rates)
+        return replace(preset, split=self.split, templates=self.templates, **given)
 
 
 @dataclass(frozen=True, slots=True)

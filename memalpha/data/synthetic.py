@@ -9,26 +9,31 @@ share no name and no value; dates of sessions strictly rise; a session touches a
 single-valued attribute that was taken back stays so; of several values the last is never taken back; no chit-chat of a speaker
 mentions a value the speaker ever had for that attribute; a person with something taken back has something else that still holds.
 
-It does not cover facts said by one person about another, nor times inside the text: a session's date is its chunk's ``time``.
+It does not cover facts said by one person about another, but for values that follow another person's (``memalpha.data.dependence``,
+off by default), nor times inside the text: a session's date is its chunk's ``time``.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from types import MappingProxyType
 
+from memalpha.data.dependence import dependent_questions, draw_links
 from memalpha.data.pools import SPLITS, TEMPLATES, Attribute, Pools, Split, Templates, pools
 from memalpha.data.questions import QuestionRates, Slot, make_questions
 from memalpha.errors import InputError
-from memalpha.types import Chunk, Fact, FactAction, Instance
+from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "synthetic"
 """``Instance.source`` of everything made here."""
 
 _FIRST_DAY = date(2023, 1, 1)
+
+_Line = tuple[str, list[Fact]]
+"""A line of a session and the facts it says."""
 
 
 def _check(name: str, value: object, ok: bool, expected: str) -> None:
@@ -53,7 +58,7 @@ class SyntheticConfig:
         max_values: Most values of such an attribute that hold at once.
         p_distractor: Probability that a line of chit-chat mentions a value.
         templates: Sentences used: ``train``, ``held_out`` (unseen wording) or ``all``.
-        rates: Share of the possible questions that is asked, by kind.
+        rates: Share of the possible questions that is asked, by kind; ``cascade`` and ``absence`` are off unless given.
         max_questions: Most questions of an instance, drawn evenly from those ``rates`` left (0 = all of them).
     """
 
@@ -93,9 +98,11 @@ PRESETS: Mapping[str, SyntheticConfig] = MappingProxyType(
         "small": SyntheticConfig(),
         "medium": SyntheticConfig(n_chunks=6, people=4),
         "long": SyntheticConfig(n_chunks=30, people=6, max_questions=40),
+        "dependent": SyntheticConfig(n_chunks=6, people=4, rates=QuestionRates(cascade=1.0, absence=0.2)),
     }
 )
-"""Sizes to start from: 3, 6 and 30 sessions. ``dataclasses.replace(PRESETS["small"], split="test")`` is the held-out half."""
+"""Sizes to start from: 3, 6 and 30 sessions; ``dependent`` is ``medium`` with facts that hang on others.
+ ``dataclasses.replace(PRESETS["small"], split="test")`` is the held-out half."""
 
 
 def generate(n: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> list[Instance]:
@@ -114,17 +121,39 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
     pool = pools(config.split, config.templates)
     world = _World(rng, pool, config)
     planned = [world.session(chunk) for chunk in range(config.n_chunks)]
-    chunks: list[Chunk] = []
-    facts: list[Fact] = []
-    for day, session in zip(_dates(rng, config.n_chunks), planned, strict=True):
+    days, sessions = _dates(rng, config.n_chunks), []
+    for session in planned:
         lines = [(_fact_line(rng, fact, world.attributes[fact.attribute]), [fact]) for fact in session]
         lines += [(_chat_line(rng, world), []) for _ in range(rng.randint(*config.chitchat_per_chunk))]
         rng.shuffle(lines)
-        chunks.append(Chunk("\n".join(line for line, _ in lines), day))
-        facts += [fact for _, said in lines for fact in said]
-    times = [chunk.time or "" for chunk in chunks]
-    questions = make_questions(rng, world.slots, times, pool.questions, config.rates, config.max_questions)
+        sessions.append(lines)
+    more = _add_dependences(random.Random(f"{SOURCE}:dependence:{config.split}:{seed}:{index}"), world, sessions)
+    questions = make_questions(rng, world.slots, days, pool.questions, config.rates, config.max_questions, more)
+    chunks = [Chunk("\n".join(line for line, _ in lines if line), day) for day, lines in zip(days, sessions, strict=True)]
+    facts = [fact for lines in sessions for _, said in lines for fact in said]
     return Instance(f"{config.split}-{seed}-{index}", SOURCE, tuple(chunks), questions, tuple(facts))
+
+
+def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[Question]:
+    """Let some persons' values follow others', in lines added to the sessions; return what is asked about it.
+
+    What follows for a follower stands at the end of a session's facts, in an item without a line.
+    """
+    rates = world.config.rates
+    if not rates.cascade and not rates.absence:
+        return []
+    lines = [line for session in sessions for line, _ in session]
+    facts = [fact for session in sessions for _, said in session for fact in said]
+    links = draw_links(rng, world.all_slots, world.attributes, facts, lines, rates)
+    for link in links:
+        value = link.followed[0]
+        attribute = world.attributes[value.attribute]
+        sentence = _fill(rng.choice(attribute.share), value.attribute, value.value, link.fact.value)
+        session = sessions[link.chunk]
+        session.insert(rng.randint(0, sum(bool(line) for line, _ in session)), (f"{value.subject}: {sentence}", [link.fact]))
+        for fact in link.followed:
+            sessions[fact.chunk].append(("", [fact]))
+    return dependent_questions(rng, world.all_slots, links, world.pool.questions, rates)
 
 
 # ------------------------------------------------------------------------------------------------ what happens
@@ -223,9 +252,9 @@ def _chat_line(rng: random.Random, world: _World) -> str:
     return f"{speaker}: {_fill(rng.choice(attribute.mention), attribute.word, rng.choice(values))}"
 
 
-def _fill(sentence: str, attribute: str, value: str) -> str:
+def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
     article = "an" if value[0].lower() in "aeiou" and value.lower() not in ("ukulele", "euphonium") else "a"
-    text = sentence.format(v=value, a=article, attribute=attribute)
+    text = sentence.format(v=value, a=article, attribute=attribute, other=other)
     return text[0].upper() + text[1:]
 
 
