@@ -126,11 +126,40 @@ def test_a_dialogue_with_links_is_the_one_without_and_a_line_a_link(config, seed
         assert len(lines) - len(plain) == sum(link[0] == index for link in links)
     assert told_facts(with_links, links) == list(without.facts)
     assert with_links.questions[: len(without.questions)] == without.questions
-    for _, who, other, word, _ in links:  # chit-chat of a follower never names what became theirs
-        ever = {fact.value for fact in without.facts if (fact.subject, fact.attribute) == (other, word)}
-        said = [line for chunk in without.chunks for line in chunk.text.split("\n") if line.startswith(f"{who}: ")]
-        assert not ever & {spoken for line in said for spoken in re.findall(r"\w+", line)}
     assert [fact.chunk for fact in with_links.facts] == sorted(fact.chunk for fact in with_links.facts)
+
+
+@given(configs(), st.integers(0, 10**6))
+@settings(max_examples=80, deadline=None)
+def test_facts_say_what_follows_for_a_follower(config, seed):
+    instance = make_instance(0, seed, config)
+    for chunk, who, other, word, _ in links_in(instance, config):
+        assert [(f.chunk, f.action, f.value) for f in instance.facts if (f.subject, f.attribute) == (who, f"shared {word}")] == [
+            (chunk, FactAction.STATE, other)
+        ]
+        mine, theirs = {}, {}  # what holds after each session
+        for index in range(len(instance.chunks)):
+            for person, held in ((who, mine), (other, theirs)):
+                now = held.get(index - 1)
+                for fact in instance.facts:
+                    if (fact.chunk, fact.subject, fact.attribute) == (index, person, word):
+                        assert fact.previous == (now if fact.action is FactAction.CHANGE else None)
+                        now = None if fact.action is FactAction.RETRACT else fact.value
+                held[index] = now
+            assert mine[index] == (theirs[index] if index >= chunk else None)
+
+
+def test_chit_chat_of_a_follower_never_names_what_became_theirs():
+    config = replace(DEPENDENT, chitchat_per_chunk=(15, 15), p_distractor=1.0)
+    links = 0
+    for instance in generate(60, 0, config):
+        for _, who, other, word, _ in links_in(instance, config):
+            links += 1
+            ever = {fact.value for fact in instance.facts if (fact.subject, fact.attribute) == (other, word)}
+            lines = [line for chunk in instance.chunks for line in chunk.text.split("\n") if line.startswith(f"{who}: ")]
+            plain = [line for line in lines if not re.search(rf"\b{other}\b", line)]
+            assert not ever & {spoken for line in plain for spoken in re.findall(r"\w+", line)}
+    assert links > 100
 
 
 def keep(instance, follow):

@@ -1,0 +1,311 @@
+"""How sure a mean is: paired bootstrap over instances, for one system, two systems, several training seeds and several sets.
+
+Scores come as ``{seed: {instance: score}}``. One estimate is the mean over instances of the mean over seeds; its interval comes
+from drawing the *instances* with replacement, the same draw for every seed (and for both systems of a difference), so what makes
+an instance hard for all cancels. Seeds are not drawn: three of them say little about the spread over seeds, so each is shown.
+
+What always holds: the same data and seed of the bootstrap give the same numbers, whatever else is estimated and in what order; a
+score that is missing or unknown (NaN) is an InputError that names it, never left out; an interval from one instance is unknown
+(NaN), not of width 0.
+
+Two intervals are given, which should agree: the percentiles of the resampled means (Efron and Tibshirani, *An Introduction to the
+Bootstrap*, 1993, section 13.3) and the mean plus and minus 1.96 standard errors. ``agree`` says whether their widths do; where they
+do not, there are too few instances, or a few of them decide. Percentile intervals are too short for few instances (a tenth at 20),
+as they know nothing of Student's t.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from memalpha.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Scores = Mapping[int, Mapping[str, float]]
+"""Score of each instance for each training seed."""
+
+_BLOCK = 2_000_000  # draws of instances at once: 16 MB
+_AGREEMENT = (0.8, 1.25)
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """How intervals are made.
+
+    Attributes:
+        resamples: How many times the instances are drawn.
+        level: Share of the resampled means inside the interval.
+        seed: Seed of the draws.
+    """
+
+    resamples: int = 10_000
+    level: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check both; InputError names the one that cannot be."""
+        if self.resamples < 1:
+            raise InputError(f"bootstrap: resamples is {self.resamples}", expected="at least 1, usually 10,000")
+        if not 0 < self.level < 1:
+            raise InputError(f"bootstrap: level is {self.level}", expected="a share between 0 and 1, such as 0.95")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean with its interval.
+
+    Attributes:
+        mean: Mean over instances of the mean over seeds.
+        low: Lower end of the percentile interval; NaN for fewer than two instances.
+        high: Upper end.
+        stderr: Standard error of the mean over instances, by formula and not by resampling; NaN for fewer than two instances.
+        n: Instances; over several sets, of all of them.
+        per_seed: Mean over instances of each training seed, in the order of the seeds.
+        level: Share of the resampled means inside the interval.
+    """
+
+    mean: float
+    low: float
+    high: float
+    stderr: float
+    n: int
+    per_seed: Mapping[int, float] = field(default_factory=dict)
+    level: float = 0.95
+
+    @property
+    def normal(self) -> tuple[float, float]:
+        """The interval by the standard error: the mean plus and minus the normal quantile of ``level`` times it."""
+        from statistics import NormalDist
+
+        reach = NormalDist().inv_cdf(0.5 + self.level / 2) * self.stderr
+        return self.mean - reach, self.mean + reach
+
+    @property
+    def agree(self) -> bool | None:
+        """Whether the percentile interval is from 0.8 to 1.25 times as wide as the one by the standard error; None if unknown."""
+        if math.isnan(self.stderr):
+            return None
+        low, high = self.normal
+        if high == low:
+            return self.high == self.low
+        return _AGREEMENT[0] <= (self.high - self.low) / (high - low) <= _AGREEMENT[1]
+
+    @property
+    def off_zero(self) -> bool:
+        """Whether the interval lies on one side of 0; False if it is not known."""
+        return self.low > 0 or self.high < 0
+
+
+def estimate(scores: Scores, options: Bootstrap = Bootstrap(), *, weights: Mapping[str, float] | None = None) -> Estimate:
+    """Return the mean score of one system on one set.
+
+    Args:
+        scores: Of the same instances for every seed.
+        options: How the interval is made.
+        weights: Weight of each instance, above 0; None weighs all the same. With the numbers of questions as
+            weights the mean is that over all questions, while whole instances are still what is drawn.
+
+    Raises:
+        InputError: If a seed lacks an instance that another has, a score is NaN, or there are none.
+    """
+    names = _instances(scores)
+    return _estimate(_matrix(scores, names), list(scores), _weights(weights, names), options)
+
+
+def difference(first: Scores, second: Scores, options: Bootstrap = Bootstrap()) -> Estimate:
+    """Return the mean of second - first, paired by instance, and by training seed where both have the same ones.
+
+    A system with one seed is paired with every seed of the other: a baseline that is not trained beside three trained adapters.
+
+    Args:
+        first: Scores of the system compared with.
+        second: Scores of the system that is compared.
+        options: How the interval is made.
+
+    Raises:
+        InputError: If the two were not scored on the same instances, or both have several seeds and not the same.
+    """
+    names = _instances(first)
+    if unpaired := set(names) ^ set(_instances(second)):
+        raise InputError(
+            f"{len(unpaired)} instances are scored in one system and not in the other: {_some(unpaired)}",
+            expected="the same instances in both",
+            fix="finish the evaluation (run it again), or take those that both have and say so",
+        )
+    seeds = _paired_seeds(first, second)
+    pairs = {seed: (first[a], second[b]) for seed, a, b in seeds}
+    differences = {seed: {name: after[name] - before[name] for name in names} for seed, (before, after) in pairs.items()}
+    return _estimate(_matrix(differences, names), list(pairs), _weights(None, names), options)
+
+
+def mean_over_sets(sets: Mapping[str, Scores], options: Bootstrap = Bootstrap()) -> Estimate:
+    """Return the simple mean over sets, each counting the same whatever its size, of one system.
+
+    The instances of each set are drawn on their own. ``stderr`` is the root of the sum of the sets' squared standard errors, over
+    the number of sets. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them.
+
+    Args:
+        sets: Scores of each set. For a difference give ``paired_scores`` of each.
+        options: How the interval is made.
+
+    Raises:
+        InputError: If there are no sets, or one of them could not be estimated.
+    """
+    import numpy as np
+
+    if not sets:
+        raise InputError("a mean over no sets", expected="at least one set")
+    parts, means = [], []
+    for name, scores in sets.items():
+        names = _instances(scores)
+        values = _matrix(scores, names)
+        parts.append(_estimate(values, list(scores), None, options))
+        means.append(_resampled(values.mean(axis=0), np.ones(len(names)), options, name))
+    known = all(part.n > 1 for part in parts)
+    low, high = _percentiles(np.mean(means, axis=0), options.level) if known else (math.nan, math.nan)
+    return Estimate(
+        mean=float(np.mean([part.mean for part in parts])),
+        low=low,
+        high=high,
+        stderr=math.sqrt(sum(part.stderr**2 for part in parts)) / len(parts),
+        n=sum(part.n for part in parts),
+        per_seed=_seeds_of_all(parts),
+        level=options.level,
+    )
+
+
+def paired_scores(first: Scores, second: Scores) -> dict[int, dict[str, float]]:
+    """Return second - first of each instance and seed, paired as ``difference`` pairs them; InputError as there."""
+    difference(first, second, Bootstrap(resamples=1))
+    return {
+        seed: {name: second[b][name] - first[a][name] for name in sorted(first[a])} for seed, a, b in _paired_seeds(first, second)
+    }
+
+
+# ------------------------------------------------------------------------------------------------ what is checked
+def _instances(scores: Scores) -> list[str]:
+    """The instances of every seed, sorted; InputError if seeds differ in them or a score is unknown."""
+    if not scores or not all(scores.values()):
+        raise InputError("there are no scores to take a mean of", expected="at least one seed with at least one instance")
+    everywhere = set.intersection(*(set(row) for row in scores.values()))
+    if missing := set().union(*scores.values()) - everywhere:
+        raise InputError(
+            f"{len(missing)} instances are not scored for every seed: {_some(missing)}",
+            expected=f"the same instances for the seeds {sorted(scores)}",
+            fix="finish the evaluation (run it again)",
+        )
+    if unknown := {name for row in scores.values() for name, score in row.items() if math.isnan(score)}:
+        raise InputError(
+            f"{len(unknown)} instances have no score (their reader or judge failed): {_some(unknown)}",
+            expected="a score for every instance",
+            fix="run the evaluation again, which tries them again, or leave them out and say so",
+        )
+    return sorted(everywhere)
+
+
+def _weights(weights: Mapping[str, float] | None, names: Sequence[str]) -> list[float] | None:
+    if weights is None:
+        return None
+    if wrong := [name for name in names if not weights.get(name, 0.0) > 0]:
+        raise InputError(f"{len(wrong)} instances have no weight above 0: {_some(wrong)}", expected="a weight for every instance")
+    return [weights[name] for name in names]
+
+
+def _paired_seeds(first: Scores, second: Scores) -> list[tuple[int, int, int]]:
+    """Rows (seed shown, seed of the first, seed of the second)."""
+    if set(first) == set(second):
+        return [(seed, seed, seed) for seed in second]
+    if len(first) == 1:
+        return [(seed, next(iter(first)), seed) for seed in second]
+    if len(second) == 1:
+        return [(seed, seed, next(iter(second))) for seed in first]
+    raise InputError(
+        f"systems with the seeds {sorted(first)} and {sorted(second)} cannot be paired",
+        expected="the same seeds, or one of the two with a single seed",
+    )
+
+
+def _seeds_of_all(parts: Sequence[Estimate]) -> dict[int, float]:
+    several = [part for part in parts if len(part.per_seed) > 1]
+    shared = [seed for seed in (several or parts)[0].per_seed if all(seed in part.per_seed for part in several)]
+    if not several:
+        shared = shared[:1]
+    return {seed: sum(part.per_seed.get(seed, part.mean) for part in parts) / len(parts) for seed in shared}
+
+
+def _some(names: Sequence[str] | set[str]) -> str:
+    found = sorted(names)
+    return ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+
+
+# ------------------------------------------------------------------------------------------------ what is computed
+def _matrix(scores: Scores, names: Sequence[str]) -> NDArray[np.float64]:
+    """Scores of shape (seeds, instances)."""
+    import numpy as np
+
+    return np.array([[row[name] for name in names] for row in scores.values()], dtype=np.float64)
+
+
+def _estimate(values: NDArray[np.float64], seeds: Sequence[int], weights: Sequence[float] | None, options: Bootstrap) -> Estimate:
+    """Estimate from scores of shape (seeds, instances) and weights of shape (instances,)."""
+    import numpy as np
+
+    n = values.shape[1]
+    weight = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
+    over_seeds = values.mean(axis=0)
+    low, high = _percentiles(_resampled(over_seeds, weight, options), options.level) if n > 1 else (math.nan, math.nan)
+    return Estimate(
+        mean=float(np.average(over_seeds, weights=weight)),
+        low=low,
+        high=high,
+        stderr=_stderr(over_seeds, weight),
+        n=n,
+        per_seed={seed: float(np.average(row, weights=weight)) for seed, row in zip(seeds, values, strict=True)},
+        level=options.level,
+    )
+
+
+def _resampled(
+    values: NDArray[np.float64], weights: NDArray[np.float64], options: Bootstrap, stream: str = ""
+) -> NDArray[np.float64]:
+    """Weighted means of resamples, of shape (resamples,), from values and weights of shape (instances,).
+
+    How often each instance is drawn is multinomial, so a resample is one row of counts and its mean a product.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng([options.seed, *stream.encode()])
+    n = len(values)
+    block = max(1, _BLOCK // n)
+    means = []
+    for start in range(0, options.resamples, block):
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=min(block, options.resamples - start)).astype(np.float64)
+        means.append((counts @ (weights * values)) / (counts @ weights))
+    return np.concatenate(means)
+
+
+def _percentiles(means: NDArray[np.float64], level: float) -> tuple[float, float]:
+    import numpy as np
+
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def _stderr(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """Standard error of a weighted mean, instances drawn with their weights (the linearised ratio); NaN below two instances."""
+    import numpy as np
+
+    n = len(values)
+    if n < 2:
+        return math.nan
+    residuals = weights * (values - np.average(values, weights=weights))
+    return float(math.sqrt((residuals**2).sum() / (n - 1) / n) / weights.mean())
+
+
+__all__ = ["Bootstrap", "Estimate", "Scores", "difference", "estimate", "mean_over_sets", "paired_scores"]

@@ -1,0 +1,204 @@
+"""Intervals by value: hand-worked, against a loop and scipy's bootstrap, against formulas, and by how often they hold the truth."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from memalpha.errors import InputError
+from memalpha.evaluation.statistics import Bootstrap, difference, estimate, mean_over_sets, paired_scores
+
+FEW = Bootstrap(resamples=2_000)
+
+
+def scores(*rows):
+    """One seed a row, instances a, b, c, ..."""
+    return {seed: {chr(97 + i): float(value) for i, value in enumerate(row)} for seed, row in enumerate(rows)}
+
+
+def sample(seed, n=40, seeds=1):
+    rng = np.random.default_rng(seed)
+    return {s: {f"i{k:03}": float(x) for k, x in enumerate(rng.beta(2, 3, n))} for s in range(seeds)}
+
+
+# ------------------------------------------------------------------------------------------------ one system
+def test_worked_by_hand():
+    # Two instances 0 and 1: a resample is (0, 0), a mixture or (1, 1) with probability 1/4, 1/2, 1/4.
+    found = estimate(scores([0, 1]), Bootstrap(level=0.95))
+    assert (found.mean, found.low, found.high, found.n) == (0.5, 0.0, 1.0, 2)
+    assert found.stderr == pytest.approx(0.5)  # sd sqrt(1/2) over sqrt(2)
+    narrow = estimate(scores([0, 1]), Bootstrap(level=0.4))  # percentiles 30 and 70 lie in the middle half
+    assert (narrow.low, narrow.high) == (0.5, 0.5)
+    same = estimate(scores([0.25, 0.25, 0.25]))
+    assert (same.mean, same.low, same.high, same.stderr, same.agree) == (0.25, 0.25, 0.25, 0.0, True)
+
+
+def test_seeds_are_shown_and_averaged_and_instances_drawn_for_all_alike():
+    # Seeds that mirror each other: every instance has mean 1/2, so jointly drawn the mean cannot vary; drawn apart it would.
+    found = estimate(scores([0, 1, 0, 1], [1, 0, 1, 0]))
+    assert (found.mean, found.low, found.high, found.stderr) == (0.5, 0.5, 0.5, 0.0)
+    assert found.per_seed == {0: 0.5, 1: 0.5}
+    found = estimate(scores([0, 0, 1], [1, 1, 1], [0, 1, 1]))
+    assert found.mean == pytest.approx(6 / 9) and found.per_seed == pytest.approx({0: 1 / 3, 1: 1, 2: 2 / 3})
+    assert found.stderr == pytest.approx(np.std([1 / 3, 2 / 3, 1], ddof=1) / math.sqrt(3))
+
+
+def test_against_a_loop_over_resamples():
+    data = sample(1, n=15)
+    values = list(data[0].values())
+    rng = random.Random(7)
+    means = sorted(sum(rng.choices(values, k=15)) / 15 for _ in range(40_000))
+    found = estimate(data, Bootstrap(resamples=40_000))
+    width = means[39_000] - means[1_000]
+    assert found.low == pytest.approx(means[1_000], abs=0.03 * width)
+    assert found.high == pytest.approx(means[39_000], abs=0.03 * width)
+
+
+def test_against_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    first, second = sample(2), sample(3)
+    pairs = np.array([list(first[0].values()), list(second[0].values())])
+    for options, data in ((Bootstrap(), pairs[1] - pairs[0]), (Bootstrap(level=0.8), pairs[1] - pairs[0])):
+        told = stats.bootstrap((data,), np.mean, n_resamples=10_000, confidence_level=options.level, method="percentile", rng=5)
+        found = difference(first, second, options)
+        width = told.confidence_interval.high - told.confidence_interval.low
+        assert found.low == pytest.approx(told.confidence_interval.low, abs=0.05 * width)
+        assert found.high == pytest.approx(told.confidence_interval.high, abs=0.05 * width)
+        assert found.stderr == pytest.approx(stats.sem(data)) and found.mean == pytest.approx(data.mean())
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for trial in range(400):
+        before = rng.normal(0.4, 0.2, 50)
+        after = before + rng.normal(0.1, 0.1, 50)  # strongly paired
+        found = difference(scores(before), scores(after), Bootstrap(resamples=400, seed=trial))
+        hits += found.low <= 0.1 <= found.high
+        assert found.high - found.low < 0.1  # unpaired it would be about 0.16
+    assert 0.91 <= hits / 400 <= 0.98  # standard error .011; the percentile interval is a little short
+
+
+def test_the_two_intervals_agree_on_ordinary_data_and_not_on_two_instances():
+    found = estimate(sample(4, n=60))
+    assert found.agree
+    assert found.normal == pytest.approx((found.mean - 1.959964 * found.stderr, found.mean + 1.959964 * found.stderr))
+    assert found.low == pytest.approx(found.normal[0], abs=0.01) and found.high == pytest.approx(found.normal[1], abs=0.01)
+    assert estimate(scores([0, 1])).agree is False
+    alone = estimate(scores([0.3]))
+    assert alone.mean == 0.3 and alone.agree is None and not alone.off_zero
+    assert all(math.isnan(value) for value in (alone.low, alone.high, alone.stderr))
+
+
+# ------------------------------------------------------------------------------------------------ weights
+def test_weights_give_the_mean_over_questions():
+    data, weights = scores([1, 0, 0.5]), {"a": 1, "b": 3, "c": 4}
+    found = estimate(data, FEW, weights=weights)
+    assert found.mean == pytest.approx(3 / 8)
+    rng = random.Random(3)
+    rows = [(1, 1), (0, 3), (0.5, 4)]
+    draws = [rng.choices(rows, k=3) for _ in range(20_000)]
+    means = sorted(sum(x * w for x, w in draw) / sum(w for _, w in draw) for draw in draws)
+    exact = estimate(data, Bootstrap(resamples=20_000), weights=weights)
+    assert (exact.low, exact.high) == pytest.approx((means[500], means[19_500]))  # few distinct values: the very same ones
+    even = dict.fromkeys("abc", 2.0)
+    assert estimate(data, FEW, weights=even) == estimate(data, FEW)
+
+
+def test_the_weighted_standard_error_is_the_spread_of_the_resamples():
+    rng = np.random.default_rng(5)
+    data, sizes = sample(6, n=200), {f"i{k:03}": float(size) for k, size in enumerate(rng.integers(1, 20, 200))}
+    found = estimate(data, Bootstrap(), weights=sizes)
+    assert found.agree
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * found.stderr, rel=0.05)
+    with pytest.raises(InputError, match="1 instances have no weight above 0: i003"):
+        estimate(data, FEW, weights={**sizes, "i003": 0.0})
+
+
+# ------------------------------------------------------------------------------------------------ two systems
+def test_a_difference_is_paired_and_its_interval_is_that_of_the_differences():
+    first, second = sample(8), sample(9)
+    by_hand = {0: {name: second[0][name] - first[0][name] for name in first[0]}}
+    assert difference(first, second) == estimate(by_hand) == estimate(paired_scores(first, second))
+    back = difference(second, first)
+    assert back.mean == -difference(first, second).mean
+    shifted = {0: {name: value + 0.125 for name, value in first[0].items()}}
+    found = difference(first, shifted)
+    assert (found.low, found.high) == pytest.approx((0.125, 0.125)) and found.off_zero
+
+
+def test_a_system_with_one_seed_is_paired_with_every_seed():
+    baseline, trained = {7: {"a": 0.0, "b": 0.5}}, {1: {"a": 1.0, "b": 0.5}, 2: {"a": 0.5, "b": 1.0}, 3: {"a": 0.0, "b": 0.0}}
+    found = difference(baseline, trained, FEW)
+    assert found.per_seed == {1: 0.5, 2: 0.5, 3: -0.25} and found.mean == pytest.approx(0.25)
+    assert difference(trained, baseline, FEW).per_seed == {1: -0.5, 2: -0.5, 3: 0.25}
+    with pytest.raises(InputError, match=r"seeds \[1, 2, 3\] and \[1, 2, 4\] cannot be paired"):
+        difference(trained, {1: trained[1], 2: trained[2], 4: trained[3]})
+
+
+def test_what_cannot_be_paired_is_refused_by_name():
+    with pytest.raises(InputError, match="2 instances are scored in one system and not in the other: c, d"):
+        difference(scores([1, 0, 1]), {0: {"a": 1.0, "b": 1.0, "d": 0.0}})
+    with pytest.raises(InputError, match="1 instances are not scored for every seed: b"):
+        estimate({0: {"a": 1.0, "b": 1.0}, 1: {"a": 0.0}})
+    with pytest.raises(InputError, match=r"2 instances have no score .*: b, c"):
+        difference(scores([1, 0, 1]), scores([1, math.nan, math.nan]))
+    for nothing in ({}, {0: {}}):
+        with pytest.raises(InputError, match="no scores"):
+            estimate(nothing)
+
+
+# ------------------------------------------------------------------------------------------------ several sets
+def test_the_mean_over_sets_is_simple_and_its_interval_that_of_independent_draws():
+    small, large = sample(11, n=20), sample(12, n=200)
+    found = mean_over_sets({"small": small, "large": large})
+    parts = [estimate(small), estimate(large)]
+    assert found.mean == pytest.approx((parts[0].mean + parts[1].mean) / 2) and found.n == 220
+    assert found.stderr == pytest.approx(math.hypot(parts[0].stderr, parts[1].stderr) / 2)
+    rng = np.random.default_rng(13)
+    halves = [np.array(list(data[0].values())) for data in (small, large)]
+    means = sum(rng.choice(half, size=(20_000, len(half))).mean(axis=1) for half in halves) / 2
+    low, high = np.quantile(means, [0.025, 0.975])
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.05 * (high - low))
+    assert found.agree
+
+
+def test_the_mean_over_sets_of_two_equal_sets_is_narrower_by_root_two():
+    data = sample(14, n=100)
+    both = mean_over_sets({"one": data, "two": data})
+    alone = estimate(data)
+    assert (both.high - both.low) == pytest.approx((alone.high - alone.low) / math.sqrt(2), rel=0.05)
+
+
+def test_seeds_of_a_mean_over_sets():
+    trained, fixed = scores([0, 1], [1, 1]), scores([0.5, 0.5])
+    assert mean_over_sets({"x": trained, "y": trained}, FEW).per_seed == {0: 0.5, 1: 1.0}
+    assert mean_over_sets({"x": fixed, "y": trained}, FEW).per_seed == {0: 0.5, 1: 0.75}
+    assert mean_over_sets({"x": fixed}, FEW).per_seed == {0: 0.5}
+    single = mean_over_sets({"x": trained, "y": scores([1.0])}, FEW)
+    assert math.isnan(single.low) and single.mean == pytest.approx(0.875)
+    with pytest.raises(InputError, match="no sets"):
+        mean_over_sets({})
+
+
+# ------------------------------------------------------------------------------------------------ determinism
+def test_the_same_numbers_whatever_the_order_and_others_for_another_seed():
+    data = sample(15, n=30)
+    turned = {0: dict(reversed(list(data[0].items())))}
+    assert estimate(data) == estimate(turned) == estimate(data)
+    assert estimate(data).low != estimate(data, Bootstrap(seed=1)).low
+    sets = {"a": data, "b": sample(16)}
+    assert mean_over_sets(sets).low == pytest.approx(mean_over_sets(dict(reversed(list(sets.items())))).low)
+
+
+def test_many_instances_are_drawn_in_blocks():
+    data = sample(17, n=3_000)
+    found = estimate(data, Bootstrap(resamples=2_000))  # three blocks
+    assert found.agree and found.n == 3_000
+
+
+@pytest.mark.parametrize(("wrong", "said"), [({"resamples": 0}, "resamples is 0"), ({"level": 1.0}, "level is 1.0")])
+def test_bad_options_are_refused(wrong, said):
+    with pytest.raises(InputError, match=said):
+        Bootstrap(**wrong)
