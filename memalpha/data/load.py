@@ -1,7 +1,8 @@
-"""Instances by one name: a prepared folder, a file of instances (JSON Lines or Parquet), or a generated source."""
+"""Instances by name: a prepared folder, a file of instances (JSON Lines or Parquet), or a generated source; several with commas."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,30 @@ from memalpha.memory.store import count_words
 from memalpha.types import Instance
 
 
-def load_data(name_or_path: str, options: Mapping[str, Any] | None = None, seed: int = 0) -> list[Instance]:
-    """Return instances.
+def load_data(names: str, options: Mapping[str, Any] | None = None, seed: int = 0) -> list[Instance]:
+    """Return the instances of one source, or of several one after another.
+
+    Args:
+        names: As ``name_or_path`` of ``load_one``; several are separated by commas.
+        options: Options of a generated source, for the first.
+        seed: Seed of a generated source.
+
+    Raises:
+        InputError: As ``load_one``, or if two instances have the same id.
+    """
+    parts = [names] if Path(names).exists() else [name.strip() for name in names.split(",")]
+    instances = [instance for i, name in enumerate(parts) for instance in load_one(name, None if i else options, seed)]
+    if twice := next((id for id, times in Counter(instance.id for instance in instances).items() if times > 1), None):
+        raise InputError(
+            f"two instances of {names!r} are called {twice!r}",
+            expected="ids that are unique over all training (or evaluation) data",
+            fix="prepare one of the sets with another seed",
+        )
+    return instances
+
+
+def load_one(name_or_path: str, options: Mapping[str, Any] | None = None, seed: int = 0) -> list[Instance]:
+    """Return the instances of one source.
 
     Args:
         name_or_path: Folder that ``memalpha prepare`` wrote (its checksum is verified), path of a JSON Lines or Parquet file of

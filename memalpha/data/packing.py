@@ -130,7 +130,7 @@ def _strip(text: str) -> Span:
 
 def _atoms(text: str, limit: int, count: TokenCounter) -> Iterator[Span]:
     """Yield the largest units that fit: sentences, words of a long sentence, halves of a long word."""
-    for sentence in _sentences(text):
+    for sentence in sentences(text):
         if count(text[sentence.start : sentence.end]) <= limit:
             yield sentence
             continue
@@ -138,8 +138,8 @@ def _atoms(text: str, limit: int, count: TokenCounter) -> Iterator[Span]:
             yield from _halves(text, Span(*word.span()), limit, count)
 
 
-def _sentences(text: str) -> Iterator[Span]:
-    """Yield the text's sentences and lines, without the white space around them."""
+def sentences(text: str) -> Iterator[Span]:
+    """Yield the text's sentences and lines as slices, without the white space around them."""
     start = 0
     for end in [match.end() for match in _SENTENCE_END.finditer(text)] + [len(text)]:
         sentence = _strip(text[start:end])

@@ -13,14 +13,15 @@ from peft import LoraConfig, get_peft_model
 from transformers import PrinterCallback, TrainingArguments, set_seed
 
 from memalpha.agent.step import AgentStep
+from memalpha.data import toy
+from memalpha.data.excerpts import ExcerptConfig, excerpt_operations
 from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig, teacher_operations
-from memalpha.data.toy import toy_teacher_operations
-from memalpha.errors import InputError, RunFolderError
+from memalpha.errors import RunFolderError
 from memalpha.memory.store import Memory
 from memalpha.models import load_policy_model, name_base, resolve_model, write_adapter_record
 from memalpha.training.config import AgentArguments, as_mapping, parse_options
-from memalpha.training.demonstrations import Demonstration, count_operations, demonstrate
+from memalpha.training.demonstrations import Demonstration, Teacher, count_operations, demonstrate
 from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
 from memalpha.types import Instance, Operation
 
@@ -33,10 +34,13 @@ class WarmupArguments:
 
     Attributes:
         model: Registered name, folder or Hub name of the base model.
-        data: Source of demonstrations: ``synthetic`` or ``toy``.
-        data_options: Options of the source.
-        coverage_low: Least share of a dialogue's facts that a demonstration keeps.
-        coverage_high: Largest share; each dialogue draws its own in between.
+        data: Where the demonstrations' inputs come from, as ``train_data`` of a training run. Instances with annotated facts are
+            demonstrated by ``memalpha.data.teacher``, others by ``memalpha.data.excerpts``.
+        data_options: Options of a generated source.
+        coverage_low: Least share of an instance's facts or sentences that a demonstration keeps.
+        coverage_high: Largest share; each instance draws its own in between.
+        p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
+        p_update: Share of the corrected changes that are updates, the others being a deletion and an insertion.
         max_completion_length: Longest completion, in tokens.
         lora_r: Rank of the adapter.
         lora_alpha: Scale of the adapter.
@@ -50,6 +54,8 @@ class WarmupArguments:
     data_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
     coverage_low: float = 1.0
     coverage_high: float = 1.0
+    p_correct: float = 1.0
+    p_update: float = 0.5
     max_completion_length: int = 64
     lora_r: int = 16
     lora_alpha: int = 32
@@ -152,10 +158,17 @@ def make_demonstrations(
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
 
-def _teacher(warmup: WarmupArguments) -> Callable[[Instance, int, Memory, random.Random], list[Operation]]:
-    if warmup.data == "toy":
-        return toy_teacher_operations
-    if warmup.data != "synthetic":
-        raise InputError(f"no teacher for {warmup.data!r}", expected="synthetic or toy", fix="demonstrations need annotated facts")
-    config = TeacherConfig(coverage=(warmup.coverage_low, warmup.coverage_high))
-    return lambda instance, index, memory, rng: teacher_operations(instance, index, memory, rng, config)
+def _teacher(warmup: WarmupArguments) -> Teacher:
+    """Return the teacher of each instance: that of the toy task, of annotated facts, or of plain text."""
+    coverage = (warmup.coverage_low, warmup.coverage_high)
+    facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update)
+    excerpts = ExcerptConfig(coverage)
+
+    def teach(instance: Instance, index: int, memory: Memory, rng: random.Random) -> list[Operation]:
+        if instance.source == toy.SOURCE:
+            return toy.toy_teacher_operations(instance, index, memory, rng)
+        if instance.facts:
+            return teacher_operations(instance, index, memory, rng, facts)
+        return excerpt_operations(instance, index, memory, rng, excerpts)
+
+    return teach

@@ -131,3 +131,20 @@ def test_operations_are_counted_by_kind():
     operations = [*STEPS[0], *STEPS[2], Operation(REPLACE, "core", "x"), Operation(INSERT, "facts", "y")]
     assert count_operations(operations) == (3, 1, 1)
     assert count_operations([])._asdict() == {"insert": 0, "update": 0, "delete": 0}
+
+
+def test_a_warm_start_shows_each_instance_by_its_own_keeper(tmp_path):
+    from memalpha.data.schema import write_instances
+    from memalpha.training.warmup_run import WarmupArguments, make_demonstrations
+
+    plain = make_instance("plain", "apple boat candle. door engine feather.")
+    write_instances(tmp_path / "plain.jsonl", [plain])
+    agent = make_agent(max_new_tokens=200, max_chunk_tokens=400)
+    of = WarmupArguments(data=f"synthetic, {tmp_path}/plain.jsonl", data_options={"n": 20, "split": "train"}, p_correct=0.0)
+    demonstrations, operations = make_demonstrations(of, agent, END, seed=0)
+    assert len(demonstrations) == 20 * 3 + 1
+    assert [operation.content for operation in operations][-2:] == ["apple boat candle", "door engine feather"]
+    assert count_operations(operations)[1:] == (0, 0)  # a keeper that corrects nothing
+    of.p_correct, of.p_update = 1.0, 1.0
+    corrected = count_operations(make_demonstrations(of, agent, END, seed=0)[1])
+    assert corrected.update > corrected.delete > 0  # changes are updates, what was taken back is deleted

@@ -1,0 +1,86 @@
+"""Demonstrations for plain text: what a keeper without annotations writes down, a few words of each sentence, as they stand.
+
+Of a sentence it keeps the run of words with the most in it: a name or number counts 2, another word of four letters or more 1. The
+words are copied, so each entry is grounded; which sentences matter is not known here, and is what reinforcement learning is for.
+
+What always holds: every operation inserts a run of whole words of the chunk into the schema's first list that takes insertions and
+changes the memory, which itself is left alone; a chunk's operations stay within ``max_entries`` and ``max_tokens``.
+
+It does not cover updates and deletions (plain text seldom takes back what it said) nor languages written without spaces.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memalpha.data.packing import sentences
+from memalpha.errors import InputError
+from memalpha.memory.store import Memory
+from memalpha.types import Instance, Operation, OperationKind
+
+_NAME_OR_NUMBER = re.compile(r"\W*(?:[A-Z]|\d)")
+_LONG = re.compile(r"\W*[^\W\d_]{4,}")
+_EDGES = " \t,;:.!?\"'“”‘’()[]–—-"
+
+
+@dataclass(frozen=True, slots=True)
+class ExcerptConfig:
+    """How much a keeper of plain text demonstrates.
+
+    Attributes:
+        coverage: Fewest and most of an instance's sentences that are kept, as shares; each instance draws its own in between.
+        words: Fewest and most words of an entry; each draws its own in between, a shorter sentence is kept whole.
+        max_entries: Most entries of a chunk.
+        max_tokens: Most tokens of a chunk's entries together, as the memory counts; an entry that does not fit is left out.
+    """
+
+    coverage: tuple[float, float] = (1.0, 1.0)
+    words: tuple[int, int] = (5, 9)
+    max_entries: int = 4
+    max_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the ranges; InputError names the first that cannot be."""
+        for name, (low, high), least, most in (("coverage", self.coverage, 0.0, 1.0), ("words", self.words, 1, 1000)):
+            if not least <= low <= high <= most:
+                raise InputError(f"excerpts: {name} is {(low, high)}", expected=f"a pair (low, high) from {least} to {most}")
+        for name in ("max_entries", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise InputError(f"excerpts: {name} is {getattr(self, name)}", expected="at least 1")
+
+
+def excerpt_operations(
+    instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: ExcerptConfig = ExcerptConfig()
+) -> list[Operation]:
+    """Return what the keeper does with one chunk; arguments as for ``memalpha.data.teacher.teacher_operations``."""
+    trial, chunk = memory.copy(), instance.chunks[chunk_index]
+    section = next(s.name for s in memory.schema.lists if OperationKind.INSERT in s.operations)
+    coverage = random.Random(f"coverage:{instance.id}").uniform(*config.coverage)
+    operations: list[Operation] = []
+    left = config.max_tokens
+    for start, end in sentences(chunk.text):
+        if len(operations) < config.max_entries and rng.random() < coverage:
+            content = excerpt(chunk.text[start:end].split(), rng.randint(*config.words))
+            operation, cost = Operation(OperationKind.INSERT, section, content), memory.count_tokens(content)
+            if content and cost <= left and trial.apply(operation, chunk=chunk_index, time=chunk.time).changed:
+                operations.append(operation)
+                left -= cost
+    return operations
+
+
+def excerpt(words: Sequence[str], count: int) -> str:
+    """Return the run of at most ``count`` words with the most in it, the first of equals, without punctuation at its ends."""
+    weights = [_weight(word, first=place == 0) for place, word in enumerate(words)]
+    starts = range(max(1, len(words) - count + 1))
+    best = max(starts, key=lambda start: (sum(weights[start : start + count]), -start))
+    return " ".join(words[best : best + count]).strip(_EDGES)
+
+
+def _weight(word: str, first: bool) -> float:
+    """How much a word says; a capital at the start of a sentence says nothing."""
+    if _NAME_OR_NUMBER.match(word) and not first:
+        return 2.0
+    return 1.0 if _LONG.match(word) else 0.0
