@@ -1,4 +1,4 @@
-"""The four parts of the reward, each a pure function of recorded data (Mem-alpha, arXiv 2509.25911, section 3.3).
+"""The parts of the reward, each a pure function of recorded data (Mem-alpha, arXiv 2509.25911, section 3.3; ``immediate`` is ours).
 
 r1 accuracy and r3 compression belong to a whole rollout, r2 tool success and r4 content quality to one chunk. Every part lies in
 [0, 1]. NaN means that a part cannot be scored, and a failure never becomes a 0. A question that failed leaves the whole rollout
@@ -24,6 +24,11 @@ def accuracy(records: Sequence[QuestionRecord]) -> float:
     accuracy of that step would be one of other questions than the step before, and a question that always fails would go unseen.
     """
     return sum(record.score for record in records) / len(records) if records else math.nan
+
+
+def immediate(records: Sequence[QuestionRecord], r1: float) -> float:
+    """Mean score of the questions asked right after a chunk. One that no question is about takes r1: neither paid nor fined."""
+    return accuracy(records) if records else r1
 
 
 def tool_success(results: Sequence[OperationResult], *, silence: float, duplicates_succeed: bool) -> float:

@@ -1,4 +1,8 @@
-"""The weighted reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (arXiv 2509.25911, section 3.3)."""
+"""The weighted reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (arXiv 2509.25911, section 3.3).
+
+A fifth part of our own, off by default, asks the questions whose evidence a chunk completes right after it (``immediate``): r1 says
+how the whole rollout went, this says what this chunk's writes were good for.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from memalpha.errors import InputError
 from memalpha.rewards import components
 from memalpha.types import OperationResult, QuestionRecord
 
-PARTS = ("accuracy", "tool", "compression", "content")
+PARTS = ("accuracy", "tool", "compression", "content", "immediate")
 """Names of the reward's parts, in the order of ``StepReward.parts`` and ``RewardConfig.weights``."""
 
 
@@ -25,6 +29,7 @@ class RewardConfig:
             0.5).
         compression_weight: beta (published 0.05).
         content_weight: gamma (published 0.1).
+        immediate_weight: Weight of the questions whose evidence a chunk completes, asked right after it (published: no such part).
         silence: r2 and r4 of a chunk without calls (published 0).
         duplicates_succeed: Whether repeating an entry is a success (published: no).
         judge_deletes: Whether deletes are judged like other writes (published: no, they score 0).
@@ -35,6 +40,7 @@ class RewardConfig:
     tool_weight: float = 1.0
     compression_weight: float = 0.05
     content_weight: float = 0.1
+    immediate_weight: float = 0.0
     silence: float = 0.0
     duplicates_succeed: bool = True
     judge_deletes: bool = True
@@ -49,18 +55,19 @@ class RewardConfig:
             raise InputError(f"silence is {self.silence}", expected="a score from 0 to 1")
 
     @property
-    def weights(self) -> tuple[float, float, float, float]:
+    def weights(self) -> tuple[float, ...]:
         """The weights in the order of ``PARTS``."""
-        return (self.accuracy_weight, self.tool_weight, self.compression_weight, self.content_weight)
+        return (self.accuracy_weight, self.tool_weight, self.compression_weight, self.content_weight, self.immediate_weight)
 
 
 class StepReward(NamedTuple):
-    """The four parts of one chunk step; NaN where a part could not be scored."""
+    """The parts of one chunk step; NaN where a part was not or could not be scored."""
 
     accuracy: float
     tool: float
     compression: float
     content: float
+    immediate: float = math.nan
 
     def total(self, config: RewardConfig) -> float:
         """The weighted sum. A part of weight 0 is not looked at; NaN if any other part is NaN."""
@@ -75,6 +82,7 @@ def rollout_rewards(
     input_tokens: int,
     results: Sequence[Sequence[OperationResult]],
     verdicts: Sequence[Sequence[bool] | None],
+    immediate: Sequence[Sequence[QuestionRecord]] | None = None,
 ) -> list[StepReward]:
     """Return the reward parts of each chunk step of one rollout.
 
@@ -85,12 +93,14 @@ def rollout_rewards(
         input_tokens: Tokens of all chunks.
         results: For each chunk, the results of its calls.
         verdicts: For each chunk, the judge's verdicts on its applied writes, or None if it failed or was not asked.
+        immediate: For each chunk, the scored questions asked right after it; None if none were asked.
     """
     r1 = components.accuracy(questions)
     r3 = components.compression(memory_tokens, input_tokens, clip=config.clip_compression)
+    at_once = [math.nan] * len(results) if immediate is None else [components.immediate(asked, r1) for asked in immediate]
     rewards = []
-    for calls, judged in zip(results, verdicts, strict=True):
+    for calls, judged, early in zip(results, verdicts, at_once, strict=True):
         r2 = components.tool_success(calls, silence=config.silence, duplicates_succeed=config.duplicates_succeed)
         r4 = components.content_quality(calls, judged, silence=config.silence, judge_deletes=config.judge_deletes)
-        rewards.append(StepReward(r1, r2, r3, r4))
+        rewards.append(StepReward(r1, r2, r3, r4, early))
     return rewards

@@ -69,7 +69,7 @@ def build_parts(arguments: TrainArguments) -> Parts:
     generator = HFGenerator(model, tokenizer, max_batch=run.generation_rows)
     evaluator = QAEvaluator(make_reader(run, agent, model, tokenizer), run.retrieve_k, make_answer_judge(run))
     judge = make_judge(run, [*train, *held_out])
-    scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share)
+    scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share, agent)
     return Parts(model, tokenizer, agent, generator, scorer, Grouping(run.grouping), train, held_out, run.eval_temperature)
 
 
@@ -141,15 +141,19 @@ def make_judge(run: RunArguments, instances: Sequence[Instance]) -> ContentJudge
         InputError: If ``facts`` is asked for and an instance has no annotations.
     """
     from memalpha.qa import judges
+    from memalpha.qa.auto_judge import AutoContentJudge
 
     if run.content_judge == "grounded":
         return judges.GroundedContentJudge()
     if run.content_judge == "endpoint":
         return judges.EndpointContentJudge(run.judge_client())
+    facts = {instance.id: instance.facts for instance in instances if instance.facts}
+    if run.content_judge == "auto":
+        return AutoContentJudge(facts)
     if bare := [instance.id for instance in instances if not instance.facts]:
         raise InputError(
             f"content_judge is 'facts', and instance {bare[0]} has no annotated facts",
             expected="generated data with annotations",
-            fix="set content_judge: grounded",
+            fix="set content_judge: auto, or grounded",
         )
-    return judges.FactContentJudge({instance.id: instance.facts for instance in instances})
+    return judges.FactContentJudge(facts)

@@ -34,7 +34,8 @@ class RunArguments(EndpointArguments):
         model: Registered name (see ``memalpha model list``), folder or Hub name of the base model.
         adapter: Folder of the warm-start LoRA adapter to go on from; empty starts a new adapter.
         dtype: Type of the base weights: ``float32``, or ``bfloat16`` for LoRA on GPUs (adapters stay in float32).
-        train_data: Prepared folder, ``instances.jsonl``, or the name of a generated source such as ``synthetic``.
+        train_data: Prepared folder, ``instances.jsonl``, or the name of a generated source such as ``synthetic``; several with
+            commas in between.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
         eval_data: As ``train_data``, for the held-out instances; empty evaluates nothing.
         eval_options: As ``train_options``.
@@ -49,7 +50,9 @@ class RunArguments(EndpointArguments):
         reader: ``recall`` (no model), ``base`` (the frozen base model) or ``endpoint``.
         reader_tokens: Budget of what a reader sees, in tokens.
         retrieve_k: How many entries are retrieved for a question.
-        content_judge: Who judges writes: ``facts`` (annotations of generated data), ``grounded`` (lexical support) or ``endpoint``.
+        content_judge: Who judges writes: ``facts`` (annotations of generated data), ``grounded`` (lexical support), ``auto``
+            (``facts`` where an instance has any, else ``grounded``) or ``endpoint``.
+        question_share: Share of an instance's questions that a training step asks, drawn anew each step; evaluation asks all.
         grouping: Rows compared with one another: ``step`` or ``instance`` (published).
         rows_per_forward: Rows of one forward and backward pass; what memory depends on.
         share_prefix: Compute the common prefix of rows once in the update (exact).
@@ -57,6 +60,7 @@ class RunArguments(EndpointArguments):
         max_masked_share: Share of a step's rollouts, over all processes, with something unscorable past which the run is stopped.
         max_skipped_steps: Steps in a row whose loss or gradient is not finite that are skipped before the run is stopped.
         shuffle_advantages: Permute the advantages: the control of a learning test, never a training option.
+        log_rollouts: Steps between rollouts shown in the terminal (0 = none).
         overwrite: Replace an existing run folder.
         resume: Go on with an existing run folder, from its last whole checkpoint if there is one.
     """
@@ -80,6 +84,7 @@ class RunArguments(EndpointArguments):
     reader_tokens: int = 256
     retrieve_k: int = 10
     content_judge: str = "grounded"
+    question_share: float = 1.0
     grouping: str = "step"
     rows_per_forward: int = 8
     share_prefix: bool = True
@@ -87,6 +92,7 @@ class RunArguments(EndpointArguments):
     max_masked_share: float = 0.5
     max_skipped_steps: int = 3
     shuffle_advantages: bool = False
+    log_rollouts: int = 0
     overwrite: bool = False
     resume: bool = False
 
@@ -94,7 +100,7 @@ class RunArguments(EndpointArguments):
         """Check values that no type checks."""
         for name, allowed in {
             "reader": ("recall", "base", "endpoint"),
-            "content_judge": ("facts", "grounded", "endpoint"),
+            "content_judge": ("facts", "grounded", "auto", "endpoint"),
             "grouping": ("step", "instance"),
         }.items():
             if getattr(self, name) not in allowed:
@@ -102,8 +108,9 @@ class RunArguments(EndpointArguments):
         for name in ("rows_per_forward", "generation_rows", "lora_r", "retrieve_k", "reader_tokens"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}", expected="at least 1")
-        if not 0 < self.max_masked_share <= 1:
-            raise InputError(f"max_masked_share is {self.max_masked_share}", expected="a share in (0, 1]")
+        for name in ("max_masked_share", "question_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InputError(f"{name} is {getattr(self, name)}", expected="a share in (0, 1]")
         self.judge_extra = self.endpoint_extra if self.judge_extra is None else self.judge_extra
         for name in ("train_options", "eval_options", "endpoint_extra", "judge_extra"):
             setattr(self, name, as_mapping(name, getattr(self, name)))

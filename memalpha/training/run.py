@@ -167,6 +167,7 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
         grouping=parts.grouping,
         rows_per_forward=run.rows_per_forward,
         share_prefix=run.share_prefix,
+        question_share=run.question_share,
         shuffled_advantages=run.shuffle_advantages,
         max_skipped_steps=run.max_skipped_steps,
     )

@@ -11,12 +11,15 @@ import math
 from collections.abc import Sequence
 
 from memalpha.agent.rollout import Rollout, StepRecord
+from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError, TrainingAborted
 from memalpha.protocols import ContentJudge, WriteRequest
 from memalpha.qa.batches import ask_all
 from memalpha.qa.evaluator import QAEvaluator
+from memalpha.qa.metrics import contains
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward, rollout_rewards
-from memalpha.types import OperationKind, ResultCode, StopReason
+from memalpha.training.immediate import ask_after_chunks
+from memalpha.types import OperationKind, QuestionRecord, ResultCode, StopReason
 
 
 class RolloutScorer:
@@ -27,13 +30,21 @@ class RolloutScorer:
         judge: Judges writes; not asked where the reward gives content no weight, whose r4 is NaN then.
         reward_config: Switches of the reward.
         max_masked_share: Share of a step's rollouts that may be unscorable, for ``check_masked_share``.
+        agent: Builds memories again; needed where the reward gives questions asked after their chunk a weight.
     """
 
     def __init__(
-        self, evaluator: QAEvaluator, judge: ContentJudge, reward_config: RewardConfig, max_masked_share: float = 0.5
+        self,
+        evaluator: QAEvaluator,
+        judge: ContentJudge,
+        reward_config: RewardConfig,
+        max_masked_share: float = 0.5,
+        agent: AgentStep | None = None,
     ) -> None:
+        if reward_config.immediate_weight and agent is None:
+            raise ValueError("immediate_weight needs the agent, to build the memory of each chunk again")
         self.evaluator, self.judge, self.reward_config = evaluator, judge, reward_config
-        self.max_masked_share = max_masked_share
+        self.max_masked_share, self.agent = max_masked_share, agent
 
     def score(self, rollouts: Sequence[Rollout]) -> list[list[StepReward]]:
         """Return the parts of each chunk step; parts that could not be scored are NaN.
@@ -41,15 +52,24 @@ class RolloutScorer:
         The scored questions are kept in ``rollout.questions``, the judge's failures in ``rollout.content_errors``.
         """
         records = self.evaluator.evaluate_many([(r.memory, r.retriever, r.instance.questions) for r in rollouts])
-        verdicts = self._verdicts(rollouts)
+        verdicts, early = self._verdicts(rollouts), self._immediate(rollouts)
         rewards = []
-        for rollout, questions, judged in zip(rollouts, records, verdicts, strict=True):
+        for rollout, questions, judged, asked in zip(rollouts, records, verdicts, early, strict=True):
             rollout.questions = questions
             rollout.content_errors = {t: str(found) for t, found in enumerate(judged) if isinstance(found, ServiceError)}
-            rewards.append(self._rewards(rollout, [None if isinstance(found, ServiceError) else found for found in judged]))
+            known = [None if isinstance(found, ServiceError) else found for found in judged]
+            rewards.append(self._rewards(rollout, known, asked))
         return rewards
 
-    def _rewards(self, rollout: Rollout, verdicts: Sequence[Sequence[bool] | None]) -> list[StepReward]:
+    def _immediate(self, rollouts: Sequence[Rollout]) -> Sequence[list[list[QuestionRecord]] | None]:
+        """Questions of each chunk, asked after it; None where they have no weight."""
+        if not self.reward_config.immediate_weight or self.agent is None:
+            return [None] * len(rollouts)
+        return ask_after_chunks(rollouts, self.agent, self.evaluator)
+
+    def _rewards(
+        self, rollout: Rollout, verdicts: Sequence[Sequence[bool] | None], immediate: list[list[QuestionRecord]] | None
+    ) -> list[StepReward]:
         count = rollout.memory.count_tokens
         return rollout_rewards(
             self.reward_config,
@@ -58,6 +78,7 @@ class RolloutScorer:
             input_tokens=sum(count(chunk.text) for chunk in rollout.instance.chunks),
             results=[step.outcome.results for step in rollout.steps],
             verdicts=verdicts,
+            immediate=immediate,
         )
 
     def _verdicts(self, rollouts: Sequence[Rollout]) -> list[list[list[bool] | ServiceError | None]]:
@@ -80,7 +101,10 @@ class RolloutScorer:
         return [math.isnan(step.total(self.reward_config)) for step in steps]
 
     def metrics(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> dict[str, tuple[float, int]]:
-        """Return what to watch in training as (sum, count), so that ranks can be added up. Counts of 0 mean nothing to show."""
+        """Return what to watch in training as (sum, count), so that ranks can be added up. Counts of 0 mean nothing to show.
+
+        ``verbatim`` is the share of written texts that stand in their chunk word for word, ``entry_words`` their length.
+        """
         steps = [step for rollout in rollouts for step in rollout.steps]
         calls = [result for step in steps for result in step.outcome.results]
         parts = [reward for row in rewards for reward in row]
@@ -94,6 +118,8 @@ class RolloutScorer:
             "masked": (float(self.masked(rewards)), len(rollouts)),
             "masked_chunks": (float(sum(sum(self._masked_steps(row)) for row in rewards)), len(steps)),
             "duplicates": (float(sum(call.code is ResultCode.DUPLICATE for call in calls)), len(calls)),
+            "verbatim": _sums([contains(text, content) for text, content in _written(rollouts)]),
+            "entry_words": _sums([float(len(content.split())) for _, content in _written(rollouts)]),
             "unparsed": (float(sum(call.code is ResultCode.UNPARSED for call in calls)), len(calls)),
         }
         for kind in OperationKind:
@@ -136,6 +162,17 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
 def _sums(values: Sequence[float]) -> tuple[float, int]:
     known = [value for value in values if not math.isnan(value)]
     return sum(known), len(known)
+
+
+def _written(rollouts: Sequence[Rollout]) -> list[tuple[str, str]]:
+    """Each text that was inserted or that replaced another, with the chunk it was written from: (chunk's text, content)."""
+    return [
+        (rollout.instance.chunks[step.chunk_index].text, result.operation.content)
+        for rollout in rollouts
+        for step in rollout.steps
+        for result in step.outcome.results
+        if result.changed and result.operation is not None and result.operation.content
+    ]
 
 
 def _write_request(rollout: Rollout, step: StepRecord) -> WriteRequest:

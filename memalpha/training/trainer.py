@@ -30,6 +30,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,6 +87,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         grouping: Rows compared with one another.
         rows_per_forward: Rows of one forward and backward pass.
         share_prefix: Pack rows and share their common prefixes in the update.
+        question_share: Share of an instance's questions that its rollouts of a step are scored on, drawn anew each step.
         shuffled_advantages: Permute the advantages (control runs only).
         max_skipped_steps: Steps in a row that may be skipped because a number in them is not finite.
         on_rollouts: Called with (rollouts, rows, rewards) after each batch, for recording.
@@ -106,6 +108,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         grouping: Grouping = Grouping.STEP,
         rows_per_forward: int = 8,
         share_prefix: bool = True,
+        question_share: float = 1.0,
         shuffled_advantages: bool = False,
         max_skipped_steps: int = 3,
         on_rollouts: Any = None,
@@ -113,6 +116,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     ) -> None:
         self.agent, self.instances, self.scorer, self.reward_config = agent, instances, scorer, reward_config
         self.grouping, self.rows_per_forward, self.share_prefix = grouping, rows_per_forward, share_prefix
+        self.question_share = question_share
         self.shuffled_advantages, self.on_rollouts = shuffled_advantages, on_rollouts
         self.skipped = SkippedSteps(max_skipped_steps)
         self.policy = ""
@@ -167,7 +171,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             raise RuntimeError(f"instances {list(indices)} do not come in groups of {size}")
         self._check_fresh()
         with self._timed("rollouts"):
-            rollouts = self.run_rollouts([self.instances[index] for index in indices], self._sampling())
+            rollouts = self.run_rollouts([self._asked(self.instances[index]) for index in indices], self._sampling())
         with self._timed("scoring"):
             rewards = self.scorer.score(rollouts)
         scale = Scale(self.scale_rewards)
@@ -188,6 +192,15 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             self.on_rollouts(rollouts, rows, rewards)
         self._check_masked(rollouts, rewards)
         return rows
+
+    def _asked(self, instance: Instance) -> Instance:
+        """The instance with the questions of this step, the same for its whole group."""
+        if self.question_share == 1 or not instance.questions:
+            return instance
+        count = math.ceil(self.question_share * len(instance.questions))
+        rng = random.Random(f"questions/{self.args.seed}/{self.state.global_step}/{instance.id}")
+        places = sorted(rng.sample(range(len(instance.questions)), count))
+        return replace(instance, questions=tuple(instance.questions[place] for place in places))
 
     def _check_masked(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> None:
         """Stop, on every rank alike, if too many of all ranks' rollouts could not be scored."""
@@ -223,7 +236,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         """Hand TRL the finished rows. ``tool_mask`` 0 takes padding rows out of every token count."""
         end = self._tokenizer.eos_token_id
-        filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(*[math.nan] * 4), math.nan, logprobs=(0.0,))
+        filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(*[math.nan] * len(PARTS)), math.nan, logprobs=(0.0,))
         rows = [row or filler for row in self.rows]
         self._log_lengths([row for row in self.rows if row])
         for queue in (*self._logs["rewards"].values(), self._logs["prompt"], self._logs["completion"], self._logs["advantages"]):

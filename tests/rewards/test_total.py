@@ -33,11 +33,11 @@ def rewards_of(config, results, verdicts, scores=(1.0, 0.5), memory_tokens=30, i
 
 def test_the_names_are_those_of_the_parts():
     assert StepReward._fields == PARTS
-    assert RewardConfig(1, 2, 3, 4).weights == (1, 2, 3, 4)
+    assert RewardConfig(1, 2, 3, 4, immediate_weight=5).weights == (1, 2, 3, 4, 5)
 
 
 def test_the_defaults_are_the_papers_weights():
-    assert RewardConfig().weights == (1.0, 1.0, 0.05, 0.1)
+    assert RewardConfig().weights == (1.0, 1.0, 0.05, 0.1, 0.0)
 
 
 def test_a_rollout_by_hand():
@@ -111,3 +111,27 @@ def test_settings_that_make_no_reward_are_refused(settings, message):
 def test_a_chunk_without_its_verdicts_is_an_error():
     with pytest.raises(ValueError, match="zip"):
         rewards_of(RewardConfig(), [[WRITE], []], [[True]])
+
+
+def test_questions_after_a_chunk_pay_that_chunk_alone():
+    config = RewardConfig(0.5, 0, 0, 0, immediate_weight=2)
+
+    def record(score):
+        return QuestionRecord(Question("q", ("a",)), (), None, score)
+
+    def totals(*asked):
+        rewards = rollout_rewards(
+            config,
+            questions=[record(0.25)],
+            memory_tokens=1,
+            input_tokens=2,
+            results=[[], []],
+            verdicts=[None, None],
+            immediate=asked,
+        )
+        return [reward.total(config) for reward in rewards]
+
+    # A chunk that nothing is asked about takes r1.
+    assert totals([record(1.0), record(0.5)], []) == [0.5 * 0.25 + 2 * 0.75, 0.5 * 0.25 + 2 * 0.25]
+    masked, scored = totals([record(1.0), record(NAN)], [])
+    assert math.isnan(masked) and scored == 0.625

@@ -133,7 +133,7 @@ def test_the_runs_for_gpus_are_options_that_exist(name):
         ["--config", str(ROOT / "configs/train" / name), "--use_cpu", "true", "--bf16", "false"]
     )
     assert (run.model, agent.schema, agent.codec) == ("Qwen/Qwen3-4B", "mem_alpha", "hermes")
-    assert reward.weights == (1.0, 1.0, 0.05, 0.1)
+    assert reward.weights == (1.0, 1.0, 0.05, 0.1, 0.0)
     assert (grpo.num_generations, grpo.max_completion_length) == (8, 2048)
     assert run.full_finetuning is ("full" in name) and run.dtype == ("float32" if run.full_finetuning else "bfloat16")
     assert run.reader_client().url == "http://localhost:8000/v1/chat/completions"

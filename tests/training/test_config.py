@@ -21,7 +21,7 @@ def test_defaults_are_those_of_chunk_step_training():
     run, agent, reward, grpo = parse_train_arguments(CPU)
     assert (run.model, run.grouping, run.rows_per_forward, run.share_prefix) == ("smollm2-135m-instruct", "step", 8, True)
     assert (agent.schema, agent.codec, agent.max_chunk_tokens) == ("mem_alpha", "hermes", 2048)
-    assert reward.weights == (1.0, 1.0, 0.05, 0.1)
+    assert reward.weights == (1.0, 1.0, 0.05, 0.1, 0.0)
     expected = {
         "loss_type": "dapo", "beta": 0.0, "bf16": False, "gradient_checkpointing": False, "per_device_train_batch_size": 16,
         "num_generations": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 1, "max_completion_length": 1024,
