@@ -4,6 +4,9 @@ The chat template is rendered once with placeholders; its own parts are tokenise
 without (``<|im_end|>`` inside a chunk is a few ordinary tokens). Parts are tokenised apart and joined, so the boundary between
 what the rollouts of a step share and what is each one's own is exact.
 
+Tokenizers also know added tokens that are not called special and yet carry structure (``<tool_call>``, ``<think>``): text from data
+gives none of those either. Added tokens of white space alone are ordinary text.
+
 Templates that can switch thinking off (Qwen3) are told to, as in the published system: a completion is the calls alone.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from memalpha.errors import InputError
@@ -43,6 +47,9 @@ class PromptEncoder:
         *parts, tail = _SLOT_PATTERN.split(render_chat(tokenizer, messages, tools))  # text, name, text, name, ..., text
         self._layout = [(name, self._trusted(before)) for before, name in zip(parts[::2], parts[1::2], strict=True)]
         self._tail = self._trusted(tail)
+        added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if str(token).strip()}
+        self._added = frozenset(added)
+        self._marks = re.compile("|".join(re.escape(mark) for mark in sorted(added.values(), key=len, reverse=True)) or r"(?!)")
         self.untrusted = lru_cache(maxsize=4096)(self._untrusted)
         wanted = {name for message in messages for name in slots(str(message["content"]))}
         if missing := wanted - {name for name, _ in self._layout}:
@@ -56,6 +63,17 @@ class PromptEncoder:
         return list(self.tokenizer(text, add_special_tokens=False).input_ids) if text else []
 
     def _untrusted(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text from data, none of them an added token; a mark of one is cut after its first character."""
+        ids = self._plain(text)
+        if self._added.isdisjoint(ids):
+            return ids
+        cuts = [0, *(found.start() + 1 for found in self._marks.finditer(text)), len(text)]
+        pieces = [self._plain(text[start:end]) for start, end in pairwise(cuts)]
+        if self._added.isdisjoint(chain.from_iterable(pieces)):
+            return tuple(chain.from_iterable(pieces))
+        return tuple(chain.from_iterable(self._plain(char) for char in text))  # a mark that only normalising makes one
+
+    def _plain(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else ()
 
     def encode(self, texts: Mapping[str, str], shared: str) -> tuple[tuple[int, ...], int]:
@@ -106,6 +124,17 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
         [dict(message) for message in messages], tools=tools, tokenize=False, add_generation_prompt=True, enable_thinking=False
     )
     return str(rendered)
+
+
+def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
+    """Return the token ids of a chat, ready for the assistant's turn, with every message's content as text from data.
+
+    Raises:
+        InputError: If the tokenizer has no chat template, or the template drops a message.
+    """
+    texts = {f"message_{i}": str(message["content"]) for i, message in enumerate(messages)}
+    layout = [{**message, "content": slot(name)} for name, message in zip(texts, messages, strict=True)]
+    return PromptEncoder(tokenizer, layout).encode(texts, shared="")[0]
 
 
 def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:

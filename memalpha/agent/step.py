@@ -3,9 +3,9 @@
 Training, evaluation and use call these two and nothing else builds a prompt or writes to a memory on a model's behalf.
 
 What always holds: the system text and the chunk come before the memory, so all rollouts that read a chunk share a prefix
-(computed once, in generation and in the update); text from a chunk or an entry never becomes a special token nor closes its
-quotation; nothing is cut (a chunk over the limit is an error, an entry that does not fit the view is left out whole and stays in
-the memory).
+(computed once, in generation and in the update); text from a chunk or an entry never becomes a special token, closes its
+quotation or leaves its line of the view; nothing is cut (a chunk over the limit is an error, an entry that does not fit the view
+is left out whole and stays in the memory).
 
 Departure from the published system (arXiv 2509.25911): besides the newest entries the view shows those most related to the chunk,
 so old facts can be corrected; the published prompt shows the last five alone.
@@ -13,7 +13,6 @@ so old facts can be corrected; the published prompt shows the last five alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING
 from memalpha.agent.codecs import Codec, make_codec
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.encoding import PromptEncoder, slot, takes_tools
+from memalpha.agent.quoting import one_line, quote
 from memalpha.errors import InputError
 from memalpha.memory.render import render_entry
 from memalpha.memory.schema import MemorySchema
@@ -49,7 +49,6 @@ from memalpha.types import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_FENCE = re.compile(r"<(?=\s*/?\s*(?:chunk|memory)\b)", re.IGNORECASE)
 _LINE_TOKENS = 4  # about the least that a line of the view takes: a number, two words, a line end
 _LEAST_LOOKED_AT = 64  # candidates of each kind, also in the smallest view
 
@@ -111,7 +110,7 @@ class AgentStep:
             InputError: If the chunk is longer than ``max_chunk_tokens``.
         """
         self.check_chunk(chunk)
-        text = quote(f"[{chunk.time}]\n{chunk.text}" if self.config.show_times and chunk.time else chunk.text)
+        text = quote(f"[{one_line(chunk.time)}]\n{chunk.text}" if self.config.show_times and chunk.time else chunk.text)
         view = self.view(memory, retriever, chunk)
         ids, shared = self.encoder.encode({"chunk": text, "memory": view}, shared="chunk")
         content = f"<chunk>\n{text}\n</chunk>\n<memory>\n{view}\n</memory>"
@@ -138,6 +137,8 @@ class AgentStep:
     def view(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> str:
         """Render what the policy sees of its memory: blocks, then the entries that fit the budget, by section, oldest first.
 
+        A block and an entry take one line each, whatever they hold, so sections and ids can be read off the lines.
+
         If all entries fit, all are shown. If not, candidates are taken in turn as long as they fit: the entries most related to
         the chunk and the ``view_recent`` newest, one of each by turns, then the other newest. Of either kind, a quarter of
         ``view_tokens`` entries (at least 64) are candidates; a line takes about four tokens or more, so this is what the view
@@ -152,7 +153,7 @@ class AgentStep:
         for section in self.schema.sections:
             body = shown[section.name]
             if section in self.schema.blocks:
-                body = [quote(memory.block(section.name))] if memory.block(section.name) else []
+                body = [one_line(quote(memory.block(section.name)))] if memory.block(section.name) else []
             if body and len(self.schema.sections) > 1:
                 lines.append(f"{section.name}:")
             lines += body
@@ -160,7 +161,7 @@ class AgentStep:
 
     def _line(self, entry: Entry) -> str:
         content = render_entry(entry) if self.config.show_times else entry.content
-        return f"{entry.id} {quote(content)}".replace("\n", "\\n")
+        return f"{entry.id} {one_line(quote(content))}"
 
     def _select(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> list[Entry]:
         newest = self._fitting(memory.newest())
@@ -223,11 +224,6 @@ def _in_order(parsed: ParsedCompletion) -> list[ToolCall | CallError]:
 def _interleave(first: Sequence[Entry], second: Sequence[Entry]) -> list[tuple[Entry, ...]]:
     width = max(len(first), len(second))
     return [(*first[i : i + 1], *second[i : i + 1]) for i in range(width)]
-
-
-def quote(text: str) -> str:
-    """Keep a text from closing (or opening) the fences it stands between; ``<`` before a fence's name becomes ``&lt;``."""
-    return _FENCE.sub("&lt;", text)
 
 
 def system_text(codec: Codec, schema: MemorySchema, described: bool) -> str:

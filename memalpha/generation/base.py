@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memalpha.agent.encoding import render_chat
+from memalpha.agent.encoding import chat_ids
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.types import Message, Prompt, Sampling
@@ -32,10 +32,7 @@ def frozen_base(
     generator = HFGenerator(model, tokenizer, max_batch=max_batch, merge_adapters=False)
 
     def answer(chats: list[list[Message]]) -> list[str]:
-        prompts = []
-        for chat in chats:
-            ids = tokenizer(render_chat(tokenizer, chat), add_special_tokens=False).input_ids
-            prompts.append(Prompt(tuple(chat), tuple(ids)))
+        prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
         trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
         try:
             with model.disable_adapter():

@@ -17,11 +17,11 @@ updates are judged like inserts; an outage or a malformed verdict raises instead
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from memalpha.agent.quoting import quoted_json
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.endpoint import ChatClient
@@ -53,7 +53,7 @@ _RETRY_TEMPERATURE = 0.7
 def _verdicts(client: ChatClient, system: str, cases: Sequence[Mapping[str, Any]]) -> list[bool | ServiceError]:
     """Ask yes or no about each case: greedily first, then by sampling where the reply began with neither word."""
     chats: list[list[Message]] = [
-        [{"role": "system", "content": system}, {"role": "user", "content": json.dumps(case, ensure_ascii=False)}] for case in cases
+        [{"role": "system", "content": system}, {"role": "user", "content": quoted_json(case)}] for case in cases
     ]
     verdicts: dict[int, bool | ServiceError] = {}
     open_cases = list(range(len(cases)))

@@ -6,8 +6,8 @@
 | base | ModelReader | any generating function, such as the policy's own frozen base model |
 | endpoint | EndpointReader | an OpenAI-compatible server |
 
-What always holds: a passage is read whole or not at all; every reader sees the same passages for the same budget; a reader that
-fails raises ServiceError and never answers in its model's stead.
+What always holds: a passage is read whole or not at all, and stands on a line of its own that it cannot leave; every reader
+sees the same passages for the same budget; a reader that fails raises ServiceError and never answers in its model's stead.
 
 Departure from the published system (arXiv 2509.25911): there the reader gets the top 20 of each section whatever their length.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from memalpha.agent.quoting import one_line
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.protocols import ReadRequest, TokenCounter
 from memalpha.qa.endpoint import ChatClient
@@ -58,7 +59,7 @@ def within_budget(passages: Sequence[str], budget_tokens: int, count_tokens: Tok
 
 def reader_messages(question: str, passages: Sequence[str]) -> list[Message]:
     """Return the chat messages that ask a model one question about its notes."""
-    notes = "\n".join(passages) or NO_NOTES
+    notes = "\n".join(map(one_line, passages)) or NO_NOTES
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER.format(notes=notes, question=question)}]
 
 

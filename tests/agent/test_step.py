@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.encoding import PromptEncoder, slot
-from memalpha.agent.step import AgentStep, quote
+from memalpha.agent.quoting import quote
+from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Chunk, Operation, OperationKind, ResultCode
@@ -106,7 +107,7 @@ def test_several_sections_are_shown_under_their_names_blocks_whole():
     memory.apply(Operation(REPLACE, "core", "Ann\nof Oslo"))
     memory.apply(Operation(INSERT, "semantic", "a"))
     memory.apply(Operation(UPDATE, "semantic", "B", "2"))
-    expected = ["core:", "Ann", "of Oslo", "semantic:", "2 B", "3 a", "episodic:", "1 [2024] went home\\nat night"]
+    expected = ["core:", "Ann\\nof Oslo", "semantic:", "2 B", "3 a", "episodic:", "1 [2024] went home\\nat night"]
     assert view_of(agent, memory, "x") == expected
 
 
