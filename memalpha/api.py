@@ -1,36 +1,86 @@
-"""The trained agent as something to use: feed it text, ask it questions, see its memory. In process, one memory, nothing durable.
+"""The trained agent as something to use: feed it text, ask it questions, see, undo and forget what it wrote.
 
-The prompts and the handling of completions are those of training (``memalpha.agent.step``), and so is the configuration: it lies
-beside the adapter.
+    agent = MemoryAgent.load("data/adapters/smollm2-135m-warmup", store="memories.db")
+    agent.add("Marta: I moved to Oslo.", time="2024-03-05", namespace="marta")
+    agent.ask("What is the city of Marta?", namespace="marta").text
+
+What always holds: prompts and the handling of completions are those of training (``memalpha.agent.step``), under the configuration
+that lies beside the adapter. When ``add``, ``undo`` or ``forget`` returns, the store has it on disk. A completion is applied to
+the very memory its prompt showed: if somebody wrote in between, the model is asked again. Safe for threads: texts of one namespace
+are read one after the other, those of several are generated in one batch.
+
+Every call names its namespace where there is a store. Without one the journal lives in the process (``:memory:``), is gone with
+it, and ``namespace`` may be left out; everything else is the same code.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+import threading
 from pathlib import Path
+from types import TracebackType
+from weakref import WeakValueDictionary
 
-from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import Rollout, StepRecord, take_step
+from memalpha.agent.limits import TIME_TOKENS
+from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep
+from memalpha.api_records import Added, Reply
+from memalpha.data.packing import split_text
+from memalpha.errors import InputError, JournalBusyError, MemAlphaError
+from memalpha.generation.batching import BatchingGenerator
+from memalpha.memory.journal import Event, Journal, Namespace, Origin, Receipt, hash_prompt
 from memalpha.memory.render import render_entry
+from memalpha.memory.store import Snapshot
+from memalpha.memory.tools import is_text
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
-from memalpha.types import Chunk, Entry, Instance, OperationResult, Question, Sampling
+from memalpha.store.in_memory import IN_MEMORY
+from memalpha.store.indexed import IndexedStore
+from memalpha.store.memory import JournalMemory
+from memalpha.trained import load_trained
+from memalpha.types import Change, Chunk, Entry, Question, Sampling
+
+LOCAL = Namespace("local")
+"""The namespace of an agent without a store, unless another is named."""
+_TRIES = 5
+"""How often a text is read again because its namespace was written meanwhile."""
 
 
 class MemoryAgent:
-    """An agent with one memory.
+    """An agent with a memory for each namespace.
 
     Args:
         step: Prompt maker and applier.
-        generator: Writes the completions.
+        generator: Writes the completions; used by one thread at a time.
         reader: Answers questions; None makes ``ask`` answer with what was found.
+        store: Path or URL of a store (``Journal.open``), or a journal, which the caller closes; None keeps all in the process.
         retrieve_k: Entries retrieved for a question.
+        name: What the journal calls this agent.
+        max_batch: Most texts read in one call of the generator.
     """
 
-    def __init__(self, step: AgentStep, generator: Generator, reader: Reader | None = None, retrieve_k: int = 5) -> None:
-        self.step, self.generator, self.reader, self.retrieve_k = step, generator, reader, retrieve_k
-        memory = step.new_memory()
-        self._rollout = Rollout(Instance("live", "live", (), ()), memory, step.new_retriever(memory))
+    def __init__(
+        self,
+        step: AgentStep,
+        generator: Generator,
+        reader: Reader | None = None,
+        *,
+        store: str | Path | Journal | None = None,
+        retrieve_k: int = 5,
+        name: str = "agent",
+        max_batch: int = 32,
+    ) -> None:
+        if retrieve_k < 1:
+            raise InputError(f"retrieve_k is {retrieve_k}", expected="at least 1 entry")
+        self.step, self.reader, self.retrieve_k, self.name = step, reader, retrieve_k, name
+        self.generator = BatchingGenerator(generator, max_batch)
+        self._default = LOCAL if store is None else None
+        self._owned = not isinstance(store, Journal)
+        self.journal = store if isinstance(store, Journal) else Journal.open(IN_MEMORY if store is None else store)
+        self._store = IndexedStore(self.journal, step.schema, step.new_retriever, step.encoder.count)
+        self._lanes: WeakValueDictionary[Namespace, threading.Lock] = WeakValueDictionary()
+        self._lanes_lock = threading.Lock()
+        self._next_chunk: dict[Namespace, int] = {}
+        step.encoder.count("a")  # so that no thread ever switches the tokenizer's treatment of special tokens
 
     @classmethod
     def load(
@@ -38,71 +88,222 @@ class MemoryAgent:
         trained: str | Path,
         model: str | Path | None = None,
         *,
+        store: str | Path | Journal | None = None,
         reader: Reader | None = None,
         router: str | Path | None = None,
+        retrieve_k: int = 5,
+        device: str = "cpu",
     ) -> MemoryAgent:
         """Load a trained agent.
 
         Args:
-            trained: Folder that ``memalpha train`` or ``memalpha warmup`` wrote: an adapter, or a whole model.
+            trained: What ``memalpha train`` or ``memalpha warmup`` wrote, an adapter or a whole model: a folder, or a Hub name
+                ``owner/name`` or ``owner/name@revision``.
             model: Base of the adapter: registered name, folder or Hub name; None takes the one the adapter names.
+            store: Where memories are kept; None keeps them in the process.
             reader: Answers questions; None answers with what was found.
             router: Trained section router for layer 1 of its retriever; None takes the agent's own, if it has one.
+            retrieve_k: Entries retrieved for a question.
+            device: Where the model runs, as torch names it.
 
         Raises:
-            InputError: If the folder is no agent of ours, or belongs to another base, or the router is none.
+            InputError: If it is no agent of ours, belongs to another base, or the router or the store's address is none.
+            ServiceError: If something had to be fetched and could not be.
+            JournalError: If the store cannot be opened.
         """
-        from memalpha.generation.hf import HFGenerator
-        from memalpha.models import load_policy_model
-        from memalpha.models.policy import base_of
+        step, generator, name = load_trained(trained, model, router=router, device=device)
+        return cls(step, generator, reader, store=store, retrieve_k=retrieve_k, name=name)
 
-        config = AgentConfig.load(trained)
-        if router is not None:
-            config = replace(config, retrieval=replace(config.retrieval, router=str(router)))
-        whole = (Path(trained) / "config.json").is_file()
-        policy = load_policy_model(trained) if whole else load_policy_model(model or base_of(trained), adapter=trained)
-        policy.model.eval()
-        return cls(AgentStep(config, policy.tokenizer), HFGenerator(policy.model, policy.tokenizer), reader)
+    def close(self) -> None:
+        """Close the store, unless it was given as a journal; nothing is lost by not doing so."""
+        if self._owned:
+            self.journal.close()
 
-    def add(self, text: str, time: str | None = None) -> tuple[OperationResult, ...]:
-        """Let the agent read a text and update its memory; return what its calls did.
+    def __enter__(self) -> MemoryAgent:
+        """Return itself; it is closed at the end of the block."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    # -------------------------------------------------------------------------------------------- writing
+    def add(self, text: str, time: str | None = None, *, namespace: Namespace | str | None = None, source: str = "") -> Added:
+        """Let the agent read a text and update a memory; on disk when this returns.
+
+        A text of more than ``max_chunk_tokens`` is cut at sentences (``memalpha.data.packing.split_text``) and read piece by piece,
+        each piece durable before the next is read; an error says how many pieces are in the store by then.
 
         Args:
-            text: One chunk, at most ``max_chunk_tokens`` long.
+            text: What to read.
             time: When it was said (ISO 8601).
+            namespace: Whose memory; a plain text names the user.
+            source: Your name for the text, for the journal; its SHA-256 if empty.
 
         Raises:
-            InputError: If the text is too long.
+            InputError: If text, time or namespace cannot be used.
+            JournalError: If it could not be put to disk.
+            JournalBusyError: If others kept writing to the same namespace.
+            ServiceError: If the generator fails.
         """
-        chunk = Chunk(text, time)
-        rollout = self._rollout
-        prompt = self.step.prompt(rollout.memory, rollout.retriever, chunk)
-        completion = self.generator.generate([prompt], Sampling(self.step.config.max_new_tokens))[0]
-        rollout.instance = Instance("live", "live", (*rollout.instance.chunks, chunk), ())
-        return take_step(rollout, self.step, prompt, completion).outcome.results
+        whose, pieces = self._whose(namespace), self.pieces(text, time)
+        steps: list[StepRecord] = []
+        operations: list[int] = []
+        with self._lane(whose):
+            for piece in pieces:
+                try:
+                    record, written = self._read(whose, piece, source)
+                except MemAlphaError as error:
+                    if steps:
+                        error.add_note(f"the first {len(steps)} of {len(pieces)} pieces of the text are in the store")
+                    raise
+                steps.append(record)
+                operations += written
+        return Added(tuple(steps), tuple(operations))
 
-    def ask(self, question: str) -> str:
-        """Answer a question from the memory alone."""
-        passages = tuple(render_entry(hit.entry) for hit in self.search(question))
+    def pieces(self, text: str, time: str | None = None) -> list[Chunk]:
+        """Return what ``add`` would read, one after the other: the text itself, or its pieces if it is too long for one prompt.
+
+        Raises:
+            InputError: If the text is blank or no Unicode text, or the time is longer than a prompt has room for.
+        """
+        if not text.strip():
+            raise InputError("a text without a word", expected="something to read")
+        if time is not None and self.step.encoder.count(f"[{time}]\n") > TIME_TOKENS:
+            raise InputError(f"the time {time[:60]!r}", expected="ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00")
+        limit, count = self.step.config.max_chunk_tokens, self.step.encoder.count
+        if is_text(text) and count(text) > limit:
+            return [Chunk(text[span.start : span.end], time) for span in split_text(text, limit, count)]
+        self.step.check_chunk(Chunk(text, time), "a text")
+        return [Chunk(text, time)]
+
+    def _read(self, whose: Namespace, chunk: Chunk, source: str) -> tuple[StepRecord, range]:
+        for _ in range(_TRIES):
+            with self._store.reading(whose) as (memory, retriever):
+                seen = _state(memory)
+                prompt = self.step.prompt(memory, retriever, chunk)
+            completion = self.generator.generate([prompt], Sampling(self.step.config.max_new_tokens))[0]
+            origin = Origin(self.name, source or _digest(chunk), hash_prompt(prompt.ids))
+            with self._store.writing(whose, origin) as memory:
+                if _state(memory) == seen:
+                    index = self._chunk_number(whose, memory)
+                    outcome = self.step.apply(memory, index, chunk, completion.text)
+                    record = StepRecord(index, prompt, completion, outcome, memory.tokens, len(memory))
+                    written = range(seen[0] + 1, memory.seq + 1)
+                    break
+        else:
+            raise JournalBusyError(f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again")
+        self._next_chunk[whose] = index + 1
+        return record, written
+
+    def _chunk_number(self, whose: Namespace, memory: JournalMemory) -> int:
+        """Number of the chunk: counted in this process, starting after the last one that left an entry."""
+        left = [entry.source_chunk for entry in memory if entry.source_chunk is not None]
+        return self._next_chunk.get(whose) or max(left, default=-1) + 1
+
+    def undo(self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user") -> Change:
+        """Take one operation back (or take that back); return what changed.
+
+        Args:
+            operation: Its number, as ``Added.operations`` and ``history`` give it.
+            namespace: Whose memory.
+            by: Who asks, for the journal.
+
+        Raises:
+            InputError: If there is no such operation.
+            JournalConflictError: If its entry was written since.
+            ForgottenError: If it was forgotten.
+        """
+        whose = self._whose(namespace)
+        with self._lane(whose):
+            return self._store.undo(whose, operation, Origin(by))
+
+    def forget(self, entry: str, *, namespace: Namespace | str | None = None) -> Receipt:
+        """Erase an entry for good: from the log, the memory, every file of the store and its backups (``DurableMemory.forget``)."""
+        return self._forget(self._whose(namespace), entry)
+
+    def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
+        """Erase a whole namespace for good, its name included."""
+        return self._forget(self._whose(namespace), None)
+
+    def _forget(self, whose: Namespace, entry: str | None) -> Receipt:
+        with self._lane(whose):
+            try:
+                return self._store.forget(whose, entry)
+            finally:
+                self._next_chunk.pop(whose, None)
+                self.step.encoder.untrusted.cache_clear()  # they remember texts
+                self.step._cost.cache_clear()
+
+    # -------------------------------------------------------------------------------------------- reading
+    def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
+        """Answer a question from the memory alone, retrieved and read as in evaluation."""
+        whose = self._whose(namespace)
+        with self._store.reading(whose) as (memory, retriever):
+            blocks = [text for section in memory.schema.blocks if (text := memory.block(section.name))]
+            hits = tuple(retriever.search(question, self.retrieve_k))
+        passages = (*blocks, *(render_entry(hit.entry) for hit in hits))
         if self.reader is None:
-            return "\n".join(passages)
-        return self.reader.read([ReadRequest(Question(question, ("",)), passages)])[0].text
+            return Reply("\n".join(passages), hits)
+        return Reply(self._answer(self.reader, ReadRequest(Question(question, ("",)), passages)), hits)
 
-    def search(self, query: str, k: int | None = None) -> list[Hit]:
-        """Return the entries found for a query, best first."""
-        return self._rollout.retriever.search(query, k or self.retrieve_k)
+    def _answer(self, reader: Reader, request: ReadRequest) -> str:
+        from memalpha.qa.readers import ModelReader
 
-    @property
-    def memory(self) -> tuple[Entry, ...]:
-        """All entries, in order of creation."""
-        return tuple(self._rollout.memory)
+        if isinstance(reader, ModelReader):  # it may be the very model that writes
+            return self.generator.alone(lambda: reader.read([request]))[0].text
+        return reader.read([request])[0].text
 
-    @property
-    def history(self) -> tuple[StepRecord, ...]:
-        """What was read and done, one record a text."""
-        return tuple(self._rollout.steps)
+    def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
+        """Return at most ``k`` entries found for a query, best first."""
+        if k is not None and k < 1:
+            raise InputError(f"k is {k}", expected="at least 1 entry")
+        return self._store.search(self._whose(namespace), query, k or self.retrieve_k)
+
+    def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
+        """Return all entries, written blocks included, in order of creation."""
+        with self._store.reading(self._whose(namespace)) as (memory, _):
+            return tuple(memory)
+
+    def history(self, entry: str | None = None, *, namespace: Namespace | str | None = None) -> list[Event]:
+        """Return what happened to an entry, or in the whole namespace, in order: by whom, from which text and prompt, when."""
+        whose = self._whose(namespace)
+        with self._store.reading(whose):
+            durable = self._store.durable(whose)
+            return durable.operations() if entry is None else durable.history(entry)
 
     def __repr__(self) -> str:
-        """Show the memory, an entry a line."""
-        lines = [f"{entry.id} {render_entry(entry)}" for entry in self.memory]
+        """Show the memory of an agent without a store, an entry a line; else the store's namespaces by number only."""
+        if self._default is None:
+            return f"MemoryAgent {self.name} with {len(self.journal.namespaces())} namespaces"
+        lines = [f"{entry.id} {render_entry(entry)}" for entry in self.memory()]
         return "\n".join([f"MemoryAgent with {len(lines)} entries", *lines])
+
+    # -------------------------------------------------------------------------------------------- namespaces
+    def _whose(self, namespace: Namespace | str | None) -> Namespace:
+        found = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default
+        if not isinstance(found, Namespace):
+            raise InputError(
+                "no namespace" if namespace is None else f"namespace {namespace!r}",
+                expected="whose memory it is: Namespace(user, agent, session), or the user's name",
+            )
+        return found
+
+    def _lane(self, whose: Namespace) -> threading.Lock:
+        """Return the lock of a namespace's writers in this process."""
+        with self._lanes_lock:
+            lane = self._lanes.get(whose)
+            if lane is None:
+                lane = self._lanes[whose] = threading.Lock()
+            return lane
+
+
+def _state(memory: JournalMemory) -> tuple[int, Snapshot]:
+    return memory.seq, memory.snapshot()
+
+
+def _digest(chunk: Chunk) -> str:
+    return f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
+
+
+__all__ = ["LOCAL", "Added", "MemoryAgent", "Reply"]

@@ -14,6 +14,7 @@ what to do. Neither ever turns into a silent zero, a silent skip or a silent tru
     ├── JournalError          a durable store cannot do what was asked; nothing was written that was not acknowledged
     │   ├── JournalBusyError     somebody else is writing and did not finish in time
     │   ├── JournalDamagedError  what is stored is not what was written
+    │   ├── JournalConflictError  what was asked does not fit what was written since
     │   └── ForgottenError       what was asked for was forgotten on purpose
     ├── TrainingAborted       a training run had to stop (too many masked samples, non-finite numbers, no memory, no disk)
     └── TrainingStopped       somebody stopped a training run, which has saved where it was
@@ -26,7 +27,17 @@ from typing import Any
 
 
 class MemAlphaError(Exception):
-    """Base of every error this package raises on purpose; the command line prints it without a traceback."""
+    """Base of every error this package raises on purpose; the command line prints it without a traceback.
+
+    Attributes:
+        what: What is wrong, in one part; empty where the message is all there is.
+        expected: What would have been right, or empty.
+        fix: What to do about it, or empty.
+    """
+
+    what = ""
+    expected = ""
+    fix = ""
 
 
 class InputError(MemAlphaError, ValueError):
@@ -40,6 +51,7 @@ class InputError(MemAlphaError, ValueError):
 
     def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
         super().__init__(_message(what, expected, fix))
+        self.what, self.expected, self.fix = what, expected, fix
 
 
 class SchemaError(InputError):
@@ -90,6 +102,7 @@ class JournalError(MemAlphaError):
 
     def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
         super().__init__(_message(what, expected, fix))
+        self.what, self.expected, self.fix = what, expected, fix
 
 
 class JournalBusyError(JournalError):
@@ -98,6 +111,10 @@ class JournalBusyError(JournalError):
 
 class JournalDamagedError(JournalError):
     """What is stored is not what was written: edited, missing, reordered, cut off or flipped. Never answered from."""
+
+
+class JournalConflictError(JournalError):
+    """What was asked does not fit what was written since: an undo of an entry that was written later, for one."""
 
 
 class ForgottenError(JournalError):

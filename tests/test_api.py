@@ -1,49 +1,309 @@
-"""The agent in use takes the very steps of training: same prompts, same memory."""
+"""The agent in use: the very steps of training, on a store that keeps, shows, undoes and forgets what they did."""
+
+import asyncio
+import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
-from memalpha.api import MemoryAgent
+from memalpha.api import LOCAL, MemoryAgent
+from memalpha.api_async import AsyncMemoryAgent
 from memalpha.data.synthetic import generate
+from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError, ServiceError
 from memalpha.generation.scripted import ScriptedGenerator
+from memalpha.memory.journal import Journal, Namespace, hash_prompt
 from memalpha.models.nano import make_tokenizer
+from memalpha.qa.readers import ModelReader
 from memalpha.types import Chunk, Instance, Sampling
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_new_tokens=64)
+MARTA, IVAN = Namespace("marta"), Namespace("ivan")
+
+
+def chunk_in(prompt):
+    return prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0]
 
 
 def keeper(prompt):
     """Keeps the first line of the chunk and corrects what the memory showed first."""
-    chunk = prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n")[1]
-    return f"+ {chunk}\n= 1 corrected by {chunk}"
+    line = chunk_in(prompt).split("\n")[1]
+    return f"+ {line}\n= 1 corrected by {line}"
 
 
-def step():
-    return AgentStep(CONFIG, make_tokenizer(["facts"], 4096))
+def parrot(prompt):
+    return f"+ {chunk_in(prompt).split(chr(10))[-1]}"
 
 
+def step(**changes):
+    return AgentStep(AgentConfig(**{**CONFIG_FIELDS, **changes}), make_tokenizer(["facts"], 4096))
+
+
+CONFIG_FIELDS = {"schema": "facts", "codec": "compact", "max_chunk_tokens": 2000, "view_tokens": 500, "max_new_tokens": 64}
+
+
+def texts(agent, namespace=None):
+    return [entry.content for entry in agent.memory(namespace)]
+
+
+# ------------------------------------------------------------------------------------------------ as in training
 def test_prompts_and_memories_equal_those_of_training_rollouts():
     instance = generate(1, seed=5)[0]
     trained = run_rollouts([instance], step(), ScriptedGenerator(keeper), Sampling(64))[0]
     used = MemoryAgent(step(), ScriptedGenerator(keeper))
-    for chunk in instance.chunks:
-        used.add(chunk.text, chunk.time)
-    assert [record.prompt for record in used.history] == [record.prompt for record in trained.steps]
-    assert [record.outcome for record in used.history] == [record.outcome for record in trained.steps]
-    assert used.memory == tuple(trained.memory)
+    records = [record for chunk in instance.chunks for record in used.add(chunk.text, chunk.time).steps]
+    assert [record.prompt for record in records] == [record.prompt for record in trained.steps]
+    assert [record.outcome.results for record in records] == [record.outcome.results for record in trained.steps]
+    assert texts(used) == [entry.content for entry in trained.memory]
+    assert [entry.source_chunk for entry in used.memory()] == [entry.source_chunk for entry in trained.memory]
 
 
 def test_ask_without_a_reader_answers_with_what_was_found():
     agent = MemoryAgent(step(), ScriptedGenerator(["+ Marta city Oslo\n+ Ivan job nurse", "= 1 Marta city Rome"]))
     agent.add("Marta: I live in Oslo.", time="2024-03-05")
-    assert agent.ask("What is the city of Marta?") == "[2024-03-05] Marta city Oslo"
-    results = agent.add("Marta: I moved to Rome.", time="2024-05-01")
-    assert [result.message for result in results] == ["update 1"]
-    assert agent.ask("What is the city of Marta?") == "[2024-05-01] Marta city Rome"
+    reply = agent.ask("What is the city of Marta?")
+    assert str(reply) == reply.text == "[2024-03-05] Marta city Oslo" and [hit.entry.id for hit in reply.entries] == ["1"]
+    added = agent.add("Marta: I moved to Rome.", time="2024-05-01")
+    assert [result.message for result in added.results] == ["update 1"] and added.operations == (3,)
+    assert agent.ask("What is the city of Marta?").text == "[2024-05-01] Marta city Rome"
     assert repr(agent) == "MemoryAgent with 2 entries\n1 [2024-05-01] Marta city Rome\n2 [2024-03-05] Ivan job nurse"
+
+
+def test_a_reader_gets_blocks_first_as_in_evaluation():
+    said = ["*core She is a nurse", "+semantic Marta lives in Oslo"]
+    asked = []
+    reader = ModelReader(lambda chats: asked.extend(chats) or ["Oslo "], 500, len)
+    agent = MemoryAgent(step(schema="mem_alpha"), ScriptedGenerator(said), reader)
+    for text in ("a", "b"):
+        agent.add(text)
+    assert agent.ask("Where does Marta live?").text == "Oslo"
+    assert asked[0][-1]["content"].startswith("Notes:\nShe is a nurse\nMarta lives in Oslo\n")
 
 
 def test_an_instance_of_no_questions_can_be_read():
     bare = Instance("live", "live", (Chunk("Ivan: hello"),), ())
     rollout = run_rollouts([bare], step(), ScriptedGenerator(["."]), Sampling(8))[0]
     assert len(rollout.memory) == 0 and rollout.steps[0].outcome.results == ()
+
+
+# ------------------------------------------------------------------------------------------------ on a store
+def test_what_was_added_outlives_the_agent_with_its_origin(tmp_path):
+    with MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db", name="the-adapter") as agent:
+        first = agent.add("Marta lives in Oslo", namespace=MARTA)
+        agent.add("Marta has a cat", "2024-05-01", namespace="marta", source="letter 7")
+    with MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db") as agent:
+        assert texts(agent, "marta") == ["Marta lives in Oslo", "Marta has a cat"] and texts(agent, "ivan") == []
+        one, two = agent.history(namespace=MARTA)
+        assert one.origin.agent == "the-adapter" and one.origin.prompt_hash == hash_prompt(first.steps[0].prompt.ids)
+        assert one.origin.source == "sha256:" + hashlib.sha256(b"Marta lives in Oslo").hexdigest()
+        assert two.origin.source == "letter 7" and two.after.timestamp == "2024-05-01" and two.time >= one.time
+        assert [entry.source_chunk for entry in agent.memory(MARTA)] == [0, 1]
+        agent.add("Marta has a dog", namespace=MARTA)
+        assert agent.memory(MARTA)[-1].source_chunk == 2 and agent.journal.verify().ok
+
+
+def test_undo_and_forget(tmp_path):
+    said = ["+ Marta city Oslo", "= 1 Marta city Rome", "+ Marta secret 1234"]
+    with MemoryAgent(step(), ScriptedGenerator(said), store=tmp_path / "m.db") as agent:
+        operations = [agent.add(text, namespace="marta").operations for text in "abc"]
+        assert operations == [(1,), (2,), (3,)]
+        with pytest.raises(JournalConflictError, match="operation 2"):
+            agent.undo(1, namespace="marta")
+        assert agent.undo(2, namespace="marta").after.content == "Marta city Oslo"
+        assert agent.history("1", namespace="marta")[-1].origin.agent == "user"
+        assert agent.forget("2", namespace="marta").operations == 1
+        assert agent.step._cost.cache_info().currsize == agent.step.encoder.untrusted.cache_info().currsize == 0
+        assert texts(agent, "marta") == ["Marta city Oslo"]
+        with pytest.raises(ForgottenError):
+            agent.undo(3, namespace="marta")
+        agent.forget_all(namespace="marta")
+        assert agent.journal.namespaces() == () and texts(agent, "marta") == []
+
+
+def test_no_call_without_a_namespace_where_there_is_a_store(tmp_path):
+    with MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db") as agent:
+        calls = [
+            lambda: agent.add("text"), lambda: agent.ask("?"), lambda: agent.search("?"), agent.memory, agent.history,
+            lambda: agent.undo(1), lambda: agent.forget("1"), agent.forget_all,
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(InputError, match=r"no namespace\n.*Namespace\(user, agent, session\)"):
+                call()
+        with pytest.raises(InputError, match="namespace 3"):
+            agent.ask("?", namespace=3)
+        assert agent.journal.namespaces() == ()
+
+
+def test_without_a_store_there_is_one_memory_and_others_may_be_named():
+    agent = MemoryAgent(step(), ScriptedGenerator(parrot))
+    agent.add("mine")
+    agent.add("hers", namespace="marta")
+    assert texts(agent) == texts(agent, LOCAL) == ["mine"] and texts(agent, "marta") == ["hers"]
+
+
+# ------------------------------------------------------------------------------------------------ texts
+def test_a_long_text_is_read_in_pieces_of_whole_sentences():
+    seen = []
+    agent = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(lambda p: seen.append(chunk_in(p)) or f"+ piece {len(seen)}"))
+    sentences = [f"Sentence number {i} is here." for i in range(6)]
+    added = agent.add(" ".join(sentences), source="book")
+    assert len(seen) > 1 and " ".join(seen) == " ".join(sentences)
+    assert added.operations == tuple(range(1, len(seen) + 1)) and [r.chunk_index for r in added.steps] == list(range(len(seen)))
+    assert {event.origin.source for event in agent.history()} == {"book"}
+
+
+def test_a_failure_in_the_middle_says_what_is_there():
+    agent = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(["+ first"]))
+    with pytest.raises(InputError) as failure:
+        agent.add(" ".join(f"Sentence number {i} is here." for i in range(6)))
+    assert failure.value.__notes__[0].startswith("the first 1 of ") and texts(agent) == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("text", "time", "says"),
+    [(" \n", None, "without a word"), ("\ud800", None, "surrogate"), ("fine", "then " * 40, "the time 'then")],
+)
+def test_what_cannot_be_read_is_refused_before_anything_is_written(text, time, says):
+    agent = MemoryAgent(step(), ScriptedGenerator(parrot))
+    with pytest.raises(InputError, match=says):
+        agent.add(text, time)
+    assert agent.history() == []
+
+
+@given(st.text(min_size=1).filter(str.strip))
+def test_pieces_hold_the_whole_text(text):
+    agent = MemoryAgent(step(max_chunk_tokens=12), ScriptedGenerator(parrot))
+    pieces = agent.pieces(text)
+    assert "".join("".join(piece.text for piece in pieces).split()) == "".join(text.split())
+    assert all(agent.step.encoder.count(piece.text) <= 12 for piece in pieces)
+
+
+# ------------------------------------------------------------------------------------------------ many at once
+def test_a_completion_is_applied_only_to_the_memory_its_prompt_showed():
+    journal = Journal.open(":memory:")
+    other = MemoryAgent(step(), ScriptedGenerator(parrot), store=journal)
+    interruptions = iter(["first", "second"])
+
+    def interrupted(prompt):
+        for text in [next(interruptions, None)]:
+            if text:
+                other.add(text, namespace=MARTA)
+        return f"+ saw {prompt.messages[-1]['content'].count('first')} {prompt.messages[-1]['content'].count('second')}"
+
+    agent = MemoryAgent(step(), ScriptedGenerator(interrupted), store=journal)
+    agent.add("text", namespace=MARTA)
+    assert texts(agent, MARTA) == ["first", "second", "saw 1 1"]
+    count = iter(range(99))
+    always = MemoryAgent(
+        step(), ScriptedGenerator(lambda p: f"+ {other.add(f'text {next(count)}', namespace=IVAN).operations}"), store=journal
+    )
+    with pytest.raises(JournalBusyError, match="5 times"):
+        always.add("text", namespace=IVAN)
+    assert texts(agent, IVAN) == [f"text {i}" for i in range(5)]
+
+
+class Counting(ScriptedGenerator):
+    """Waits in its first call until everybody has asked; keeps the sizes of its batches and how many were inside at once."""
+
+    def __init__(self, clients):
+        super().__init__(parrot)
+        self.sizes, self.inside, self.most, self.clients = [], 0, 0, clients
+        self.agent = None
+
+    def generate(self, prompts, sampling):
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        if not self.sizes:
+            while len(self.agent.generator._waiting) < self.clients - 1:
+                pass
+        self.sizes.append(len(prompts))
+        made = super().generate(prompts, sampling)
+        self.inside -= 1
+        return made
+
+
+def test_texts_of_several_namespaces_are_read_in_one_batch(tmp_path):
+    generator = Counting(9)
+    agent = generator.agent = MemoryAgent(step(), generator, store=tmp_path / "m.db", max_batch=5)
+    with ThreadPoolExecutor(9) as pool:
+        list(pool.map(lambda i: agent.add(f"text of {i}", namespace=f"user {i}"), range(9)))
+    assert generator.most == 1 and generator.sizes == [1, 5, 3]
+    assert [texts(agent, f"user {i}") for i in range(9)] == [[f"text of {i}"] for i in range(9)]
+
+
+def test_texts_of_one_namespace_are_read_one_after_the_other():
+    agent = MemoryAgent(step(), ScriptedGenerator(parrot))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: agent.add(f"text {i}"), range(24)))
+    assert sorted(texts(agent)) == sorted(f"text {i}" for i in range(24))
+    views = [prompt.messages[-1]["content"].split("<memory>")[1] for prompt in agent.generator.generator.prompts]
+    assert [view.count("text ") for view in views] == list(range(24))  # each saw all before it, none was read twice
+
+
+def test_one_prompt_that_fails_fails_no_other():
+    def picky(prompt):
+        if "bad" in chunk_in(prompt):
+            raise ServiceError("no")
+        return parrot(prompt)
+
+    class Picky(Counting):
+        def generate(self, prompts, sampling):
+            self._script = picky
+            return super().generate(prompts, sampling)
+
+    generator = Picky(6)
+    agent = generator.agent = MemoryAgent(step(), generator)
+
+    def attempt(i):
+        try:
+            return agent.add(f"{'bad' if i == 3 else 'good'} {i}", namespace=f"user {i}").results[0].ok
+        except ServiceError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(attempt, range(6))) == [True, True, True, "no", True, True]
+
+
+def test_awaited_calls_do_the_same(tmp_path):
+    async def story():
+        async with AsyncMemoryAgent(MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db")) as agent:
+            added = await asyncio.gather(*(agent.add(f"text {i}", namespace=f"user {i}") for i in range(5)))
+            assert [each.operations for each in added] == [(1,)] * 5
+            assert (await agent.ask("text", namespace="user 3")).text == "text 3"
+            assert [hit.entry.content for hit in await agent.search("text", 1, namespace="user 4")] == ["text 4"]
+            assert (await agent.undo(1, namespace="user 0", by="marta")).after is None
+            assert [e.origin.agent for e in await agent.history("1", namespace="user 0")] == ["agent", "marta"]
+            assert (await agent.forget("1", namespace="user 1")).operations == 1
+            await agent.forget_all(namespace="user 2")
+            return [len(await agent.memory(f"user {i}")) for i in range(5)]
+
+    assert asyncio.run(story()) == [0, 0, 0, 1, 1]
+
+
+def test_closing_waits_for_what_is_under_way(tmp_path):
+    inside, go = threading.Event(), threading.Event()
+
+    def slow(prompt):
+        inside.set()
+        assert go.wait(30)
+        return parrot(prompt)
+
+    async def story():
+        agent = AsyncMemoryAgent(MemoryAgent(step(), ScriptedGenerator(slow), store=tmp_path / "m.db"))
+        call = asyncio.create_task(agent.add("text", namespace="marta"))
+        await asyncio.to_thread(inside.wait)
+        call.cancel()
+        closing = asyncio.create_task(agent.aclose())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        go.set()
+        await closing
+
+    asyncio.run(story())
+    with MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db") as agent:
+        assert texts(agent, "marta") == ["text"]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from memalpha.agent.rollout import Rollout, run_rollouts
-from memalpha.api import MemoryAgent
+from memalpha.api import LOCAL, MemoryAgent
 from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.evaluation.records import rollout_to_json
@@ -48,11 +48,19 @@ def seen(row: dict) -> Seen:
 
 
 def used(agent: MemoryAgent, instance) -> Seen:
-    for chunk in instance.chunks:
-        agent.add(chunk.text, chunk.time)
-    rollout = Rollout(instance, agent._rollout.memory, agent._rollout.retriever, list(agent.history))
+    steps = [step for chunk in instance.chunks for step in agent.add(chunk.text, chunk.time).steps]
+    with agent._store.reading(LOCAL) as (memory, retriever):
+        rollout = Rollout(instance, memory, retriever, steps)
     unscored = [type("Unscored", (), {"_asdict": dict})() for _ in instance.chunks]
-    return seen(rollout_to_json(rollout, unscored, [0.0] * len(instance.chunks)))
+    return from_zero(seen(rollout_to_json(rollout, unscored, [0.0] * len(instance.chunks))))
+
+
+def from_zero(found: Seen) -> Seen:
+    """A journal counts operations from 1, a memory counts changes from 0."""
+    entries = [entry for changes in found.changes for change in changes for entry in change.values() if entry] + found.memory
+    for entry in {id(entry): entry for entry in entries}.values():
+        entry["created"], entry["updated"] = entry["created"] - 1, entry["updated"] - 1
+    return found
 
 
 @pytest.fixture(scope="module")

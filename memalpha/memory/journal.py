@@ -24,6 +24,7 @@ from memalpha.protocols import TokenCounter
 from memalpha.store.durable import DurableMemory
 from memalpha.store.exchange import export_to, import_from
 from memalpha.store.forgetting import finish_scrub, forget_namespace, in_backups, receipt_of
+from memalpha.store.in_memory import IN_MEMORY, InMemoryBackend
 from memalpha.store.log import Log
 from memalpha.store.records import Event, Namespace, Origin, Receipt, hash_prompt
 from memalpha.store.sql import SqlBackend
@@ -49,7 +50,8 @@ class Journal:
         """Open a store, or make it.
 
         Args:
-            url: Path of a SQLite file (or ``sqlite:///path``), or ``postgresql://...``.
+            url: Path of a SQLite file (or ``sqlite:///path``), ``postgresql://...``, or ``:memory:`` for a store that is gone with
+                the process.
             key: Keys the hashes (HMAC-SHA256): without it nobody can rewrite the log unseen. Always the same for one store.
             wait: Seconds to wait for another process's write.
             renew_witness: For a copy of a SQLite file without its ``.witness``: take it for what it is.
@@ -142,12 +144,14 @@ class Journal:
 
 
 def _connect(url: str, wait: float, renew_witness: bool) -> SqlBackend:
+    if url == IN_MEMORY:
+        return InMemoryBackend()
     scheme = urlsplit(url).scheme
     if scheme in ("postgresql", "postgres"):
         from memalpha.store.postgres import PostgresBackend
 
         return PostgresBackend(url, wait=wait)
     if scheme not in ("", "sqlite", "file"):
-        raise InputError(f"a store at {url!r}", expected="a path, sqlite:///path or postgresql://user@host/database")
+        raise InputError(f"a store at {url!r}", expected="a path, sqlite:///path, postgresql://user@host/database or :memory:")
     path = url.split("://", 1)[1].removeprefix("/") if scheme == "sqlite" else url
     return SqliteBackend(Path(path), wait=wait, renew_witness=renew_witness)

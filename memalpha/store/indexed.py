@@ -71,6 +71,13 @@ class IndexedStore:
         with self._lock:
             return self._current(namespace).retriever
 
+    @contextmanager
+    def reading(self, namespace: Namespace) -> Iterator[tuple[JournalMemory, Retriever]]:
+        """Give a namespace's memory and retriever as of now; no thread changes them inside the block."""
+        with self._lock:
+            known = self._current(namespace)
+            yield known.memory, known.retriever
+
     def search(self, namespace: Namespace, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
         """Return at most ``k`` entries of a namespace, best first."""
         with self._lock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from memalpha.errors import ForgottenError, InputError, JournalError
+from memalpha.errors import ForgottenError, InputError, JournalConflictError, JournalError
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
 from memalpha.protocols import TokenCounter
@@ -74,7 +74,7 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None
     Raises:
         InputError: If there is no such operation, or it is none that can be undone.
         ForgottenError: If it, or what was before it, was forgotten.
-        JournalError: If its entry was written since.
+        JournalConflictError: If its entry was written since.
     """
     target = next((record for record in records if record.seq == seq), None)
     if target is None or target.kind not in (Kind.APPLY, Kind.UNDO, Kind.FORGET):
@@ -87,7 +87,7 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None
     if target.erased or target.kind == Kind.FORGET or any(record.kind == Kind.FORGET for record in later):
         raise ForgottenError(f"operation {seq} was forgotten: forgetting wins over undo")
     if later:
-        raise JournalError(
+        raise JournalConflictError(
             f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}",
             fix=f"undo {later[-1].seq} first",
         )
@@ -100,7 +100,7 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None
 
 
 def refuse_twin(memory: Memory, entry: Entry | None) -> None:
-    """Refuse to bring back what another entry says by now: JournalError; no two entries of a section say the same."""
+    """Refuse to bring back what another entry says by now: JournalConflictError; no two entries of a section say the same."""
     if entry is None:
         return
     for other in memory:
@@ -109,4 +109,6 @@ def refuse_twin(memory: Memory, entry: Entry | None) -> None:
             entry.content,
             entry.timestamp,
         ):
-            raise JournalError(f"entry {other.id} says by now what entry {entry.id} said", fix="nothing: it is there already")
+            raise JournalConflictError(
+                f"entry {other.id} says by now what entry {entry.id} said", fix="nothing: it is there already"
+            )

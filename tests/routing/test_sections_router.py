@@ -122,7 +122,7 @@ def test_an_agents_folder_holds_its_router_and_the_agent_uses_it(tmp_path):
     lines = f"+{WORK} Marta works as a nurse\n+{HEALTH} Marta has a cold"
     agent = MemoryAgent(AgentStep(AgentConfig.load(folder), make_tokenizer(["Marta"], 4096)), ScriptedGenerator([lines]))
     agent.add("Marta: I am a nurse and have a cold.")
-    assert len(agent.memory) == 2
+    assert len(agent.memory()) == 2
     assert [hit.entry.content for hit in agent.search("Marta")] == ["Marta has a cold"]
 
 

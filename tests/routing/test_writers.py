@@ -52,7 +52,7 @@ def test_it_learns_who_writes_what_and_an_agent_uses_it():
     agent = MemoryAgent(STEP, generator)
     agent.add("row column number 99")
     agent.add("she said hello to Ivan")
-    assert [entry.content for entry in agent.memory] == ["tables wrote row column number 99", "talk wrote she said hello to Ivan"]
+    assert [entry.content for entry in agent.memory()] == ["tables wrote row column number 99", "talk wrote she said hello to Ivan"]
 
 
 def test_what_cannot_be_is_said():

@@ -1,0 +1,120 @@
+"""One model, many threads: prompts that wait for each other are generated in one call.
+
+The first thread that finds the model free runs it for everyone who waits, itself included; while it runs, others gather and become
+the next batch. So nobody waits for a batch to fill up, a lone caller is not delayed, there is no thread to start or stop, and the
+model is never entered by two threads.
+
+What always holds: a caller gets the completions of its own prompts or the error they caused. If a call with the prompts of several
+callers fails, each caller's are tried alone, so that one prompt that cannot be generated fails no other. Prompts are joined only
+where the sampling is the same and has no seed; a call larger than ``max_batch`` is left whole (the generator cuts it up itself).
+
+Not covered: adding a prompt to a batch that is under way; a batch takes as long as its longest completion.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple, TypeVar
+
+from memalpha.errors import InputError, ServiceError
+from memalpha.protocols import Generator
+from memalpha.types import Completion, Prompt, Sampling
+
+Result = TypeVar("Result")
+
+
+class _Job(NamedTuple):
+    prompts: tuple[Prompt, ...]
+    sampling: Sampling
+    future: Future[list[Completion]]
+
+
+class BatchingGenerator:
+    """A ``memalpha.protocols.Generator`` for many threads.
+
+    Args:
+        generator: Does the work; called by one thread at a time.
+        max_batch: Most prompts of several callers in one call.
+
+    Raises:
+        InputError: ``max_batch`` is below 1.
+    """
+
+    def __init__(self, generator: Generator, max_batch: int = 32) -> None:
+        if max_batch < 1:
+            raise InputError(f"max_batch {max_batch}", expected="at least 1")
+        self.generator, self.max_batch = generator, max_batch
+        self._changed = threading.Condition()
+        self._waiting: list[_Job] = []
+        self._busy = False
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        """Return one completion for each prompt, in order; raises what the generator raises for them."""
+        job = _Job(tuple(prompts), sampling, Future())
+        with self._changed:
+            self._waiting.append(job)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: job.future.done() or not self._busy)
+                if job.future.done():
+                    return job.future.result()
+                self._busy, batch = True, self._take()
+            try:
+                self._run(batch)
+            finally:
+                self._free()
+
+    def alone(self, action: Callable[[], Result]) -> Result:
+        """Run something else that uses the same model, between two batches; return what it returns."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._busy)
+            self._busy = True
+        try:
+            return action()
+        finally:
+            self._free()
+
+    def _free(self) -> None:
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+
+    def _take(self) -> list[_Job]:
+        """Remove the next batch from those that wait: the first, and what may go with it, in order of arrival."""
+        first = self._waiting.pop(0)
+        batch, size = [first], len(first.prompts)
+        if first.sampling.seed is None:
+            for job in tuple(self._waiting):
+                if job.sampling == first.sampling and size + len(job.prompts) <= self.max_batch:
+                    self._waiting.remove(job)
+                    batch.append(job)
+                    size += len(job.prompts)
+        return batch
+
+    def _run(self, batch: Sequence[_Job]) -> None:
+        prompts = [prompt for job in batch for prompt in job.prompts]
+        try:
+            made = iter(self._made(prompts, batch[0].sampling))
+            for job in batch:
+                job.future.set_result([next(made) for _ in job.prompts])
+        except Exception as error:  # noqa: BLE001 - the boundary between callers: each is told of its own failure
+            if len(batch) == 1:
+                batch[0].future.set_exception(error)
+                return
+            for job in batch:
+                self._run([job])
+        except BaseException:
+            for job in batch:
+                job.future.set_exception(ServiceError("generation was interrupted"))
+            raise
+
+    def _made(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        made = self.generator.generate(prompts, sampling)
+        if len(made) != len(prompts):
+            raise ServiceError(f"the generator gave {len(made)} completions to {len(prompts)} prompts")
+        return made
+
+
+__all__ = ["BatchingGenerator"]
