@@ -19,6 +19,7 @@ import math
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ from typing import Any
 import yaml
 
 from memalpha.errors import InputError, RunFolderError
+from memalpha.version import __version__
 
 _MARKER = "config.yaml"
 _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
@@ -178,7 +180,7 @@ def trajectory_step(path: Path) -> int:
 
 
 def environment(world_size: int = 1) -> dict[str, Any]:
-    """Describe what a run runs on: versions, machine, command, time."""
+    """Describe what a run runs on: code, versions, machine, command, time."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -194,7 +196,24 @@ def environment(world_size: int = 1) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "world_size": world_size,
         "packages": versions,
+        "code": code_version(),
     }
+
+
+def code_version() -> str:
+    """Return the commit of the checkout this code runs from, with ``+changes`` if files differ from it; else the release."""
+    root = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=30)
+        return done.stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != root:
+            return f"release {__version__}"
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "--", "memalpha") else "")
+    except (OSError, subprocess.SubprocessError):
+        return f"release {__version__}"
 
 
 def _processor() -> str:
