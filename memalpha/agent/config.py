@@ -28,6 +28,8 @@ class AgentConfig:
         max_chunk_tokens: Longest chunk accepted, in tokens; a longer one is an error, never cut.
         view_tokens: Budget of the entries shown while writing, in tokens (blocks and the sections' names come on top).
         view_recent: How many of the newest entries the view prefers when not all fit.
+        view_related: Whether the view also shows the entries most related to the chunk; without them it shows the ``view_recent``
+            newest alone, as published.
         max_new_tokens: Longest completion, in tokens.
         show_times: Whether the view shows the entries' and the chunk's times.
         retrieval: How entries are found, while writing and while answering.
@@ -38,6 +40,7 @@ class AgentConfig:
     max_chunk_tokens: int = 2048
     view_tokens: int = 1024
     view_recent: int = 5
+    view_related: bool = True
     max_new_tokens: int = 1024
     show_times: bool = True
     retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)

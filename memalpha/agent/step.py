@@ -144,7 +144,7 @@ class AgentStep:
         ``view_tokens`` entries (at least 64) are candidates; a line takes about four tokens or more, so this is what the view
         could hold if it were filled by that kind alone. The bound keeps the cost of a step from growing with the memory. It
         changes nothing in a memory of no more entries than that; in a larger one it leaves out entries so far down the ranking that
-        they would only fill the last tokens by being short.
+        they would only fill the last tokens by being short. With ``view_related`` off only the ``view_recent`` newest are shown.
         """
         shown: dict[str, list[str]] = {section.name: [] for section in self.schema.sections}
         for entry in sorted(self._select(memory, retriever, chunk), key=lambda entry: entry.created):
@@ -164,6 +164,8 @@ class AgentStep:
         return f"{entry.id} {one_line(quote(content))}"
 
     def _select(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> list[Entry]:
+        if not self.config.view_related:
+            return self._fitting(islice(memory.newest(), self.config.view_recent))
         newest = self._fitting(memory.newest())
         if len(newest) == sum(memory.section_size(section.name) for section in self.schema.lists):
             return newest
@@ -194,6 +196,11 @@ class AgentStep:
     def _line_tokens(self, entry: Entry) -> int:
         """Tokens of an entry's line, its line end included; ``_cost`` remembers them."""
         return self.encoder.count(self._line(entry)) + 1
+
+    def forget_texts(self) -> None:
+        """Drop the token ids and lengths that are remembered for speed, and with them the texts they are remembered by."""
+        self.encoder.untrusted.cache_clear()
+        self._cost.cache_clear()
 
     # -------------------------------------------------------------------------------------------- completion
     def apply(self, memory: Memory, index: int, chunk: Chunk, completion: str) -> StepOutcome:

@@ -143,6 +143,7 @@ class AgentArguments:
         max_chunk_tokens: Longest chunk accepted, in tokens.
         view_tokens: Budget of the memory shown while writing, in tokens.
         view_recent: How many of the newest entries the view prefers.
+        view_related: Whether the view also shows the entries most related to the chunk (published: the newest alone).
         show_times: Whether the view shows times.
         retrieval: ``lexical``, ``dense`` or ``hybrid``.
         embedder: Embedder of ``dense`` and ``hybrid``.
@@ -155,6 +156,7 @@ class AgentArguments:
     max_chunk_tokens: int = 2048
     view_tokens: int = 1024
     view_recent: int = 5
+    view_related: bool = True
     show_times: bool = True
     retrieval: str = "lexical"
     embedder: str = "minilm"
@@ -172,6 +174,7 @@ class AgentArguments:
             max_chunk_tokens=self.max_chunk_tokens,
             view_tokens=self.view_tokens,
             view_recent=self.view_recent,
+            view_related=self.view_related,
             max_new_tokens=max_new_tokens,
             show_times=self.show_times,
             retrieval=retrieval,

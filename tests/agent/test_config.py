@@ -11,7 +11,9 @@ from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):
-    config = AgentConfig("facts", "compact", 100, 0, 0, 30, False, RetrievalConfig(mode=RetrievalMode.HYBRID, embedder="hashing"))
+    config = AgentConfig(
+        "facts", "compact", 100, 0, 0, False, 30, False, RetrievalConfig(mode=RetrievalMode.HYBRID, embedder="hashing")
+    )
     config.save(tmp_path)
     assert AgentConfig.load(tmp_path) == config
     assert AgentConfig.load(tmp_path) != AgentConfig()

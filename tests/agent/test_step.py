@@ -225,6 +225,15 @@ def test_the_newest_are_shown_even_where_related_ones_would_fill_the_view():
     assert all("Marta" in line for line in view_of(none, remember(none, *long, *new), "Marta moved"))
 
 
+def test_the_published_view_shows_the_newest_alone():
+    noise = [f"noise{i} pet dog" for i in range(6)]
+    agent = agent_of(view_recent=2, view_related=False)
+    memory = remember(agent, "Marta city Oslo", *noise)  # all would fit
+    assert view_of(agent, memory, "Marta moved to Rome") == ["6 noise4 pet dog", "7 noise5 pet dog"]
+    small = AgentStep(replace(agent.config, view_tokens=agent.encoder.count("7 noise5 pet dog") + 1), agent.encoder.tokenizer)
+    assert view_of(small, memory, "Marta moved to Rome") == ["7 noise5 pet dog"]
+
+
 def test_newest_is_what_was_written_last_updates_included():
     agent = agent_of(view_tokens=70, view_recent=1)
     memory = remember(agent, "Oslo", *[f"noise{i} pet dog" for i in range(30)])

@@ -1,0 +1,116 @@
+"""One change at a time: trains configs/train/ablations.yaml's variants of a run and writes docs/results/ablations.json.
+
+python scripts/ablations.py --config configs/train/mixed.yaml --output_dir runs/ablations --max_steps 16 --seeds 1
+python scripts/ablations.py ... --only control,immediate    some of them
+python scripts/ablations.py --output_dir runs/ablations --collect    no training; what is finished so far
+
+Finished runs are kept, and a run that was cut short goes on from its last checkpoint. Further arguments are options of
+``memalpha train`` for all variants alike. ``default`` is the run without a change; every other is compared with it, and with its
+own start, on the same held-out instances.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+VARIANTS = ROOT / "configs" / "train" / "ablations.yaml"
+RESULT = ROOT / "docs" / "results" / "ablations.json"
+DEFAULT = "default"
+WATCHED = ("accuracy", "tool_success", "content", "memory_tokens", "entries", "update_share", "delete_share", "cut_off")
+
+
+def variants(only: str) -> dict[str, dict[str, Any]]:
+    """Return the changes by name, the unchanged run first."""
+    known: dict[str, dict[str, Any]] = {DEFAULT: {}, **yaml.safe_load(VARIANTS.read_text(encoding="utf-8"))}
+    wanted = only.split(",") if only else list(known)
+    if unknown := [name for name in wanted if name not in known]:
+        raise SystemExit(f"no ablation {unknown[0]!r}\n  expected: one of {', '.join(known)}")
+    return {name: known[name] for name in known if name in wanted}
+
+
+def train(config: Path, run: Path, seed: int, options: list[str]) -> None:
+    """Train one variant with one seed, unless it is finished."""
+    if (run / "summary.json").is_file():
+        print(f"{run} is finished", flush=True)
+        return
+    mode = ["--resume"] if (run / "config.yaml").is_file() else []
+    command = ["train", "--config", str(config), "--output_dir", str(run), "--seed", str(seed), *options, *mode]
+    print(f"memalpha {' '.join(command)}", flush=True)
+    subprocess.run([sys.executable, "-m", "memalpha", *command], check=True)
+
+
+def accuracies(run: Path, name: str) -> dict[str, float]:
+    """Accuracy of each held-out instance, ``before`` or ``after``."""
+    rows = [json.loads(line) for line in (run / "held_out" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    return {row["result"]["instance"]: float(row["result"]["accuracy"]) for row in rows}
+
+
+def difference(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
+    """Mean of second - first over the instances, with its standard error; they must be the same instances."""
+    if first.keys() != second.keys():
+        raise SystemExit("two runs were evaluated on different instances\n  to fix: train them again with the same eval_data")
+    values = [second[key] - first[key] for key in first]
+    mean = sum(values) / len(values)
+    spread = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return {"mean": mean, "stderr": math.sqrt(spread / len(values)), "n": len(values)}
+
+
+def collect(folder: Path) -> list[dict[str, Any]]:
+    """One record a finished run."""
+    records = []
+    for summary_path in sorted(folder.glob("*/seed-*/summary.json")):
+        run = summary_path.parent
+        summary = json.loads(summary_path.read_text(encoding="utf-8"))
+        environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+        after, reference = accuracies(run, "after"), folder / DEFAULT / run.name
+        compared = difference(accuracies(reference, "after"), after) if (reference / "summary.json").is_file() else None
+        records.append(
+            {
+                "name": run.parent.name,
+                "change": variants(run.parent.name)[run.parent.name],
+                "seed": summary["seed"],
+                "steps": summary["steps"],
+                "seconds": summary["seconds"],
+                "started": environment["started"],
+                "code": environment["code"],
+                "processor": environment["processor"],
+                "cores": environment["cores"],
+                "before": {key: summary["before"][key] for key in WATCHED},
+                "after": {key: summary["after"][key] for key in WATCHED},
+                "kinds": {kind: row["accuracy"] for kind, row in summary["after"]["kinds"].items()},
+                "gain": difference(accuracies(run, "before"), after),
+                "against_default": compared,
+            }
+        )
+    return records
+
+
+def main() -> None:
+    """Train what is missing and write the numbers down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "train" / "mixed.yaml")
+    parser.add_argument("--output_dir", type=Path, required=True)
+    parser.add_argument("--seeds", default="1")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--collect", action="store_true")
+    arguments, options = parser.parse_known_args()
+    for name, change in variants(arguments.only).items() if not arguments.collect else ():
+        for seed in map(int, arguments.seeds.split(",")):
+            changed = [text for key, value in change.items() for text in (f"--{key}", str(value))]
+            train(arguments.config, arguments.output_dir / name / f"seed-{seed}", seed, [*options, *changed])
+    command = " ".join(["python", "scripts/ablations.py", *sys.argv[1:]])
+    result = {"command": command, "options": options, "runs": collect(arguments.output_dir)}
+    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
