@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Scores = Mapping[int, Mapping[str, float]]
+Seed = int | str
+"""Names a training seed."""
+
+Scores = Mapping[Seed, Mapping[str, float]]
 """Score of each instance for each training seed."""
 
 _BLOCK = 2_000_000  # draws of instances at once: 16 MB
@@ -56,6 +59,10 @@ class Bootstrap:
             raise InputError(f"bootstrap: level is {self.level}", expected="a share between 0 and 1, such as 0.95")
 
 
+DEFAULT = Bootstrap()
+"""10,000 resamples, 95%."""
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A mean with its interval.
@@ -75,7 +82,7 @@ class Estimate:
     high: float
     stderr: float
     n: int
-    per_seed: Mapping[int, float] = field(default_factory=dict)
+    per_seed: Mapping[Seed, float] = field(default_factory=dict)
     level: float = 0.95
 
     @property
@@ -102,7 +109,7 @@ class Estimate:
         return self.low > 0 or self.high < 0
 
 
-def estimate(scores: Scores, options: Bootstrap = Bootstrap(), *, weights: Mapping[str, float] | None = None) -> Estimate:
+def estimate(scores: Scores, options: Bootstrap = DEFAULT, *, weights: Mapping[str, float] | None = None) -> Estimate:
     """Return the mean score of one system on one set.
 
     Args:
@@ -118,7 +125,7 @@ def estimate(scores: Scores, options: Bootstrap = Bootstrap(), *, weights: Mappi
     return _estimate(_matrix(scores, names), list(scores), _weights(weights, names), options)
 
 
-def difference(first: Scores, second: Scores, options: Bootstrap = Bootstrap()) -> Estimate:
+def difference(first: Scores, second: Scores, options: Bootstrap = DEFAULT) -> Estimate:
     """Return the mean of second - first, paired by instance, and by training seed where both have the same ones.
 
     A system with one seed is paired with every seed of the other: a baseline that is not trained beside three trained adapters.
@@ -144,7 +151,7 @@ def difference(first: Scores, second: Scores, options: Bootstrap = Bootstrap()) 
     return _estimate(_matrix(differences, names), list(pairs), _weights(None, names), options)
 
 
-def mean_over_sets(sets: Mapping[str, Scores], options: Bootstrap = Bootstrap()) -> Estimate:
+def mean_over_sets(sets: Mapping[str, Scores], options: Bootstrap = DEFAULT) -> Estimate:
     """Return the simple mean over sets, each counting the same whatever its size, of one system.
 
     The instances of each set are drawn on their own. ``stderr`` is the root of the sum of the sets' squared standard errors, over
@@ -180,7 +187,7 @@ def mean_over_sets(sets: Mapping[str, Scores], options: Bootstrap = Bootstrap())
     )
 
 
-def paired_scores(first: Scores, second: Scores) -> dict[int, dict[str, float]]:
+def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]:
     """Return second - first of each instance and seed, paired as ``difference`` pairs them; InputError as there."""
     difference(first, second, Bootstrap(resamples=1))
     return {
@@ -197,7 +204,7 @@ def _instances(scores: Scores) -> list[str]:
     if missing := set().union(*scores.values()) - everywhere:
         raise InputError(
             f"{len(missing)} instances are not scored for every seed: {_some(missing)}",
-            expected=f"the same instances for the seeds {sorted(scores)}",
+            expected=f"the same instances for the seeds {list(scores)}",
             fix="finish the evaluation (run it again)",
         )
     if unknown := {name for row in scores.values() for name, score in row.items() if math.isnan(score)}:
@@ -217,7 +224,7 @@ def _weights(weights: Mapping[str, float] | None, names: Sequence[str]) -> list[
     return [weights[name] for name in names]
 
 
-def _paired_seeds(first: Scores, second: Scores) -> list[tuple[int, int, int]]:
+def _paired_seeds(first: Scores, second: Scores) -> list[tuple[Seed, Seed, Seed]]:
     """Rows (seed shown, seed of the first, seed of the second)."""
     if set(first) == set(second):
         return [(seed, seed, seed) for seed in second]
@@ -226,12 +233,12 @@ def _paired_seeds(first: Scores, second: Scores) -> list[tuple[int, int, int]]:
     if len(second) == 1:
         return [(seed, seed, next(iter(second))) for seed in first]
     raise InputError(
-        f"systems with the seeds {sorted(first)} and {sorted(second)} cannot be paired",
+        f"systems with the seeds {list(first)} and {list(second)} cannot be paired",
         expected="the same seeds, or one of the two with a single seed",
     )
 
 
-def _seeds_of_all(parts: Sequence[Estimate]) -> dict[int, float]:
+def _seeds_of_all(parts: Sequence[Estimate]) -> dict[Seed, float]:
     several = [part for part in parts if len(part.per_seed) > 1]
     shared = [seed for seed in (several or parts)[0].per_seed if all(seed in part.per_seed for part in several)]
     if not several:
@@ -252,7 +259,7 @@ def _matrix(scores: Scores, names: Sequence[str]) -> NDArray[np.float64]:
     return np.array([[row[name] for name in names] for row in scores.values()], dtype=np.float64)
 
 
-def _estimate(values: NDArray[np.float64], seeds: Sequence[int], weights: Sequence[float] | None, options: Bootstrap) -> Estimate:
+def _estimate(values: NDArray[np.float64], seeds: Sequence[Seed], weights: Sequence[float] | None, options: Bootstrap) -> Estimate:
     """Estimate from scores of shape (seeds, instances) and weights of shape (instances,)."""
     import numpy as np
 
@@ -308,4 +315,4 @@ def _stderr(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
     return float(math.sqrt((residuals**2).sum() / (n - 1) / n) / weights.mean())
 
 
-__all__ = ["Bootstrap", "Estimate", "Scores", "difference", "estimate", "mean_over_sets", "paired_scores"]
+__all__ = ["Bootstrap", "DEFAULT", "Estimate", "Scores", "Seed", "difference", "estimate", "mean_over_sets", "paired_scores"]

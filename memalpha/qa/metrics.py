@@ -216,6 +216,15 @@ def _about_subject(question: Question, answer: Answer) -> list[str]:
     return [passage for passage in answer.passages if contains(passage, subject)]
 
 
+def gives_stale(question: Question, answer: Answer) -> bool:
+    """Whether an answer gives a value that held once and must no longer be given; in passages, beside the subject if there is one.
+
+    Source: this project. False for a question without stale values.
+    """
+    whole = [answer.text] if answer.passages is None else list(answer.passages)
+    return _stale(question, _about_subject(question, answer) if question.subject else whole)
+
+
 def _stale(question: Question, texts: list[str]) -> bool:
     return any(_gives(text, stale, question.answers) for text in texts for stale in question.stale)
 
@@ -279,5 +288,5 @@ def score(question: Question, answer: Answer) -> float:
 
 __all__ = [
     "JUDGE", "METRICS", "Metric", "absent", "bound", "bound_all", "boxed", "check_metric", "contains", "exact_match", "f1",
-    "keywords", "normalise", "overlap_f1", "parts", "score", "substring", "words",
+    "gives_stale", "keywords", "normalise", "overlap_f1", "parts", "score", "substring", "words",
 ]  # fmt: skip

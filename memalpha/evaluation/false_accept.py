@@ -1,0 +1,168 @@
+"""How often a judge lets wrong answers pass: answers known to be wrong are planted, and the judge is asked as in an evaluation.
+
+| plant | the wrong answer |
+| --- | --- |
+| other | the accepted answer of any other question of the set |
+| stale | a value that held once, where the question has one |
+| same_type | the answer of another question of the same kind that looks alike: a number, a date, a name; as many words |
+| accepted | an accepted answer, which is right: a judge that says no to everything has no false accepts |
+
+What always holds: a planted wrong answer shares no word (articles and punctuation aside) with any accepted answer of its question,
+``stale`` ones excepted, which are only not contained in one; the same set and seed plant the same answers; a verdict that the
+judge's server did not give is counted (``failed``) and enters no rate.
+
+It does not cover answers that are nearly right, which a judge finds harder. It cannot know that another question's answer is not
+true of this one as well, which is why shared words exclude it.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from memalpha.errors import ServiceError
+from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, estimate
+from memalpha.protocols import AnswerJudge, AnswerRequest
+from memalpha.qa.batches import ask_all
+from memalpha.qa.metrics import contains, overlap_f1
+from memalpha.types import Answer, Instance, Question
+
+FALSE_ACCEPT_FILE = "false_accept.json"
+"""Where an evaluation keeps the report of its judge."""
+
+_ALL_ASKED = ("bound_all", "keywords")  # metrics that want every answer
+_DRAWS = 50
+_EXAMPLES = 10
+
+
+class Plant(StrEnum):
+    """What sort of answer is planted."""
+
+    OTHER = "other"
+    STALE = "stale"
+    SAME_TYPE = "same_type"
+    ACCEPTED = "accepted"
+    """A right answer, for comparison."""
+
+
+class Planted(NamedTuple):
+    """A question with an answer given to the judge."""
+
+    instance: str
+    question: Question
+    plant: Plant
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FalseAccepts:
+    """What a judge said to planted answers.
+
+    Attributes:
+        rates: Share accepted, by plant; wrong for all but ``accepted``. The interval draws instances.
+        asked: Answers that got a verdict, by plant.
+        failed: Answers that got none.
+        examples: Some wrong answers that were accepted: question, accepted answers, what was planted, and its plant.
+    """
+
+    rates: Mapping[Plant, Estimate]
+    asked: Mapping[Plant, int]
+    failed: int
+    examples: tuple[Mapping[str, Any], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON-ready data."""
+        rates = {plant.value: asdict(rate) | {"asked": self.asked[plant]} for plant, rate in self.rates.items()}
+        return {"rates": rates, "failed": self.failed, "examples": list(self.examples)}
+
+
+def plant_answers(instances: Sequence[Instance], seed: int = 0, *, max_questions: int = 200) -> list[Planted]:
+    """Return one answer of each plant that a question allows.
+
+    Args:
+        instances: The set.
+        seed: Draws which questions, and which answers are planted.
+        max_questions: Most questions, drawn from all (0 = all of them).
+    """
+    asked = [(instance.id, question) for instance in instances for question in instance.questions if question.answers]
+    rng = random.Random(f"false_accept:{seed}")
+    chosen = sorted(rng.sample(range(len(asked)), max_questions)) if 0 < max_questions < len(asked) else range(len(asked))
+    questions = [question for _, question in asked]
+    return [planted for index in chosen for planted in _plants(rng, *asked[index], questions)]
+
+
+def false_accepts(judge: AnswerJudge, planted: Sequence[Planted], options: Bootstrap = DEFAULT) -> FalseAccepts:
+    """Ask a judge about planted answers.
+
+    Raises:
+        ServiceError: If the judge gave no verdict at all.
+    """
+    requests = [AnswerRequest(item.question, Answer(item.text)) for item in planted]
+    verdicts = ask_all(judge.judge, requests, type(judge).__name__)
+    given = [
+        (item, bool(verdict)) for item, verdict in zip(planted, verdicts, strict=True) if not isinstance(verdict, ServiceError)
+    ]
+    if planted and not given:
+        raise ServiceError(f"the judge gave no verdict on any of {len(planted)} planted answers; the first failure: {verdicts[0]}")
+    wrong = [item for item, accepted in given if accepted and item.plant is not Plant.ACCEPTED]
+    return FalseAccepts(
+        rates={plant: _rate(plant, given, options) for plant in Plant if any(item.plant is plant for item, _ in given)},
+        asked={plant: sum(item.plant is plant for item, _ in given) for plant in Plant},
+        failed=len(planted) - len(given),
+        examples=tuple(_example(item) for item in wrong[:_EXAMPLES]),
+    )
+
+
+def _rate(plant: Plant, given: Sequence[tuple[Planted, bool]], options: Bootstrap) -> Estimate:
+    by_instance: dict[str, list[bool]] = {}
+    for item, accepted in given:
+        if item.plant is plant:
+            by_instance.setdefault(item.instance, []).append(accepted)
+    shares = {name: sum(verdicts) / len(verdicts) for name, verdicts in by_instance.items()}
+    return estimate({0: shares}, options, weights={name: len(verdicts) for name, verdicts in by_instance.items()})
+
+
+def _example(item: Planted) -> dict[str, Any]:
+    question = item.question
+    return {"question": question.text, "answers": list(question.answers), "planted": item.text, "plant": item.plant.value}
+
+
+# ------------------------------------------------------------------------------------------------ what is planted
+def _plants(rng: random.Random, instance: str, question: Question, questions: Sequence[Question]) -> Iterator[Planted]:
+    whole = ", ".join(question.answers) if question.metric in _ALL_ASKED else question.answers[0]
+    yield Planted(instance, question, Plant.ACCEPTED, whole)
+    if (other := _drawn(rng, question, questions)) is not None:
+        yield Planted(instance, question, Plant.OTHER, other)
+    stale = [value for value in question.stale if not any(contains(gold, value) for gold in question.answers)]
+    if stale:
+        yield Planted(instance, question, Plant.STALE, rng.choice(stale))
+    alike = [o for o in questions if o.kind == question.kind and _shape(o.answers[0]) == _shape(question.answers[0])]
+    if (other := _drawn(rng, question, alike)) is not None:
+        yield Planted(instance, question, Plant.SAME_TYPE, other)
+
+
+def _drawn(rng: random.Random, question: Question, others: Sequence[Question]) -> str | None:
+    """The first answer of a question drawn from ``others`` that is wrong here; None if a number of draws finds none."""
+    for _ in range(_DRAWS if others else 0):
+        text = rng.choice(others).answers[0]
+        if all(overlap_f1(text, known) == 0 for known in (*question.answers, *question.stale)):
+            return text
+    return None
+
+
+def _shape(text: str) -> tuple[str, int]:
+    """What an answer looks like: a date, a number, a name or a phrase, and its number of words (three or more alike)."""
+    if re.search(r"\b\d{4}-\d\d-\d\d\b|\b(19|20)\d\d\b", text):
+        kind = "date"
+    elif re.search(r"\d", text):
+        kind = "number"
+    else:
+        kind = "name" if text[:1].isupper() else "phrase"
+    return kind, min(3, len(text.split()))
+
+
+__all__ = ["FALSE_ACCEPT_FILE", "FalseAccepts", "Plant", "Planted", "false_accepts", "plant_answers"]

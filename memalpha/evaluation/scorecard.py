@@ -1,0 +1,203 @@
+"""The update and delete scorecard: what a system still says, and still keeps, after facts changed or were taken back.
+
+| measure | share of | that | needs |
+| --- | --- | --- | --- |
+| stale answers | questions with stale values | are answered with one of them | ``Question.stale`` |
+| stale passages | the same questions | have one in what the reader was given | ``Question.stale`` |
+| current | facts that changed | the final memory holds as they are now | annotations |
+| contradictions | facts that changed | the final memory holds both as they are and as they were | annotations |
+| residue in memory | values taken back | the final memory still holds | annotations |
+| residue in answers | questions about values taken back | are still answered with them | annotations |
+| cascade, absence | accuracy on questions of that kind | | such questions |
+
+What always holds: a measure that the data do not allow is missing, and never 0; a question that has no answer (its reader failed)
+enters no measure. A memory without a word has no contradictions and no residue: read them beside ``current``.
+
+By words: a memory *holds* a value if one line or sentence of it names the subject and the value, so ``Marta left Rome`` holds Rome
+(as it does for the metric ``absent``), and a value whose subject is named in the sentence before goes unseen. The memory of a
+system that keeps the input as it is (no entries, some tokens) is the input. LoCoMo's misleading answers are stale values too.
+
+Source of the kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); see ``memalpha.data.dependence`` for how ours differ.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from memalpha.data.dependence import ABSENCE, CASCADE
+from memalpha.errors import InputError
+from memalpha.evaluation.results import QuestionResult, SystemResult
+from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, estimate
+from memalpha.qa.metrics import contains, gives_stale
+from memalpha.types import Answer, Fact, FactAction, Instance, Question
+
+_SENTENCE = re.compile(r"\n+|(?<=[.!?;])\s+")
+
+
+class Measure(StrEnum):
+    """What the scorecard measures."""
+
+    STALE_ANSWERS = "stale answers"
+    STALE_PASSAGES = "stale passages"
+    CURRENT = "current"
+    CONTRADICTIONS = "contradictions"
+    RESIDUE_MEMORY = "residue in memory"
+    RESIDUE_ANSWERS = "residue in answers"
+    CASCADE = "cascade accuracy"
+    ABSENCE = "absence accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether more of it is better."""
+        return self in (Measure.CURRENT, Measure.CASCADE, Measure.ABSENCE)
+
+
+class Count(NamedTuple):
+    """How much of what was looked at is a hit; ``of`` is above 0."""
+
+    hits: float
+    of: int
+
+
+def counts(instance: Instance, result: SystemResult) -> dict[Measure, Count]:
+    """Return the measures of one system on one instance; those that the instance does not allow are missing.
+
+    Raises:
+        InputError: If the result is not of this instance.
+    """
+    pairs = [pair for pair in _pairs(instance, result) if pair[1].answer is not None]
+    changed = [pair for pair in pairs if pair[0].stale]
+    found = {
+        Measure.STALE_ANSWERS: [float(gives_stale(question, _answer(said))) for question, said in changed],
+        Measure.STALE_PASSAGES: [float(gives_stale(question, Answer("", said.passages))) for question, said in changed],
+        Measure.CASCADE: [said.score for question, said in pairs if question.kind == CASCADE and not math.isnan(said.score)],
+        Measure.ABSENCE: [said.score for question, said in pairs if question.kind == ABSENCE and not math.isnan(said.score)],
+    }
+    if instance.facts:
+        found |= _memory_measures(instance, result)
+        removed = _taken_back(instance.facts)
+        found[Measure.RESIDUE_ANSWERS] = [
+            float(gives_stale(narrowed, _answer(said)))
+            for question, said in pairs
+            if (narrowed := _about_removed(question, removed)).stale
+        ]
+    return {measure: Count(sum(hits), len(hits)) for measure, hits in found.items() if hits}
+
+
+def scorecard(
+    results: Sequence[SystemResult], instances: Mapping[str, Instance], options: Bootstrap = DEFAULT
+) -> dict[Measure, Estimate | None]:
+    """Return every measure of one system on one set with one reader; None is "not measured".
+
+    A share is over everything looked at in all instances; its interval draws whole instances.
+
+    Args:
+        results: Of all instances and seeds; none of them failed.
+        instances: The set, by id.
+        options: How intervals are made.
+
+    Raises:
+        InputError: If a result failed, or its instance is not there.
+    """
+    found: dict[Measure, dict[Seed, dict[str, Count]]] = {measure: {} for measure in Measure}
+    for result in results:
+        if result.failed is not None:
+            raise InputError(f"{result.system} failed on {result.instance}: {result.failed}", expected="results that did not fail")
+        if result.instance not in instances:
+            raise InputError(f"no instance {result.instance!r} in set {result.set!r}", expected="the instances that were evaluated")
+        for measure, count in counts(instances[result.instance], result).items():
+            found[measure].setdefault(result.seed, {})[result.instance] = count
+    return {measure: _share(by_seed, options) for measure, by_seed in found.items()}
+
+
+def _share(by_seed: Mapping[Seed, Mapping[str, Count]], options: Bootstrap) -> Estimate | None:
+    if not by_seed:
+        return None
+    scores: dict[Seed, dict[str, float]] = {
+        seed: {name: count.hits / count.of for name, count in row.items()} for seed, row in by_seed.items()
+    }
+    sizes: dict[str, list[int]] = {}
+    for row in by_seed.values():
+        for name, count in row.items():
+            sizes.setdefault(name, []).append(count.of)
+    return estimate(scores, options, weights={name: sum(of) / len(of) for name, of in sizes.items()})
+
+
+# ------------------------------------------------------------------------------------------------ answers
+def _pairs(instance: Instance, result: SystemResult) -> Iterator[tuple[Question, QuestionResult]]:
+    """Each question that was asked, with what was said."""
+    asked = {question.id or str(index): question for index, question in enumerate(instance.questions)}
+    for said in result.questions:
+        question = asked.get(said.id)
+        if question is None or question.text != said.text:
+            raise InputError(
+                f"question {said.id!r} of the result on {result.instance!r} is not one of instance {instance.id!r}: {said.text!r}",
+                expected="the data that were evaluated",
+                fix="evaluate again: the data changed since",
+            )
+        yield question, said
+
+
+def _answer(said: QuestionResult) -> Answer:
+    """What was said, as passages where the reader only recalls: then its answer is its passages, one a line."""
+    recalled = said.answer == "\n".join(said.passages)
+    return Answer(said.answer or "", said.passages if recalled else None)
+
+
+# ------------------------------------------------------------------------------------------------ annotations
+def _memory_measures(instance: Instance, result: SystemResult) -> dict[Measure, list[float]]:
+    keeps_input = not result.entries and result.memory_tokens > 0
+    texts = [chunk.text for chunk in instance.chunks] if keeps_input else result.entries
+    sentences = [sentence for text in texts for sentence in _SENTENCE.split(text) if sentence]
+
+    def holds(subject: str, value: str) -> bool:
+        return any(contains(sentence, subject) and contains(sentence, value) for sentence in sentences)
+
+    current, both = [], []
+    for (subject, _), (value, before) in _changed(instance.facts).items():
+        now = holds(subject, value)
+        current.append(float(now))
+        both.append(float(now and any(holds(subject, old) for old in before)))
+    residue = [float(holds(subject, value)) for subject, value in _taken_back(instance.facts)]
+    return {Measure.CURRENT: current, Measure.CONTRADICTIONS: both, Measure.RESIDUE_MEMORY: residue}
+
+
+def _changed(facts: Sequence[Fact]) -> dict[tuple[str, str], tuple[str, list[str]]]:
+    """The value now and those before of each (subject, attribute) that was changed and was not taken back since."""
+    last: dict[tuple[str, str], Fact] = {}
+    before: dict[tuple[str, str], list[str]] = {}
+    for fact in facts:
+        key = (fact.subject, fact.attribute)
+        last[key] = fact
+        if fact.action is FactAction.CHANGE and fact.previous is not None:
+            before.setdefault(key, []).append(fact.previous)
+    return {
+        key: (last[key].value, [value for value in values if value != last[key].value])
+        for key, values in before.items()
+        if last[key].action is not FactAction.RETRACT
+    }
+
+
+def _taken_back(facts: Sequence[Fact]) -> list[tuple[str, str]]:
+    """Subject and value of each retraction that was not made undone by a later statement."""
+    gone: dict[tuple[str, str, str], None] = {}
+    for fact in facts:
+        key = (fact.subject, fact.attribute, fact.value)
+        if fact.action is FactAction.RETRACT:
+            gone[key] = None
+        else:
+            gone.pop(key, None)
+    return [(subject, value) for subject, _, value in gone]
+
+
+def _about_removed(question: Question, removed: Sequence[tuple[str, str]]) -> Question:
+    """The question with no stale values but those that were taken back."""
+    return replace(question, stale=tuple(value for value in question.stale if (question.subject or "", value) in removed))
+
+
+__all__ = ["Count", "Measure", "counts", "scorecard"]

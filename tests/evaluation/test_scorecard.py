@@ -1,0 +1,167 @@
+"""The scorecard by hand: every measure on one small instance, what is missing where, and what a keeper of known faults gets."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from examples import MARTA, recalled, said
+from examples import result as made
+
+from memalpha.data.synthetic import PRESETS, generate
+from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.errors import InputError
+from memalpha.evaluation.results import QuestionResult
+from memalpha.evaluation.scorecard import Count, Measure, counts, scorecard
+from memalpha.evaluation.statistics import Bootstrap
+from memalpha.memory.render import render_entry
+from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.memory.store import Memory
+from memalpha.qa.metrics import score
+from memalpha.types import Answer
+
+ROOMY = MemorySchema("roomy", (Section("facts", SectionKind.LIST, timestamps=True),))
+LATEST, REMOVED, COUNT, SINGLE, CASCADE, ABSENCE = MARTA.questions
+FEW = Bootstrap(resamples=200)
+
+
+def measured(entries=(), questions=(), instance=MARTA, **values):
+    return counts(instance, made("marta", entries=tuple(entries), questions=tuple(questions), **values))
+
+
+# ------------------------------------------------------------------------------------------------ the memory
+@pytest.mark.parametrize(
+    ("entries", "current", "contradictions", "residue"),
+    [
+        (["Marta city Rome", "Hugo pet goat"], 1, 0, 0),
+        (["Marta city Rome", "Marta city Oslo"], 1, 1, 0),
+        (["Marta city Oslo", "Hugo city Rome"], 0, 0, 0),
+        (["Marta moved from Oslo to Rome", "Hugo job baker"], 1, 1, 1),
+        (["Marta city Rome\nHugo city Oslo"], 1, 0, 0),  # each line on its own
+        (["Marta lives in Rome. Hugo lives in Oslo."], 1, 0, 0),  # and each sentence
+        (["Hugo: pony and goat", "Hugo was a baker; Marta, romeo"], 0, 0, 2),
+        ([MARTA.chunks[0].text, MARTA.chunks[1].text, MARTA.chunks[2].text], 1, 1, 2),
+    ],
+)
+def test_what_a_memory_holds(entries, current, contradictions, residue):
+    found = measured(entries)
+    assert found[Measure.CURRENT] == (current, 1)
+    assert found[Measure.CONTRADICTIONS] == (contradictions, 1)
+    assert found[Measure.RESIDUE_MEMORY] == (residue, 2)
+
+
+def test_a_system_that_keeps_the_input_holds_all_of_it_and_an_empty_memory_nothing():
+    raw, empty = measured(memory_tokens=50), measured(memory_tokens=0)
+    assert [raw[m] for m in (Measure.CURRENT, Measure.CONTRADICTIONS, Measure.RESIDUE_MEMORY)] == [(1, 1), (1, 1), (2, 2)]
+    assert [empty[m] for m in (Measure.CURRENT, Measure.CONTRADICTIONS, Measure.RESIDUE_MEMORY)] == [(0, 1), (0, 1), (0, 2)]
+
+
+# ------------------------------------------------------------------------------------------------ the answers
+def test_stale_answers_and_passages():
+    generated = measured(
+        questions=[
+            said(LATEST, "Oslo", ["Marta city Rome"]),
+            said(REMOVED, "unknown", ["Hugo job baker"]),
+            said(COUNT, "one", ["Marta has a pony", "Hugo pet goat"]),
+            said(SINGLE, "Oslo", ["Marta city Oslo"]),
+            said(CASCADE, None),  # its reader failed
+        ]
+    )
+    assert generated[Measure.STALE_ANSWERS] == (1, 3)
+    assert generated[Measure.STALE_PASSAGES] == (1, 3)
+    assert generated[Measure.RESIDUE_ANSWERS] == (0, 2)
+    assert Measure.CASCADE not in generated and Measure.ABSENCE not in generated
+
+
+def test_an_answer_of_passages_is_looked_at_passage_by_passage():
+    found = measured(
+        questions=[
+            recalled(LATEST, "Marta city Rome", "Hugo city Oslo"),  # Oslo, but not Marta's
+            recalled(REMOVED, "Hugo job baker", "Marta car Ford"),
+            recalled(COUNT),
+        ]
+    )
+    assert found[Measure.STALE_ANSWERS] == found[Measure.STALE_PASSAGES] == (1, 3)
+    assert found[Measure.RESIDUE_ANSWERS] == (1, 2)
+
+
+def test_only_values_taken_back_are_residue():
+    both = replace(REMOVED, stale=("singer", "baker"))  # Hugo was a singer, changed to baker, and took that back
+    instance = replace(MARTA, questions=(both,))
+    assert measured(questions=[said(both, "singer")], instance=instance)[Measure.RESIDUE_ANSWERS] == (0, 1)
+    assert measured(questions=[said(both, "baker")], instance=instance)[Measure.RESIDUE_ANSWERS] == (1, 1)
+
+
+def test_cascade_and_absence_are_accuracies():
+    found = measured(questions=[said(CASCADE, "Rome", score=1.0), said(ABSENCE, "none", score=0.25)])
+    assert (found[Measure.CASCADE], found[Measure.ABSENCE]) == ((1.0, 1), (0.25, 1))
+    masked = measured(questions=[said(CASCADE, "Rome", score=math.nan)])
+    assert Measure.CASCADE not in masked
+
+
+# ------------------------------------------------------------------------------------------------ not measured
+def test_without_annotations_only_what_questions_say_is_measured():
+    bare = replace(MARTA, facts=())
+    found = measured(["Marta city Oslo"], [said(LATEST, "Oslo"), said(SINGLE, "Ford")], instance=bare)
+    assert found == {Measure.STALE_ANSWERS: Count(1, 1), Measure.STALE_PASSAGES: Count(0, 1)}
+    assert measured(["x"], [said(SINGLE, "Ford")], instance=bare) == {}
+    card = scorecard([made("marta", questions=(said(SINGLE, "Ford"),))], {"marta": bare}, FEW)
+    assert card == dict.fromkeys(Measure)
+
+
+def test_a_question_without_a_subject_is_looked_for_everywhere():
+    anyone = replace(LATEST, subject=None)
+    instance = replace(MARTA, questions=(anyone,), facts=())
+    assert measured(questions=[recalled(anyone, "Hugo city Oslo")], instance=instance)[Measure.STALE_ANSWERS] == (1, 1)
+
+
+# ------------------------------------------------------------------------------------------------ over instances
+def test_shares_are_over_everything_and_seeds_are_averaged():
+    twin = replace(MARTA, id="twin")
+    rows = [
+        made("marta", seed=0, questions=(said(LATEST, "Oslo"), said(REMOVED, "none"), said(COUNT, "goat"))),
+        made("twin", seed=0, questions=(said(LATEST, "Oslo"),)),
+        made("marta", seed=1, questions=(said(LATEST, "Rome"), said(REMOVED, "none"), said(COUNT, "goat"))),
+        made("twin", seed=1, questions=(said(LATEST, "Oslo"),)),
+    ]
+    card = scorecard(rows, {"marta": MARTA, "twin": twin}, FEW)
+    stale = card[Measure.STALE_ANSWERS]
+    assert stale.per_seed == {0: 0.5, 1: 0.25} and stale.mean == 0.375 and stale.n == 2
+    assert card[Measure.CASCADE] is None
+    assert card[Measure.CONTRADICTIONS].mean == 0.0
+
+
+def test_results_of_other_data_and_failed_ones_are_refused():
+    other = QuestionResult("q0", "latest", "another text?", 1.0, "Rome", ())
+    with pytest.raises(InputError, match=r"question 'q0' .* is not one of instance 'marta'"):
+        measured(questions=[other])
+    with pytest.raises(InputError, match="agent failed on marta: no memory"):
+        scorecard([made("marta", failed="no memory")], {"marta": MARTA})
+    with pytest.raises(InputError, match="no instance 'x'"):
+        scorecard([made("x")], {"marta": MARTA})
+
+
+def kept(instance, config):
+    """What a rule-based keeper of the given faults gets, its whole memory being read."""
+    memory, rng = Memory(ROOMY), random.Random(0)
+    for index, chunk in enumerate(instance.chunks):
+        for operation in teacher_operations(instance, index, memory, rng, config):
+            memory.apply(operation, chunk=index, time=chunk.time)
+    entries = tuple(render_entry(entry) for entry in memory.entries())
+    answer = Answer("\n".join(entries), entries)
+    questions = tuple(replace(recalled(q, *entries), id=q.id, score=score(q, answer)) for q in instance.questions)
+    return made(instance.id, entries=entries, questions=questions)
+
+
+def test_a_keeper_who_corrects_and_one_who_never_does():
+    instances = {instance.id: instance for instance in generate(12, 0, PRESETS["dependent"])}
+    good, bad = ([kept(i, TeacherConfig(p_correct=p)) for i in instances.values()] for p in (1.0, 0.0))
+    perfect = {measure: float(measure.higher_is_better) for measure in Measure}
+    assert {measure: share.mean for measure, share in scorecard(good, instances, FEW).items()} == perfect
+    never = {measure: share.mean for measure, share in scorecard(bad, instances, FEW).items()}
+    assert never[Measure.CURRENT] == 1.0 and never[Measure.CASCADE] == 0.0
+    assert 0 < never[Measure.ABSENCE] < 1  # what was never told is still right, what was taken back is not
+    for measure in (
+        Measure.STALE_ANSWERS, Measure.STALE_PASSAGES, Measure.CONTRADICTIONS, Measure.RESIDUE_MEMORY, Measure.RESIDUE_ANSWERS,
+    ):  # fmt: skip
+        assert never[measure] == 1.0, measure
