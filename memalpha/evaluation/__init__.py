@@ -1,1 +1,1 @@
-"""Evaluation: held-out rollouts of a policy, scored as in training, and the statistics of comparing two."""
+"""Measuring memories: systems compared under one protocol, what an evaluation writes down, and held-out results of training."""

@@ -87,6 +87,7 @@ class SystemResult:
         memory_tokens: Tokens that the system keeps between the input and the questions.
         reader_tokens: Mean tokens of what a question's reader saw.
         write_calls: Model calls made to write.
+        cut_off: How many of those ended at their length limit.
         cut: Tokens that a budget left out of what the system would have kept or its reader would have read; what is counted is said
             in each system's module.
         seconds_write: Wall time of reading the input; shared evenly by the instances of a batch.
@@ -107,6 +108,7 @@ class SystemResult:
     memory_tokens: int = 0
     reader_tokens: float = math.nan
     write_calls: int = 0
+    cut_off: int = 0
     cut: int = 0
     seconds_write: float = 0.0
     seconds_read: float = 0.0

@@ -1,0 +1,181 @@
+"""The folder of an evaluation: what was asked for, what it was run on, one line a result; it can always be gone on with.
+
+    config.yaml         resolved options
+    inputs.json         digests of the instances and adapters
+    environment.json    code version, library versions, machine, command, date; and of each continuation
+    results.jsonl       one line a result (``memalpha.evaluation.results``)
+
+What always holds: what is there is only added to; the same command again goes on, with more sets, systems or readers if they were
+added; anything else that would change what the lines mean is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from memalpha.data.schema import instance_to_json
+from memalpha.errors import RunFolderError
+from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
+from memalpha.runs import RunFolder, environment
+from memalpha.types import Instance
+from memalpha.version import __version__
+
+LISTS = ("sets", "systems", "readers")
+"""Parts of the configuration that may grow."""
+
+MAY_CHANGE = frozenset({
+    "output_dir", "overwrite", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
+    "judge_url",
+})  # fmt: skip
+"""Options that change no result."""
+
+_FIX = "give the options it began with, or another --output_dir, or --overwrite to start anew"
+
+
+class EvaluationFolder:
+    """An evaluation's folder, open for more results.
+
+    Args:
+        path: The folder.
+        config: Resolved options; a folder that exists must have begun with them, but for what may grow.
+        inputs: Digests, ``{"sets": {name: ...}, "adapters": {path: ...}}``; those of before must be the same.
+        overwrite: Replace what is there.
+
+    Raises:
+        RunFolderError: If the folder is something else, or began with other options or inputs.
+    """
+
+    def __init__(
+        self, path: str | Path, config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]], *, overwrite: bool = False
+    ) -> None:
+        self.path = Path(path)
+        goes_on = (self.path / "config.yaml").is_file() and not overwrite
+        self._run = RunFolder(path) if goes_on else RunFolder.create(path, config, overwrite=overwrite)
+        here = {**environment(), "code": code_version()}
+        if goes_on:
+            check_goes_on(self._run.config, config)
+            self._check_inputs(inputs)
+            began = self._run.read_json("environment.json") if (self.path / "environment.json").is_file() else {}
+            here = {**began, "continued": [*began.get("continued", []), here]} if began else here
+            _write_yaml(self.path / "config.yaml", config)
+        self._run.write_json("environment.json", here)
+        self._run.write_json("inputs.json", inputs)
+        self._file = self.path / RESULTS_FILE
+        _drop_cut_line(self._file)
+
+    def done(self) -> set[ResultKey]:
+        """Return the keys of all lines that need no more work; lines that failed do."""
+        if not self._file.is_file():
+            return set()
+        return {result.key for result in read_results(self.path) if result.failed is None}
+
+    def append(self, results: Sequence[SystemResult]) -> None:
+        """Write lines; they are there when this returns, whatever becomes of the process."""
+        lines = "".join(json.dumps(result.to_json(), ensure_ascii=False) + "\n" for result in results)
+        with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(lines)
+
+    def _check_inputs(self, inputs: Mapping[str, Mapping[str, Any]]) -> None:
+        if not (self.path / "inputs.json").is_file():  # killed before it was written: nothing has been evaluated
+            return
+        began = self._run.read_json("inputs.json")
+        for part, known in inputs.items():
+            for name, digest in known.items():
+                if began.get(part, {}).get(name, digest) != digest:
+                    raise RunFolderError(
+                        f"{part[:-1]} {name!r} is not what it was when {str(self.path)!r} was begun",
+                        expected="the same instances and weights throughout",
+                        fix=_FIX,
+                    )
+
+
+def check_goes_on(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Compare the options an evaluation began with with those it is to go on with.
+
+    Raises:
+        RunFolderError: If the folder is no evaluation's, or an option differs that may not.
+    """
+    if not set(LISTS) <= began.keys():
+        raise RunFolderError("the folder is no evaluation's", expected="a new folder, or one of an evaluation", fix=_FIX)
+    different = [
+        f"{name} was {began.get(name)!r} and is {now.get(name)!r}"
+        for name in sorted({*began, *now} - MAY_CHANGE - set(LISTS))
+        if began.get(name) != now.get(name)
+    ]
+    for part in LISTS:
+        named = {row["name"]: row for row in now[part]}
+        for row in began[part]:
+            if row != named.get(row["name"]):
+                how = "is not there any more" if row["name"] not in named else f"was {row!r} and is {named[row['name']]!r}"
+                different.append(f"{part[:-1]} {row['name']!r} {how}")
+    if different:
+        raise RunFolderError(
+            "the evaluation began with other options: " + "; ".join(different),
+            expected="the same, or more sets, systems and readers",
+            fix=_FIX,
+        )
+
+
+def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
+    """Return what identifies a set's instances: how many there are of what, and a sha256 over all of them."""
+    digest = hashlib.sha256()
+    for instance in instances:
+        digest.update(json.dumps(instance_to_json(instance), sort_keys=True).encode())
+    return {
+        "instances": len(instances),
+        "chunks": sum(len(instance.chunks) for instance in instances),
+        "questions": sum(len(instance.questions) for instance in instances),
+        "sha256": digest.hexdigest(),
+    }
+
+
+def digest_adapter(folder: str | Path) -> str:
+    """Return the sha256 over an adapter's weights and configuration."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(folder).glob("adapter_*")):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def code_version() -> dict[str, Any]:
+    """Return the version of this package and, in a git checkout, its commit and whether tracked files differ from it."""
+    root = Path(__file__).resolve().parents[2]
+    found: dict[str, Any] = {"version": __version__, "commit": None, "changed": None}
+    if not (root / ".git").exists():
+        return found
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True, timeout=20)
+        status = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.SubprocessError):  # git is not installed, or the checkout is not its user's
+        return found
+    return {**found, "commit": commit.stdout.strip(), "changed": bool(status.stdout.strip())}
+
+
+def _write_yaml(path: Path, data: Mapping[str, Any]) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(yaml.safe_dump(dict(data), sort_keys=True), encoding="utf-8")
+    partial.replace(path)
+
+
+def _drop_cut_line(path: Path) -> None:
+    """Cut off a last line without its line break: its writer was killed."""
+    if path.is_file() and not (data := path.read_bytes()).endswith(b"\n"):
+        path.write_bytes(data[: data.rfind(b"\n") + 1])
+
+
+__all__ = ["EvaluationFolder", "check_goes_on", "code_version", "digest_adapter", "digest_instances"]

@@ -1,0 +1,133 @@
+"""What an evaluation has to do, put together and checked before anything is done: each system on each of its sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
+from memalpha.data.load import load_data
+from memalpha.errors import InputError
+from memalpha.evaluation.config import Evaluation, ReaderSpec, SetSpec, SystemSpec
+from memalpha.evaluation.policies import PolicyHost
+from memalpha.evaluation.readers import BudgetedReader, make_reader, room_of
+from memalpha.evaluation.systems.base import Room, Setting, System
+from memalpha.evaluation.systems.registry import make_system, system_options
+from memalpha.protocols import AnswerJudge
+from memalpha.qa.evaluator import QAEvaluator
+from memalpha.types import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSet:
+    """A set and its protocol."""
+
+    spec: SetSpec
+    instances: tuple[Instance, ...]
+    setting: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class NamedReader:
+    """A reader as one system on one set has it."""
+
+    name: str
+    reader: BudgetedReader
+    room: Room
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One system on one set.
+
+    Attributes:
+        spec: The system's part of the configuration.
+        system: The system.
+        where: The set.
+        readers: Who reads what it finds.
+        seeds: Sampling seeds; one where it draws nothing.
+    """
+
+    spec: SystemSpec
+    system: System
+    where: LoadedSet
+    readers: tuple[NamedReader, ...]
+    seeds: tuple[int, ...]
+
+
+def load_sets(evaluation: Evaluation, host: PolicyHost) -> list[LoadedSet]:
+    """Load the sets.
+
+    Raises:
+        InputError: If there is no such set, or it has no instances.
+    """
+    steps: dict[AgentConfig, AgentStep] = {}
+    return [_load_set(spec, evaluation, host, steps) for spec in evaluation.sets]
+
+
+def _load_set(spec: SetSpec, evaluation: Evaluation, host: PolicyHost, steps: dict[AgentConfig, AgentStep]) -> LoadedSet:
+    arguments = evaluation.arguments
+    instances = load_data(spec.data, spec.options)
+    if not instances or spec.instances > len(instances):
+        raise InputError(
+            f"set {spec.name!r} has {len(instances)} instances",
+            expected=f"at least {max(1, spec.instances)}",
+            fix="lower instances",
+        )
+    config = evaluation.agent.config(spec.max_completion_length or arguments.max_completion_length)
+    step = steps.setdefault(config, steps.get(config) or AgentStep(config, host.tokenizer))
+    setting = Setting(
+        step=step,
+        host=host,
+        reader_tokens=spec.reader_tokens or arguments.reader_tokens,
+        retrieve_k=spec.retrieve_k or arguments.retrieve_k,
+        temperature=arguments.temperature,
+    )
+    return LoadedSet(spec, tuple(instances[: spec.instances or None]), setting)
+
+
+def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost, judge: AnswerJudge | None) -> list[Job]:
+    """Put the jobs together, system by system, so that each adapter is loaded once.
+
+    Raises:
+        InputError: If a system cannot work on a set, nobody reads for it, or a question cannot be scored.
+    """
+    jobs = [job for spec in evaluation.systems for job in _jobs_of(spec, evaluation, sets, host)]
+    for where in sets:
+        questions = [question for instance in where.instances for question in instance.questions]
+        for reader in (reader for job in jobs if job.where is where for reader in job.readers[:1]):
+            QAEvaluator(reader.reader, 1, judge).check(questions)
+            break
+    return jobs
+
+
+def _jobs_of(spec: SystemSpec, evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> Iterator[Job]:
+    options = system_options(spec.kind, spec.options)
+    seeds = tuple(evaluation.arguments.seeds)
+    for where in sets:
+        if spec.sets and where.spec.name not in spec.sets:
+            continue
+        system = make_system(spec.kind, where.setting, options)
+        system.check(where.instances)
+        readers = tuple(
+            _reader(reader, evaluation, where, system, host)
+            for reader in evaluation.readers
+            if reader.name in (spec.readers or (reader.name,)) and reader.name in (where.spec.readers or (reader.name,))
+        )
+        if not readers:
+            raise InputError(
+                f"nobody reads for system {spec.name!r} on set {where.spec.name!r}",
+                expected="a reader that both name, or none named",
+                fix="change readers of the one or the other, or name the system's sets",
+            )
+        yield Job(spec, system, where, readers, seeds if system.draws else seeds[:1])
+
+
+def _reader(spec: ReaderSpec, evaluation: Evaluation, where: LoadedSet, system: System, host: PolicyHost) -> NamedReader:
+    setting = where.setting
+    room = room_of(spec, setting.reader_tokens, system.reads_window, host, where.instances)
+    return NamedReader(spec.name, make_reader(spec, room.tokens, evaluation.arguments, host, setting.count), room)
+
+
+__all__ = ["Job", "LoadedSet", "NamedReader", "load_sets", "make_jobs"]

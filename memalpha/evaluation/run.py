@@ -1,0 +1,192 @@
+"""Runs an evaluation: every system on its sets, every reader on what it found, one line a result, tables at the end.
+
+What always holds: batches are the same instances whatever was done before, so a killed evaluation goes on where it stopped and ends
+with the same numbers (a batch half written down is run again, and only its missing lines are added); a reader or judge that fails
+gives a line that says so and is tried again next time; one that fails for a whole batch stops the evaluation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memalpha.errors import ServiceError
+from memalpha.evaluation.asking import Reading, ask
+from memalpha.evaluation.config import Evaluation
+from memalpha.evaluation.folder import EvaluationFolder, digest_adapter, digest_instances
+from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, load_sets, make_jobs
+from memalpha.evaluation.policies import PolicyHost
+from memalpha.evaluation.results import ResultKey, SystemResult
+from memalpha.evaluation.systems.base import Kept
+from memalpha.protocols import AnswerJudge
+from memalpha.types import Instance
+
+Report = Callable[[str, dict[str, Any]], None]
+"""Called with the name of an event (``load``, ``writing``, ``read``, ``compared``) and its data; what the command line shows."""
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class Outcome(NamedTuple):
+    """What came of an evaluation: its folder, how many results it holds, and how many of those failed and wait for another try."""
+
+    folder: Path
+    results: int
+    failed: int
+
+
+class _Batch(NamedTuple):
+    """Some instances of a set under one seed, and the results that are missing, by reader."""
+
+    job: Job
+    seed: int
+    start: int
+    instances: Sequence[Instance]
+    missing: dict[str, set[str]]
+
+
+def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) -> Outcome:
+    """Run an evaluation, or go on with it.
+
+    Args:
+        evaluation: All options.
+        report: Progress.
+
+    Raises:
+        InputError: If an option, set, model or adapter does not fit; before anything is evaluated.
+        RunFolderError: If the folder is something else, or began with other options or inputs.
+        ServiceError: If a reader or judge failed for a whole batch.
+    """
+    arguments = evaluation.arguments
+    report("load", {"what": f"{arguments.model} and {len(evaluation.sets)} sets"})
+    host = PolicyHost(arguments.model, arguments.dtype, arguments.generation_rows, arguments.batch_tokens)
+    sets = load_sets(evaluation, host)
+    judge = _judge(evaluation)
+    jobs = make_jobs(evaluation, sets, host, judge)
+    folder = EvaluationFolder(arguments.output_dir, evaluation.to_json(), _inputs(evaluation, sets), overwrite=arguments.overwrite)
+    done = folder.done()
+    failed = 0
+    for job in jobs:
+        for batch in _batches(job, arguments.batch_size, done):
+            for results in _run(batch, judge, report):
+                folder.append(results)
+                done |= {result.key for result in results}
+                failed += sum(result.failed is not None for result in results)
+                _check_service(results)
+        host.release()
+    outcome = Outcome(folder.path, len(done), failed)
+    report("compared", {"folder": str(folder.path), "results": outcome.results, "failed": failed})
+    return outcome
+
+
+def _inputs(evaluation: Evaluation, sets: Sequence[LoadedSet]) -> dict[str, dict[str, Any]]:
+    adapters = {str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))}
+    return {
+        "sets": {where.spec.name: digest_instances(where.instances) for where in sets},
+        "adapters": {adapter: digest_adapter(adapter) for adapter in sorted(adapters)},
+    }
+
+
+def _judge(evaluation: Evaluation) -> AnswerJudge | None:
+    from memalpha.qa.judges import EndpointAnswerJudge
+
+    return EndpointAnswerJudge(evaluation.arguments.judge_client()) if evaluation.arguments.has_judge_endpoint else None
+
+
+def _batches(job: Job, size: int, done: set[ResultKey]) -> Iterator[_Batch]:
+    """Cut a job into batches that depend on the configuration alone; leave out those of which nothing is missing."""
+    instances = job.where.instances
+    for seed in job.seeds:
+        for start in range(0, len(instances), size):
+            batch = instances[start : start + size]
+            missing = {
+                reader.name: {instance.id for instance in batch if _key(job, reader, seed, instance) not in done}
+                for reader in job.readers
+            }
+            if any(missing.values()):
+                yield _Batch(job, seed, start, batch, missing)
+
+
+def _key(job: Job, reader: NamedReader, seed: int, instance: Instance) -> ResultKey:
+    return ResultKey(job.where.spec.name, job.spec.name, reader.name, seed, instance.id)
+
+
+def _run(batch: _Batch, judge: AnswerJudge | None, report: Report) -> Iterator[list[SystemResult]]:
+    """Write once, then read with each reader that has something missing; yield its missing results."""
+    job = batch.job
+    clock = time.perf_counter()
+    kept = job.system.write(batch.instances, batch.seed, _progress(batch, report))
+    seconds = (time.perf_counter() - clock) / len(batch.instances)
+    for reader in job.readers:
+        if not batch.missing[reader.name]:
+            continue
+        readings = ask(batch.instances, kept, reader.reader, reader.room, job.where.setting.count, judge)
+        rows = zip(batch.instances, kept, readings, strict=True)
+        results = [_result(batch, reader, *row, seconds) for row in rows if row[0].id in batch.missing[reader.name]]
+        _tell(batch, reader, results, report)
+        yield results
+
+
+def _result(batch: _Batch, reader: NamedReader, instance: Instance, kept: Kept, reading: Reading, seconds: float) -> SystemResult:
+    key = _key(batch.job, reader, batch.seed, instance)
+    count = batch.job.where.setting.count
+    return SystemResult(
+        **key._asdict(),
+        chunks=len(instance.chunks),
+        input_tokens=sum(count(chunk.text) for chunk in instance.chunks),
+        memory_tokens=kept.memory_tokens,
+        reader_tokens=reading.reader_tokens,
+        write_calls=kept.write_calls,
+        cut_off=kept.cut_off,
+        cut=kept.cut + reading.cut,
+        seconds_write=round(seconds, 3),
+        seconds_read=round(reading.seconds, 3),
+        operations=kept.operations,
+        entries=kept.entries,
+        questions=reading.questions,
+        failed=reading.failed,
+    )
+
+
+def _check_service(results: Sequence[SystemResult]) -> None:
+    """Stop where a reader or judge failed for every instance of a batch: it is down, and the rest would fail as well."""
+    if results and all(result.failed is not None for result in results):
+        first = results[0]
+        raise ServiceError(
+            f"reader {first.reader!r} failed for all {len(results)} instances of a batch of {first.set!r}; the first: "
+            f"{first.failed}\n  to go on: the same command again, once the service is back"
+        )
+
+
+def _progress(batch: _Batch, report: Report) -> Callable[[int, int], None]:
+    """Report a batch's chunks, at most one line every ten seconds."""
+    said = [time.monotonic()]
+
+    def on_step(done: int, total: int) -> None:
+        if time.monotonic() - said[0] > _SECONDS_BETWEEN_LINES:
+            said[0] = time.monotonic()
+            report("writing", {**_where(batch), "done": done, "chunks": total})
+
+    return on_step
+
+
+def _tell(batch: _Batch, reader: NamedReader, results: Sequence[SystemResult], report: Report) -> None:
+    scores = [question.score for result in results for question in result.questions if result.failed is None]
+    accuracy = sum(scores) / len(scores) if scores else None
+    report("read", {**_where(batch), "reader": reader.name, "accuracy": accuracy, "questions": len(scores)})
+
+
+def _where(batch: _Batch) -> dict[str, Any]:
+    return {
+        "system": batch.job.spec.name,
+        "set": batch.job.where.spec.name,
+        "seed": batch.seed,
+        "first": batch.start + 1,
+        "last": batch.start + len(batch.instances),
+        "instances": len(batch.job.where.instances),
+    }
+
+
+__all__ = ["Outcome", "Report", "evaluate"]
