@@ -102,6 +102,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--only", default="")
     parser.add_argument("--collect", action="store_true")
+    parser.add_argument("--result", type=Path, default=RESULT)
     arguments, options = parser.parse_known_args()
     for name, change in variants(arguments.only).items() if not arguments.collect else ():
         for seed in map(int, arguments.seeds.split(",")):
@@ -109,7 +110,7 @@ def main() -> None:
             train(arguments.config, arguments.output_dir / name / f"seed-{seed}", seed, [*options, *changed])
     command = " ".join(["python", "scripts/ablations.py", *sys.argv[1:]])
     result = {"command": command, "options": options, "runs": collect(arguments.output_dir)}
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    arguments.result.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
