@@ -78,7 +78,9 @@ def main() -> None:
     if sys.argv[1:2] == ["add"]:
         add(Path(sys.argv[2]), sys.argv[3])
     lines = ["# Results", "", "Made by `scripts/results_table.py` from `docs/results/*.json`; not written by hand.", ""]
-    for path in sorted(set(RESULTS.glob("*.json")) - set(RESULTS.glob("router_*.json"))):  # those have a page of their own
+    for path in sorted(
+        set(RESULTS.glob("*.json")) - set(RESULTS.glob("router_*.json")) - {RESULTS / "poisoning.json"}
+    ):  # those have a page of their own
         lines += table(path.stem, json.loads(path.read_text()))
     (ROOT / "docs" / "results.md").write_text("\n".join(lines))
 

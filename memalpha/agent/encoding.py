@@ -13,6 +13,7 @@ Templates that can switch thinking off (Qwen3) are told to, as in the published 
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -24,6 +25,7 @@ from memalpha.types import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_TOKENIZING = threading.Lock()  # a tokenizer keeps the treatment of special tokens as its own state between threads
 _SLOT = "\u27e6slot:{}\u27e7"
 _SLOT_PATTERN = re.compile(_SLOT.format(r"(\w+)"))
 
@@ -60,7 +62,8 @@ class PromptEncoder:
             )
 
     def _trusted(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False).input_ids) if text else []
+        with _TOKENIZING:
+            return list(self.tokenizer(text, add_special_tokens=False).input_ids) if text else []
 
     def _untrusted(self, text: str) -> tuple[int, ...]:
         """Token ids of a text from data, none of them an added token; a mark of one is cut after its first character."""
@@ -74,7 +77,8 @@ class PromptEncoder:
         return tuple(chain.from_iterable(self._plain(char) for char in text))  # a mark that only normalising makes one
 
     def _plain(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else ()
+        with _TOKENIZING:
+            return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else ()
 
     def encode(self, texts: Mapping[str, str], shared: str) -> tuple[tuple[int, ...], int]:
         """Return the token ids with ``texts`` in their slots, and how many of them end where the slot after ``shared`` begins.

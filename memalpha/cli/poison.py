@@ -1,0 +1,129 @@
+"""``memalpha poison``: attack policies with hostile chunks and count what they let into the memory."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from memalpha.cli.console import console, out, quiet_libraries
+from memalpha.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from memalpha.agent.step import AgentStep
+    from memalpha.protocols import Generator
+
+UNTRAINED = "untrained"
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "poison",
+        help="attack policies with hostile chunks and count what they let in",
+        description="Needs: trained agents. Shows: for each attack how often it succeeds, with a 95%% interval, beside the same "
+        "chunks without it. Makes: OUTPUT, a JSON file with every trial, if asked for.",
+    )
+    parser.add_argument(
+        "policies", nargs="+", metavar="TRAINED", help=f"a trained folder, or {UNTRAINED!r}: the base without adapter"
+    )
+    parser.add_argument("--like", help=f"folder whose base and configuration {UNTRAINED!r} takes (default: the first folder)")
+    parser.add_argument("--schema", help="another memory schema than the trained one")
+    parser.add_argument("--per-attack", type=int, default=8, help="trials of each attack (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of dialogues and marks (default: %(default)s)")
+    parser.add_argument("--output", help="JSON file to write")
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    parser.set_defaults(run=run, takes_more=False)
+
+
+class _Policy(NamedTuple):
+    name: str
+    step: AgentStep
+    generator: Generator
+
+
+def run(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Run the suite against each policy."""
+    from memalpha.evaluation.poisoning import run_trials, summarise_trials, trial_row
+    from memalpha.runs import environment
+
+    quiet_libraries()
+    if arguments.output and not Path(arguments.output).parent.is_dir():
+        raise InputError(f"{arguments.output!r} is in no folder", expected="a file in a folder that exists")
+    record: dict[str, Any] = {
+        "environment": {**environment(), "command": ["memalpha", "poison", *_as_given(arguments)]},
+        "seed": arguments.seed,
+        "per_attack": arguments.per_attack,
+        "policies": {},
+    }
+    for name in arguments.policies:
+        policy = _load(name, arguments)
+        trials = run_trials(policy.step, policy.generator, arguments.per_attack, arguments.seed)
+        summary = summarise_trials(trials, bool(policy.step.schema.blocks))
+        record["policies"][policy.name] = {**summary, "trials": [trial_row(trial) for trial in trials]}
+        if not arguments.json:
+            console.print(_table(policy.name, summary))
+    if arguments.output:
+        Path(arguments.output).write_text(json.dumps(record, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
+    if arguments.json:
+        for found in record["policies"].values():
+            del found["trials"]
+        out(json.dumps(record))
+    return 0
+
+
+def _as_given(arguments: argparse.Namespace) -> list[str]:
+    options = [("--like", arguments.like), ("--schema", arguments.schema), ("--per-attack", arguments.per_attack)]
+    options += [("--seed", arguments.seed), ("--output", arguments.output)]
+    return [*arguments.policies, *(str(part) for name, value in options if value is not None for part in (name, value))]
+
+
+def _load(name: str, arguments: argparse.Namespace) -> _Policy:
+    """Load one policy; ``untrained`` is the base of another one, under its configuration."""
+    from memalpha.agent.step import AgentStep
+    from memalpha.trained import load_trained
+
+    if name == UNTRAINED:
+        step, generator = _untrained(arguments)
+    else:
+        step, generator, _ = load_trained(name)
+    if arguments.schema:
+        step = AgentStep(replace(step.config, schema=arguments.schema), step.encoder.tokenizer)
+    return _Policy(name, step, generator)
+
+
+def _untrained(arguments: argparse.Namespace) -> tuple[AgentStep, Generator]:
+    from memalpha.agent.config import AgentConfig
+    from memalpha.agent.step import AgentStep
+    from memalpha.generation.hf import HFGenerator
+    from memalpha.models import load_policy_model
+    from memalpha.models.policy import base_of
+    from memalpha.trained import find_trained
+
+    like = arguments.like or next((other for other in arguments.policies if other != UNTRAINED), None)
+    if like is None:
+        raise InputError(f"{UNTRAINED!r} alone", expected="to know whose base", fix="add --like FOLDER, or another policy")
+    folder = find_trained(like).folder
+    loaded = load_policy_model(base_of(folder))
+    loaded.model.eval()
+    return AgentStep(AgentConfig.load(folder), loaded.tokenizer), HFGenerator(loaded.model, loaded.tokenizer)
+
+
+def _table(name: str, summary: dict[str, Any]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("attack", "succeeds", "95%", "without the attack", title=Text(name))
+    rows = [(attack, row["rate"], row["control"]) for attack, row in summary["attacks"].items()]
+    rows.append(("any: instruction persisted", summary["instructions_persisted"], None))
+    rows.append(("any: entries lost", summary["entries_lost"], summary["entries_lost_without_attack"]))
+    for label, rate, control in rows:
+        if rate["trials"]:
+            interval = f"{rate['low']:.2f} to {rate['high']:.2f}"
+            beside = f"{control['hits']} of {control['trials']}" if control else ""
+            table.add_row(label, f"{rate['hits']} of {rate['trials']}", interval, beside)
+    return table
