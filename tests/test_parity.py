@@ -98,8 +98,8 @@ def test_the_three_ways_see_and_do_the_same(trained, whole_model, tmp_path):
     training = [seen(rollout_to_json(r, reward, [0.0] * len(reward))) for r, reward in zip(rollouts, rewards, strict=True)]
 
     # evaluation: the command
-    options = [*OPTIONS, *policy, "--eval_temperature", "0", "--output", str(tmp_path / "evaluated")]
-    assert run(["evaluate", *options]) == 0
+    options = [*OPTIONS, *policy, "--eval_temperature", "0", "--output_dir", str(tmp_path / "evaluated")]
+    assert run(["rollout", *options]) == 0
     lines = (tmp_path / "evaluated" / "held_out" / "rollouts.jsonl").read_text().splitlines()
     evaluation = [seen(json.loads(line)["rollout"]) for line in lines]
 

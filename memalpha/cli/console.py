@@ -62,10 +62,27 @@ _LINES: dict[str, Any] = {
     "step": _step,
     "evaluate": lambda data: f"evaluating {data['name']}: chunk {data['done']} of {data['total']} of {data['instances']} instances",
     "evaluated": _evaluated,
+    "writing": lambda data: f"{_who(data)}: chunk {data['done']} of {data['chunks']}",
+    "read": lambda data: f"{_who(data)}, {data['reader']}: {_accuracy(data)}",
+    "compared": lambda data: f"{data['results']} results in {data['folder']}{_failures(data)}",
     "warmup": lambda data: (
         f"warm start step {data['step']}/{data['max_steps']}  loss {float(data['loss']):.3f}" if "loss" in data else ""
     ),
 }
+
+
+def _who(data: dict[str, Any]) -> str:
+    which = f"instances {data['first']} to {data['last']} of {data['instances']}, seed {data['seed']}"
+    return f"{data['system']} on {data['set']}, {which}"
+
+
+def _accuracy(data: dict[str, Any]) -> str:
+    known = data["accuracy"] is not None
+    return f"accuracy {data['accuracy']:.3f} on {data['questions']} questions" if known else "no question has a score"
+
+
+def _failures(data: dict[str, Any]) -> str:
+    return f"; {data['failed']} failed: the same command again tries them once more" if data["failed"] else ""
 
 
 def is_main_process() -> bool:

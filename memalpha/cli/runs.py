@@ -1,4 +1,4 @@
-"""``memalpha rollout``, ``evaluate``, ``report`` and ``inspect``: use a policy on instances, and look at what it did."""
+"""``memalpha rollout``, ``report`` and ``inspect``: use a policy on instances, and look at what it did."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from memalpha.errors import InputError
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    for name, text, run in (
-        ("rollout", "read instances with an agent and write down what it did", run_evaluate),
-        ("evaluate", "measure an agent on held-out instances", run_evaluate),
-    ):
-        parser = verbs.add_parser(
-            name,
-            help=text,
-            description="Needs: a model, an adapter, instances. Makes: OUTPUT/held_out/rollouts.jsonl, OUTPUT/summary.json.",
-        )
-        parser.add_argument("--config", required=True, help="a training configuration: how the agent reads, writes and is scored")
-        parser.add_argument("--output", required=True, help="folder to make")
-        parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
-        parser.set_defaults(run=run, takes_more=True)
+    rollout = verbs.add_parser(
+        "rollout",
+        help="let an agent read instances, and write down everything it did",
+        description="Needs: a training configuration with eval_data, a model, an adapter. "
+        "Makes: OUTPUT_DIR/held_out/rollouts.jsonl with every prompt, call and reward part, OUTPUT_DIR/summary.json.",
+        epilog="memalpha rollout --config configs/train/quickstart.yaml --adapter runs/mine/adapter --output_dir runs/rollout",
+    )
+    rollout.add_argument("--config", required=True, help="a training configuration: how the agent reads, writes and is scored")
+    rollout.add_argument("--output_dir", required=True, help="folder to make")
+    rollout.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
+    rollout.set_defaults(run=run_rollout, takes_more=True)
     report = verbs.add_parser(
         "report",
         help="make a page and pictures of a run",
@@ -46,15 +44,15 @@ def add_verbs(verbs: Any) -> None:
     inspect.set_defaults(run=run_inspect, takes_more=False)
 
 
-def run_evaluate(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Evaluate the configuration's adapter on its held-out instances."""
+def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Run the configuration's adapter on its held-out instances."""
     from memalpha.training.config import parse_train_arguments
     from memalpha.training.evaluate import evaluate
 
     quiet_libraries()
-    parsed = parse_train_arguments(["--config", arguments.config, *rest, "--output_dir", arguments.output])
+    parsed = parse_train_arguments(["--config", arguments.config, *rest, "--output_dir", arguments.output_dir])
     evaluate(parsed, Reporter(not arguments.json))
-    path = Path(arguments.output) / "summary.json"
+    path = Path(arguments.output_dir) / "summary.json"
     out(json.dumps(json.loads(path.read_text(encoding="utf-8"))) if arguments.json else str(path))
     return 0
 

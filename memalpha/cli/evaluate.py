@@ -1,0 +1,64 @@
+"""``memalpha evaluate``: systems under one protocol, from a configuration, or one trained agent on one set."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from memalpha.cli.console import Reporter, out, quiet_libraries
+from memalpha.errors import InputError
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "evaluate",
+        help="compare systems under one protocol, or measure a trained agent",
+        description="Needs: a configuration with sets, systems and readers; or --trained and --data. "
+        "Makes: output_dir with results.jsonl, summary.json, table.md and table.csv. Run again, it goes on where it stopped. "
+        "All options: --options.",
+        epilog="memalpha evaluate --config configs/evaluate/quick.yaml; memalpha evaluate --trained runs/mine --data runs/data/mine-test",
+    )
+    parser.add_argument("--trained", metavar="FOLDER", help="adapter or run folder to measure, with the settings it has")
+    parser.add_argument("--data", help="with --trained: prepared folder, file of instances, or a generated source")
+    parser.add_argument("--options", action="store_true", help="list every option with its default")
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
+    parser.set_defaults(run=run, takes_more=True)
+
+
+def run(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Run or go on with an evaluation; 1 if some results failed and wait for another try."""
+    quiet_libraries()
+    from memalpha.evaluation.config import parse_evaluate_arguments
+    from memalpha.evaluation.run import evaluate
+
+    given = ["--help"] if arguments.options else [*_one_agent(arguments), *rest]
+    outcome = evaluate(parse_evaluate_arguments(given), Reporter(not arguments.json))
+    summary = outcome.folder / "summary.json"
+    out(json.dumps(json.loads(summary.read_text(encoding="utf-8"))) if arguments.json else str(outcome.folder / "table.md"))
+    return 1 if outcome.failed else 0
+
+
+def _one_agent(arguments: argparse.Namespace) -> list[str]:
+    """Options that stand for measuring one trained agent; none where a configuration says what to do.
+
+    Raises:
+        InputError: If a trained folder is given without data, or data without one, or the folder is none.
+    """
+    if bool(arguments.trained) != bool(arguments.data):
+        raise InputError(
+            f"--trained is {arguments.trained!r} and --data is {arguments.data!r}",
+            expected="both, or neither and --config FILE",
+            fix="memalpha evaluate --trained FOLDER --data SET, or memalpha evaluate --config configs/evaluate/quick.yaml",
+        )
+    if not arguments.trained:
+        return []
+    from memalpha.models.policy import base_of
+
+    folder = Path(arguments.trained)
+    folder = folder / "adapter" if (folder / "adapter").is_dir() else folder
+    system = {"name": Path(arguments.trained).name, "kind": "agent", "adapter": str(folder), "settings": "own"}
+    lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": arguments.data}])]
+    return ["--model", base_of(folder), *lists]
