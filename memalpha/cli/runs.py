@@ -16,8 +16,8 @@ def add_verbs(verbs: Any) -> None:
     rollout = verbs.add_parser(
         "rollout",
         help="let an agent read instances, and write down everything it did",
-        description="Needs: a training configuration with eval_data, a model, an adapter. "
-        "Makes: OUTPUT_DIR/held_out/rollouts.jsonl with every prompt, call and reward part, OUTPUT_DIR/summary.json.",
+        description="Needs: a training configuration with eval_data. Makes: OUTPUT_DIR/summary.json, and "
+        "held_out/rollouts.jsonl with every prompt, call and reward part.",
         epilog="memalpha rollout --config configs/train/quickstart.yaml --adapter runs/mine/adapter --output_dir runs/rollout",
     )
     rollout.add_argument("--config", required=True, help="a training configuration: how the agent reads, writes and is scored")
