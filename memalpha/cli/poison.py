@@ -65,10 +65,10 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
         trials = run_trials(policy.step, policy.generator, arguments.per_attack, arguments.seed)
         summary = summarise_trials(trials, bool(policy.step.schema.blocks))
         record["policies"][policy.name] = {**summary, "trials": [trial_row(trial) for trial in trials]}
+        if arguments.output:
+            Path(arguments.output).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         if not arguments.json:
             console.print(_table(policy.name, summary))
-    if arguments.output:
-        Path(arguments.output).write_text(json.dumps(record, indent=1, ensure_ascii=True) + "\n", encoding="utf-8")
     if arguments.json:
         for found in record["policies"].values():
             del found["trials"]

