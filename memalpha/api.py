@@ -232,8 +232,7 @@ class MemoryAgent:
                 return self._store.forget(whose, entry)
             finally:
                 self._next_chunk.pop(whose, None)
-                self.step.encoder.untrusted.cache_clear()  # they remember texts
-                self.step._cost.cache_clear()
+                self.step.forget_texts()
 
     # -------------------------------------------------------------------------------------------- reading
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:

@@ -39,42 +39,41 @@ class AsyncMemoryAgent:
         self.agent = agent
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="memalpha")
 
-    async def _run(
-        self, call: Callable[Parameters, Result], /, *arguments: Parameters.args, **options: Parameters.kwargs
-    ) -> Result:
+    async def run(self, call: Callable[Parameters, Result], /, *arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
+        """Run a function in one of the agent's threads and return what it returns."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *arguments, **options))
 
     async def add(self, text: str, time: str | None = None, *, namespace: Namespace | str | None = None, source: str = "") -> Added:
         """Let the agent read a text (``MemoryAgent.add``)."""
-        return await self._run(self.agent.add, text, time, namespace=namespace, source=source)
+        return await self.run(self.agent.add, text, time, namespace=namespace, source=source)
 
     async def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
         """Answer a question (``MemoryAgent.ask``)."""
-        return await self._run(self.agent.ask, question, namespace=namespace)
+        return await self.run(self.agent.ask, question, namespace=namespace)
 
     async def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
         """Return the entries found for a query (``MemoryAgent.search``)."""
-        return await self._run(self.agent.search, query, k, namespace=namespace)
+        return await self.run(self.agent.search, query, k, namespace=namespace)
 
     async def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
         """Return all entries (``MemoryAgent.memory``)."""
-        return await self._run(self.agent.memory, namespace)
+        return await self.run(self.agent.memory, namespace)
 
     async def history(self, entry: str | None = None, *, namespace: Namespace | str | None = None) -> list[Event]:
         """Return what happened (``MemoryAgent.history``)."""
-        return await self._run(self.agent.history, entry, namespace=namespace)
+        return await self.run(self.agent.history, entry, namespace=namespace)
 
     async def undo(self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user") -> Change:
         """Take one operation back (``MemoryAgent.undo``)."""
-        return await self._run(self.agent.undo, operation, namespace=namespace, by=by)
+        return await self.run(self.agent.undo, operation, namespace=namespace, by=by)
 
     async def forget(self, entry: str, *, namespace: Namespace | str | None = None) -> Receipt:
         """Erase an entry for good (``MemoryAgent.forget``)."""
-        return await self._run(self.agent.forget, entry, namespace=namespace)
+        return await self.run(self.agent.forget, entry, namespace=namespace)
 
     async def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
         """Erase a namespace for good (``MemoryAgent.forget_all``)."""
-        return await self._run(self.agent.forget_all, namespace=namespace)
+        return await self.run(self.agent.forget_all, namespace=namespace)
 
     async def aclose(self) -> None:
         """Wait for the calls under way, then close the agent."""

@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("memalpha.generation", "memalpha.qa", "memalpha.models"),
     ("memalpha.training", "memalpha.evaluation", "memalpha.routing"),
     ("memalpha.report", "memalpha.api", "memalpha.api_async", "memalpha.api_records", "memalpha.trained"),
+    ("memalpha.serve",),
     ("memalpha.cli", "memalpha.__main__", "memalpha"),
 )
 
@@ -47,6 +48,9 @@ DOORS: Mapping[str, frozenset[str]] = {
     "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config"}),
     "psycopg": frozenset({"memalpha.store.postgres"}),
     "qdrant_client": frozenset({"memalpha.retrieval.qdrant"}),
+    "fastapi": frozenset({"memalpha.serve.http_api", "memalpha.serve.server"}),
+    "mcp": frozenset({"memalpha.serve.mcp_tools", "memalpha.serve.server"}),
+    "uvicorn": frozenset({"memalpha.serve.server"}),
     "gymnasium": frozenset({"memalpha.routing.env"}),
 }
 

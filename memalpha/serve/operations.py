@@ -1,0 +1,129 @@
+"""What can be asked of a server, once for the HTTP API and for MCP.
+
+Each operation takes the caller, whose namespace the gate has settled, and answers with a model of ``serve.models``. An InputError
+of the machinery (a store begun with another schema, a reader's endpoint with a wrong key) is not the client's: it becomes a
+ServiceError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+from memalpha.api_async import AsyncMemoryAgent
+from memalpha.errors import InputError, MemAlphaError, ServiceError
+from memalpha.serve.callers import Caller
+from memalpha.serve.config import ServeConfig
+from memalpha.serve.models import (
+    AddAnswer,
+    AddRequest,
+    AskAnswer,
+    AskRequest,
+    ChangeAnswer,
+    EntryModel,
+    EventModel,
+    ForgetAnswer,
+    ForgetRequest,
+    FoundModel,
+    HistoryAnswer,
+    MemoryAnswer,
+    ResultModel,
+    SearchAnswer,
+    SearchRequest,
+    UndoRequest,
+)
+from memalpha.serve.problems import Problem, Refused, problem_of
+
+
+class Operations:
+    """What a server does.
+
+    Args:
+        agent: Does it.
+        config: The limit on texts.
+    """
+
+    def __init__(self, agent: AsyncMemoryAgent, config: ServeConfig) -> None:
+        self.agent, self._config = agent, config
+
+    async def ready(self) -> int:
+        """Return how many namespaces the store has; raises if it cannot be read."""
+        return len(await self.agent.run(self.agent.agent.journal.namespaces))
+
+    async def add(self, caller: Caller, request: AddRequest) -> AddAnswer:
+        """Read a text; on disk when this returns."""
+        with _boundary(clients=True):
+            await self.agent.run(self._check, request)
+        with _boundary():
+            added = await self.agent.add(request.text, request.time, namespace=caller.namespace, source=request.source)
+        results = [ResultModel.of(result) for result in added.results]
+        return AddAnswer(operations=list(added.operations), results=results, pieces=len(added.steps))
+
+    def _check(self, request: AddRequest) -> None:
+        agent, limit = self.agent.agent, self._config.max_text_tokens
+        if (tokens := agent.step.encoder.count(request.text)) > limit:
+            what = f"the text has {tokens} tokens"
+            raise Refused(Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, what, f"at most {limit}", "send it in parts"))
+        agent.pieces(request.text, request.time)
+
+    async def ask(self, caller: Caller, request: AskRequest) -> AskAnswer:
+        """Answer a question from the memory alone."""
+        with _boundary():
+            reply = await self.agent.ask(request.question, namespace=caller.namespace)
+        return AskAnswer(answer=reply.text, entries=[FoundModel.of_hit(hit) for hit in reply.entries])
+
+    async def search(self, caller: Caller, request: SearchRequest) -> SearchAnswer:
+        """Find entries."""
+        with _boundary():
+            hits = await self.agent.search(request.query, request.k, namespace=caller.namespace)
+        return SearchAnswer(entries=[FoundModel.of_hit(hit) for hit in hits])
+
+    async def memory(self, caller: Caller, offset: int, limit: int) -> MemoryAnswer:
+        """List entries."""
+        with _boundary():
+            entries = await self.agent.memory(caller.namespace)
+        return MemoryAnswer(entries=[EntryModel.of(entry) for entry in entries[offset : offset + limit]], total=len(entries))
+
+    async def history(self, caller: Caller, entry: str | None, limit: int) -> HistoryAnswer:
+        """List what happened."""
+        with _boundary():
+            events = await self.agent.history(entry, namespace=caller.namespace)
+        return HistoryAnswer(operations=[EventModel.of(event) for event in events[-limit:]], total=len(events))
+
+    async def undo(self, caller: Caller, request: UndoRequest) -> ChangeAnswer:
+        """Take one operation back."""
+        with _boundary(clients=True):
+            return ChangeAnswer.of(await self.agent.undo(request.operation, namespace=caller.namespace, by=caller.name))
+
+    async def forget(self, caller: Caller, request: ForgetRequest) -> ForgetAnswer:
+        """Erase an entry for good."""
+        with _boundary(clients=True):
+            return ForgetAnswer.of(await self.agent.forget(request.entry, namespace=caller.namespace))
+
+    async def forget_all(self, caller: Caller) -> ForgetAnswer:
+        """Erase the whole namespace for good."""
+        with _boundary(clients=True):
+            return ForgetAnswer.of(await self.agent.forget_all(namespace=caller.namespace))
+
+
+@contextmanager
+def _boundary(clients: bool = False) -> Iterator[None]:
+    """Let nothing out but what can be told to a client.
+
+    Args:
+        clients: Whether an InputError is about what the client said; else there is nothing left that could be.
+    """
+    try:
+        yield
+    except InputError as error:
+        if clients:
+            raise
+        raise ServiceError(str(error)) from error
+    except (MemAlphaError, Refused):
+        raise
+    except Exception as error:  # the boundary to whatever the model and its libraries raise
+        raise Refused(problem_of(error)) from error
+
+
+__all__ = ["Operations"]

@@ -1,0 +1,63 @@
+"""A server over a store, with a scripted model: run as a process of its own, to be talked to, stopped and killed.
+
+    python server_worker.py '{"store": ..., "port": 0, "tokens": FILE or null, "user": ..., "delay": seconds, ...}'
+
+It prints its URL. The model keeps a text's last line word for word; texts that say so make it slow, silent or fail.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
+from memalpha.api import MemoryAgent
+from memalpha.errors import ServiceError
+from memalpha.models.nano import make_tokenizer
+from memalpha.serve.callers import Callers, Grant, Tokens
+from memalpha.serve.config import ServeConfig
+from memalpha.types import Completion, Prompt, Sampling, StopReason
+
+CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=40, view_tokens=400, max_new_tokens=64)
+
+
+class Model:
+    """Keeps the last line of each chunk; ``delay`` seconds a batch, as a model would take."""
+
+    def __init__(self, delay: float) -> None:
+        self.delay = delay
+
+    def generate(self, prompts: list[Prompt], sampling: Sampling) -> list[Completion]:
+        chunks = [prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0] for prompt in prompts]
+        if any("fail now" in chunk for chunk in chunks):
+            raise ServiceError("/secret/path: the model is gone")
+        if any("crash now" in chunk for chunk in chunks):
+            raise ZeroDivisionError("/secret/path")
+        time.sleep(max(self.delay, 1.0 * any("slow" in chunk for chunk in chunks)))
+        texts = ["= 99 no such entry" if "mistake" in chunk else f"+ {chunk.splitlines()[-1]}" for chunk in chunks]
+        return [Completion((), text, StopReason.END) for text in texts]
+
+
+def make_agent(store: Any, delay: float = 0.0) -> MemoryAgent:
+    return MemoryAgent(AgentStep(CONFIG, make_tokenizer(["facts"], 8192)), Model(delay), store=store, name="scripted")
+
+
+def main(options: dict[str, Any]) -> None:
+    from memalpha.serve.server import serve_http, serve_stdio
+
+    logging.basicConfig(level=logging.WARNING)
+    agent = make_agent(options.pop("store"), options.pop("delay", 0.0))
+    tokens, user, stdio = options.pop("tokens", None), options.pop("user", None), options.pop("stdio", False)
+    if stdio:
+        serve_stdio(agent, ServeConfig(), Grant("local", user))
+        return
+    callers = Callers(Tokens.load(tokens) if tokens else Grant("local", user))
+    serve_http(agent, ServeConfig(**options), callers, lambda url: print(url, flush=True))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

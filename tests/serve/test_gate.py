@@ -1,0 +1,255 @@
+"""Limits, and that memories stay apart, in process: the whole application without its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server_worker import make_agent
+
+from memalpha.api_async import AsyncMemoryAgent
+from memalpha.errors import InputError
+from memalpha.serve.callers import Callers, Grant, Tokens
+from memalpha.serve.config import ServeConfig
+from memalpha.serve.gate import Gate
+from memalpha.serve.http_api import build_api
+from memalpha.serve.operations import Operations
+from memalpha.serve.server import build_app
+from memalpha.types import Completion, StopReason
+
+USERS = ["a", "A", "a/b", "b"]
+GRANTS = [Grant(f"to {user}", user) for user in USERS] + [Grant("a's chat", "a", "chat"), Grant("any", None, "chat")]
+HASHES = [(hashlib.sha256(grant.name.encode()).hexdigest(), grant) for grant in GRANTS]
+
+
+class Held:
+    """A model that answers nobody until it may; says when somebody is inside."""
+
+    def __init__(self):
+        self.inside, self.go = threading.Semaphore(0), threading.Event()
+
+    def generate(self, prompts, sampling):
+        self.inside.release()
+        assert self.go.wait(30)
+        return [Completion((), ".", StopReason.END) for _ in prompts]
+
+
+@asynccontextmanager
+async def served(model=None, known=None, agent=None, **limits):
+    """A client of the application and its model."""
+    agent = agent or make_agent(":memory:")
+    if model is not None:
+        agent.generator.generator = model
+    config = ServeConfig(**limits)
+    app = Gate(build_api(Operations(AsyncMemoryAgent(agent), config)), config, Callers(known or Tokens(HASHES)))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as http:
+        yield http
+
+
+def by(name, **more):
+    return {"headers": {"Authorization": f"Bearer {name}", **more}}
+
+
+async def hold(http, model, *names):
+    """Start a request for each name that stays under way."""
+    tasks = [asyncio.create_task(http.post("/v1/add", json={"text": f"text {i}"}, **by(name))) for i, name in enumerate(names)]
+    await asyncio.to_thread(model.inside.acquire)
+    while sum(app_under_way(http).values()) < len(names):
+        await asyncio.sleep(0.001)
+    return tasks
+
+
+def app_under_way(http):
+    return http._transport.app._under_way
+
+
+def test_a_full_server_says_when_to_come_back():
+    async def run():
+        model = Held()
+        async with served(model, max_requests=3, max_requests_per_token=3) as http:
+            tasks = await hold(http, model, "to a", "to b", "to a/b")
+            refused = await http.get("/v1/memory", **by("to A"))
+            assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
+            assert (await http.get("/health")).status_code == (await http.get("/ready")).status_code == 200
+            model.go.set()
+            assert [(await task).status_code for task in tasks] == [200, 200, 200]
+            assert (await http.get("/v1/memory", **by("to A"))).status_code == 200
+            assert app_under_way(http) == {}
+
+    asyncio.run(run())
+
+
+def test_one_token_cannot_fill_the_server():
+    async def run():
+        model = Held()
+        async with served(model, max_requests=8, max_requests_per_token=2) as http:
+            tasks = await hold(http, model, "to a", "to a")
+            refused = await http.get("/v1/memory", **by("to a"))
+            assert refused.status_code == 429 and refused.headers["retry-after"] == "1" and "to a" in refused.json()["what"]
+            assert (await http.get("/v1/memory", **by("to b"))).status_code == 200  # a read does not wait for the model
+            model.go.set()
+            assert [(await task).status_code for task in tasks] == [200, 200]
+
+    asyncio.run(run())
+
+
+def test_a_refused_request_takes_no_place():
+    async def run():
+        async with served(max_requests=1) as http:
+            for _ in range(3):
+                assert (await http.post("/v1/add", content=b"{", **by("to a"))).status_code == 422
+                assert (await http.get("/v1/memory", **by("nobody"))).status_code == 401
+            assert (await http.get("/v1/memory", **by("to a"))).status_code == 200
+
+    asyncio.run(run())
+
+
+def test_a_body_that_does_not_arrive_is_given_up():
+    async def drip():
+        yield b'{"text": '
+        await asyncio.sleep(30)
+
+    async def run():
+        async with served(body_seconds=1) as http:
+            refused = await http.post("/v1/add", content=drip(), **by("to a"))
+            assert refused.status_code == 408 and app_under_way(http) == {}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [99, 100, 101])
+def test_the_limit_on_bodies_is_exact(size):
+    async def run():
+        body = b'{"query": "%s"}' % (b"x" * (size - 13))
+        assert len(body) == size
+        async with served(max_body_bytes=100) as http:
+            for content in (body, iterated(body)):
+                response = await http.post("/v1/search", content=content, **by("to a", **{"Content-Type": "application/json"}))
+                assert response.status_code == (200 if size <= 100 else 413)
+
+    asyncio.run(run())
+
+
+async def iterated(body):
+    for byte in body:
+        yield bytes([byte])
+
+
+# ------------------------------------------------------------------------------------------------ apart
+STEP = st.tuples(
+    st.integers(0, len(GRANTS) - 1),
+    st.sampled_from(["add", "add", "search", "memory", "history", "undo", "forget", "forget_all"]),
+    st.fixed_dictionaries({}, optional={"user": st.sampled_from(USERS), "agent": st.sampled_from(["chat", "a"])}),
+    st.integers(1, 4),
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.lists(STEP, min_size=1, max_size=5), min_size=1, max_size=8))
+def test_whatever_tokens_do_at_the_same_time_none_sees_or_changes_what_is_not_its_own(rounds):
+    """Every text says whose it is; the reader knows for each answer whose texts it may hold."""
+
+    async def run():
+        agent = make_agent(":memory:")
+        async with served(agent=agent) as http:
+            kept: dict[tuple[str, str], int] = {}
+            for steps in rounds:
+                await asyncio.gather(*(one(http, kept, *step) for step in steps))
+            for (user, name), least in kept.items():
+                grant = next(g.name for g in GRANTS if g.user == user and g.agent is None)
+                seen = (await http.get("/v1/memory", **by(grant, **{"Memalpha-Agent": name}))).json()
+                assert {entry["content"].split(" of ")[1] for entry in seen["entries"]} <= {f"{user}|{name}"}
+                assert seen["total"] >= least
+
+    asyncio.run(run())
+
+
+async def one(http, kept, number, action, asked, argument):
+    grant = GRANTS[number]
+    headers = {"Memalpha-User": asked["user"]} if "user" in asked else {}
+    headers |= {"Memalpha-Agent": asked["agent"]} if "agent" in asked else {}
+    user, name = grant.user or asked.get("user"), grant.agent or asked.get("agent", "default")
+    allowed = grant.user in (None, asked.get("user", grant.user)) and grant.agent in (None, asked.get("agent", grant.agent))
+    calls = {
+        "add": ("POST", "/v1/add", {"text": f"text {argument} of {user}|{name}"}),
+        "search": ("POST", "/v1/search", {"query": f"text {argument} of", "k": 50}),
+        "memory": ("GET", "/v1/memory", None),
+        "history": ("GET", "/v1/history", None),
+        "undo": ("POST", "/v1/undo", {"operation": argument}),
+        "forget": ("POST", "/v1/forget", {"entry": str(argument)}),
+        "forget_all": ("DELETE", "/v1/memory", None),
+    }
+    method, path, body = calls[action]
+    response = await http.request(method, path, json=body, **by(grant.name, **headers))
+    if not allowed or user is None:
+        assert response.status_code in (400, 403)
+        return
+    assert response.status_code in (200, 400, 409, 410)
+    if action == "add":
+        kept.setdefault((user, name), 0)
+    for entry in _entries(response.json()):
+        assert entry["content"].endswith(f" of {user}|{name}")
+
+
+def _entries(answer):
+    if not isinstance(answer, dict):
+        return
+    if "content" in answer:
+        yield answer
+    for value in answer.values():
+        for each in value if isinstance(value, list) else [value]:
+            yield from _entries(each)
+
+
+def test_what_was_acknowledged_of_one_stays_whatever_others_erase():
+    async def run():
+        async with served() as http:
+            for user in USERS:
+                await http.post("/v1/add", json={"text": f"text of {user}"}, **by(f"to {user}"))
+            await http.delete("/v1/memory", **by("to a"))
+            await http.post("/v1/forget", json={"entry": "1"}, **by("to A"))
+            left = [(await http.get("/v1/memory", **by(f"to {user}"))).json()["entries"] for user in USERS]
+            assert [[entry["content"] for entry in entries] for entries in left] == [[], [], ["text of a/b"], ["text of b"]]
+
+    asyncio.run(run())
+
+
+# ------------------------------------------------------------------------------------------------ reach
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "server.example"])
+def test_a_server_that_others_can_reach_needs_tokens(host):
+    agent = AsyncMemoryAgent(make_agent(":memory:"))
+    with pytest.raises(InputError, match=r"anybody on the network could use\n.*tokens"):
+        build_app(agent, ServeConfig(host=host), Callers(Grant("local", "a")))
+    build_app(agent, ServeConfig(host=host), Callers(Tokens(HASHES)))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
+def test_a_server_that_only_this_machine_can_reach_needs_none(host):
+    build_app(AsyncMemoryAgent(make_agent(":memory:")), ServeConfig(host=host), Callers(Grant("local", "a")))
+
+
+def test_off_loopback_the_token_guards_and_names_may_be_restricted():
+    async def run():
+        async with served(host="0.0.0.0", origins=("https://chat.example",)) as http:
+            any_name = {"Host": "memory.example"}
+            assert (await http.get("/v1/memory", **by("to a", **any_name))).status_code == 200
+            assert (await http.get("/v1/memory", **by("to a", Origin="https://chat.example"))).status_code == 200
+            assert (await http.get("/v1/memory", **by("to a", Origin="http://localhost"))).status_code == 403
+        async with served(host="0.0.0.0", hosts=("memory.example",)) as http:
+            assert (await http.get("/v1/memory", **by("to a", Host="memory.example:443"))).status_code == 200
+            assert (await http.get("/v1/memory", **by("to a", Host="other.example"))).status_code == 421
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("wrong", [{"port": -1}, {"port": 70_000}, {"max_requests": 0}, {"max_body_bytes": 0}])
+def test_limits_that_are_none_are_refused(wrong):
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        ServeConfig(**wrong)

@@ -1,0 +1,200 @@
+"""The HTTP API over a real socket: what it does, what it refuses, what it says when something fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from servers import client, line, running, tokens_file
+
+MACHINE = {"Host": "127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("http")
+    tokens = tokens_file(
+        folder / "tokens.yaml", line("marta"), line("ivan"), line("backend", any_user=True, agent="chat"), line("zoe", user="zoë")
+    )
+    with running(store=folder / "store.db", tokens=tokens, max_text_tokens=200, max_body_bytes=20_000) as server:
+        yield server
+
+
+@pytest.fixture
+def marta(server, request):
+    """A client of marta's, in a session of the test's own."""
+    with client(server, "marta", **{"Memalpha-Session": request.node.name.replace("[", "-").replace("]", "")}) as http:
+        yield http
+
+
+def problem(response):
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert body["status"] == response.status_code and body["title"] and body["what"]
+    return body
+
+
+def test_a_story(marta):
+    assert marta.get("/v1/memory").json() == {"entries": [], "total": 0}
+    added = marta.post("/v1/add", json={"text": "Marta lives in Oslo", "time": "2024-03-05", "source": "letter 1"}).json()
+    assert added["operations"] == [1] and added["pieces"] == 1
+    assert added["results"] == [{"ok": True, "code": "applied", "message": "insert 1", "entry": "1"}]
+    marta.post("/v1/add", json={"text": "Ivan is a nurse"})
+    found = marta.post("/v1/search", json={"query": "nurse", "k": 1}).json()["entries"]
+    assert [(entry["id"], entry["content"]) for entry in found] == [("2", "Ivan is a nurse")]
+    reply = marta.post("/v1/ask", json={"question": "Where does Marta live?"}).json()
+    assert reply["answer"] == "[2024-03-05] Marta lives in Oslo" and reply["entries"][0]["timestamp"] == "2024-03-05"
+    assert marta.post("/v1/undo", json={"operation": 2}).json()["after"] is None
+    events = marta.get("/v1/history", params={"entry": "2"}).json()["operations"]
+    assert [(event["operation"], event["kind"], event["agent"]) for event in events] == [
+        (2, "apply", "scripted"),
+        (3, "undo", "marta's client"),
+    ]
+    assert marta.get("/v1/history", params={"limit": 1}).json()["total"] == 3
+    receipt = marta.post("/v1/forget", json={"entry": "1"}).json()
+    assert receipt["operations"] == 1 and receipt["backups_missing"] == 0
+    assert marta.get("/v1/memory").json()["total"] == 0
+    assert "Oslo" not in marta.get("/v1/history").text
+    assert problem(marta.post("/v1/undo", json={"operation": 1}))["status"] == 410
+    assert marta.delete("/v1/memory").json()["operations"] == 4
+    assert marta.get("/v1/history").json() == {"operations": [], "total": 0}
+
+
+def test_a_long_text_is_read_in_pieces(marta):
+    text = " ".join(f"Fact number {i}." for i in range(6))
+    added = marta.post("/v1/add", json={"text": text}).json()
+    assert added["pieces"] > 1 and len(added["operations"]) == added["pieces"]
+    page = marta.get("/v1/memory", params={"offset": 1, "limit": 1}).json()
+    assert page["total"] == added["pieces"] and [entry["id"] for entry in page["entries"]] == ["2"]
+
+
+def test_a_mistake_of_the_model_is_a_result_and_no_problem(marta):
+    answer = marta.post("/v1/add", json={"text": "make a mistake"})
+    assert answer.status_code == 200
+    assert answer.json()["operations"] == [] and answer.json()["results"][0]["code"] == "unknown_id"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("POST", "/v1/add", {"text": ""}, 422, "body.text"),
+        ("POST", "/v1/add", {"txt": "a"}, 422, "body.txt: Extra inputs are not permitted"),
+        ("POST", "/v1/add", {"text": " \n"}, 400, "without a word"),
+        ("POST", "/v1/add", {"text": "a\ud800"}, 422, "body.text"),
+        ("POST", "/v1/add", {"text": "a", "time": "then " * 12}, 400, "the time"),
+        ("POST", "/v1/add", {"text": "word " * 300}, 413, "tokens"),
+        ("POST", "/v1/add", {"text": "word " * 10_000}, 413, "the request's body"),
+        ("POST", "/v1/add", {"text": "fail now"}, 502, "the model"),
+        ("POST", "/v1/add", {"text": "crash now"}, 500, "the server failed"),
+        ("POST", "/v1/search", {"query": "a", "k": 0}, 422, "body.k"),
+        ("POST", "/v1/undo", {"operation": 1}, 400, "operation 1 cannot be undone"),
+        ("POST", "/v1/forget", {"entry": "1"}, 400, "nothing of an entry '1'"),
+        ("DELETE", "/v1/memory", None, 400, "no namespace"),
+        ("GET", "/v1/memory?limit=0", None, 422, "query.limit"),
+        ("GET", "/v1/nothing", None, 404, "Not Found"),
+        ("GET", "/v1/add", None, 405, "Method Not Allowed"),
+        ("GET", "/mcp", None, 405, "Method Not Allowed"),
+    ],
+)
+def test_what_is_refused_is_told_and_nothing_is_written(marta, server, method, path, body, status, says):
+    content = None if body is None else json.dumps(body)
+    said = problem(marta.request(method, path, content=content, headers={"Content-Type": "application/json"}))
+    assert said["status"] == status and says in said["what"]
+    assert "/secret" not in json.dumps(said) and "Traceback" not in json.dumps(said)
+    assert marta.get("/v1/history").json()["total"] == 0
+
+
+def test_no_body_is_read_past_the_limit(marta):
+    def chunks():
+        for _ in range(50):
+            yield b"x" * 1000
+
+    said = problem(marta.post("/v1/add", content=chunks()))  # chunked: no length is declared
+    assert said["status"] == 413 and said["expected"] == "at most 20000 bytes"
+
+
+def test_an_undo_of_what_was_written_since_is_a_conflict(tmp_path, marta):
+    marta.post("/v1/add", json={"text": "tea"})
+    marta.post("/v1/undo", json={"operation": 1})
+    said = problem(marta.post("/v1/undo", json={"operation": 1}))
+    assert said["status"] == 409 and said["fix"] == "undo 2 first"
+
+
+# ------------------------------------------------------------------------------------------------ who
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer nonsense"}, {"Authorization": "Basic token-of-marta"}])
+def test_no_token_no_answer(server, headers):
+    with client(server, None, **headers) as http:
+        for response in (http.get("/v1/memory"), http.post("/mcp", json={}), http.get("/no/such/path")):
+            assert problem(response)["status"] == 401 and response.headers["www-authenticate"] == "Bearer"
+        assert http.get("/health").json()["status"] == "running" and http.get("/ready").json() == {"status": "ready"}
+
+
+def test_a_token_reaches_its_own_memories_alone(server):
+    with client(server, "marta") as marta, client(server, "ivan") as ivan:
+        marta.post("/v1/add", json={"text": "marta has a secret"})
+        assert ivan.get("/v1/memory").json()["total"] == 0
+        assert ivan.post("/v1/search", json={"query": "secret marta"}).json()["entries"] == []
+        said = problem(ivan.get("/v1/memory", headers={"Memalpha-User": "marta"}))
+        assert said["status"] == 403 and "marta" in said["what"]
+        assert marta.get("/v1/memory", headers={"Memalpha-User": "marta"}).json()["total"] == 1
+
+
+def test_a_backend_names_its_user_and_keeps_to_its_agent(server):
+    with client(server, "backend") as backend, client(server, "zoe") as zoe:
+        assert problem(backend.get("/v1/memory"))["status"] == 400
+        assert problem(backend.get("/v1/memory", headers={"Memalpha-User": "x", "Memalpha-Agent": "other"}))["status"] == 403
+        for raw in ("zo%FF", "%20", "a%00b", "x" * 300):
+            assert problem(backend.get("/v1/memory", headers={"Memalpha-User": raw}))["status"] == 400
+        backend.post("/v1/add", json={"text": "zoë likes tea"}, headers={"Memalpha-User": "zo%C3%AB"})
+        assert zoe.get("/v1/memory").json()["total"] == 0
+        assert zoe.get("/v1/memory", headers={"Memalpha-Agent": "chat"}).json()["entries"][0]["content"] == "zoë likes tea"
+
+
+# ------------------------------------------------------------------------------------------------ where from
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "", "[::1"])
+def test_a_name_that_is_not_this_machine_is_refused(server, host):
+    with client(server, "marta", Host=host) as http:
+        for path in ("/health", "/v1/memory"):
+            response = http.get(path)
+            assert response.status_code in (400, 421) and (not host or problem(response)["status"] == 421)
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1.evil.example", "http://evil.example:80@x"])
+def test_a_page_from_elsewhere_is_refused(server, origin):
+    with client(server, "marta", Origin=origin) as http:
+        assert problem(http.post("/v1/add", json={"text": "planted"}))["status"] == 403
+        assert problem(http.post("/mcp", json={}))["status"] == 403
+
+
+def test_this_machine_may_be_called_by_its_names_and_pages(server):
+    for more in ({"Host": f"localhost:{server.port}"}, {"Host": "[::1]"}, {"Origin": "http://localhost:3000"}):
+        with client(server, "marta", **more) as http:
+            assert http.get("/v1/memory").status_code == 200
+
+
+# ------------------------------------------------------------------------------------------------ description
+def test_the_description_names_every_operation_and_its_problems(server):
+    with client(server) as http:
+        described = http.get("/openapi.json").json()
+    assert {(path, method) for path, methods in described["paths"].items() for method in methods} == {
+        ("/health", "get"), ("/ready", "get"), ("/v1/add", "post"), ("/v1/ask", "post"), ("/v1/search", "post"),
+        ("/v1/memory", "get"), ("/v1/memory", "delete"), ("/v1/history", "get"), ("/v1/undo", "post"), ("/v1/forget", "post"),
+    }  # fmt: skip
+    add = described["paths"]["/v1/add"]["post"]
+    assert {"401", "403", "413", "429", "503"} <= set(add["responses"]) and add["security"] == [{"HTTPBearer": []}]
+    assert {each["name"] for each in add["parameters"]} == {"Memalpha-User", "Memalpha-Agent", "Memalpha-Session"}
+
+
+def test_ready_says_when_the_store_cannot_be_read(tmp_path: Path):
+    with running(store=tmp_path / "store.db", user="marta") as server, client(server) as http:
+        http.post("/v1/add", json={"text": "tea"})
+        witness = tmp_path / "store.db"
+        data = bytearray(witness.read_bytes())
+        assert http.get("/ready").status_code == 200
+        for path in tmp_path.glob("store.db*"):
+            path.write_bytes(bytes(len(data)))
+        said = problem(http.get("/ready"))
+        assert said["status"] == 503 and "store" in said["what"] and str(tmp_path) not in json.dumps(said)
+        assert problem(http.get("/v1/memory"))["status"] == 500
+        assert http.get("/health").status_code == 200

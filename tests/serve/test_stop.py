@@ -1,0 +1,145 @@
+"""Stopping: a request under way is answered, nothing new is taken, what was answered is on disk; also after kill -9."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+from mcp import StdioServerParameters
+from mcp.client.stdio import stdio_client
+from server_worker import make_agent
+from servers import ENVIRONMENT, WORKER, Server, client, running
+
+from memalpha.cli import run
+
+
+def texts(path):
+    with make_agent(path) as agent:
+        assert agent.journal.verify().ok
+        return [entry.content for entry in agent.memory("marta")]
+
+
+def slow_add(server, into):
+    with client(server) as http:
+        try:
+            into.append(http.post("/v1/add", json={"text": "a slow text"}).status_code)
+        except httpx.TransportError:
+            into.append(None)
+
+
+def wait_until_reading(server):
+    """Until the model is at work: the text's namespace is locked for writers, and the request is under way."""
+    time.sleep(0.4)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_is_under_way_is_answered_and_nothing_new_is_taken(tmp_path, number):
+    answers: list[int | None] = []
+    with running(store=tmp_path / "s.db", user="marta") as server:
+        with client(server) as idle:
+            idle.post("/v1/add", json={"text": "before"})
+            thread = threading.Thread(target=slow_add, args=(server, answers))
+            thread.start()
+            wait_until_reading(server)
+            server.process.send_signal(number)
+            time.sleep(0.3)
+            assert server.process.poll() is None and answers == []  # it still works on that one
+            with pytest.raises(httpx.TransportError):
+                idle.get("/health")
+            thread.join()
+        assert server.process.wait(30) == 0
+    assert answers == [200] and texts(tmp_path / "s.db") == ["before", "a slow text"]
+
+
+def test_a_request_that_outlasts_the_patience_is_not_acknowledged_and_whole_or_absent(tmp_path):
+    answers: list[int | None] = []
+    with running(store=tmp_path / "s.db", user="marta", delay=2.5, stop_seconds=1) as server:
+        thread = threading.Thread(target=slow_add, args=(server, answers))
+        thread.start()
+        wait_until_reading(server)
+        assert server.stop() == 0
+        thread.join()
+    assert answers[0] != 200 and texts(tmp_path / "s.db") in ([], ["a slow text"])
+
+
+def test_after_kill_9_every_acknowledged_write_is_there(tmp_path):
+    answers: list[int | None] = []
+    with running(store=tmp_path / "s.db", user="marta") as server:
+        with client(server) as http:
+            for i in range(5):
+                assert http.post("/v1/add", json={"text": f"text {i}"}).status_code == 200
+        thread = threading.Thread(target=slow_add, args=(server, answers))
+        thread.start()
+        wait_until_reading(server)
+        assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+        thread.join()
+    assert answers == [None] and texts(tmp_path / "s.db") == [f"text {i}" for i in range(5)]
+    with running(store=tmp_path / "s.db", user="marta") as again, client(again) as http:
+        assert http.get("/v1/memory").json()["total"] == 5
+
+
+def test_a_store_in_use_can_be_served_by_two_processes(tmp_path):
+    options = {"store": tmp_path / "s.db", "user": "marta"}
+    with running(**options) as one, running(**options) as two, client(one) as first, client(two) as second:
+        first.post("/v1/add", json={"text": "from one"})
+        second.post("/v1/add", json={"text": "from two"})
+        assert [e["content"] for e in first.get("/v1/memory").json()["entries"]] == ["from one", "from two"]
+
+
+def test_stdio_ends_when_its_client_does(tmp_path):
+    import anyio
+
+    options = json.dumps({"store": str(tmp_path / "s.db"), "user": "marta", "stdio": True})
+    command = StdioServerParameters(command=sys.executable, args=[str(WORKER), options], env=ENVIRONMENT)
+
+    async def come_and_go():
+        async with stdio_client(command):
+            await anyio.sleep(0)
+
+    began = time.monotonic()
+    anyio.run(come_and_go)
+    assert time.monotonic() - began < 30 and texts(tmp_path / "s.db") == []
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([], "nobody whose memory it is"),
+        (["--user", "marta", "--host", "0.0.0.0"], "anybody on the network could use"),
+        (["--user", "marta", "--port", "99999"], "port is 99999"),
+        (["--user", " marta"], "user of a namespace is ' marta'"),
+        (["--tokens", "no such file"], "tokens file 'no such file' cannot be read"),
+        (["--user", "marta", "--max-requests", "0"], "max_requests is 0"),
+    ],
+)
+def test_a_server_that_should_not_start_says_why(tmp_path, capsys, monkeypatch, options, says):
+    monkeypatch.delenv("MEMALPHA_TOKENS", raising=False)
+    assert run(["serve", "no/such/agent", "--store", str(tmp_path / "s.db"), *options]) == 1
+    told = capsys.readouterr().err
+    assert says in told and "expected: " in told and not (tmp_path / "s.db").exists()
+
+
+def test_tokens_and_a_user_are_not_mixed(tmp_path, capsys):
+    assert run(["serve", "no/agent", "--store", str(tmp_path / "s.db"), "--tokens", "t.yaml", "--user", "marta"]) == 1
+    assert "beside tokens" in capsys.readouterr().err
+
+
+def test_a_made_token_opens_the_server_it_was_made_for(tmp_path, capsys):
+    assert run(["token", "laptop", "--user", "marta", "--session", "s"]) == 0
+    told, _, entry = capsys.readouterr().out.splitlines()
+    (tmp_path / "tokens.yaml").write_text(f"tokens:\n{entry}\n")
+    key = {"Authorization": f"Bearer {told.split()[-1]}"}
+    with running(store=tmp_path / "s.db", tokens=tmp_path / "tokens.yaml") as server, client(server, None, **key) as http:
+        assert http.get("/v1/memory").status_code == 200
+        assert http.get("/v1/memory", headers={"Memalpha-Session": "t"}).status_code == 403
+
+
+def test_a_port_in_use_is_said(tmp_path):
+    with running(store=tmp_path / "s.db", user="marta") as server, pytest.raises(AssertionError, match="cannot be listened at"):
+        Server(store=tmp_path / "t.db", user="marta", port=server.port)
