@@ -19,7 +19,7 @@ def add_verbs(verbs: Any) -> None:
         description="Needs: a configuration with sets, systems and readers; or --trained and --data. "
         "Makes: output_dir with results.jsonl, summary.json, table.md and table.csv. Run again, it goes on where it stopped. "
         "All options: --options.",
-        epilog="memalpha evaluate --config configs/evaluate/quick.yaml, or memalpha evaluate --trained runs/mine --data runs/data/test",
+        epilog="memalpha evaluate --config configs/evaluate/quick.yaml; memalpha evaluate --trained runs/mine --data SET",
     )
     parser.add_argument("--trained", metavar="FOLDER", help="adapter or run folder to measure, with the settings it has")
     parser.add_argument("--data", help="with --trained: prepared folder, file of instances, or a generated source")

@@ -4,6 +4,8 @@
     inputs.json         digests of the instances and adapters
     environment.json    code version, library versions, machine, command, date; and of each continuation
     results.jsonl       one line a result (``memalpha.evaluation.results``)
+    false_accept.json   where a judge was asked: how many planted wrong answers it let pass
+    summary.json        and table.md, table.csv: made of the others (``memalpha.evaluation.tables``)
 
 What always holds: what is there is only added to; the same command again goes on, with more sets, systems or readers if they were
 added; anything else that would change what the lines mean is refused.
@@ -13,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from memalpha.errors import RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
 from memalpha.runs import RunFolder, environment
 from memalpha.types import Instance
-from memalpha.version import __version__
 
 LISTS = ("sets", "systems", "readers")
 """Parts of the configuration that may grow."""
@@ -58,7 +58,7 @@ class EvaluationFolder:
         self.path = Path(path)
         goes_on = (self.path / "config.yaml").is_file() and not overwrite
         self._run = RunFolder(path) if goes_on else RunFolder.create(path, config, overwrite=overwrite)
-        here = {**environment(), "code": code_version()}
+        here = environment()
         if goes_on:
             check_goes_on(self._run.config, config)
             self._check_inputs(inputs)
@@ -81,6 +81,14 @@ class EvaluationFolder:
         lines = "".join(json.dumps(result.to_json(), ensure_ascii=False) + "\n" for result in results)
         with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(lines)
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+        return (self.path / name).is_file()
+
+    def write_json(self, name: str, data: Any) -> None:
+        """Write a JSON file."""
+        self._run.write_json(name, data)
 
     def _check_inputs(self, inputs: Mapping[str, Mapping[str, Any]]) -> None:
         if not (self.path / "inputs.json").is_file():  # killed before it was written: nothing has been evaluated
@@ -145,27 +153,6 @@ def digest_adapter(folder: str | Path) -> str:
     return digest.hexdigest()
 
 
-def code_version() -> dict[str, Any]:
-    """Return the version of this package and, in a git checkout, its commit and whether tracked files differ from it."""
-    root = Path(__file__).resolve().parents[2]
-    found: dict[str, Any] = {"version": __version__, "commit": None, "changed": None}
-    if not (root / ".git").exists():
-        return found
-    try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True, timeout=20)
-        status = subprocess.run(
-            ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=20,
-        )
-    except (OSError, subprocess.SubprocessError):  # git is not installed, or the checkout is not its user's
-        return found
-    return {**found, "commit": commit.stdout.strip(), "changed": bool(status.stdout.strip())}
-
-
 def _write_yaml(path: Path, data: Mapping[str, Any]) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(yaml.safe_dump(dict(data), sort_keys=True), encoding="utf-8")
@@ -178,4 +165,4 @@ def _drop_cut_line(path: Path) -> None:
         path.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
-__all__ = ["EvaluationFolder", "check_goes_on", "code_version", "digest_adapter", "digest_instances"]
+__all__ = ["EvaluationFolder", "check_goes_on", "digest_adapter", "digest_instances"]
