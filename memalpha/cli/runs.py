@@ -1,4 +1,4 @@
-"""``memalpha rollout``, ``report`` and ``inspect``: use a policy on instances, and look at what it did."""
+"""``memalpha rollout``, ``report``, ``compare`` and ``inspect``: use a policy, and look at what it did."""
 
 from __future__ import annotations
 
@@ -26,11 +26,25 @@ def add_verbs(verbs: Any) -> None:
     rollout.set_defaults(run=run_rollout, takes_more=True)
     report = verbs.add_parser(
         "report",
-        help="make a page and pictures of a run",
-        description="Needs: a run folder. Makes: RUN/report/index.html and curves.png.",
+        help="make a site of a run: curves and a page a rollout",
+        description="Needs: a run folder, or several that differ in their seed alone. "
+        "Makes: RUN/report/index.html and the pages beside it, which open from disk.",
     )
-    report.add_argument("run_folder", metavar="RUN")
+    report.add_argument("run_folders", metavar="RUN", nargs="+")
+    report.add_argument("--output", help="folder of the site (default: RUN/report; needed with several runs)")
+    report.add_argument(
+        "--pages", type=int, default=2000, help="most training rollouts that get a page, 0 = all (default: %(default)s)"
+    )
     report.set_defaults(run=run_report, takes_more=False)
+    compare = verbs.add_parser(
+        "compare",
+        help="set runs side by side: options, results, curves",
+        description="Needs: run folders; those that differ in their seed alone become one column. Shows a table. Makes: "
+        "OUTPUT/index.html.",
+    )
+    compare.add_argument("run_folders", metavar="RUN", nargs="+")
+    compare.add_argument("--output", default="runs/compare", help="folder of the page (default: %(default)s)")
+    compare.set_defaults(run=run_compare, takes_more=False)
     inspect = verbs.add_parser(
         "inspect",
         help="show a rollout in the terminal",
@@ -58,11 +72,25 @@ def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Write the report and print its path."""
-    from memalpha.report.page import write_report
+    """Write the site and print the path of its first page."""
+    from memalpha.report.site import write_site
     from memalpha.runs import RunFolder
 
-    out(str(write_report(RunFolder(arguments.run_folder))))
+    if arguments.pages < 0:
+        raise InputError(f"--pages is {arguments.pages}", expected="0 (all) or more")
+    target = Path(arguments.output) if arguments.output else None
+    out(str(write_site([RunFolder(path) for path in arguments.run_folders], target, arguments.pages)))
+    return 0
+
+
+def run_compare(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Show the table, write the page and print its path."""
+    from memalpha.report.compare_page import comparison_table, write_comparison
+    from memalpha.runs import RunFolder
+
+    folders = [RunFolder(path) for path in arguments.run_folders]
+    console.print(comparison_table(folders))
+    out(str(write_comparison(folders, Path(arguments.output))))
     return 0
 
 

@@ -43,7 +43,7 @@ PANELS: tuple[Panel, ...] = (
     Panel("accuracy", {"training rollouts": ("rewards/accuracy/mean", "memory/reward_accuracy")}, share=True),
     Panel(
         "other parts of the reward",
-        {name: (f"rewards/{name}/mean", f"memory/reward_{name}") for name in ("tool", "compression", "content")},
+        {name: (f"rewards/{name}/mean", f"memory/reward_{name}") for name in ("tool", "compression", "content", "immediate")},
         share=True,
     ),
     Panel("calls a chunk", {"": ("memory/calls_per_chunk",)}),
@@ -62,12 +62,15 @@ PANELS: tuple[Panel, ...] = (
     Panel("completions cut off, share", {"": ("completions/clipped_ratio", "memory/cut_off")}, share=True),
     Panel("entries in the final memory", {"": ("memory/entries",)}),
     Panel("tokens in the final memory", {"": ("memory/tokens",)}),
+    Panel("rollouts that could not be scored, share", {"": ("memory/masked",)}, share=True),
     Panel("entropy, nats a token", {"": ("entropy",)}),
+    Panel("KL to the reference, nats a token", {"": ("kl",)}),
     Panel("spread of the reward in a group", {"": ("reward_std",)}),
     Panel("groups that teach nothing, share", {"": ("frac_reward_zero_std",)}, share=True),
     Panel("gradient norm", {"": ("grad_norm",)}),
     Panel("loss", {"": ("loss",)}),
-    Panel("seconds a step", {"": ("step_time",)}),
+    Panel("steps skipped, share", {"": ("skipped",)}, share=True),
+    Panel("seconds a step", {"rollouts": ("time/rollouts",), "scoring": ("time/scoring",), "update": ("step_time",)}),
 )
 """Everything that can be drawn, in the order of the picture."""
 
@@ -149,7 +152,7 @@ def draw_figure(
         _draw_panel(axes, panel, rows, window, theme)
         if panel.title == "accuracy":
             _draw_held_out(axes, rows, summary or {}, theme)
-        _finish(axes, panel, theme, lowest_row=index + columns >= len(panels))
+        finish_panel(axes, panel, theme, lowest_row=index + columns >= len(panels))
     note = f"thin: each step; thick: mean of the last {window} steps" if window > 1 else "each step"
     figure.suptitle(note, fontsize=8, color=theme.text, alpha=0.75, ha="right", x=0.995)
     return figure
@@ -193,7 +196,8 @@ def _draw_held_out(axes: Any, rows: Sequence[Mapping[str, Any]], summary: Mappin
         )
 
 
-def _finish(axes: Any, panel: Panel, theme: Theme, *, lowest_row: bool) -> None:
+def finish_panel(axes: Any, panel: Panel, theme: Theme, *, lowest_row: bool) -> None:
+    """Give axes their title, grid, colours and legend; those of the lowest row name what they run over."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_title(panel.title, fontsize=9.5, color=theme.text, loc="left", fontweight="bold")

@@ -1,92 +1,83 @@
-"""Picks the few rollouts a report shows, by rule and not by hand, and says by which.
+"""Picks the few rollouts a report points to first, by rule and not by hand, and says by which.
 
 In order of what there is: held-out instances before against after training (largest gain, median, largest loss); one evaluation
-alone (highest, median and lowest accuracy); the best against the worst rollout of a group of the last training step. Losses are
+alone (highest, median and lowest accuracy); the groups of the last training step whose rollouts differ most and least. Losses are
 shown like gains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from memalpha.report.view import known, number, rollout_reward
-from memalpha.runs import RunFolder, trajectory_step
-
-_EVALUATIONS = ("after", "before", "rollouts")
+from memalpha.report.catalogue import Facts
+from memalpha.report.view import number
 
 
-class Side(NamedTuple):
-    """One rollout and what to call it."""
+class Pick(NamedTuple):
+    """One page to look at first, and why it was picked."""
 
-    label: str
-    rollout: Mapping[str, Any]
-
-
-class Example(NamedTuple):
-    """Rollouts of one instance side by side, and why they were picked."""
-
-    title: str
-    sides: tuple[Side, ...]
+    why: str
+    instance: str
+    page: str
 
 
-def find_examples(run: RunFolder) -> list[Example]:
-    """Return up to three examples of a run; none if it has no rollouts that could be scored."""
-    before, after = _accuracies(run, "before"), _accuracies(run, "after")
-    gains = {instance: after[instance] - before[instance] for instance in before if instance in after}
+def find_picks(facts: Sequence[Facts], pairs: Mapping[tuple[int, str], str]) -> list[Pick]:
+    """Return up to three pages of a run to look at first; none if it has no rollouts that could be scored.
+
+    Args:
+        facts: Rollouts that have a page.
+        pairs: Page of each (run, instance) evaluated before and after training.
+    """
+    held_out = [fact for fact in facts if fact.source.step is None and fact.source.run == 0 and fact.accuracy is not None]
+    after = {fact.instance: fact for fact in held_out if fact.source.where == "after"}
+    before = {fact.instance: fact for fact in held_out if fact.source.where == "before"}
+    gains = {
+        name: (fact.accuracy or 0.0) - (before[name].accuracy or 0.0)
+        for name, fact in after.items()
+        if name in before and (0, name) in pairs
+    }
     if gains:
         names = ("largest gain", "median gain", "largest loss" if min(gains.values()) < 0 else "smallest gain")
-        picked = {
-            instance: f"{name} in accuracy: {number(gains[instance], signed=True)}"
-            for instance, name in _picks(gains, names).items()
-        }
-        return _examples(run, picked, ("before", "after"))
-    for name in _EVALUATIONS:
-        if accuracies := _accuracies(run, name):
-            picks = _picks(accuracies, ("highest", "median", "lowest"))
-            picked = {instance: f"{which} accuracy: {number(accuracies[instance])}" for instance, which in picks.items()}
-            return _examples(run, picked, (name,))
-    return _training(run)
+        return [
+            Pick(f"{why} in accuracy: {number(gains[name], signed=True)}", name, f"pairs/{pairs[0, name]}")
+            for name, why in picks(gains, names).items()
+        ]
+    found = after or before or {fact.instance: fact for fact in held_out}
+    if found:
+        values = {name: fact.accuracy or 0.0 for name, fact in found.items()}
+        return [
+            Pick(f"{why} accuracy: {number(values[name])}", name, f"rollouts/{found[name].page}")
+            for name, why in picks(values, ("highest", "median", "lowest")).items()
+        ]
+    return _training(facts)
 
 
-def _accuracies(run: RunFolder, name: str) -> dict[str, float]:
-    """Accuracy of each held-out instance that could be scored; one line at a time, whatever the file's size."""
-    pairs = ((row["result"]["instance"], known(row["result"]["accuracy"])) for row in run.read_lines(f"held_out/{name}.jsonl"))
-    return {instance: accuracy for instance, accuracy in pairs if accuracy is not None}
-
-
-def _picks(values: Mapping[str, float], names: tuple[str, str, str]) -> dict[str, str]:
-    """Return highest, median and lowest by value (by id among equals) with their names; each instance once."""
-    ranked = sorted(values, key=lambda instance: (-values[instance], instance))
+def picks(values: Mapping[str, float], names: tuple[str, str, str]) -> dict[str, str]:
+    """Return highest, median and lowest by value (by name among equals) with what they are called; each once."""
+    ranked = sorted(values, key=lambda name: (-values[name], name))
     picked: dict[str, str] = {}
     for index, name in ((0, names[0]), (len(ranked) - 1, names[2]), ((len(ranked) - 1) // 2, names[1])):
         picked.setdefault(ranked[index], name)
-    return {instance: picked[instance] for instance in ranked if instance in picked}
+    return {name: picked[name] for name in ranked if name in picked}
 
 
-def _examples(run: RunFolder, picked: Mapping[str, str], names: tuple[str, ...]) -> list[Example]:
-    found: dict[str, list[Side]] = {instance: [] for instance in picked}
-    for name in names:
-        for row in run.read_lines(f"held_out/{name}.jsonl"):
-            if row["result"]["instance"] in found:
-                found[row["result"]["instance"]].append(Side("held out" if name == "rollouts" else name, row["rollout"]))
-    return [Example(f"{instance} ({why})", tuple(found[instance])) for instance, why in picked.items()]
-
-
-def _training(run: RunFolder) -> list[Example]:
-    for path in reversed(run.trajectory_files()):
-        scored = [(reward, rollout) for rollout in _first_group(run, path.name) if (reward := rollout_reward(rollout)) is not None]
-        if scored:
-            scored.sort(key=lambda pair: -pair[0])
-            ends = (("best", scored[0]), ("worst", scored[-1])) if len(scored) > 1 else (("only", scored[0]),)
-            sides = tuple(Side(f"{name}, mean reward {number(reward)}", rollout) for name, (reward, rollout) in ends)
-            return [Example(f"{scored[0][1]['instance']} (a group of training step {trajectory_step(path)})", sides)]
-    return []
-
-
-def _first_group(run: RunFolder, name: str) -> Iterator[Mapping[str, Any]]:
-    first = None
-    for rollout in run.read_lines(f"trajectories/{name}"):
-        first = rollout["group"] if first is None else first
-        if rollout["group"] == first:
-            yield rollout
+def _training(facts: Sequence[Facts]) -> list[Pick]:
+    """Groups of the last training step with a known reward, by the spread of their rewards."""
+    scored = [fact for fact in facts if fact.source.step is not None and fact.reward is not None]
+    last = max((fact.source.step or 0 for fact in scored), default=0)
+    groups: dict[str, list[Facts]] = {}
+    for fact in scored:
+        if fact.source.step == last:
+            groups.setdefault(fact.group, []).append(fact)
+    spreads = {}
+    for group, members in groups.items():
+        rewards = [fact.reward or 0.0 for fact in members]
+        spreads[group] = max(rewards) - min(rewards)
+    if not spreads:
+        return []
+    why = f"spread of reward in a group of step {last}"
+    return [
+        Pick(f"{name} {why}: {number(spreads[group])}", groups[group][0].instance, f"groups/{group}")
+        for group, name in picks(spreads, ("largest", "median", "smallest")).items()
+    ]

@@ -1,26 +1,23 @@
-"""A run as one self-contained page, ``RUN/report/index.html``.
-
-It holds everything it shows (style and pictures inline, no script, nothing fetched), so it opens from disk and can be sent. It
-follows the reader's light or dark setting and narrow windows. Jinja escapes every value: text of a data set or a model is text.
-"""
+"""The first page of a report: the evaluation, curves, where the time went, what went wrong, pages to look at first, options."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import yaml
 
-from memalpha.report.curves import DARK, curves_png, write_curves
-from memalpha.report.examples import find_examples
+from memalpha.report.catalogue import Catalogue
+from memalpha.report.compare import Group, comparison, read_run, spread_note
+from memalpha.report.curves import write_curves
+from memalpha.report.examples import find_picks
+from memalpha.report.figures import Variant, write_figures
+from memalpha.report.overview import cards, drawn, failures, optional, several_headline, state, time_split, troubles
 from memalpha.report.tables import headline, summary_markdown, summary_rows
-from memalpha.report.view import calls, counted, entry_text, known, number, retrieved, rollout_accuracy, rollout_reward
+from memalpha.report.templating import render
 from memalpha.runs import RunFolder
 
-PAGE_FILE = "report/index.html"
 TABLE_FILE = "report/table.md"
 
 HIGHLIGHTS: Mapping[str, tuple[str, ...]] = {
@@ -36,83 +33,71 @@ HIGHLIGHTS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Options shown first, by topic; all the others are on the page too, folded away."""
 
-_FILES = ("summary.json", "environment.json")
 
-
-def write_report(run: RunFolder) -> Path:
-    """Write the page, ``report/curves.png`` and ``report/table.md`` of what a run has so far; return the page's path.
-
-    Raises:
-        InputError: If a file of the run is damaged; names the file and line.
-    """
-    summary, environment = (_optional(run, name) for name in _FILES)
-    target = run.path / PAGE_FILE
-    target.parent.mkdir(parents=True, exist_ok=True)
-    curves = write_curves(run, summary)
-    pictures = (curves.read_bytes(), curves_png(run.metrics(), summary, DARK)) if curves else (None, None)
-    if summary_rows(summary).rows:
-        (run.path / TABLE_FILE).write_text(summary_markdown(summary), encoding="utf-8")
-    target.write_text(render_page(run, summary, environment, pictures), encoding="utf-8")
-    return target
-
-
-def render_page(
-    run: RunFolder, summary: Mapping[str, Any], environment: Mapping[str, Any], pictures: tuple[bytes | None, bytes | None]
+def overview_page(
+    runs: Sequence[RunFolder],
+    target: Path,
+    catalogue: Catalogue,
+    pairs: Mapping[tuple[int, str], str],
+    shared: Mapping[str, Any],
 ) -> str:
-    """Return the page as HTML.
+    """Write the curves into ``target/figures`` and return the page as HTML.
+
+    Of a single run it also writes ``curves.png`` and ``table.md`` into the run's report, for a README.
 
     Args:
-        run: Where metrics and rollouts are read from.
-        summary: What ``summary.json`` holds, empty if there is none yet.
-        environment: What ``environment.json`` holds, empty if there is none.
-        pictures: The curves as PNG, for light and for dark; None if there are none.
+        runs: One run, or seeds of one configuration.
+        target: Folder of the site.
+        catalogue: What has a page.
+        pairs: Page of each (run, instance) evaluated before and after training.
+        shared: What every page of the site is given.
     """
-    config = run.config
-    columns, rows = summary_rows(summary)
-    return _template().render(
-        name=run.path.resolve().name,
-        headline=headline(summary),
-        state=_state(run.metrics(), summary),
+    config = runs[0].config
+    found = [read_run(run) for run in runs]
+    summaries = [run.summary for run in found]
+    variant = Variant("", [run.metrics for run in found], summaries)
+    return render(
+        "overview.html",
+        **shared,
+        headline=headline(summaries[0]) if len(runs) == 1 else several_headline(summaries),
+        states=[(run.name, state(run.metrics, run.summary)) for run in found],
+        environments=[optional(run, "environment.json") for run in runs],
+        cards=cards(found[0].metrics, config) if len(runs) == 1 else [],
         control=bool(config.get("shuffle_advantages")),
-        columns=columns,
-        rows=rows,
-        drawn=_drawn(config),
-        pictures=[_data_uri(picture) for picture in pictures],
-        examples=find_examples(run),
+        tables=_tables(runs, summaries),
+        drawn=drawn(config),
+        pictures=write_figures(target / "figures", [variant]),
+        split=time_split([row for run in found for row in run.metrics], _whole(summaries)),
+        troubles=[trouble for run in found for trouble in troubles([], run.metrics)] + troubles(catalogue.facts, []),
+        failures=failures(catalogue.facts),
+        picks=find_picks(catalogue.facts, pairs),
+        pages=len(catalogue.facts),
+        training=sum(fact.source.step is not None for fact in catalogue.facts),
+        all_training=catalogue.training,
         highlights=_highlights(config),
         config=yaml.safe_dump(config, sort_keys=True, allow_unicode=True),
-        environment=environment,
     )
 
 
-def _optional(run: RunFolder, name: str) -> dict[str, Any]:
-    data: dict[str, Any] = run.read_json(name) if (run.path / name).is_file() else {}
-    return data
+def _tables(runs: Sequence[RunFolder], summaries: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The evaluation as a table; for a single run also written to files."""
+    if len(runs) > 1:
+        read = [read_run(run) for run in runs]
+        groups = [Group(run.name, [run]) for run in read] + [Group("mean", read)]
+        return {"columns": [group.label for group in groups], "rows": comparison(groups), "note": spread_note(groups)}
+    columns, rows = summary_rows(summaries[0])
+    write_curves(runs[0], summaries[0])
+    if rows:
+        path = runs[0].path / TABLE_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(summary_markdown(summaries[0]), encoding="utf-8")
+    return {"columns": columns, "rows": rows, "note": "± is the standard error over instances."}
 
 
-def _state(metrics: list[dict[str, Any]], summary: Mapping[str, Any]) -> str:
-    """How far the run came, in one line."""
-    if "steps" in summary:
-        return f"{number(summary['steps'], 0)} steps in {_duration(summary.get('seconds'))}"
-    if summary:
-        return f"evaluation in {_duration(summary.get('seconds'))}"
-    if not metrics:
-        return "no step logged yet"
-    last = metrics[-1]
-    return f"unfinished: step {number(last.get('step'), 0)} of {number(last.get('max_steps'), 0)}"
-
-
-def _drawn(config: Mapping[str, Any]) -> str:
-    """How the held-out rollouts were drawn."""
-    temperature = known(config.get("eval_temperature")) or 0.0
-    return f"Rollouts drawn at temperature {temperature:g}" if temperature else "Greedy rollouts"
-
-
-def _duration(seconds: Any) -> str:
-    found = known(seconds)
-    if found is None or found < 120:
-        return f"{number(found, 1)} s"
-    return f"{number(found / 60, 1)} min" if found < 7200 else f"{number(found / 3600, 1)} h"
+def _whole(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Seconds of all runs together, unless one of them has not ended."""
+    seconds = [summary.get("seconds") for summary in summaries]
+    return {} if None in seconds else {"seconds": sum(float(value) for value in seconds if value is not None)}
 
 
 def _highlights(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -124,28 +109,3 @@ def _option(value: Any) -> str:
     if value in ("", None):
         return "none"
     return ", ".join(f"{key} {item}" for key, item in value.items()) or "none" if isinstance(value, Mapping) else str(value)
-
-
-def _data_uri(picture: bytes | None) -> str | None:
-    return f"data:image/png;base64,{base64.b64encode(picture).decode('ascii')}" if picture else None
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("memalpha.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = number
-    environment.globals.update(
-        calls=calls,
-        counted=counted,
-        entry_text=entry_text,
-        retrieved=retrieved,
-        accuracy=rollout_accuracy,
-        reward=rollout_reward,
-        known=known,
-    )
-    return environment.get_template("run.html")

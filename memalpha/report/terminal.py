@@ -27,6 +27,7 @@ from memalpha.report.view import (
     number,
     printable,
     retrieved,
+    reward_parts,
     rollout_accuracy,
     rollout_reward,
 )
@@ -102,7 +103,7 @@ def _diff(step: Mapping[str, Any]) -> Text:
 
 def _earned(step: Mapping[str, Any]) -> Text:
     text = _bold("reward ")
-    text.append("  ".join(f"{name} {number(value)}" for name, value in step["reward"].items()))
+    text.append("  ".join(f"{name} {number(value)}" for name, value in reward_parts(step).items()))
     text.append("  total ").append(number(step["total"]), "bold")
     if step["advantage"] is not None:
         advantage = known(step["advantage"]) or 0.0

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+_OPTIONAL_PARTS = ("immediate",)
+
 UNKNOWN = "–"
 """How a number that is not known reads."""
 
@@ -116,6 +118,11 @@ def mean(values: Sequence[Any]) -> float | None:
     """Return the mean of the numbers that are known; None if none is."""
     found = [item for value in values if (item := known(value)) is not None]
     return sum(found) / len(found) if found else None
+
+
+def reward_parts(step: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a step's reward by name; one that a run may do without is left out where it has no value."""
+    return {name: value for name, value in step["reward"].items() if name not in _OPTIONAL_PARTS or known(value) is not None}
 
 
 def rollout_accuracy(rollout: Mapping[str, Any]) -> float | None:

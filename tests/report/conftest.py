@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +119,72 @@ def finished_run(tmp_path: Path, config: dict[str, Any], agent: AgentStep) -> Ru
         summary | {"before": summarise(first), "after": summarise(second), "delta": paired_difference(first, second)},
     )
     return run
+
+
+INLINE = {"a", "b", "code", "del", "i", "ins", "kbd", "small", "span"}
+VOID = {"br", "img", "input", "link", "meta", "source"}
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text of a page; raises where an element is not closed in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.text += "" if tag in INLINE else " "
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "script":
+            self.scripts.append(data)
+        elif self._open:
+            self.text += data
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.text.split())
+
+    @property
+    def ids(self) -> list[str]:
+        return [value for name, value in self.attributes if name == "id"]
+
+    @property
+    def links(self) -> list[str]:
+        return [value for name, value in self.attributes if name in ("href", "src", "srcset")]
+
+
+@pytest.fixture(scope="session")
+def read_page() -> Callable[[Path], Page]:
+    """Reads a page of a site."""
+    return lambda path: Page(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A Chromium on this machine, driven by playwright; skips with the reason where one of them is missing."""
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'memalpha[dev]'")
+    program = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program)
+        yield browser
+        browser.close()
