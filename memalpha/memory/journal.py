@@ -29,7 +29,7 @@ from memalpha.store.log import Log
 from memalpha.store.records import Event, Namespace, Origin, Receipt, hash_prompt
 from memalpha.store.sql import SqlBackend
 from memalpha.store.sqlite import SqliteBackend
-from memalpha.store.verify import Report, verify
+from memalpha.store.verify import Report, schema_of, verify
 
 __all__ = ["DurableMemory", "Event", "Journal", "Namespace", "Origin", "Receipt", "Report", "hash_prompt"]
 
@@ -91,6 +91,22 @@ class Journal:
         """Return all namespaces that were written to and not forgotten; for who runs the store, not for who uses it."""
         with self._log.reading():
             return tuple(self._log.begun)
+
+    def schema(self, namespace: Namespace) -> MemorySchema:
+        """Return a schema to look at a namespace with, where its own is not at hand: the recorded sections without any limit.
+
+        Raises:
+            InputError: If there is no such namespace.
+        """
+        with self._log.reading():
+            begun = self._log.begun.get(namespace)
+        if begun is None or begun.shape is None:
+            raise InputError(
+                f"no namespace {namespace}",
+                expected="one of journal.namespaces()",
+                fix="memalpha journal namespaces STORE lists them",
+            )
+        return schema_of(begun.shape)
 
     def forget(self, namespace: Namespace) -> Receipt:
         """Erase a namespace for good, its names included, here and in all backups; keep a receipt.

@@ -1,0 +1,294 @@
+"""``memalpha journal``: look into a durable store, take back, erase, check and move what is in it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memalpha.cli.console import out
+from memalpha.cli.screen import show_table
+from memalpha.errors import InputError
+
+if TYPE_CHECKING:
+    from memalpha.memory.journal import DurableMemory, Event, Journal, Namespace, Receipt
+    from memalpha.types import Change, Entry
+
+Action = Callable[["Journal", argparse.Namespace], int]
+_BY = "memalpha journal"
+_ENTRY_COLUMNS = ("entry", "section", "time", "content", "written by operation")
+_CHANGE_COLUMNS = ("entry", "section", "before", "after")
+
+
+def add_verbs(verbs: Any) -> None:
+    """Add the verb and its actions."""
+    journal = verbs.add_parser(
+        "journal",
+        help="look into a store of memories, undo, forget, verify, export",
+        description="Needs: a store (a SQLite file or postgresql://user@host/database). Shows: what ACTION is about; see "
+        "memalpha journal ACTION --help.",
+    )
+    actions = journal.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add(actions, "namespaces", namespaces, "list whose memories the store holds", whose=None)
+    history_ = _add(actions, "history", history, "everything that happened, or all about one entry")
+    history_.add_argument("entry", nargs="?", help="id of an entry (default: all)")
+    as_of_ = _add(actions, "as-of", as_of, "the memory as it was")
+    as_of_.add_argument("moment", help="number of an operation, or a time such as 2024-05-01T12:00:00Z")
+    diff_ = _add(actions, "diff", diff, "what is different between two moments")
+    diff_.add_argument("before", help="number of an operation (0: the beginning), or a time")
+    diff_.add_argument("after", help="the later one")
+    undo_ = _add(actions, "undo", undo, "take one operation back (undo the undo to bring it back)")
+    undo_.add_argument("operation", help="its number, as history shows it")
+    undo_.add_argument("--by", default=_BY, help="who asks, for the journal (default: %(default)s)")
+    verify_ = _add(actions, "verify", verify, "find everything edited, missing or moved; exit code 1 if anything is", whose=None)
+    verify_.add_argument("--head", help="the head an earlier verify showed: fails if the store has changed since")
+    export_ = _add(actions, "export", export, "write a namespace, or the whole store, to a JSON Lines file", whose=False)
+    export_.add_argument("file", help="new file")
+    import_ = _add(
+        actions, "import", import_file, "take in what export wrote, all or nothing; makes the store if need be", whose=None
+    )
+    import_.add_argument("file", help="what export wrote")
+    _add(actions, "compact", compact, "drop the past, keep memory and receipts")
+    forget_ = _add(actions, "forget", forget, "erase an entry or a whole namespace for good, in backups too")
+    what = forget_.add_mutually_exclusive_group(required=True)
+    what.add_argument("--entry", help="id of the entry")
+    what.add_argument("--all", action="store_true", help="the whole namespace, its name included")
+    forget_.add_argument("--yes", action="store_true", help="really: it cannot be undone")
+
+
+def _add(actions: Any, name: str, action: Action, text: str, whose: bool | None = True) -> argparse.ArgumentParser:
+    """Add an action; ``whose``: it needs a namespace, may have one (False), or takes none (None)."""
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument("store", metavar="STORE", help="path of a SQLite file, or postgresql://user@host/database")
+    if whose is not None:
+        parser.add_argument(
+            "--namespace", "-n", required=whose, metavar="USER[/AGENT[/SESSION]]",
+            help='whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]',
+        )  # fmt: skip
+    parser.add_argument("--key-file", help="file with the key of a keyed store")
+    parser.add_argument("--wait", type=float, default=30.0, help="seconds to wait for another writer (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON value")
+    parser.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
+    parser.set_defaults(run=run, act=action, takes_more=False)
+    return parser
+
+
+def run(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Open the store and do what was asked."""
+    from memalpha.memory.journal import Journal
+
+    for name, read in (
+        ("namespace", _namespace),
+        ("moment", _moment),
+        ("before", _moment),
+        ("after", _moment),
+        ("operation", _number),
+    ):
+        if getattr(arguments, name, None) is not None:
+            setattr(arguments, name, read(getattr(arguments, name)))
+    new = arguments.action == "import"
+    if not new and "://" not in arguments.store and not Path(arguments.store).is_file():
+        raise InputError(f"no store at {arguments.store!r}", expected="the file of a store, as MemoryAgent or an import makes it")
+    if new and not Path(arguments.file).is_file():
+        raise InputError(f"no file {arguments.file!r}", expected="what memalpha journal export wrote")
+    with Journal.open(arguments.store, key=_key(arguments.key_file), wait=arguments.wait) as journal:
+        act: Action = arguments.act
+        return act(journal, arguments)
+
+
+def _key(path: str | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        key = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise InputError(
+            f"the key file {path!r} cannot be read: {error.strerror}", expected="a file with the store's key"
+        ) from error
+    if not key:
+        raise InputError(f"the key file {path!r} is empty", expected="a file with the store's key")
+    return key
+
+
+def _namespace(text: str) -> Namespace:
+    """Read ``user/agent/session``."""
+    from memalpha.memory.journal import Namespace
+
+    parts: Any = text.split("/")
+    if text.startswith("["):
+        try:
+            parts = json.loads(text)
+        except ValueError:
+            parts = None
+    if not isinstance(parts, list) or not 1 <= len(parts) <= 3:
+        raise InputError(f"namespace {text!r}", expected='user, user/agent, user/agent/session, or ["user", "agent", "session"]')
+    return Namespace(*parts)
+
+
+def _moment(text: str) -> int | datetime:
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InputError(
+            f"moment {text!r}", expected="the number of an operation, or a time such as 2024-05-01T12:00:00Z"
+        ) from error
+    if moment.tzinfo is None:
+        raise InputError(f"the time {text!r} has no time zone", expected=f"such as {moment.isoformat()}Z")
+    return moment
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise InputError(f"operation {text!r}", expected="a number, as memalpha journal history shows it")
+    return int(text)
+
+
+def _memory(journal: Journal, arguments: argparse.Namespace) -> DurableMemory:
+    return journal.memory(arguments.namespace, journal.schema(arguments.namespace))
+
+
+# ------------------------------------------------------------------------------------------------ actions
+def namespaces(journal: Journal, arguments: argparse.Namespace) -> int:
+    """List the namespaces."""
+    names = sorted(journal.namespaces())
+    return _show(
+        arguments, [asdict(name) for name in names], ("user", "agent", "session"), [(n.user, n.agent, n.session) for n in names]
+    )
+
+
+def history(journal: Journal, arguments: argparse.Namespace) -> int:
+    """Show what happened."""
+    durable = _memory(journal, arguments)
+    events = durable.operations() if arguments.entry is None else durable.history(arguments.entry)
+    if arguments.entry is not None and not events:
+        raise InputError(
+            f"nothing is known of an entry {arguments.entry!r} in {arguments.namespace}", expected="the id of an entry"
+        )
+    columns = ("operation", "time", "what", "entry", "before", "after", "by", "source")
+    return _show(arguments, [asdict(event) for event in events], columns, map(_event_row, events))
+
+
+def as_of(journal: Journal, arguments: argparse.Namespace) -> int:
+    """Show the memory at a moment."""
+    entries = tuple(_memory(journal, arguments).as_of(arguments.moment))
+    return _show(arguments, [asdict(entry) for entry in entries], _ENTRY_COLUMNS, map(_entry_row, entries))
+
+
+def diff(journal: Journal, arguments: argparse.Namespace) -> int:
+    """Show what changed between two moments."""
+    changes = _memory(journal, arguments).diff(arguments.before, arguments.after)
+    return _show(arguments, [_change_data(change) for change in changes], _CHANGE_COLUMNS, map(_change_row, changes))
+
+
+def undo(journal: Journal, arguments: argparse.Namespace) -> int:
+    """Take one operation back."""
+    from memalpha.memory.journal import Origin
+
+    change = _memory(journal, arguments).undo(arguments.operation, Origin(arguments.by))
+    return _show(arguments, _change_data(change), _CHANGE_COLUMNS, [_change_row(change)])
+
+
+def verify(journal: Journal, arguments: argparse.Namespace) -> int:
+    """Check the store."""
+    report = journal.verify()
+    faults = list(report.faults)
+    if arguments.head and arguments.head != report.head:
+        faults.append(f"the head is {report.head} and was {arguments.head}: the store was written or replaced since")
+    if arguments.json:
+        _print_json({**asdict(report), "faults": faults, "ok": not faults})
+        return int(bool(faults))
+    for fault in faults:
+        out(f"fault: {fault}")
+    counts = f"{report.namespaces} namespaces, {report.operations} operations, {report.forgotten} of them forgotten"
+    out(f"{'damaged' if faults else 'whole'}: {counts}")
+    out(f"head {report.head}")
+    return int(bool(faults))
+
+
+def export(journal: Journal, arguments: argparse.Namespace) -> int:
+    """Write a namespace or the store to a file."""
+    count = journal.export(arguments.file, arguments.namespace)
+    return _say(arguments, {"file": arguments.file, "records": count}, f"{arguments.file}: {count} records")
+
+
+def import_file(journal: Journal, arguments: argparse.Namespace) -> int:
+    """Take in an export."""
+    count = journal.import_(arguments.file)
+    return _say(arguments, {"store": arguments.store, "records": count}, f"{arguments.store}: {count} records taken in")
+
+
+def compact(journal: Journal, arguments: argparse.Namespace) -> int:
+    """Drop the past of a namespace."""
+    count = _memory(journal, arguments).compact()
+    return _say(arguments, {"dropped": count}, f"{count} records dropped; history before this point is gone")
+
+
+def forget(journal: Journal, arguments: argparse.Namespace) -> int:
+    """Erase an entry or a namespace."""
+    whole = arguments.all
+    what = f"the namespace {arguments.namespace}" if whole else f"entry {arguments.entry} of {arguments.namespace}"
+    if not arguments.yes:
+        raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
+    receipt = journal.forget(arguments.namespace) if whole else _memory(journal, arguments).forget(arguments.entry)
+    return _say(arguments, asdict(receipt), "\n".join(_receipt_lines(what, receipt)))
+
+
+# ------------------------------------------------------------------------------------------------ showing
+def _receipt_lines(what: str, receipt: Receipt) -> Iterable[str]:
+    yield f"forgot {what}: {receipt.operations} records erased"
+    if receipt.said_by:
+        yield f"entries {', '.join(receipt.said_by)} say the very same and were left alone"
+    yield from (f"erased in the backup {path} too" for path in receipt.backups)
+    yield from (f"a backup is no longer at {path}: erase it there yourself" for path in receipt.missing)
+
+
+def _event_row(event: Event) -> tuple[object, ...]:
+    kind = event.operation.kind if event.operation else event.kind
+    entry = event.after or event.before
+    about = entry.id if entry else ("(forgotten)" if event.forgotten else "")
+    by, source = (event.origin.agent, event.origin.source) if event.origin else ("", "")
+    return event.seq, event.time.isoformat(), kind, about, _content(event.before), _content(event.after), by, source
+
+
+def _entry_row(entry: Entry) -> tuple[object, ...]:
+    return entry.id, entry.section, entry.timestamp or "", entry.content, entry.updated
+
+
+def _change_row(change: Change) -> tuple[object, ...]:
+    entry = change.after or change.before
+    assert entry is not None
+    return entry.id, entry.section, _content(change.before), _content(change.after)
+
+
+def _change_data(change: Change) -> dict[str, Any]:
+    return {name: asdict(entry) if entry else None for name, entry in change._asdict().items()}
+
+
+def _content(entry: Entry | None) -> str:
+    return entry.content if entry else ""
+
+
+def _show(arguments: argparse.Namespace, data: Any, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> int:
+    if arguments.json:
+        _print_json(data)
+    else:
+        show_table(columns, list(rows))
+    return 0
+
+
+def _say(arguments: argparse.Namespace, data: Any, text: str) -> int:
+    if arguments.json:
+        _print_json(data)
+    else:
+        out(text)
+    return 0
+
+
+def _print_json(data: Any) -> None:
+    out(json.dumps(data, default=lambda moment: moment.isoformat()))

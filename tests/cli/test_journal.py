@@ -1,0 +1,234 @@
+"""``memalpha journal`` on real stores: what it shows is what the store holds, what it does is on disk, mistakes are one message."""
+
+import json
+import sqlite3
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from memalpha.cli import run
+from memalpha.cli.screen import printable, printable_lines, show_table
+from memalpha.memory.journal import Journal, Namespace, Origin
+from memalpha.memory.schema import MemorySchema
+from memalpha.types import Operation, OperationKind
+
+SCHEMA = MemorySchema.load("mem_alpha")
+MARTA, ODD = Namespace("marta"), Namespace("a/b", "agent", "tuesday")
+INSERT, UPDATE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.REPLACE
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Marta: 1 insert, 2 insert, 3 update of the first, 4 core; somebody else: one insert."""
+    path = tmp_path / "memories.db"
+    with Journal.open(path) as journal:
+        begun = datetime(2024, 5, 1, 12, tzinfo=UTC)
+        ticks = iter(begun + timedelta(hours=i) for i in range(1000))
+        journal._log.clock = lambda: next(ticks)
+        durable = journal.memory(MARTA, SCHEMA)
+        by = Origin("policy", "chunk-7", "ab12")
+        durable.apply(Operation(INSERT, "semantic", "Marta city Oslo"), by)
+        durable.apply(Operation(INSERT, "episodic", "went \x1b[2J home", timestamp="2024-01-02"), by)
+        durable.apply(Operation(UPDATE, "semantic", "Marta city Rome", "1"), by)
+        durable.apply(Operation(REPLACE, "core", "a friend"), by)
+        journal.memory(ODD, SCHEMA).apply(Operation(INSERT, "semantic", "secret"), by)
+    return path
+
+
+@pytest.fixture
+def ask(store, capsys):
+    """Run an action on the store and return its JSON."""
+
+    def asked(action, *more, namespace="marta"):
+        whose = [] if namespace is None else ["-n", namespace]
+        assert run(["journal", action, str(store), *more, *whose, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return asked
+
+
+def live(store, namespace=MARTA):
+    with Journal.open(store) as journal:
+        return {entry.id: entry.content for entry in journal.memory(namespace, SCHEMA).memory}
+
+
+# -------------------------------------------------------------------------------------------- looking
+def test_whose_memories_there_are(ask):
+    assert ask("namespaces", namespace=None) == [
+        {"user": "a/b", "agent": "agent", "session": "tuesday"},
+        {"user": "marta", "agent": "default", "session": "default"},
+    ]
+
+
+def test_history_is_the_stores_own(ask, store):
+    rows = ask("history")
+    assert [(row["seq"], row["kind"], row["operation"]["kind"]) for row in rows] == [
+        (1, "apply", "insert"), (2, "apply", "insert"), (3, "apply", "update"), (4, "apply", "replace"),
+    ]  # fmt: skip
+    assert rows[0]["origin"] == {"agent": "policy", "source": "chunk-7", "prompt_hash": "ab12"}
+    about_one = ask("history", "1")
+    assert about_one == [rows[0], rows[2]]
+    assert (about_one[1]["before"]["content"], about_one[1]["after"]["content"]) == ("Marta city Oslo", "Marta city Rome")
+
+
+def test_the_past_by_number_and_by_time(ask):
+    def contents(moment):
+        return [entry["content"] for entry in ask("as-of", moment)]
+
+    assert contents("0") == []
+    assert contents("1") == ["Marta city Oslo"]
+    third = ask("history")[2]["time"]
+    assert contents(third) == ["Marta city Rome", "went \x1b[2J home"]
+    just_before = datetime.fromisoformat(third) - timedelta(microseconds=1)
+    assert contents(just_before.isoformat()) == ["Marta city Oslo", "went \x1b[2J home"]
+    assert contents(third.replace("+00:00", "Z")) == contents(third)
+
+
+def test_diff_between_two_moments(ask):
+    found = ask("diff", "1", "4")
+    assert [(row["before"] and row["before"]["content"], row["after"]["content"]) for row in found] == [
+        ("Marta city Oslo", "Marta city Rome"), (None, "went \x1b[2J home"), (None, "a friend"),
+    ]  # fmt: skip
+    assert ask("diff", "4", "4") == []
+
+
+def test_a_name_with_a_slash(ask):
+    assert [row["after"]["content"] for row in ask("history", namespace='["a/b", "agent", "tuesday"]')] == ["secret"]
+
+
+# -------------------------------------------------------------------------------------------- doing
+def test_undo_and_its_undo(ask, store):
+    assert ask("undo", "3", "--by", "Ivan")["after"]["content"] == "Marta city Oslo"
+    assert live(store)["1"] == "Marta city Oslo"
+    assert ask("history")[-1]["origin"]["agent"] == "Ivan"
+    assert ask("undo", "5")["after"]["content"] == "Marta city Rome"
+    assert live(store)["1"] == "Marta city Rome"
+
+
+def test_export_into_another_store(ask, store, tmp_path, capsys):
+    assert ask("export", str(tmp_path / "all.jsonl"), namespace=None)["records"] == 5
+    assert ask("export", str(tmp_path / "marta.jsonl"))["records"] == 4
+    other = tmp_path / "other.db"
+    assert run(["journal", "import", str(other), str(tmp_path / "marta.jsonl")]) == 0
+    assert "4 records" in capsys.readouterr().out
+    assert live(other) == live(store)
+    assert run(["journal", "import", str(other), str(tmp_path / "marta.jsonl")]) == 1
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_compact_keeps_the_memory_and_drops_the_past(ask, store, capsys):
+    before = live(store)
+    assert ask("compact") == {"dropped": 4}
+    assert live(store) == before
+    assert run(["journal", "as-of", str(store), "1", "-n", "marta"]) == 1
+    assert "dropped by the compaction" in capsys.readouterr().err
+
+
+def test_forget_an_entry_then_everything(ask, store, capsys):
+    assert run(["journal", "forget", str(store), "-n", "marta", "--entry", "1"]) == 1
+    assert "--yes" in capsys.readouterr().err and live(store)["1"] == "Marta city Rome"
+    assert ask("forget", "--entry", "1", "--yes")["operations"] == 2
+    assert "1" not in live(store) and b"Oslo" not in store.read_bytes()
+    assert run(["journal", "undo", str(store), "3", "-n", "marta"]) == 1
+    assert "forgetting wins" in capsys.readouterr().err
+    assert ask("forget", "--all", "--yes")["operations"] == 5
+    assert [name["user"] for name in ask("namespaces", namespace=None)] == ["a/b"]
+
+
+def test_verify_says_whole_then_damaged(ask, store, capsys):
+    report = ask("verify", namespace=None)
+    assert report["ok"] and (report["namespaces"], report["operations"], report["faults"]) == (2, 5, [])
+    assert run(["journal", "verify", str(store), "--head", report["head"]]) == 0
+    assert "whole: 2 namespaces, 5 operations" in capsys.readouterr().out
+    ask("undo", "3")
+    assert run(["journal", "verify", str(store), "--head", report["head"]]) == 1
+    assert "was written or replaced since" in capsys.readouterr().out
+    with sqlite3.connect(store) as database:
+        [(table,)] = database.execute("select name from sqlite_master where sql like '%commitment%' and type = 'table'")
+        database.execute(f"update {table} set body = replace(body, 'Rome', 'Bonn')")
+    assert run(["journal", "verify", str(store), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["ok"] and "was edited" in " ".join(found["faults"])
+    assert run(["journal", "history", str(store), "-n", "marta"]) == 1
+    assert "was edited" in capsys.readouterr().err
+
+
+def test_a_keyed_store_needs_its_key(tmp_path, capsys):
+    path, key, wrong = tmp_path / "keyed.db", tmp_path / "key", tmp_path / "wrong"
+    key.write_text("0123456789abcdef\n")
+    wrong.write_text("another")
+    with Journal.open(path, key=b"0123456789abcdef") as journal:
+        journal.memory(MARTA, SCHEMA).apply(Operation(INSERT, "semantic", "x"), Origin("me"))
+    assert run(["journal", "history", str(path), "-n", "marta", "--key-file", str(key)]) == 0
+    for more in (["--key-file", str(wrong)], [], ["--key-file", str(tmp_path / "none")]):
+        assert run(["journal", "history", str(path), "-n", "marta", *more]) == 1
+        assert "key" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------- mistakes
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["history", "none.db", "-n", "marta"], ["no store at 'none.db'"]),
+        (["history", "STORE", "-n", "nobody"], ["no namespace nobody/default/default", "namespaces STORE lists"]),
+        (["history", "STORE", "-n", "a/b/c/d"], ["'a/b/c/d'", "user/agent/session"]),
+        (["history", "STORE", "-n", "[1"], ["namespace '[1'"]),
+        (["history", "STORE", "-n", '[1, "b"]'], ["user of a namespace is 1"]),
+        (["history", "STORE", "-n", "marta//x"], ["agent of a namespace is ''"]),
+        (["history", "STORE", "99", "-n", "marta"], ["entry '99'"]),
+        (["as-of", "STORE", "99", "-n", "marta"], ["operation 99", "from 0 to 4"]),
+        (["as-of", "STORE", "yesterday", "-n", "marta"], ["'yesterday'", "2024-05-01T12:00:00Z"]),
+        (["as-of", "STORE", "2024-05-01", "-n", "marta"], ["no time zone", "2024-05-01T00:00:00Z"]),
+        (["diff", "STORE", "1", "x", "-n", "marta"], ["moment 'x'"]),
+        (["undo", "STORE", "x", "-n", "marta"], ["operation 'x'"]),
+        (["undo", "STORE", "1", "-n", "marta"], ["was written by operation 3", "undo 3 first"]),
+        (["undo", "STORE", "9", "-n", "marta"], ["operation 9 cannot be undone"]),
+        (["export", "STORE", "STORE"], ["exists"]),
+        (["import", "STORE", "none.jsonl"], ["no file 'none.jsonl'"]),
+        (["forget", "STORE", "-n", "marta", "--entry", "77", "--yes"], ["nothing of an entry '77'"]),
+        (["compact", "STORE", "-n", "nobody"], ["no namespace"]),
+    ],
+)
+def test_one_clear_message_and_nothing_made(arguments, said, store, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    there = {path.name for path in tmp_path.iterdir()}
+    assert run(["journal", *[str(store) if part == "STORE" else part for part in arguments]]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and "Traceback" not in error
+    for words in said:
+        assert words in error, error
+    assert {path.name for path in tmp_path.iterdir()} - {"memories.db-wal", "memories.db-shm", "memories.db.lock"} <= there
+
+
+@pytest.mark.parametrize("action", ["history", "as-of", "diff", "undo", "compact", "forget"])
+def test_no_action_on_a_memory_without_a_namespace(action, store, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run(["journal", action, str(store), "1", "2"])
+    assert stopped.value.code == 2
+    assert "--namespace" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------- showing
+def test_in_a_pipe_a_row_is_a_line_and_text_cannot_steer_the_terminal(store, capsys):
+    assert run(["journal", "as-of", str(store), "4", "-n", "marta"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split("\t") == ["entry", "section", "time", "content", "written by operation"]
+    assert lines[2].split("\t") == ["2", "episodic", "2024-01-02", "went \\x1b[2J home", "2"]
+    assert len(lines) == 4
+
+
+def test_on_a_terminal_it_is_a_table(monkeypatch, capsys):
+    from rich.console import Console
+
+    terminal = Console(force_terminal=True, width=40, record=True, color_system=None)
+    monkeypatch.setattr("memalpha.cli.screen.console", terminal)
+    show_table(("a", "b"), [("x", "[bold]y[/bold] \x1b[2J " + "long " * 20)])
+    shown = terminal.export_text()
+    assert "[bold]y[/bold]" in shown and "\\x1b[2J" in shown and "\x1b" not in shown
+    assert shown.count("long") == 20
+
+
+def test_what_is_printable():
+    assert printable("é 世 👩\u200d💻 [b]") == "é 世 👩\u200d💻 [b]"
+    assert printable("a\nb\tc\x1b\x07\u202e\u200b\u2028\x9b") == "a\\nb\\tc\\x1b\\x07\\u202e\\u200b\\u2028\\x9b"
+    assert printable_lines("a\nb\x1b") == "a\nb\\x1b"
