@@ -90,14 +90,14 @@ def counts(instance: Instance, result: SystemResult) -> dict[Measure, Count]:
 
 
 def scorecard(
-    results: Sequence[SystemResult], instances: Mapping[str, Instance], options: Bootstrap = DEFAULT
+    results: Mapping[Seed, Sequence[SystemResult]], instances: Mapping[str, Instance], options: Bootstrap = DEFAULT
 ) -> dict[Measure, Estimate | None]:
     """Return every measure of one system on one set with one reader; None is "not measured".
 
     A share is over everything looked at in all instances; its interval draws whole instances.
 
     Args:
-        results: Of all instances and seeds; none of them failed.
+        results: By training seed, on the same instances; none of them failed.
         instances: The set, by id.
         options: How intervals are made.
 
@@ -105,13 +105,13 @@ def scorecard(
         InputError: If a result failed, or its instance is not there.
     """
     found: dict[Measure, dict[Seed, dict[str, Count]]] = {measure: {} for measure in Measure}
-    for result in results:
+    for seed, result in ((seed, result) for seed, rows in results.items() for result in rows):
         if result.failed is not None:
             raise InputError(f"{result.system} failed on {result.instance}: {result.failed}", expected="results that did not fail")
         if result.instance not in instances:
             raise InputError(f"no instance {result.instance!r} in set {result.set!r}", expected="the instances that were evaluated")
         for measure, count in counts(instances[result.instance], result).items():
-            found[measure].setdefault(result.seed, {})[result.instance] = count
+            found[measure].setdefault(seed, {})[result.instance] = count
     return {measure: _share(by_seed, options) for measure, by_seed in found.items()}
 
 

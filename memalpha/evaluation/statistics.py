@@ -17,8 +17,9 @@ as they know nothing of Student's t.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
@@ -287,14 +288,30 @@ def _resampled(
     """
     import numpy as np
 
-    rng = np.random.default_rng([options.seed, *stream.encode()])
     n = len(values)
+    if n * options.resamples <= _BLOCK:
+        blocks = iter([_draws_kept(options.seed, stream, n, options.resamples)])
+    else:
+        blocks = _draws(options.seed, stream, n, options.resamples)
+    return np.concatenate([(counts @ (weights * values)) / (counts @ weights) for counts in blocks])
+
+
+def _draws(seed: int, stream: str, n: int, resamples: int) -> Iterator[NDArray[np.float64]]:
+    """How often each of n instances is in each resample, in blocks of shape (at most all resamples, n)."""
+    import numpy as np
+
+    rng = np.random.default_rng([seed, *stream.encode()])
     block = max(1, _BLOCK // n)
-    means = []
-    for start in range(0, options.resamples, block):
-        counts = rng.multinomial(n, np.full(n, 1 / n), size=min(block, options.resamples - start)).astype(np.float64)
-        means.append((counts @ (weights * values)) / (counts @ weights))
-    return np.concatenate(means)
+    for start in range(0, resamples, block):
+        yield rng.multinomial(n, np.full(n, 1 / n), size=min(block, resamples - start)).astype(np.float64)
+
+
+@lru_cache(maxsize=4)
+def _draws_kept(seed: int, stream: str, n: int, resamples: int) -> NDArray[np.float64]:
+    """``_draws`` in one block, kept because a table asks for the same ones again and again."""
+    (counts,) = _draws(seed, stream, n, resamples)
+    counts.flags.writeable = False
+    return counts
 
 
 def _percentiles(means: NDArray[np.float64], level: float) -> tuple[float, float]:

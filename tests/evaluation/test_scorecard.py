@@ -105,7 +105,7 @@ def test_without_annotations_only_what_questions_say_is_measured():
     found = measured(["Marta city Oslo"], [said(LATEST, "Oslo"), said(SINGLE, "Ford")], instance=bare)
     assert found == {Measure.STALE_ANSWERS: Count(1, 1), Measure.STALE_PASSAGES: Count(0, 1)}
     assert measured(["x"], [said(SINGLE, "Ford")], instance=bare) == {}
-    card = scorecard([made("marta", questions=(said(SINGLE, "Ford"),))], {"marta": bare}, FEW)
+    card = scorecard({0: [made("marta", questions=(said(SINGLE, "Ford"),))]}, {"marta": bare}, FEW)
     assert card == dict.fromkeys(Measure)
 
 
@@ -118,15 +118,14 @@ def test_a_question_without_a_subject_is_looked_for_everywhere():
 # ------------------------------------------------------------------------------------------------ over instances
 def test_shares_are_over_everything_and_seeds_are_averaged():
     twin = replace(MARTA, id="twin")
-    rows = [
-        made("marta", seed=0, questions=(said(LATEST, "Oslo"), said(REMOVED, "none"), said(COUNT, "goat"))),
-        made("twin", seed=0, questions=(said(LATEST, "Oslo"),)),
-        made("marta", seed=1, questions=(said(LATEST, "Rome"), said(REMOVED, "none"), said(COUNT, "goat"))),
-        made("twin", seed=1, questions=(said(LATEST, "Oslo"),)),
-    ]
+    unmoved = made("twin", questions=(said(LATEST, "Oslo"),))
+    rows = {
+        "first": [made("marta", questions=(said(LATEST, "Oslo"), said(REMOVED, "none"), said(COUNT, "goat"))), unmoved],
+        "second": [made("marta", questions=(said(LATEST, "Rome"), said(REMOVED, "none"), said(COUNT, "goat"))), unmoved],
+    }
     card = scorecard(rows, {"marta": MARTA, "twin": twin}, FEW)
     stale = card[Measure.STALE_ANSWERS]
-    assert stale.per_seed == {0: 0.5, 1: 0.25} and stale.mean == 0.375 and stale.n == 2
+    assert stale.per_seed == {"first": 0.5, "second": 0.25} and stale.mean == 0.375 and stale.n == 2
     assert card[Measure.CASCADE] is None
     assert card[Measure.CONTRADICTIONS].mean == 0.0
 
@@ -136,9 +135,9 @@ def test_results_of_other_data_and_failed_ones_are_refused():
     with pytest.raises(InputError, match=r"question 'q0' .* is not one of instance 'marta'"):
         measured(questions=[other])
     with pytest.raises(InputError, match="agent failed on marta: no memory"):
-        scorecard([made("marta", failed="no memory")], {"marta": MARTA})
+        scorecard({0: [made("marta", failed="no memory")]}, {"marta": MARTA})
     with pytest.raises(InputError, match="no instance 'x'"):
-        scorecard([made("x")], {"marta": MARTA})
+        scorecard({0: [made("x")]}, {"marta": MARTA})
 
 
 def kept(instance, config):
@@ -157,8 +156,8 @@ def test_a_keeper_who_corrects_and_one_who_never_does():
     instances = {instance.id: instance for instance in generate(12, 0, PRESETS["dependent"])}
     good, bad = ([kept(i, TeacherConfig(p_correct=p)) for i in instances.values()] for p in (1.0, 0.0))
     perfect = {measure: float(measure.higher_is_better) for measure in Measure}
-    assert {measure: share.mean for measure, share in scorecard(good, instances, FEW).items()} == perfect
-    never = {measure: share.mean for measure, share in scorecard(bad, instances, FEW).items()}
+    assert {measure: share.mean for measure, share in scorecard({0: good}, instances, FEW).items()} == perfect
+    never = {measure: share.mean for measure, share in scorecard({0: bad}, instances, FEW).items()}
     assert never[Measure.CURRENT] == 1.0 and never[Measure.CASCADE] == 0.0
     assert 0 < never[Measure.ABSENCE] < 1  # what was never told is still right, what was taken back is not
     for measure in (

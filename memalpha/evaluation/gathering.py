@@ -1,0 +1,108 @@
+"""The results of an evaluation, put in order: by set and reader, by group of systems, by member of the group, by instance.
+
+What always holds: the order of sets, readers and systems is that of the configuration; a member that the configuration names and
+that has no result yet is there, empty, so that nothing is taken for finished that is not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from memalpha.data.load import load_data
+from memalpha.errors import InputError
+from memalpha.evaluation.results import SystemResult, read_results
+from memalpha.evaluation.statistics import Seed
+from memalpha.types import Instance
+
+Scored = dict[Seed, dict[str, SystemResult]]
+"""The results of one group on one set with one reader: by member, then by instance."""
+
+_PARTS = ("sets", "systems", "readers")
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """One set with one reader.
+
+    Attributes:
+        set: The set's part of the configuration.
+        reader: Name of the reader.
+        groups: Results by group.
+        size: How many instances the set has, as far as is known.
+    """
+
+    set: Mapping[str, Any]
+    reader: str
+    groups: Mapping[str, Scored]
+    size: int
+
+    def instances(self) -> list[Instance]:
+        """Read the set's instances, as the evaluation did; InputError if they are not where they were."""
+        loaded = load_data(self.set["data"], self.set.get("options"))
+        return loaded[: self.set.get("instances") or None]
+
+
+def gather(folder: str | Path) -> list[Gathered]:
+    """Return what an evaluation's folder holds, one item for each set and reader that has results.
+
+    Raises:
+        InputError: If a file is missing or damaged, or results and configuration do not fit together.
+    """
+    config = read_config(folder)
+    found: dict[tuple[str, str], list[SystemResult]] = {}
+    for result in read_results(folder):
+        if not any(row["name"] == result.system for row in config["systems"]):
+            names = ", ".join(row["name"] for row in config["systems"])
+            raise InputError(f"results of system {result.system!r}", expected=f"one of the configuration's: {names}")
+        found.setdefault((result.set, result.reader), []).append(result)
+    sizes = _sizes(Path(folder) / "inputs.json")
+    items = []
+    for row in config["sets"]:
+        for reader in (reader["name"] for reader in config["readers"]):
+            if results := found.get((row["name"], reader)):
+                size = max(sizes.get(row["name"], 0), len({result.instance for result in results}))
+                items.append(Gathered(row, reader, _groups(config, row["name"], reader, results), size))
+    return items
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """Read ``config.yaml`` of an evaluation's folder; InputError if it is none."""
+    path = Path(folder) / "config.yaml"
+    config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not isinstance(config, dict) or not all(isinstance(config.get(name), list) for name in _PARTS):
+        raise InputError(f"{path} is missing or not an evaluation's", expected="the folder that memalpha evaluate wrote")
+    return config
+
+
+def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequence[SystemResult]) -> dict[str, Scored]:
+    """By group and member. A member's name is its place in the group, with the sampling seed where the evaluation has several."""
+    several = len(config.get("seeds", ())) > 1
+    groups: dict[str, Scored] = {}
+    for row in config["systems"]:
+        place = [other["name"] for other in config["systems"] if other["group"] == row["group"]].index(row["name"])
+        own = [result for result in results if result.system == row["name"]]
+        asked = set_name in (row.get("sets") or (set_name,)) and reader in (row.get("readers") or (reader,))
+        if not own and not asked:
+            continue
+        members = groups.setdefault(row["group"], {})
+        for seed in sorted({result.seed for result in own}) or [config.get("seeds", [0])[0]]:
+            name = f"{place}/{seed}" if several else str(place)
+            members[name] = {result.instance: result for result in own if result.seed == seed}
+    return groups
+
+
+def _sizes(path: Path) -> dict[str, int]:
+    """Instances of each set, as the evaluation noted them; empty where it did not."""
+    if not path.is_file():
+        return {}
+    noted = json.loads(path.read_text(encoding="utf-8")).get("sets", {})
+    return {name: int(row["instances"]) for name, row in noted.items()}
+
+
+__all__ = ["Gathered", "Scored", "gather", "read_config"]

@@ -1,0 +1,259 @@
+"""What came out of an evaluation, as numbers: accuracy, kinds, costs, differences, scorecard and means over sets, with intervals.
+
+Systems of one *group* differ in their training seed alone and are one row: their mean, with each of them shown. Groups are paired
+by the order in which the configuration lists their members.
+
+What always holds: within one set and reader, all groups are compared on the same instances, those that every member of every group
+has a score for; what is left out is counted by group, with the first reason. A group without any result there is left out as a
+whole, and said to be. Accuracy is the mean over instances of the mean over their questions; that of a kind is the mean over its
+questions, whole instances being drawn for its interval. The mean over sets is simple, and only for groups that are on every set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from memalpha.errors import InputError
+from memalpha.evaluation.gathering import Gathered, Scored, gather, read_config
+from memalpha.evaluation.results import SystemResult
+from memalpha.evaluation.scorecard import Measure, scorecard
+from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, difference, estimate, mean_over_sets
+from memalpha.types import Instance
+
+COSTS = (
+    "memory_tokens", "input_tokens", "reader_tokens", "write_calls", "cut_off", "cut", "seconds_write", "seconds_read",
+)  # fmt: skip
+"""Means over instances, each a field of ``SystemResult``."""
+
+OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")
+"""Means over instances, each a field of ``OperationCounts``."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindScore:
+    """Accuracy on one kind of question, and how many questions that is in one seed."""
+
+    accuracy: Estimate
+    questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One group on one set with one reader.
+
+    Attributes:
+        members: System and sampling seed of each member, by the name that ``Estimate.per_seed`` has.
+        accuracy: Mean over instances.
+        kinds: By kind of question.
+        costs: Means over members and instances, by the names of ``COSTS``.
+        operations: Means over members and instances, by the names of ``OPERATIONS``.
+        scorecard: By measure; None where it is not measured.
+    """
+
+    members: Mapping[Seed, str]
+    accuracy: Estimate
+    kinds: Mapping[str, KindScore]
+    costs: Mapping[str, float]
+    operations: Mapping[str, float]
+    scorecard: Mapping[str, Estimate | None]
+
+
+@dataclass(frozen=True, slots=True)
+class SetSummary:
+    """One set with one reader.
+
+    Attributes:
+        set: Name of the set.
+        reader: Name of the reader.
+        instances: How many every group has a score for; all numbers are over these.
+        size: How many the set has, as far as is known.
+        left_out: Of each group that lacks some, how many and the first reason.
+        cells: By group, in the order of the configuration.
+        differences: ``[first][second]`` is second - first, paired, for each pair of groups in that order.
+        unmeasured: Why the scorecard is missing although the data should be there; empty if it is not.
+    """
+
+    set: str
+    reader: str
+    instances: int
+    size: int
+    left_out: Mapping[str, str]
+    cells: Mapping[str, Cell]
+    differences: Mapping[str, Mapping[str, Estimate]]
+    unmeasured: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole evaluation.
+
+    Attributes:
+        sets: One for each set and reader.
+        over_sets: Simple mean over sets by reader and group; None for a group that lacks a set.
+        bootstrap: How intervals were made.
+        kinds_of: Kind of system by group.
+    """
+
+    sets: tuple[SetSummary, ...]
+    over_sets: Mapping[str, Mapping[str, Estimate | None]]
+    bootstrap: Bootstrap
+    kinds_of: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON-ready data; what is not known is NaN, which a run folder writes as null."""
+        return asdict(self)
+
+
+def summarise_evaluation(
+    folder: str | Path, options: Bootstrap = DEFAULT, sets: Mapping[str, Sequence[Instance]] | None = None
+) -> Summary:
+    """Read an evaluation's folder and sum it up.
+
+    Args:
+        folder: With ``results.jsonl`` and ``config.yaml``; the evaluation may be unfinished.
+        options: How intervals are made.
+        sets: The instances of each set, for the scorecard; None reads what the configuration names.
+
+    Raises:
+        InputError: If a file is missing or damaged, or results and configuration do not fit together.
+    """
+    gathered = gather(folder)
+    summaries, scores = [], {}
+    for item in gathered:
+        name = item.set["name"]
+        common, left_out = _common(item)
+        kept = {group: _only(members, common) for group, members in item.groups.items() if common and _complete(members)}
+        instances, why = _instances(item, sets)
+        cells = {group: _cell(members, instances, options) for group, members in kept.items()}
+        accuracies = {group: _accuracies(members) for group, members in kept.items()}
+        scores[name, item.reader] = accuracies
+        differences = _differences(accuracies, options)
+        summaries.append(SetSummary(name, item.reader, len(common), item.size, left_out, cells, differences, why))
+    kinds = {row["group"]: row["kind"] for row in read_config(folder)["systems"]}
+    return Summary(tuple(summaries), _over_sets(scores, kinds, options), options, kinds)
+
+
+# ------------------------------------------------------------------------------------------------ one set
+def _instances(item: Gathered, sets: Mapping[str, Sequence[Instance]] | None) -> tuple[dict[str, Instance], str]:
+    """The instances of a set by id; empty, and why, if they are not there any more."""
+    try:
+        found = item.instances() if sets is None else sets[item.set["name"]]
+    except InputError as error:
+        return {}, str(error).splitlines()[0]
+    return {instance.id: instance for instance in found}, ""
+
+
+def _common(item: Gathered) -> tuple[list[str], dict[str, str]]:
+    """The instances on which groups are compared, and of each group that lacks some, how many and why."""
+    complete = {group: _complete(members) for group, members in item.groups.items()}
+    left_out = {
+        group: f"{item.size - len(complete[group])} of {item.size}: {_reason(members)}"
+        for group, members in item.groups.items()
+        if len(complete[group]) < item.size
+    }
+    present = [names for names in complete.values() if names]
+    return sorted(set.intersection(*present)) if present else [], left_out
+
+
+def _complete(members: Scored) -> set[str]:
+    """Instances for which every member has a score."""
+    return set.intersection(*({name for name, row in rows.items() if _scored(row)} for rows in members.values()))
+
+
+def _scored(row: SystemResult) -> bool:
+    return row.failed is None and not math.isnan(row.accuracy)
+
+
+def _reason(members: Scored) -> str:
+    """Why the first instance without a score has none."""
+    for row in (row for rows in members.values() for _, row in sorted(rows.items()) if not _scored(row)):
+        if row.failed is not None:
+            return row.failed
+        return next(
+            (question.error for question in row.questions if question.error), "no score" if row.questions else "no questions"
+        )
+    return "not evaluated yet"
+
+
+def _only(members: Scored, names: Sequence[str]) -> Scored:
+    return {member: {name: rows[name] for name in names} for member, rows in members.items()}
+
+
+def _accuracies(members: Scored) -> dict[Seed, dict[str, float]]:
+    return {member: {name: row.accuracy for name, row in rows.items()} for member, rows in members.items()}
+
+
+def _differences(scores: Mapping[str, dict[Seed, dict[str, float]]], options: Bootstrap) -> dict[str, dict[str, Estimate]]:
+    found: dict[str, dict[str, Estimate]] = {}
+    for first, second in combinations(scores, 2):
+        found.setdefault(first, {})[second] = difference(*_pairable(scores[first], scores[second]), options)
+    return found
+
+
+def _pairable(first: dict[Seed, dict[str, float]], second: dict[Seed, dict[str, float]]) -> tuple[Any, Any]:
+    """The two as they are where their members pair up; else the mean over members of each, as one."""
+    if set(first) == set(second) or 1 in (len(first), len(second)):
+        return first, second
+    return _averaged(first), _averaged(second)
+
+
+def _averaged(scores: Mapping[Seed, Mapping[str, float]]) -> dict[Seed, dict[str, float]]:
+    rows = list(scores.values())
+    return {"mean": {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}}
+
+
+def _cell(members: Scored, instances: Mapping[str, Instance], options: Bootstrap) -> Cell:
+    rows = [row for results in members.values() for row in results.values()]
+    by_member = {member: list(results.values()) for member, results in members.items()}
+    card = scorecard(by_member, instances, options) if instances else dict.fromkeys(Measure)
+    return Cell(
+        members={member: f"{results[0].system} seed {results[0].seed}" for member, results in by_member.items()},
+        accuracy=estimate(_accuracies(members), options),
+        kinds=_kinds(members, options),
+        costs={cost: sum(float(getattr(row, cost)) for row in rows) / len(rows) for cost in COSTS},
+        operations={kind: sum(float(getattr(row.operations, kind)) for row in rows) / len(rows) for kind in OPERATIONS},
+        scorecard={measure.value: card[measure] for measure in Measure},
+    )
+
+
+def _kinds(members: Scored, options: Bootstrap) -> dict[str, KindScore]:
+    first = next(iter(members.values()))
+    found = {}
+    for kind in sorted({question.kind for row in first.values() for question in row.questions}):
+        scores = {member: _of_kind(results, kind) for member, results in members.items()}
+        sizes = {i: float(sum(question.kind == kind for question in row.questions)) for i, row in first.items()}
+        asked = {i: size for i, size in sizes.items() if size}
+        found[kind] = KindScore(estimate(scores, options, weights=asked), int(sum(asked.values())))
+    return found
+
+
+def _of_kind(results: Mapping[str, SystemResult], kind: str) -> dict[str, float]:
+    scores = {i: [question.score for question in row.questions if question.kind == kind] for i, row in results.items()}
+    return {i: sum(row) / len(row) for i, row in scores.items() if row}
+
+
+# ------------------------------------------------------------------------------------------------ all sets
+def _over_sets(
+    scores: Mapping[tuple[str, str], Mapping[str, Mapping[Seed, Mapping[str, float]]]], groups: Iterable[str], options: Bootstrap
+) -> dict[str, dict[str, Estimate | None]]:
+    found: dict[str, dict[str, Estimate | None]] = {}
+    for reader in dict.fromkeys(reader for _, reader in scores):
+        sets = {name: by_group for (name, of), by_group in scores.items() if of == reader}
+        found[reader] = {
+            group: mean_over_sets({name: by_group[group] for name, by_group in sets.items()}, options)
+            if all(group in by_group for by_group in sets.values())
+            else None
+            for group in groups
+            if any(group in by_group for by_group in sets.values())
+        }
+    return found
+
+
+__all__ = [
+    "COSTS", "Cell", "KindScore", "OPERATIONS", "SetSummary", "Summary", "summarise_evaluation",
+]  # fmt: skip

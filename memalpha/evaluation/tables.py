@@ -1,0 +1,269 @@
+"""An evaluation as files: ``summary.json`` (everything), ``table.md`` (for people) and ``table.csv`` (for spreadsheets).
+
+What always holds: every system of the configuration is shown, in its order, whether it wins or loses; every accuracy and difference
+has its interval; what was left out, cut or not measured is said in the table itself, and an unknown number is a dash, never 0.
+Intervals whose two ways of being made disagree are marked with a star.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from memalpha.errors import InputError
+from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE
+from memalpha.evaluation.scorecard import Measure
+from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate
+from memalpha.evaluation.summary import COSTS, OPERATIONS, SetSummary, Summary, summarise_evaluation
+from memalpha.runs import RunFolder
+
+SUMMARY_FILE, MARKDOWN_FILE, CSV_FILE = "summary.json", "table.md", "table.csv"
+
+UNKNOWN = "–"
+"""How a number that is not known reads."""
+
+NOT_MEASURED = "not measured"
+
+_CSV_NUMBERS = ("accuracy", "low", "high", "stderr")
+
+
+def write_tables(folder: str | Path, *, reference: str | None = None, options: Bootstrap = DEFAULT) -> Summary:
+    """Write ``summary.json``, ``table.md`` and ``table.csv`` into an evaluation's folder, from its results and configuration.
+
+    Args:
+        folder: The evaluation's folder; the evaluation may be unfinished.
+        reference: The group that others are compared with in ``table.md``; None takes the last one of kind ``agent``, or the first
+            group if there is none. ``summary.json`` has all pairs.
+        options: How intervals are made.
+
+    Raises:
+        InputError: If the folder is none of an evaluation, or there is no such group.
+    """
+    summary = summarise_evaluation(folder, options)
+    compared = reference_group(summary, reference)
+    judge = _judge_report(Path(folder))
+    RunFolder(folder).write_json(SUMMARY_FILE, {**summary.to_json(), "reference": compared, "false_accept": judge})
+    _write(Path(folder) / MARKDOWN_FILE, "\n".join(markdown(summary, compared, judge)) + "\n")
+    _write(Path(folder) / CSV_FILE, csv_text(summary))
+    return summary
+
+
+def reference_group(summary: Summary, name: str | None = None) -> str:
+    """Return the group that others are compared with; InputError if there is none of that name."""
+    groups = list(summary.kinds_of)
+    if name is not None:
+        if name not in groups:
+            raise InputError(f"no group of systems {name!r}", expected=f"one of {', '.join(groups)}")
+        return name
+    return next((group for group in reversed(groups) if summary.kinds_of[group] == "agent"), groups[0])
+
+
+def difference_from(item: SetSummary, reference: str, group: str) -> Estimate | None:
+    """Return group - reference, paired, whichever way round it was estimated; None for the reference and for what is not there."""
+    if (found := item.differences.get(reference, {}).get(group)) is not None:
+        return found
+    turned = item.differences.get(group, {}).get(reference)
+    return None if turned is None else _negative(turned)
+
+
+def _negative(estimate: Estimate) -> Estimate:
+    by_seed = {seed: -value for seed, value in estimate.per_seed.items()}
+    return Estimate(-estimate.mean, -estimate.high, -estimate.low, estimate.stderr, estimate.n, by_seed, estimate.level)
+
+
+# ------------------------------------------------------------------------------------------------ Markdown
+def markdown(summary: Summary, reference: str, judge: Mapping[str, Any] | None = None) -> list[str]:
+    """Return the lines of ``table.md``.
+
+    Args:
+        summary: The evaluation.
+        reference: The group that others are compared with.
+        judge: What ``FalseAccepts.to_json`` gave, if the judge was tried.
+    """
+    bootstrap = summary.bootstrap
+    lines = [
+        "# Evaluation",
+        "",
+        f"Accuracy is the mean over instances of the mean over their questions, [with its {bootstrap.level:.0%} interval] from "
+        f"{bootstrap.resamples:,} draws of the instances; differences are paired by instance. Costs are means over instances. "
+        f"{UNKNOWN} is not known; * is an interval that one made from the standard error does not confirm (too few instances).",
+        "",
+    ]
+    for reader in summary.over_sets:
+        lines += [f"## Reader `{reader}`", "", *_overall(summary, reader)]
+        for item in summary.sets:
+            if item.reader == reader:
+                lines += _set_lines(item, reference)
+    return lines + _judge_lines(judge)
+
+
+def _overall(summary: Summary, reader: str) -> list[str]:
+    items = [item for item in summary.sets if item.reader == reader]
+    rows = []
+    for group, mean in summary.over_sets[reader].items():
+        cells = [item.cells[group].accuracy if group in item.cells else None for item in items]
+        missing = f"{UNKNOWN} ({sum(cell is not None for cell in cells)} of {len(items)} sets)"
+        rows.append([group, *map(interval, cells), interval(mean) if mean else missing])
+    return _table(["system", *(item.set for item in items), "mean over sets"], rows)
+
+
+def _set_lines(item: SetSummary, reference: str) -> list[str]:
+    lines = [f"### {item.set} ({item.instances} of {item.size} instances)", ""]
+    lines += [f"Left out: `{group}` lacks {why}" for group, why in item.left_out.items()]
+    lines += [""] if item.left_out else []
+    lines += [f"The scorecard is missing: {item.unmeasured}", ""] if item.unmeasured else []
+    if not item.cells:
+        return [*lines, "Nothing to compare yet.", ""]
+    return [*lines, *_costs(item, reference), *_kinds(item), *_seeds(item), *_operations(item), *_scorecard(item)]
+
+
+def _costs(item: SetSummary, reference: str) -> list[str]:
+    head = ["system", "accuracy", f"minus `{reference}`", "memory tokens", "of the input", "tokens read for a question"]
+    head += ["write calls", "of them cut off", "tokens cut by budgets", "s writing", "s reading"]
+    rows = []
+    for group, cell in item.cells.items():
+        costs = cell.costs
+        share = costs["memory_tokens"] / costs["input_tokens"] if costs["input_tokens"] else math.nan
+        row = [group, interval(cell.accuracy), interval(difference_from(item, reference, group), signed=True)]
+        row += [number(costs["memory_tokens"], 1), number(share, 3), number(costs["reader_tokens"], 1)]
+        row += [number(costs[name], 1) for name in ("write_calls", "cut_off", "cut")]
+        rows.append([*row, number(costs["seconds_write"], 2), number(costs["seconds_read"], 2)])
+    return _table(head, rows)
+
+
+def _kinds(item: SetSummary) -> list[str]:
+    counts = {kind: score.questions for cell in item.cells.values() for kind, score in cell.kinds.items()}
+    rows = [
+        [group, *(interval(cell.kinds[kind].accuracy if kind in cell.kinds else None) for kind in counts)]
+        for group, cell in item.cells.items()
+    ]
+    return _table(["by kind of question", *(f"{kind} ({_counted(count, 'question')})" for kind, count in counts.items())], rows)
+
+
+def _seeds(item: SetSummary) -> list[str]:
+    several = {group: cell for group, cell in item.cells.items() if len(cell.members) > 1}
+    rows = [
+        [group, cell.members[member], number(value)]
+        for group, cell in several.items()
+        for member, value in cell.accuracy.per_seed.items()
+    ]
+    return _table(["group", "system", "accuracy"], rows) if rows else []
+
+
+def _operations(item: SetSummary) -> list[str]:
+    rows = [[group, *(number(cell.operations[name], 2) for name in OPERATIONS)] for group, cell in item.cells.items()]
+    used = any(any(cell.operations.values()) for cell in item.cells.values())
+    return _table(["operations an instance", *OPERATIONS], rows) if used else []
+
+
+def _scorecard(item: SetSummary) -> list[str]:
+    if item.unmeasured:
+        return []
+    rows = [
+        [group, *(NOT_MEASURED if (share := cell.scorecard[measure]) is None else interval(share) for measure in Measure)]
+        for group, cell in item.cells.items()
+    ]
+    head = [f"{measure.value} {'↑' if measure.higher_is_better else '↓'}" for measure in Measure]
+    return _table(["changes and removals", *head], rows)
+
+
+def _judge_lines(report: Mapping[str, Any] | None) -> list[str]:
+    if report is None:
+        return []
+    rows = []
+    for plant, rate in report["rates"].items():
+        ends = (number(_or_nan(rate["low"])), number(_or_nan(rate["high"])))
+        rows.append([plant, str(rate["asked"]), f"{number(_or_nan(rate['mean']))} [{ends[0]}, {ends[1]}]"])
+    failed = f" {_counted(report['failed'], 'answer')} got no verdict." if report["failed"] else ""
+    return ["## The judge", "", f"Share of planted answers that it accepted; all but `accepted` are wrong.{failed}", "",
+            *_table(["planted", "asked", "accepted"], rows)]  # fmt: skip
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [*("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines), ""]
+
+
+# ------------------------------------------------------------------------------------------------ CSV
+def csv_text(summary: Summary) -> str:
+    """Return ``table.csv``: a row for each set, reader, group and kind of question (``all`` for all of them).
+
+    Costs, operations and measures stand in the rows of ``all``. What is not known or not measured is empty.
+    """
+    measures = [measure.value for measure in Measure]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["set", "reader", "system", "kind", "instances", "questions", *_CSV_NUMBERS, *COSTS, *OPERATIONS, *measures])
+    for item in summary.sets:
+        for group, cell in item.cells.items():
+            named = [item.set, item.reader, group]
+            questions = sum(score.questions for score in cell.kinds.values())
+            extra = [*(cell.costs[name] for name in COSTS), *(cell.operations[name] for name in OPERATIONS)]
+            shares = [share.mean if (share := cell.scorecard[measure]) else math.nan for measure in measures]
+            writer.writerow([*named, "all", *_csv_estimate(cell.accuracy, questions), *map(_blank, [*extra, *shares])])
+            for kind, score in cell.kinds.items():
+                empty = [""] * (len(extra) + len(shares))
+                writer.writerow([*named, kind, *_csv_estimate(score.accuracy, score.questions), *empty])
+    return text.getvalue()
+
+
+def _csv_estimate(estimate: Estimate, questions: int) -> list[str]:
+    numbers = (estimate.mean, estimate.low, estimate.high, estimate.stderr)
+    return [str(estimate.n), str(questions), *map(_blank, numbers)]
+
+
+def _blank(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.6g}"
+
+
+# ------------------------------------------------------------------------------------------------ how numbers read
+def number(value: float, digits: int = 3, *, signed: bool = False) -> str:
+    """Return a number with so many decimals, without the zero before the point of a share; a dash if it is not known."""
+    if math.isnan(value):
+        return UNKNOWN
+    rounded = round(value, digits) + 0.0  # no "-0.000"
+    text = f"{rounded:+,.{digits}f}" if signed else f"{rounded:,.{digits}f}"
+    return text.replace("0.", ".", 1) if digits == 3 and abs(rounded) < 1 else text
+
+
+def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
+    """Return ``.412 [.351, .470]``; with a star if the interval by the standard error is of another width; a dash for None."""
+    if estimate is None:
+        return UNKNOWN
+    low, high = (number(value, signed=signed) for value in (estimate.low, estimate.high))
+    return f"{number(estimate.mean, signed=signed)} [{low}, {high}]{'*' if estimate.agree is False else ''}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+# ------------------------------------------------------------------------------------------------ files
+def _judge_report(folder: Path) -> dict[str, Any] | None:
+    path = folder / FALSE_ACCEPT_FILE
+    if not path.is_file():
+        return None
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole: a reader never sees half of it."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8", newline="\n")
+    partial.replace(path)
+
+
+__all__ = [
+    "CSV_FILE", "MARKDOWN_FILE", "NOT_MEASURED", "SUMMARY_FILE", "UNKNOWN", "csv_text", "difference_from", "interval", "markdown",
+    "number", "reference_group", "write_tables",
+]  # fmt: skip

@@ -1,0 +1,285 @@
+"""Tables of small evaluations: every number worked by hand or by an independent loop, and what must be said said."""
+
+import csv
+import io
+import json
+import math
+import re
+from dataclasses import replace
+
+import pytest
+import yaml
+from examples import MARTA, recalled, result, write_results
+
+from memalpha.data.schema import write_instances
+from memalpha.errors import InputError
+from memalpha.evaluation.results import OperationCounts, QuestionResult
+from memalpha.evaluation.statistics import Bootstrap, difference, estimate, mean_over_sets
+from memalpha.evaluation.summary import summarise_evaluation
+from memalpha.evaluation.tables import UNKNOWN, interval, number, reference_group, write_tables
+
+FEW = Bootstrap(resamples=500)
+SYSTEMS = ("rag", "warm", "agent")
+
+
+def configure(folder, systems=SYSTEMS, sets=("synthetic",), groups=None, data="nowhere", **more):
+    folder.mkdir(parents=True, exist_ok=True)
+    kinds = {"rag": "rag_bm25"}
+    config = {
+        "sets": [{"name": name, "data": data, "options": {}, "instances": 0} for name in sets],
+        "systems": [{"name": n, "kind": kinds.get(n, "agent"), "group": (groups or {}).get(n, n), "sets": [], "readers": []}
+                    for n in systems],
+        "readers": [{"name": "recall", "kind": "recall"}],
+        "seeds": [0], **more,
+    }  # fmt: skip
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder
+
+
+def rows(text):
+    """Tables of a Markdown text: [[{column: cell}, ...], ...]."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\|\n)+", text, re.M):
+        head, _, *body = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in block.strip().split("\n")]
+        found.append([dict(zip((name.strip() for name in head), line, strict=True)) for line in body])
+    return found
+
+
+SCORES = {
+    "rag": {"a": (1.0, 0.0, 0.0), "b": (0.0, 0.0), "c": (1.0, 1.0)},
+    "warm": {"a": (0.0, 0.0, 1.0), "b": (1.0, 0.0), "c": (0.0, 0.0)},
+    "agent": {"a": (1.0, 1.0, 0.0), "b": (1.0, 0.0), "c": (1.0, 0.5)},
+}
+KINDS = {"a": ("single", "latest", "latest"), "b": ("single", "single"), "c": ("latest", "latest")}
+
+
+def some_results(**more):
+    for system, by_instance in SCORES.items():
+        for name, scores in by_instance.items():
+            yield result(name, scores, KINDS[name], system=system, **more)
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+def test_accuracy_kinds_and_differences(tmp_path):
+    folder = write_results(configure(tmp_path), some_results())
+    (item,) = summarise_evaluation(folder, FEW).sets
+    means = {s: {i: sum(x) / len(x) for i, x in by.items()} for s, by in SCORES.items()}
+    assert (item.instances, item.size, dict(item.left_out)) == (3, 3, {})
+    for system in SYSTEMS:
+        assert item.cells[system].accuracy == estimate({"0": means[system]}, FEW)
+        pooled = {"single": [], "latest": []}
+        for name, scores in SCORES[system].items():
+            for kind, score in zip(KINDS[name], scores, strict=True):
+                pooled[kind].append(score)
+        for kind, scores in pooled.items():
+            found = item.cells[system].kinds[kind]
+            assert found.accuracy.mean == pytest.approx(sum(scores) / len(scores)) and found.questions == len(scores)
+            assert found.accuracy.n == 2
+    assert item.cells["agent"].accuracy.mean == pytest.approx((2 / 3 + 1 / 2 + 3 / 4) / 3)
+    assert item.differences["rag"]["agent"] == difference({"0": means["rag"]}, {"0": means["agent"]}, FEW)
+    assert [(first, list(others)) for first, others in item.differences.items()] == [
+        ("rag", ["warm", "agent"]),
+        ("warm", ["agent"]),
+    ]
+
+
+def test_costs_are_means_over_instances_and_members(tmp_path):
+    counts = OperationCounts(insert=4, update=2, delete=1, failed=0, duplicate=1)
+    folder = write_results(
+        configure(tmp_path, ["one", "two"], groups={"one": "agent", "two": "agent"}),
+        [
+            result("a", system="one", memory_tokens=10, input_tokens=100, cut=6, seconds_write=1.0, operations=counts),
+            result("b", system="one", memory_tokens=20, input_tokens=100),
+            result("a", system="two", memory_tokens=30, input_tokens=100),
+            result("b", system="two", memory_tokens=40, input_tokens=100),
+        ],
+    )
+    cell = summarise_evaluation(folder, FEW).sets[0].cells["agent"]
+    assert (cell.costs["memory_tokens"], cell.costs["input_tokens"], cell.costs["cut"]) == (25, 100, 1.5)
+    assert cell.costs["seconds_write"] == (1 + 2 + 2 + 2) / 4 and cell.operations["insert"] == (4 + 2 + 2 + 2) / 4
+    assert cell.members == {"0": "one seed 0", "1": "two seed 0"}
+
+
+def test_groups_are_means_over_training_seeds_paired_in_order(tmp_path):
+    groups = {"warm0": "warm", "warm1": "warm", "grpo0": "grpo", "grpo1": "grpo"}
+    values = {"rag": (0, 1), "warm0": (0, 1), "warm1": (1, 1), "grpo0": (1, 1), "grpo1": (1, 0)}
+    results = [result(i, (x,), system=s) for s, row in values.items() for i, x in zip("ab", map(float, row), strict=True)]
+    folder = write_results(configure(tmp_path, values, groups=groups), results)
+    (item,) = summarise_evaluation(folder, FEW).sets
+    assert item.cells["warm"].accuracy.per_seed == {"0": 0.5, "1": 1.0} and item.cells["grpo"].accuracy.mean == 0.75
+    assert item.differences["warm"]["grpo"].per_seed == {"0": 0.5, "1": -0.5}
+    assert item.differences["rag"]["grpo"].per_seed == {"0": 0.5, "1": 0.0}  # one seed beside two
+    text = (write_tables(folder, options=FEW), (folder / "table.md").read_text())[1]
+    seeds = next(table for table in rows(text) if list(table[0]) == ["group", "system", "accuracy"])
+    assert [tuple(row.values()) for row in seeds] == [
+        ("warm", "warm0 seed 0", ".500"), ("warm", "warm1 seed 0", "1.000"),
+        ("grpo", "grpo0 seed 0", "1.000"), ("grpo", "grpo1 seed 0", ".500"),
+    ]  # fmt: skip
+
+
+def test_the_mean_over_sets_is_simple_and_for_systems_on_every_set(tmp_path):
+    folder = configure(tmp_path, sets=("small", "large"))
+    results = [replace(row, set="small") for row in some_results()]
+    results += [result(f"i{k}", (float(k % 3 == 0),), system="agent", set="large") for k in range(12)]
+    results += [result(f"i{k}", (float(k % 2 == 0),), system="warm", set="large") for k in range(12)]
+    folder = write_results(folder, results)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["systems"][0]["sets"] = ["small"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    summary = summarise_evaluation(folder, FEW)
+    over = summary.over_sets["recall"]
+    assert over["rag"] is None and list(over) == list(SYSTEMS)
+    small = {i: sum(x) / len(x) for i, x in SCORES["agent"].items()}
+    large = {f"i{k}": float(k % 3 == 0) for k in range(12)}
+    assert over["agent"] == mean_over_sets({"small": {"0": small}, "large": {"0": large}}, FEW)
+    assert over["agent"].mean == pytest.approx((sum(small.values()) / 3 + 1 / 3) / 2)
+    assert summary.sets[1].left_out == {}  # it was not to be evaluated there
+    write_tables(folder, options=FEW)
+    overall = rows((folder / "table.md").read_text())[0]
+    assert overall[0]["mean over sets"] == f"{UNKNOWN} (1 of 2 sets)" and overall[0]["large"] == UNKNOWN
+    assert overall[2]["mean over sets"] == interval(over["agent"])
+
+
+# ------------------------------------------------------------------------------------------------ what is missing
+def test_what_one_system_lacks_is_left_out_for_all_and_said(tmp_path):
+    results = list(some_results())
+    results[1] = replace(results[1], failed="no answer from the server", questions=())  # rag on b
+    masked = replace(results[8].questions[0], score=math.nan, answer=None, error="timeout")
+    results[8] = replace(results[8], questions=(masked, *results[8].questions[1:]))  # agent on c
+    del results[5]  # warm on c
+    folder = write_results(configure(tmp_path), results)
+    (folder / "inputs.json").write_text(json.dumps({"sets": {"synthetic": {"instances": 5}}}))
+    (item,) = summarise_evaluation(folder, FEW).sets
+    assert (item.instances, item.size) == (1, 5)
+    assert item.left_out == {
+        "rag": "3 of 5: no answer from the server", "warm": "3 of 5: not evaluated yet", "agent": "3 of 5: timeout",
+    }  # fmt: skip
+    assert item.cells["agent"].accuracy.mean == pytest.approx(2 / 3) and math.isnan(item.cells["agent"].accuracy.low)
+    write_tables(folder, options=FEW)
+    text = (folder / "table.md").read_text()
+    assert "(1 of 5 instances)" in text and "Left out: `rag` lacks 3 of 5: no answer from the server" in text
+    assert f".667 [{UNKNOWN}, {UNKNOWN}]" in text
+
+
+def test_a_retry_counts_by_its_last_attempt(tmp_path):
+    results = list(some_results())
+    failed = replace(results[0], failed="down", questions=())
+    folder = write_results(configure(tmp_path), [failed, *results])
+    assert summarise_evaluation(folder, FEW).sets[0].left_out == {}
+
+
+def test_a_member_that_is_not_evaluated_yet_keeps_its_group_out(tmp_path):
+    groups = {"one": "agent", "two": "agent"}
+    folder = write_results(configure(tmp_path, ["rag", "one", "two"], groups=groups), [result(system="rag"), result(system="one")])
+    (item,) = summarise_evaluation(folder, FEW).sets
+    assert list(item.cells) == ["rag"] and item.left_out == {"agent": "1 of 1: not evaluated yet"}
+    nothing = write_results(configure(tmp_path / "x"), [result(system="rag", failed="down", questions=())])
+    write_tables(nothing, options=FEW)
+    assert "Nothing to compare yet." in (nothing / "table.md").read_text()
+
+
+def test_groups_of_different_sizes_are_compared_by_their_means(tmp_path):
+    groups = {"a0": "a", "a1": "a", "b0": "b", "b1": "b", "b2": "b"}
+    values = {"a0": (0, 1), "a1": (0, 0), "b0": (1, 1), "b1": (1, 0), "b2": (1, 1)}
+    results = [result(i, (float(x),), system=s) for s, row in values.items() for i, x in zip("xy", row, strict=True)]
+    (item,) = summarise_evaluation(write_results(configure(tmp_path, values, groups=groups), results), FEW).sets
+    found = item.differences["a"]["b"]
+    assert found.per_seed == {"mean": pytest.approx((1 - 0 + 2 / 3 - 1 / 2) / 2)} and found.n == 2
+
+
+# ------------------------------------------------------------------------------------------------ files
+def test_the_three_files_say_the_same(tmp_path):
+    folder = write_results(configure(tmp_path), some_results())
+    summary = write_tables(folder, options=FEW)
+    (item,) = summary.sets
+    data = json.loads((folder / "summary.json").read_text())
+    assert data["reference"] == "agent" and data["false_accept"] is None and data["bootstrap"]["resamples"] == 500
+    (table,) = (csv.DictReader(io.StringIO((folder / "table.csv").read_text())),)
+    lines = list(table)
+    main, kinds = (
+        next(t for t in rows((folder / "table.md").read_text()) if name in t[0]) for name in ("accuracy", "by kind of question")
+    )
+    for system, row, by_kind in zip(SYSTEMS, main, kinds, strict=True):
+        cell, said = item.cells[system], data["sets"][0]["cells"][system]
+        assert said["accuracy"]["mean"] == cell.accuracy.mean and said["accuracy"]["low"] == cell.accuracy.low
+        assert row["system"] == by_kind["by kind of question"] == system and row["accuracy"] == interval(cell.accuracy)
+        assert (row["memory tokens"], row["of the input"], row["write calls"]) == ("40.0", ".400", "3.0")
+        assert by_kind["latest (4 questions)"] == interval(cell.kinds["latest"].accuracy)
+        mine = {line["kind"]: line for line in lines if line["system"] == system}
+        assert set(mine) == {"all", "single", "latest"} and mine["all"]["questions"] == "7"
+        assert float(mine["all"]["accuracy"]) == pytest.approx(cell.accuracy.mean, rel=1e-5)
+        assert float(mine["latest"]["high"]) == pytest.approx(cell.kinds["latest"].accuracy.high, rel=1e-5)
+        assert mine["all"]["memory_tokens"] == "40" and mine["latest"]["memory_tokens"] == ""
+    assert main[2]["minus `agent`"] == UNKNOWN
+    turned = item.differences["rag"]["agent"]
+    assert main[0]["minus `agent`"].startswith(f"{number(-turned.mean, signed=True)} [{number(-turned.high, signed=True)}, ")
+    assert write_tables(folder, options=FEW) == summary
+
+
+def test_the_scorecard_is_in_the_tables_and_says_what_is_not_measured(tmp_path):
+    write_instances(tmp_path / "data.jsonl", [MARTA])
+    questions = tuple(recalled(q, "Marta city Oslo", "Marta city Rome", score=0.0) for q in MARTA.questions[:4])
+    folder = configure(tmp_path / "run", ["agent"], data=str(tmp_path / "data.jsonl"))
+    write_results(folder, [result("marta", system="agent", questions=questions, entries=("Marta city Oslo", "Marta city Rome"))])
+    summary = write_tables(folder, options=FEW)
+    card = rows((folder / "table.md").read_text())[-1][0]
+    none = f"[{UNKNOWN}, {UNKNOWN}]"
+    assert card["stale answers ↓"] == f".333 {none}" and card["contradictions ↓"] == f"1.000 {none}"
+    assert card["current ↑"] == f"1.000 {none}" and card["residue in memory ↓"] == f".000 {none}"
+    assert card["cascade accuracy ↑"] == "not measured"
+    assert summary.sets[0].unmeasured == ""
+    (line, *_) = csv.DictReader(io.StringIO((folder / "table.csv").read_text()))
+    assert (line["contradictions"], line["cascade accuracy"]) == ("1", "")
+    assert json.loads((folder / "summary.json").read_text())["sets"][0]["cells"]["agent"]["scorecard"]["cascade accuracy"] is None
+
+
+def test_data_that_are_gone_are_said_to_be(tmp_path):
+    folder = write_results(configure(tmp_path), some_results())
+    assert write_tables(folder, options=FEW).sets[0].unmeasured == "no data at 'nowhere'"
+    assert "The scorecard is missing: no data at 'nowhere'" in (folder / "table.md").read_text()
+
+
+def test_the_judge_is_in_the_tables(tmp_path):
+    folder = write_results(configure(tmp_path), some_results())
+    rate = {"mean": 0.25, "low": 0.125, "high": None, "asked": 8}
+    (folder / "false_accept.json").write_text(json.dumps({"rates": {"stale": rate}, "failed": 2, "examples": []}))
+    write_tables(folder, options=FEW)
+    text = (folder / "table.md").read_text()
+    assert rows(text)[-1] == [{"planted": "stale", "asked": "8", "accepted": f".250 [.125, {UNKNOWN}]"}]
+    assert "2 answers got no verdict." in text
+
+
+def test_references(tmp_path):
+    folder = write_results(configure(tmp_path, ["agent", "rag"]), [result(system="agent"), result(system="rag")])
+    summary = summarise_evaluation(folder, FEW)
+    assert reference_group(summary) == "agent" and reference_group(summary, "rag") == "rag"
+    with pytest.raises(InputError, match="no group of systems 'mem0'"):
+        write_tables(folder, reference="mem0", options=FEW)
+    plain = write_results(configure(tmp_path / "x", ["rag"]), [result(system="rag")])
+    assert reference_group(summarise_evaluation(plain, FEW)) == "rag"
+
+
+def test_folders_that_do_not_fit_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"config.yaml is missing or not an evaluation's"):
+        write_tables(tmp_path)
+    (tmp_path / "config.yaml").write_text("model: x\n")
+    with pytest.raises(InputError, match=r"config.yaml is missing or not an evaluation's"):
+        write_tables(tmp_path)
+    with pytest.raises(InputError, match="results of system 'agent'"):
+        write_tables(write_results(configure(tmp_path / "x", ["rag"]), [result(system="agent")]))
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "signed", "said"),
+    [(0.4125, 3, False, ".412"), (1.0, 3, False, "1.000"), (-0.0001, 3, True, "+.000"), (-0.25, 3, True, "-.250"),
+     (1234.56, 1, False, "1,234.6"), (0.5, 1, False, "0.5"), (math.nan, 3, False, UNKNOWN), (100.5, 3, False, "100.500")],
+)  # fmt: skip
+def test_numbers(value, digits, signed, said):
+    assert number(value, digits, signed=signed) == said
+
+
+def test_a_text_with_a_bar_does_not_break_a_table(tmp_path):
+    odd = QuestionResult("0", "a|b", "q?", 1.0, "x", ())
+    folder = write_results(configure(tmp_path, ["rag"]), [result(system="rag", questions=(odd,))])
+    write_tables(folder, options=FEW)
+    assert "a\\|b (1 question)" in (folder / "table.md").read_text()
