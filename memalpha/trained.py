@@ -53,7 +53,7 @@ def find_trained(trained: str | Path) -> Found:
         ServiceError: If the Hub does not answer and nothing is cached.
     """
     text = str(trained)
-    if Path(text).is_dir():
+    if text and Path(text).is_dir():
         return Found(Path(text), Path(text).resolve().name)
     name, _, revision = text.partition("@")
     if isinstance(trained, Path) or name.count("/") != 1 or not all(name.split("/")) or name[0] in "./~":

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -237,7 +238,7 @@ def test_texts_of_several_namespaces_are_read_in_one_batch(tmp_path):
 
 
 def test_texts_of_one_namespace_are_read_one_after_the_other():
-    agent = MemoryAgent(step(), ScriptedGenerator(parrot))
+    agent = MemoryAgent(step(), ScriptedGenerator(lambda prompt: time.sleep(0.002) or parrot(prompt)))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: agent.add(f"text {i}"), range(24)))
     assert sorted(texts(agent)) == sorted(f"text {i}" for i in range(24))

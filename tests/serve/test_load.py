@@ -1,0 +1,23 @@
+"""Fifty clients at once, a kill in the middle: every acknowledged write is there (see ``load``)."""
+
+from __future__ import annotations
+
+import load
+import pytest
+
+
+def check(measured):
+    assert measured["wrong"] == []
+    assert measured["least of a client"] > 0
+    assert measured["answers"]["add 200"] >= measured["acknowledged"]
+    refused = [answer for answer in measured["answers"] if answer.split()[1].isdecimal() and answer.split()[1] != "200"]
+    assert refused == []
+
+
+def test_fifty_clients_for_seconds(tmp_path):
+    check(load.run(tmp_path, seconds=4, kills=1))
+
+
+@pytest.mark.slow
+def test_fifty_clients_for_two_minutes(tmp_path):
+    check(load.run(tmp_path, seconds=120, kills=4))
