@@ -188,3 +188,21 @@ def browser() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=program)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def browsed(tmp_path_factory: pytest.TempPathFactory, agent: AgentStep) -> Path:
+    """The site of a run of 30 steps, 66 rollouts: hostile text, failed calls, updates, a cut completion, something masked."""
+    from memalpha.report.site import write_site
+
+    run = RunFolder.create(tmp_path_factory.mktemp("browsed") / "run", {"model": f"nano {EVIL}", "seed": 1})
+    write_metrics(run, 30)
+    for step in range(1, 31):
+        write_training_step(run, agent, step)
+    write_held_out(run, "before", evaluate(agent, BEFORE))
+    write_held_out(run, "after", evaluate(agent, AFTER))
+    rows = list(run.read_lines("held_out/after.jsonl"))
+    rows[1]["rollout"]["questions"][0].update(score=None, answer=None, error=f"the reader is down {EVIL}")
+    rows[1]["rollout"]["steps"][0].update(total=None)
+    run.write_lines("held_out/after.jsonl", rows)
+    return write_site([run]).parent
