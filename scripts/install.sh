@@ -11,6 +11,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 TORCH="torch==2.13.0"
 CPU_WHEELS="https://download.pytorch.org/whl/cpu" # PyTorch's own CPU builds, much smaller than the default ones
 REACH_SECONDS=5
+APT="apt-get -qq -o Acquire::Retries=1 -o Acquire::http::Timeout=20"
+BROWSER="export DEBIAN_FRONTEND=noninteractive; $APT update; $APT install -y --no-install-recommends chromium"
 
 what="${1:-run}"
 case "$what" in
@@ -65,6 +67,21 @@ install_torch() {
     fi
 }
 
+# The report's tests want a browser; where there is none they skip and say so. Only CI is given one unasked.
+offer_browser() {
+    local name
+    for name in chromium chromium-browser google-chrome; do
+        if command -v "$name" >/dev/null 2>&1; then return 0; fi
+    done
+    if [ -z "${CI:-}" ] || [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+        say "no Chromium: the tests of the report in a browser will be skipped (Debian: apt-get install chromium)"
+    elif say "installing Chromium" && timeout 300 sh -c "$BROWSER" >/dev/null 2>&1; then
+        say "Chromium is there"
+    else
+        say "Chromium could not be installed: the tests of the report in a browser will be skipped"
+    fi
+}
+
 # What the installation depends on; the dev set contains the run set.
 fingerprint() {
     .venv/bin/python - "$PWD" constraints.txt pyproject.toml memalpha/version.py scripts/install.sh <<'PY'
@@ -101,3 +118,5 @@ else
     fingerprint >".venv/memalpha-$what"
     say "done"
 fi
+
+if [ "$what" = dev ]; then offer_browser; fi
