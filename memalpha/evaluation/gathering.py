@@ -1,12 +1,14 @@
 """The results of an evaluation, put in order: by set and reader, by group of systems, by member of the group, by instance.
 
 What always holds: the order of sets, readers and systems is that of the configuration; a member that the configuration names and
-that has no result yet is there, empty, so that nothing is taken for finished that is not.
+that has no result yet is there, empty, so that nothing is taken for finished that is not; systems are compared on ``common``
+instances alone.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +43,25 @@ class Gathered:
     reader: str
     groups: Mapping[str, Scored]
     size: int
+
+    def common(self) -> list[str]:
+        """Return the instances for which every member of every group has a score; groups without any do not count."""
+        present = [names for members in self.groups.values() if (names := _scored_in_all(members))]
+        return sorted(set.intersection(*present)) if present else []
+
+    def complete(self) -> dict[str, Scored]:
+        """Return the results on the common instances, of the groups that have them."""
+        names = self.common()
+        return {
+            group: {member: {name: rows[name] for name in names} for member, rows in members.items()}
+            for group, members in self.groups.items()
+            if names and _scored_in_all(members)
+        }
+
+    def left_out(self) -> dict[str, str]:
+        """Return, for each group that lacks instances, how many and the first reason."""
+        lacking = {group: self.size - len(_scored_in_all(members)) for group, members in self.groups.items()}
+        return {group: f"{n} of {self.size}: {_reason(self.groups[group])}" for group, n in lacking.items() if n}
 
     def instances(self) -> list[Instance]:
         """Read the set's instances, as the evaluation did; InputError if they are not where they were."""
@@ -95,6 +116,26 @@ def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequ
             name = f"{place}/{seed}" if several else str(place)
             members[name] = {result.instance: result for result in own if result.seed == seed}
     return groups
+
+
+def _scored_in_all(members: Scored) -> set[str]:
+    """Instances for which every member has a score."""
+    return set.intersection(*({name for name, row in rows.items() if _scored(row)} for rows in members.values()))
+
+
+def _scored(row: SystemResult) -> bool:
+    return row.failed is None and not math.isnan(row.accuracy)
+
+
+def _reason(members: Scored) -> str:
+    """Why the first instance without a score has none."""
+    for row in (row for rows in members.values() for _, row in sorted(rows.items()) if not _scored(row)):
+        if row.failed is not None:
+            return row.failed
+        return next(
+            (question.error for question in row.questions if question.error), "no score" if row.questions else "no questions"
+        )
+    return "not evaluated yet"
 
 
 def _sizes(path: Path) -> dict[str, int]:

@@ -33,7 +33,7 @@ from memalpha.data.dependence import ABSENCE, CASCADE
 from memalpha.errors import InputError
 from memalpha.evaluation.results import QuestionResult, SystemResult
 from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, estimate
-from memalpha.qa.metrics import contains, gives_stale
+from memalpha.qa.metrics import contains, gives_stale, words
 from memalpha.types import Answer, Fact, FactAction, Instance, Question
 
 _SENTENCE = re.compile(r"\n+|(?<=[.!?;])\s+")
@@ -153,11 +153,7 @@ def _answer(said: QuestionResult) -> Answer:
 def _memory_measures(instance: Instance, result: SystemResult) -> dict[Measure, list[float]]:
     keeps_input = not result.entries and result.memory_tokens > 0
     texts = [chunk.text for chunk in instance.chunks] if keeps_input else result.entries
-    sentences = [sentence for text in texts for sentence in _SENTENCE.split(text) if sentence]
-
-    def holds(subject: str, value: str) -> bool:
-        return any(contains(sentence, subject) and contains(sentence, value) for sentence in sentences)
-
+    holds = _Sentences(texts).hold
     current, both = [], []
     for (subject, _), (value, before) in _changed(instance.facts).items():
         now = holds(subject, value)
@@ -165,6 +161,24 @@ def _memory_measures(instance: Instance, result: SystemResult) -> dict[Measure, 
         both.append(float(now and any(holds(subject, old) for old in before)))
     residue = [float(holds(subject, value)) for subject, value in _taken_back(instance.facts)]
     return {Measure.CURRENT: current, Measure.CONTRADICTIONS: both, Measure.RESIDUE_MEMORY: residue}
+
+
+class _Sentences:
+    """The sentences of a memory, found by their words: a memory may have thousands, and thousands of facts are looked for."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._sentences = [sentence for text in texts for sentence in _SENTENCE.split(text) if sentence]
+        self._with: dict[str, set[int]] = {}
+        for index, sentence in enumerate(self._sentences):
+            for word in words(sentence):
+                self._with.setdefault(word, set()).add(index)
+
+    def hold(self, subject: str, value: str) -> bool:
+        """Whether one sentence names both."""
+        wanted = {*words(subject), *words(value)}
+        found = set.intersection(*(self._with.get(word, set()) for word in wanted)) if wanted else range(len(self._sentences))
+        named = (self._sentences[index] for index in found)
+        return any(contains(sentence, subject) and contains(sentence, value) for sentence in named)
 
 
 def _changed(facts: Sequence[Fact]) -> dict[tuple[str, str], tuple[str, list[str]]]:

@@ -11,7 +11,6 @@ questions, whole instances being drawn for its interval. The mean over sets is s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
@@ -126,14 +125,13 @@ def summarise_evaluation(
     summaries, scores = [], {}
     for item in gathered:
         name = item.set["name"]
-        common, left_out = _common(item)
-        kept = {group: _only(members, common) for group, members in item.groups.items() if common and _complete(members)}
+        kept = item.complete()
         instances, why = _instances(item, sets)
         cells = {group: _cell(members, instances, options) for group, members in kept.items()}
         accuracies = {group: _accuracies(members) for group, members in kept.items()}
         scores[name, item.reader] = accuracies
         differences = _differences(accuracies, options)
-        summaries.append(SetSummary(name, item.reader, len(common), item.size, left_out, cells, differences, why))
+        summaries.append(SetSummary(name, item.reader, len(item.common()), item.size, item.left_out(), cells, differences, why))
     kinds = {row["group"]: row["kind"] for row in read_config(folder)["systems"]}
     return Summary(tuple(summaries), _over_sets(scores, kinds, options), options, kinds)
 
@@ -146,42 +144,6 @@ def _instances(item: Gathered, sets: Mapping[str, Sequence[Instance]] | None) ->
     except InputError as error:
         return {}, str(error).splitlines()[0]
     return {instance.id: instance for instance in found}, ""
-
-
-def _common(item: Gathered) -> tuple[list[str], dict[str, str]]:
-    """The instances on which groups are compared, and of each group that lacks some, how many and why."""
-    complete = {group: _complete(members) for group, members in item.groups.items()}
-    left_out = {
-        group: f"{item.size - len(complete[group])} of {item.size}: {_reason(members)}"
-        for group, members in item.groups.items()
-        if len(complete[group]) < item.size
-    }
-    present = [names for names in complete.values() if names]
-    return sorted(set.intersection(*present)) if present else [], left_out
-
-
-def _complete(members: Scored) -> set[str]:
-    """Instances for which every member has a score."""
-    return set.intersection(*({name for name, row in rows.items() if _scored(row)} for rows in members.values()))
-
-
-def _scored(row: SystemResult) -> bool:
-    return row.failed is None and not math.isnan(row.accuracy)
-
-
-def _reason(members: Scored) -> str:
-    """Why the first instance without a score has none."""
-    for row in (row for rows in members.values() for _, row in sorted(rows.items()) if not _scored(row)):
-        if row.failed is not None:
-            return row.failed
-        return next(
-            (question.error for question in row.questions if question.error), "no score" if row.questions else "no questions"
-        )
-    return "not evaluated yet"
-
-
-def _only(members: Scored, names: Sequence[str]) -> Scored:
-    return {member: {name: rows[name] for name in names} for member, rows in members.items()}
 
 
 def _accuracies(members: Scored) -> dict[Seed, dict[str, float]]:

@@ -2,11 +2,14 @@
 
 import math
 import random
+import re
 from dataclasses import replace
 
 import pytest
 from examples import MARTA, recalled, said
 from examples import result as made
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import TeacherConfig, teacher_operations
@@ -17,8 +20,8 @@ from memalpha.evaluation.statistics import Bootstrap
 from memalpha.memory.render import render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.memory.store import Memory
-from memalpha.qa.metrics import score
-from memalpha.types import Answer
+from memalpha.qa.metrics import contains, score
+from memalpha.types import Answer, Fact, FactAction
 
 ROOMY = MemorySchema("roomy", (Section("facts", SectionKind.LIST, timestamps=True),))
 LATEST, REMOVED, COUNT, SINGLE, CASCADE, ABSENCE = MARTA.questions
@@ -54,6 +57,15 @@ def test_a_system_that_keeps_the_input_holds_all_of_it_and_an_empty_memory_nothi
     raw, empty = measured(memory_tokens=50), measured(memory_tokens=0)
     assert [raw[m] for m in (Measure.CURRENT, Measure.CONTRADICTIONS, Measure.RESIDUE_MEMORY)] == [(1, 1), (1, 1), (2, 2)]
     assert [empty[m] for m in (Measure.CURRENT, Measure.CONTRADICTIONS, Measure.RESIDUE_MEMORY)] == [(0, 1), (0, 1), (0, 2)]
+
+
+@given(st.lists(st.text("ab. \n+", max_size=12), max_size=4), st.text("ab +", max_size=4), st.text("ab +", max_size=4))
+@settings(max_examples=300)
+def test_a_memory_is_searched_as_a_loop_over_its_sentences_would(entries, subject, value):
+    facts = (Fact(0, FactAction.STATE, subject, "x", value), Fact(1, FactAction.RETRACT, subject, "x", value))
+    sentences = [sentence for entry in entries for line in entry.split("\n") for sentence in re.split(r"(?<=[.])\s+", line)]
+    expected = any(contains(sentence, subject) and contains(sentence, value) for sentence in sentences)
+    assert measured(entries, instance=replace(MARTA, facts=facts), memory_tokens=0)[Measure.RESIDUE_MEMORY] == (expected, 1)
 
 
 # ------------------------------------------------------------------------------------------------ the answers

@@ -1,0 +1,188 @@
+"""Pictures of an evaluation: systems beside each other, and accuracy against what it costs.
+
+| function | shows |
+| --- | --- |
+| plot_comparison | accuracy with its interval: a panel a set, a line a system |
+| plot_memory | accuracy with its interval against the tokens a system keeps |
+| plot_chunks | accuracy with its interval against the number of chunks of the input |
+| plot_kinds | accuracy by kind of question on one set |
+
+Each returns a matplotlib ``Figure`` that belongs to no window; ``write_plots`` writes all of them. What always holds: a system has
+the same colour and mark in every picture, whatever else is shown, and is named; what is not known is not drawn; matplotlib is
+imported when something is drawn, without global state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from memalpha.errors import InputError
+from memalpha.evaluation.gathering import gather
+from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, estimate
+from memalpha.evaluation.summary import SetSummary, Summary
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#e69f00", "#444444")
+"""Told apart by colour-blind eyes (Okabe and Ito's palette, darker where it is drawn as a line)."""
+
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")
+
+_INCH_A_SYSTEM = 0.32
+
+
+def plot_comparison(summary: Summary, reader: str) -> Any:
+    """Return a panel for each set, and one for the mean over sets, with a line for each system."""
+    items = _items(summary, reader)
+    groups = _groups(summary, items)
+    panels: list[tuple[str, Mapping[str, Estimate | None]]] = [
+        (f"{item.set} (n = {item.instances})", {group: cell.accuracy for group, cell in item.cells.items()}) for item in items
+    ]
+    if len(items) > 1:
+        panels.append(("mean over sets", summary.over_sets[reader]))
+    figure = _figure(3.0 * len(panels) + 1.5, _INCH_A_SYSTEM * len(groups) + 1.2)
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for panel, (title, estimates) in zip(axes, panels, strict=True):
+        for place, group in enumerate(groups):
+            _point(panel, summary, group, estimates.get(group), place, sideways=True)
+        panel.set(title=title, xlim=(0, 1), xlabel="accuracy")
+        panel.grid(axis="x", alpha=0.3)
+    axes[0].set(yticks=range(len(groups)), yticklabels=groups, ylim=(len(groups) - 0.5, -0.5))
+    return figure
+
+
+def plot_memory(summary: Summary, reader: str) -> Any:
+    """Return a panel for each set: accuracy against the mean number of tokens a system keeps, on a logarithmic axis.
+
+    A system that keeps nothing stands at 1 token.
+    """
+    items = _items(summary, reader)
+    figure = _figure(4.2 * len(items), 3.6)
+    for panel, item in zip(figure.subplots(1, len(items), squeeze=False)[0], items, strict=True):
+        for group, cell in item.cells.items():
+            _point(panel, summary, group, cell.accuracy, max(1.0, cell.costs["memory_tokens"]), label=group)
+        panel.set(title=item.set, xscale="log", xlabel="memory, tokens", ylabel="accuracy", ylim=(0, 1))
+        panel.grid(alpha=0.3)
+    _legend(figure)
+    return figure
+
+
+def plot_kinds(summary: Summary, reader: str, set: str) -> Any:
+    """Return one panel: a column for each kind of question of a set, in it a mark for each system."""
+    item = next((item for item in _items(summary, reader) if item.set == set), None)
+    if item is None:
+        raise InputError(f"nothing to draw of set {set!r}", expected="a set with results")
+    kinds = {kind: score.questions for cell in item.cells.values() for kind, score in cell.kinds.items()}
+    figure = _figure(1.5 + 0.25 * len(kinds) * (len(item.cells) + 1), 3.6)
+    panel = figure.subplots()
+    for row, (group, cell) in enumerate(item.cells.items()):
+        for column, kind in enumerate(kinds):
+            found = cell.kinds.get(kind)
+            place = column + (row + 1) / (len(item.cells) + 1) - 0.5
+            _point(panel, summary, group, found.accuracy if found else None, place, label="" if column else group)
+    labels = [f"{kind}\n({questions})" for kind, questions in kinds.items()]
+    panel.set(title=item.set, xticks=range(len(kinds)), xticklabels=labels, ylabel="accuracy", ylim=(0, 1))
+    panel.grid(axis="y", alpha=0.3)
+    _legend(figure)
+    return figure
+
+
+def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequence[str] = (), options: Bootstrap = DEFAULT) -> Any:
+    """Return one panel: accuracy against the number of chunks of the input, a line for each system.
+
+    Instances with as many chunks are one point; instances that not every system has a score for are left out, as in the tables.
+
+    Args:
+        folder: The evaluation's folder, for how many chunks its instances have.
+        summary: What was summed up from it.
+        reader: Which reader's answers.
+        sets: Which sets' instances, together (none = all); sets of one kind, or length is not what differs.
+        options: How intervals are made.
+    """
+    lengths: dict[str, dict[int, dict[Seed, dict[str, float]]]] = {}  # group -> chunks -> member -> instance -> accuracy
+    for item in gather(folder):
+        if item.reader != reader or (sets and item.set["name"] not in sets):
+            continue
+        for group, members in item.complete().items():
+            for member, row in ((member, row) for member, rows in members.items() for row in rows.values()):
+                here = lengths.setdefault(group, {}).setdefault(row.chunks, {})
+                here.setdefault(member, {})[f"{row.set}/{row.instance}"] = row.accuracy
+    if not lengths:
+        raise InputError(f"nothing to draw of reader {reader!r}", expected="a reader with results")
+    figure = _figure(5.6, 3.8)
+    panel = figure.subplots()
+    for group, by_length in lengths.items():
+        colour = _look(summary, group)[0]
+        points = {chunks: estimate(scores, options) for chunks, scores in sorted(by_length.items())}
+        panel.plot(list(points), [point.mean for point in points.values()], color=colour, linewidth=1, alpha=0.6)
+        for place, (chunks, point) in enumerate(points.items()):
+            _point(panel, summary, group, point, chunks, label="" if place else group)
+    panel.set(xscale="log", xlabel="chunks of the input", ylabel="accuracy", ylim=(0, 1))
+    panel.grid(alpha=0.3)
+    _legend(figure)
+    return figure
+
+
+def write_plots(folder: str | Path, summary: Summary) -> list[Path]:
+    """Write every picture of an evaluation as ``plots/*.png`` in its folder, and return their paths."""
+    target = Path(folder) / "plots"
+    target.mkdir(parents=True, exist_ok=True)
+    written = []
+    for reader in summary.over_sets:
+        figures = {"comparison": plot_comparison(summary, reader), "memory": plot_memory(summary, reader)}
+        figures["chunks"] = plot_chunks(folder, summary, reader, options=summary.bootstrap)
+        figures |= {f"kinds-{item.set}": plot_kinds(summary, reader, item.set) for item in _items(summary, reader)}
+        for name, figure in figures.items():
+            path = target / f"{reader}-{name.replace('/', '_').replace(' ', '_')}.png"
+            figure.savefig(path, dpi=120)
+            written.append(path)
+    return written
+
+
+# ------------------------------------------------------------------------------------------------ shared
+def _items(summary: Summary, reader: str) -> list[SetSummary]:
+    items = [item for item in summary.sets if item.reader == reader and item.cells]
+    if not items:
+        raise InputError(f"nothing to draw of reader {reader!r}", expected=f"one of {', '.join(summary.over_sets)}, with results")
+    return items
+
+
+def _groups(summary: Summary, items: Sequence[SetSummary]) -> list[str]:
+    return [group for group in summary.kinds_of if any(group in item.cells for item in items)]
+
+
+def _look(summary: Summary, group: str) -> tuple[str, str]:
+    """Colour and mark of a system, by its place in the configuration."""
+    place = list(summary.kinds_of).index(group)
+    return COLOURS[place % len(COLOURS)], MARKS[(place + place // len(COLOURS)) % len(MARKS)]
+
+
+def _point(
+    panel: Any, summary: Summary, group: str, found: Estimate | None, place: float, *, label: str = "", sideways: bool = False
+) -> None:
+    """Draw one mean with its interval; without the interval where it is not known; nothing for None."""
+    if found is None:
+        return
+    colour, mark = _look(summary, group)
+    known = not math.isnan(found.low)
+    reach = [[max(0.0, found.mean - found.low)], [max(0.0, found.high - found.mean)]] if known else None
+    where = {"x": [found.mean], "y": [place], "xerr": reach} if sideways else {"x": [place], "y": [found.mean], "yerr": reach}
+    panel.errorbar(**where, fmt=mark, color=colour, markersize=5, capsize=2, linewidth=1.2, label=label or "_nolegend_")
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _legend(figure: Any) -> None:
+    """Name every system once, beside the panels."""
+    named: dict[str, Any] = {}
+    for panel in figure.axes:
+        named |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(named.values(), named.keys(), loc="outside right upper", frameon=False, fontsize="small")
+
+
+__all__ = ["COLOURS", "MARKS", "plot_chunks", "plot_comparison", "plot_kinds", "plot_memory", "write_plots"]
