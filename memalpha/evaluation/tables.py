@@ -37,8 +37,8 @@ def write_tables(folder: str | Path, *, reference: str | None = None, options: B
 
     Args:
         folder: The evaluation's folder; the evaluation may be unfinished.
-        reference: The group that others are compared with in ``table.md``; None takes the last one of kind ``agent``, or the first
-            group if there is none. ``summary.json`` has all pairs.
+        reference: The group that others are compared with in ``table.md``; None takes that of kind ``agent`` with the most members
+            (of equals the last), or the first group if there is none. ``summary.json`` has all pairs.
         options: How intervals are made.
 
     Raises:
@@ -60,7 +60,12 @@ def reference_group(summary: Summary, name: str | None = None) -> str:
         if name not in groups:
             raise InputError(f"no group of systems {name!r}", expected=f"one of {', '.join(groups)}")
         return name
-    return next((group for group in reversed(groups) if summary.kinds_of[group] == "agent"), groups[0])
+    agents = [group for group in reversed(groups) if summary.kinds_of[group] == "agent"]
+    return max(agents, key=lambda group: _members(summary, group)) if agents else groups[0]
+
+
+def _members(summary: Summary, group: str) -> int:
+    return max((len(item.cells[group].members) for item in summary.sets if group in item.cells), default=0)
 
 
 def difference_from(item: SetSummary, reference: str, group: str) -> Estimate | None:

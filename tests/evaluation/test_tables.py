@@ -255,6 +255,10 @@ def test_references(tmp_path):
     assert reference_group(summary) == "agent" and reference_group(summary, "rag") == "rag"
     with pytest.raises(InputError, match="no group of systems 'mem0'"):
         write_tables(folder, reference="mem0", options=FEW)
+    groups = {"one": "grpo", "two": "grpo"}
+    names = ["warm", "one", "two", "control"]
+    seeds = write_results(configure(tmp_path / "y", names, groups=groups), [result(system=name) for name in names])
+    assert reference_group(summarise_evaluation(seeds, FEW)) == "grpo"
     plain = write_results(configure(tmp_path / "x", ["rag"]), [result(system="rag")])
     assert reference_group(summarise_evaluation(plain, FEW)) == "rag"
 
