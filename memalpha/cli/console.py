@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from itertools import islice
 from typing import Any
 
 from rich.console import Console
+
+from memalpha.cli.live import LiveView, Pace, step_line
+from memalpha.report.terminal import show_rollout
+from memalpha.runs import RunFolder, trajectory_name
 
 console = Console(soft_wrap=True, highlight=False)
 
@@ -18,35 +23,64 @@ def out(text: str) -> None:
 
 
 class Reporter:
-    """Shows the events of a run as lines; a rank other than the first is silent."""
+    """Shows the events of a run: a live view in a terminal, plain lines elsewhere. A rank other than the first is silent.
 
-    def __init__(self, enabled: bool = True) -> None:
-        self.enabled = enabled
+    Use it as a context: what a live view did to the terminal is undone at the end.
+
+    Args:
+        enabled: Whether to show anything.
+        folder: The run folder, for showing rollouts.
+        log_rollouts: Steps between rollouts shown (0 = none); the first one of the step is taken.
+        target: Where to.
+    """
+
+    def __init__(self, enabled: bool = True, folder: str = "", log_rollouts: int = 0, target: Console = console) -> None:
+        self.enabled, self.folder, self.log_rollouts, self.target = enabled, folder, log_rollouts, target
         self.started = time.time()
+        self._pace = Pace()
+        self._view = LiveView(target) if enabled and target.is_interactive else None
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._view:
+            self._view.stop()
 
     def __call__(self, event: str, data: dict[str, Any]) -> None:
         """Show one event."""
-        if self.enabled:
-            line = _LINES.get(event, lambda _: "")(data)
-            if line:
-                out(f"[{time.time() - self.started:6.0f} s] {line}")
+        if not self.enabled:
+            return
+        if event == "step":
+            self._step(data)
+            return
+        self._pace.other()
+        name = f"evaluating {data['name']}" if event in ("evaluate", "evaluated") else ""
+        if self._view and event == "evaluate":
+            self._view.advance(name, data["done"], data["total"])
+            return
+        if self._view and event == "evaluated":
+            self._view.finish(name)
+        self._line(_LINES.get(event, lambda _: "")(data))
 
+    def _step(self, data: dict[str, Any]) -> None:
+        speed = self._pace.step(data)
+        if self._view:
+            self._view.step(data, speed)
+        else:
+            self._line(step_line(data, speed))
+        if self.log_rollouts and data["step"] % self.log_rollouts == 0:
+            self._rollout(data["step"])
 
-def _step(data: dict[str, Any]) -> str:
-    shown = {
-        "reward": data.get("reward"),
-        "accuracy": data.get("rewards/accuracy/mean"),
-        "tool": data.get("rewards/tool/mean"),
-        "content": data.get("rewards/content/mean"),
-        "calls/chunk": data.get("memory/calls_per_chunk"),
-        "updates": data.get("memory/update_share"),
-        "deletes": data.get("memory/delete_share"),
-        "cut off": data.get("memory/cut_off"),
-        "loss": data.get("loss"),
-        "s/step": data.get("step_time"),
-    }
-    parts = [f"{name} {float(value):.3f}" for name, value in shown.items() if value is not None]
-    return f"step {data['step']}/{data['max_steps']}  " + "  ".join(parts)
+    def _rollout(self, step: int) -> None:
+        rows = RunFolder(self.folder).read_lines(trajectory_name(step, 0))
+        for rollout in islice(rows, 1):
+            self._line(f"the first rollout of step {step}:")
+            show_rollout(rollout, self.target)
+
+    def _line(self, text: str) -> None:
+        if text:
+            self.target.print(f"[{time.time() - self.started:6.0f} s] {text}", markup=False)
 
 
 def _evaluated(data: dict[str, Any]) -> str:
@@ -59,7 +93,6 @@ def _evaluated(data: dict[str, Any]) -> str:
 _LINES: dict[str, Any] = {
     "resume": lambda data: _resume(data),
     "load": lambda data: f"loading {data['what']}",
-    "step": _step,
     "evaluate": lambda data: f"evaluating {data['name']}: chunk {data['done']} of {data['total']} of {data['instances']} instances",
     "evaluated": _evaluated,
     "writing": lambda data: f"{_who(data)}: chunk {data['done']} of {data['chunks']}",

@@ -65,7 +65,8 @@ def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     quiet_libraries()
     parsed = parse_train_arguments(["--config", arguments.config, *rest, "--output_dir", arguments.output_dir])
-    evaluate(parsed, Reporter(not arguments.json))
+    with Reporter(not arguments.json) as reporter:
+        evaluate(parsed, reporter)
     path = Path(arguments.output_dir) / "summary.json"
     out(json.dumps(json.loads(path.read_text(encoding="utf-8"))) if arguments.json else str(path))
     return 0

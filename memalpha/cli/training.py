@@ -35,7 +35,8 @@ def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     quiet_libraries()
     parsed = parse_warmup_arguments(["--help"] if arguments.options else rest)
-    folder = warm_up(parsed, Reporter(is_main_process()))
+    with Reporter(is_main_process()) as reporter:
+        folder = warm_up(parsed, reporter)
     out(f"adapter: {folder}")
     return 0
 
@@ -46,11 +47,11 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     quiet_libraries()
     parsed = parse_train_arguments(["--help"] if arguments.options else rest)
-    reporter = Reporter(is_main_process())
-    reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})
-    from memalpha.training.run import train
+    with Reporter(is_main_process(), str(parsed.grpo.output_dir), parsed.run.log_rollouts) as reporter:
+        reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})
+        from memalpha.training.run import train
 
-    summary = train(parsed, reporter)
+        summary = train(parsed, reporter)
     if is_main_process():
         from memalpha.report.tables import summary_table
 
