@@ -168,10 +168,10 @@ class Evaluation(NamedTuple):
     readers: tuple[ReaderSpec, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the resolved configuration, as ``config.yaml`` holds it."""
+        """Return the resolved configuration, as ``config.yaml`` holds it; it can be given as ``--config`` again."""
         resolved = {
             "sets": [_plain(asdict(spec)) for spec in self.sets],
-            "systems": [_plain(asdict(spec)) for spec in self.systems],
+            "systems": [_plain(_flat(spec)) for spec in self.systems],
             "readers": [_plain(asdict(spec)) for spec in self.readers],
         }
         return {**_plain(asdict(self.arguments)), **_plain(asdict(self.agent)), **resolved}
@@ -300,6 +300,11 @@ def _check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise InputError(f"{what} name {name!r}", expected=f"some of {', '.join(known)}")
+
+
+def _flat(spec: SystemSpec) -> dict[str, Any]:
+    """A system with its own options beside the others, as it is written in a configuration."""
+    return {**{key: value for key, value in asdict(spec).items() if key != "options"}, **spec.options}
 
 
 def _plain(value: Any) -> Any:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.errors import ServiceError
 from memalpha.evaluation.asking import Reading, ask
 from memalpha.evaluation.config import Evaluation
+from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE, false_accepts, plant_answers
 from memalpha.evaluation.folder import EvaluationFolder, digest_adapter, digest_instances
 from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, load_sets, make_jobs
 from memalpha.evaluation.policies import PolicyHost
 from memalpha.evaluation.results import ResultKey, SystemResult
 from memalpha.evaluation.systems.base import Kept
+from memalpha.evaluation.tables import write_tables
 from memalpha.protocols import AnswerJudge
+from memalpha.qa.metrics import JUDGE
 from memalpha.types import Instance
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -76,6 +80,9 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
                 failed += sum(result.failed is not None for result in results)
                 _check_service(results)
         host.release()
+    if judge is not None:
+        _try_judge(judge, sets, folder)
+    write_tables(folder.path)
     outcome = Outcome(folder.path, len(done), failed)
     report("compared", {"folder": str(folder.path), "results": outcome.results, "failed": failed})
     return outcome
@@ -93,6 +100,20 @@ def _judge(evaluation: Evaluation) -> AnswerJudge | None:
     from memalpha.qa.judges import EndpointAnswerJudge
 
     return EndpointAnswerJudge(evaluation.arguments.judge_client()) if evaluation.arguments.has_judge_endpoint else None
+
+
+def _try_judge(judge: AnswerJudge, sets: Sequence[LoadedSet], folder: EvaluationFolder) -> None:
+    """Plant wrong answers among the questions that the judge decides, once, and write down how many it lets pass."""
+    if folder.has(FALSE_ACCEPT_FILE):
+        return
+    judged = [
+        replace(instance, questions=questions)
+        for where in sets
+        for instance in where.instances
+        if (questions := tuple(question for question in instance.questions if question.metric == JUDGE))
+    ]
+    if judged:
+        folder.write_json(FALSE_ACCEPT_FILE, false_accepts(judge, plant_answers(judged)).to_json())
 
 
 def _batches(job: Job, size: int, done: set[ResultKey]) -> Iterator[_Batch]:
@@ -155,8 +176,8 @@ def _check_service(results: Sequence[SystemResult]) -> None:
     if results and all(result.failed is not None for result in results):
         first = results[0]
         raise ServiceError(
-            f"reader {first.reader!r} failed for all {len(results)} instances of a batch of {first.set!r}; the first: "
-            f"{first.failed}\n  to go on: the same command again, once the service is back"
+            f"reader {first.reader!r}, or its judge, failed for all {len(results)} instances of a batch of {first.set!r}; the "
+            f"first: {first.failed}\n  to go on: the same command again, once the service is back"
         )
 
 

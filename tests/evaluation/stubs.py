@@ -1,0 +1,54 @@
+"""A host whose model says what it is told to, and settings over it: systems without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
+from memalpha.evaluation.systems.base import Setting
+from memalpha.generation.scripted import ScriptedGenerator
+from memalpha.models.nano import make_tokenizer
+from memalpha.types import Instance, Prompt
+
+POSITIONS = 8192
+
+
+class StubHost:
+    """Stands for a ``PolicyHost``; keeps the scripted generator of each adapter."""
+
+    def __init__(self, texts: Sequence[str], script: Callable[[Prompt], str] | Sequence[str] = ()) -> None:
+        self.tokenizer = make_tokenizer(texts, POSITIONS)
+        self.positions = POSITIONS
+        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(max_position_embeddings=POSITIONS))
+        self.script = script
+        self.generators: dict[str, ScriptedGenerator] = {}
+
+    def generator(self, adapter: str = "") -> ScriptedGenerator:
+        self.generators[adapter] = ScriptedGenerator(self.script, self.tokenizer)
+        return self.generators[adapter]
+
+    def answer(self, chats: Sequence[list[dict[str, str]]], max_new_tokens: int) -> list[str]:
+        return [chat[-1]["content"] for chat in chats]
+
+
+def texts_of(instances: Sequence[Instance]) -> list[str]:
+    return [chunk.text for instance in instances for chunk in instance.chunks]
+
+
+def setting(
+    instances: Sequence[Instance],
+    script: Callable[[Prompt], str] | Sequence[str] = (),
+    *,
+    schema: str = "facts",
+    reader_tokens: int = 64,
+    retrieve_k: int = 3,
+    temperature: float = 0.0,
+    max_new_tokens: int = 40,
+) -> Setting:
+    """A setting whose tokenizer has each word of the instances as one token."""
+    host = StubHost(texts_of(instances), script)
+    config = AgentConfig(schema=schema, codec="compact", view_tokens=256, max_new_tokens=max_new_tokens)
+    step = AgentStep(config, host.tokenizer)
+    return Setting(step, host, reader_tokens, retrieve_k, temperature)  # type: ignore[arg-type]

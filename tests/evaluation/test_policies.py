@@ -1,0 +1,117 @@
+"""One base, adapters on and off: each policy writes as it would alone, the base reads as the bare base."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from peft import LoraConfig, PeftModel, get_peft_model
+
+from memalpha.agent.encoding import chat_ids
+from memalpha.errors import InputError
+from memalpha.evaluation.policies import PolicyHost, sharing, within_tokens
+from memalpha.generation.hf import HFGenerator
+from memalpha.models import fetch, load_policy_model
+from memalpha.types import Prompt, Sampling
+
+CHATS = [
+    [{"role": "system", "content": "read"}, {"role": "user", "content": f"apple boat candle door engine {end}"}]
+    for end in ("table", "violin", "window table boat")
+] + [[{"role": "user", "content": "yacht"}]]
+
+
+def prompts(tokenizer) -> list[Prompt]:
+    return [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in CHATS]
+
+
+def texts(generator, asked) -> list[str]:
+    return [completion.text for completion in generator.generate(asked, Sampling(6))]
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory) -> list[Path]:
+    """Two adapters of the nano policy that change what it says."""
+    folders = []
+    for seed in (1, 2):
+        base, _ = load_policy_model(fetch("nano"))
+        torch.manual_seed(seed)
+        policy = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.5)
+        folders.append(tmp_path_factory.mktemp("adapter"))
+        policy.save_pretrained(folders[-1])
+    return folders
+
+
+@pytest.fixture(scope="module")
+def alone(adapters) -> dict[str, list[str]]:
+    """What the base and each adapter say, each loaded by itself."""
+    said = {}
+    for folder in ("", *map(str, adapters)):
+        model, tokenizer = load_policy_model(fetch("nano"))
+        policy = PeftModel.from_pretrained(model, folder) if folder else model
+        said[folder] = texts(HFGenerator(policy, tokenizer), prompts(tokenizer))
+    assert len({tuple(words) for words in said.values()}) == 3  # else the tests could not fail
+    return said
+
+
+def test_policies_in_any_order_say_what_they_say_alone(adapters, alone):
+    host = PolicyHost("nano")
+    first, second = map(str, adapters)
+    generators = {folder: host.generator(folder) for folder in alone}
+    for folder in ("", first, second, first, "", second, ""):
+        assert texts(generators[folder], prompts(host.tokenizer)) == alone[folder], folder
+        assert host.answer(CHATS, 6) == alone[""]
+    host.release()
+    assert not any("lora" in name for name, _ in host._policy.named_parameters())
+    assert texts(generators[""], prompts(host.tokenizer)) == alone[""]
+
+
+def test_small_batches_answer_as_large_ones(alone):
+    assert PolicyHost("nano", batch_tokens=1).answer(CHATS, 6) == alone[""]
+    assert PolicyHost("nano", max_batch=2).answer(CHATS, 6) == alone[""]
+
+
+def test_nothing_is_loaded_before_it_is_needed(adapters):
+    host = PolicyHost("nano")
+    assert host.generator(str(adapters[0])) is not None
+    assert host.positions == 2048
+    assert host._policy is None
+
+
+def test_a_folder_without_an_adapter_is_refused_at_once(tmp_path):
+    with pytest.raises(InputError, match=r"adapter_config\.json"):
+        PolicyHost("nano").generator(str(tmp_path))
+
+
+def test_neighbours_that_begin_alike_share_that_beginning():
+    rows = [(1, 2, 3, 4, 5, 9), (1, 2, 3, 4, 5, 8, 8), (1, 2, 3, 4, 7), (1, 6, 6, 6), (5, 5)]
+    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [4, 4, 4, 0, 0]
+    assert sharing([]) == []
+
+
+IDS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple), max_size=8)
+
+
+@given(IDS)
+def test_what_is_shared_is_the_same_and_nothing_else_changes(rows):
+    found = sharing([Prompt((), row) for row in rows])
+    assert [prompt.ids for prompt in found] == rows
+    for i, prompt in enumerate(found):
+        beside = [other for j, other in enumerate(found) if abs(i - j) == 1 and other.shared == prompt.shared]
+        own = prompt.ids[: prompt.shared]
+        assert not prompt.shared or any(other.ids[: prompt.shared] == own for other in beside)
+
+
+@given(IDS, st.integers(1, 30), st.integers(1, 4))
+def test_batches_are_the_prompts_in_order_within_the_tokens(rows, tokens, new):
+    batches = within_tokens([Prompt((), row) for row in rows], tokens, new)
+    assert [prompt.ids for batch in batches for prompt in batch] == rows
+    for batch, after in zip(batches, [*batches[1:], []], strict=False):
+        size = len(batch) * (max(len(prompt.ids) for prompt in batch) + new)
+        assert size <= tokens or len(batch) == 1
+        if after:  # the next one would not have fitted
+            grown = [*batch, after[0]]
+            assert len(grown) * (max(len(prompt.ids) for prompt in grown) + new) > tokens

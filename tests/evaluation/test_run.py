@@ -1,0 +1,313 @@
+"""A whole evaluation with a tiny policy: killed, gone on with, changed, grown, and with a reader that is down."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from examples import MARTA
+from peft import LoraConfig, get_peft_model
+from stub_server import StubServer, error
+
+from memalpha.agent.config import AgentConfig
+from memalpha.cli import run
+from memalpha.data.schema import write_instances
+from memalpha.data.synthetic import PRESETS, generate
+from memalpha.errors import RunFolderError, ServiceError
+from memalpha.evaluation.config import parse_evaluate_arguments
+from memalpha.evaluation.results import SystemResult, read_results
+from memalpha.evaluation.run import evaluate
+from memalpha.models import fetch, load_policy_model
+from memalpha.models.policy import load_tokenizer
+from memalpha.types import Chunk, Instance, Question
+
+HERE = Path(__file__).parent
+SYSTEMS = ["full_context", "rag_bm25", "verbatim", "teacher", "gold", "overwrite_summary", "constant_state", "untrained", "warm"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory) -> Path:
+    """An adapter of the nano policy with weights that change what it says."""
+    base, _ = load_policy_model(fetch("nano"))
+    torch.manual_seed(1)
+    policy = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    for name, weight in policy.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5)
+    folder = tmp_path_factory.mktemp("adapter")
+    policy.save_pretrained(folder)
+    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=64, max_new_tokens=6).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory, adapter) -> Path:
+    """A configuration: three instances in batches of two, every system that needs no embedder, both readers without a server."""
+    folder = tmp_path_factory.mktemp("config")
+    data = write_instances(folder / "instances.jsonl", [*generate(2, 2, PRESETS["small"]), MARTA])
+    path = folder / "config.yaml"
+    systems = [
+        *SYSTEMS[:5],
+        {"kind": "overwrite_summary", "memory_tokens": 8},
+        {"kind": "constant_state", "memory_tokens": 8},
+        {"name": "untrained", "kind": "agent", "group": "agents"},
+        {"name": "warm", "kind": "agent", "group": "agents", "adapter": str(adapter), "readers": ["recall"]},
+    ]
+    readers = ["recall", {"kind": "base", "max_new_tokens": 3}]
+    settings = {
+        "model": "nano", "sets": [{"name": "small", "data": str(data)}], "systems": systems, "readers": readers,
+        "reader_tokens": 200, "retrieve_k": 3, "temperature": 0.7, "seeds": [3, 4], "max_completion_length": 6, "batch_size": 2,
+        "schema": "facts", "codec": "compact", "max_chunk_tokens": 800, "view_tokens": 64,
+    }  # fmt: skip
+    path.write_text(yaml.safe_dump(settings))
+    return path
+
+
+def command(options: Path, folder: Path, *more: str) -> list[str]:
+    return ["evaluate", "--config", str(options), "--output_dir", str(folder), *more]
+
+
+def untimed(folder: Path) -> list[dict]:
+    """The lines of the results but for their times."""
+    lines = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{key: value for key, value in json.loads(line).items() if not key.startswith("seconds")} for line in lines]
+
+
+def summary(folder: Path) -> str:
+    """The summary but for its times."""
+
+    def without(value):
+        if isinstance(value, dict):
+            return {key: without(item) for key, item in value.items() if not key.startswith("seconds")}
+        return [without(item) for item in value] if isinstance(value, list) else value
+
+    return json.dumps(without(json.loads((folder / "summary.json").read_text(encoding="utf-8"))))
+
+
+@pytest.fixture(scope="module")
+def whole(options, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert run(command(options, folder)) == 0
+    return folder
+
+
+def test_each_system_reader_seed_and_instance_has_one_line(whole):
+    lines = [(line["system"], line["reader"], line["seed"], line["instance"]) for line in untimed(whole)]
+    assert len(set(lines)) == len(lines)
+    drawn = {"overwrite_summary", "constant_state", "untrained", "warm", "teacher"}
+    per_system = {name: sum(line[0] == name for line in lines) for name in SYSTEMS}
+    assert per_system == {name: 3 * (2 if name in drawn else 1) * (1 if name == "warm" else 2) for name in SYSTEMS}
+    results = list(read_results(whole))
+    assert {result.failed for result in results} == {None}
+    assert {r.accuracy for r in results if r.system == "gold" and r.reader == "recall" and r.instance != "marta"} == {1.0}
+    tokenizer = load_tokenizer("nano")
+    tokens = sum(len(tokenizer(chunk.text, add_special_tokens=False).input_ids) for chunk in MARTA.chunks)
+    assert {r.input_tokens for r in results if r.instance == "marta"} == {tokens}
+    assert [r.write_calls for r in results if r.system == "warm"] == [3] * 6
+    assert all(r.reader_tokens <= 200 for r in results if (r.system, r.reader) != ("full_context", "base"))
+    assert all(r.reader_tokens > 200 and r.cut == 0 for r in results if (r.system, r.reader) == ("full_context", "base"))
+
+
+def test_the_adapter_and_the_seed_change_what_is_written(whole):
+    kept = {(r.system, r.seed): [] for r in read_results(whole)}
+    for result in read_results(whole):
+        if result.reader == "recall":
+            kept[result.system, result.seed].append((result.entries, result.operations, result.cut_off))
+    assert kept["untrained", 3] != kept["warm", 3] != kept["warm", 4]
+
+
+def test_the_tables_are_made_and_the_folder_says_what_it_was_run_on(whole):
+    for name in ("table.md", "table.csv", "summary.json"):
+        assert "gold" in (whole / name).read_text(encoding="utf-8")
+    inputs = json.loads((whole / "inputs.json").read_text())
+    assert inputs["sets"]["small"]["instances"] == 3 and len(inputs["adapters"]) == 1
+    environment = json.loads((whole / "environment.json").read_text())
+    assert {"code", "packages", "processor", "started"} <= environment.keys()
+
+
+@pytest.mark.parametrize("batch", [1, 27])  # in the first system, and in one with a model that draws
+def test_a_killed_evaluation_goes_on_and_ends_with_the_same_numbers(batch, options, whole, tmp_path):
+    folder = tmp_path / "run"
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    killed = subprocess.run(
+        [sys.executable, str(HERE / "interrupted.py"), str(batch), *command(options, folder)],
+        env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    left = (folder / "results.jsonl").read_text(encoding="utf-8")
+    assert 0 < left.count("\n") < len(untimed(whole)) and not left.endswith("\n")
+    assert run(command(options, folder)) == 0
+    assert untimed(folder) == untimed(whole)
+    assert summary(folder) == summary(whole)
+    assert (folder / "config.yaml").read_text().replace(str(folder), str(whole)) == (whole / "config.yaml").read_text()
+
+
+def outcome(options: Path, folder: Path, *more: str):
+    return evaluate(parse_evaluate_arguments(command(options, folder, *more)[1:]))
+
+
+CHEAP = ("--systems", "[verbatim, gold]", "--readers", "recall", "--temperature", "0.0")
+
+
+def test_what_is_done_is_not_done_again_and_more_may_be_added(options, tmp_path):
+    folder = tmp_path / "run"
+    assert outcome(options, folder, *CHEAP).results == 6
+    before = untimed(folder)
+    stamp = (folder / "results.jsonl").stat().st_mtime_ns
+    assert outcome(options, folder, *CHEAP).results == 6
+    assert (folder / "results.jsonl").stat().st_mtime_ns == stamp
+    grown = ("--systems", "[rag_bm25, verbatim, gold]", *CHEAP[2:])
+    assert outcome(options, folder, *grown).results == 9
+    assert untimed(folder)[:6] == before and {line["system"] for line in untimed(folder)[6:]} == {"rag_bm25"}
+    assert len(json.loads((folder / "environment.json").read_text())["continued"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("--reader_tokens", "100"), "reader_tokens was 200 and is 100"),
+        (("--systems", "[verbatim]"), "system 'gold' is not there any more"),
+        (("--systems", "[{kind: verbatim, memory_tokens: 9}, gold]"), r"system 'verbatim' was .*memory_tokens.*: 0.* and is .*9"),
+        (("--codec", "hermes"), "codec was 'compact' and is 'hermes'"),
+    ],
+)
+def test_other_options_are_refused_unless_it_is_to_start_anew(changes, said, options, tmp_path):
+    folder = tmp_path / "run"
+    outcome(options, folder, *CHEAP)
+    with pytest.raises(RunFolderError, match=rf"began with other options: {said}[\s\S]*--overwrite"):
+        outcome(options, folder, *CHEAP, *changes)
+    assert len(untimed(folder)) == 6
+    outcome(options, folder, *CHEAP, *changes, "--overwrite", "true")
+
+
+def test_other_instances_under_the_same_name_are_refused(options, tmp_path):
+    data = write_instances(tmp_path / "data.jsonl", [MARTA])
+    sets = ("--sets", json.dumps([{"name": "small", "data": str(data)}]))
+    outcome(options, tmp_path / "run", *CHEAP, *sets)
+    write_instances(data, [Instance("marta", "x", (Chunk("Marta is away."),), (Question("Who?", ("Marta",)),))])
+    with pytest.raises(RunFolderError, match="set 'small' is not what it was"):
+        outcome(options, tmp_path / "run", "--systems", "[verbatim]", *CHEAP[2:], *sets, "--systems", "[verbatim, gold]")
+
+
+def test_a_folder_of_something_else_is_left_alone(options, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="exists already"):
+        outcome(options, tmp_path, *CHEAP)
+    (tmp_path / "config.yaml").write_text("learning_rate: 1.0\n")
+    with pytest.raises(RunFolderError, match="no evaluation's"):
+        outcome(options, tmp_path, *CHEAP)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+# ------------------------------------------------------------------------------------------------ a reader behind a server
+def server_options(server: StubServer) -> tuple[str, ...]:
+    return (
+        "--systems", "[{kind: full_context, budget: reader}]", "--readers", "endpoint", "--temperature", "0.0",
+        "--endpoint_url", server.url, "--endpoint_model", "m", "--endpoint_retries", "0", "--endpoint_backoff", "0",
+    )  # fmt: skip
+
+
+def test_what_a_server_failed_to_answer_is_asked_again(options, tmp_path, chat_server):
+    folder = tmp_path / "run"
+    chat_server.fault_for = lambda body: error(500) if "City of Marta?" in str(body["messages"]) else None
+    chat_server.reply = lambda body: "Rome"
+    found = outcome(options, folder, *server_options(chat_server), "--batch_size", "5")
+    assert (found.results, found.failed) == (3, 1)
+    (bad,) = [result for result in read_results(folder) if result.failed]
+    assert bad.instance == "marta" and "500" in bad.failed
+    assert [question.score != question.score for question in bad.questions] == [True, False, False, False, False, False]
+    chat_server.fault_for = lambda body: None
+    asked = len(chat_server.bodies)
+    assert outcome(options, folder, *server_options(chat_server), "--batch_size", "5").failed == 0
+    assert len(chat_server.bodies) > asked
+    lines = list(read_results(folder, latest=False))
+    assert len(lines) == 4 and [line.instance for line in lines if line.failed] == ["marta"]
+    assert {result.instance: result.failed for result in read_results(folder)} == dict.fromkeys(r.instance for r in lines)
+
+
+def test_a_server_that_is_down_stops_the_evaluation(options, tmp_path, chat_server):
+    chat_server.fault_for = lambda body: error(500)
+    with pytest.raises(
+        ServiceError, match=r"reader 'endpoint', or its judge, failed for all 2 instances[\s\S]*the same command again"
+    ):
+        outcome(options, tmp_path / "run", *server_options(chat_server))
+    assert [result.failed is None for result in read_results(tmp_path / "run")] == [False, False]
+
+
+def test_a_judge_decides_and_is_tried_itself(options, tmp_path, chat_server):
+    asked = (Question("City of Marta?", ("Rome",), "judge", id="a"), Question("Job of Hugo?", ("clown",), "judge", id="b"))
+    data = write_instances(tmp_path / "data.jsonl", [Instance("marta", "x", MARTA.chunks, asked)])
+    chat_server.reply = lambda body: "yes" if "Rome" in str(body["messages"][-1]) else "no"
+    more = ("--sets", str(data), "--systems", "verbatim", "--readers", "recall", "--temperature", "0.0",
+            "--judge_url", chat_server.url, "--judge_model", "m")  # fmt: skip
+    folder = tmp_path / "run"
+    assert outcome(options, folder, *more).failed == 0
+    assert chat_server.bodies
+    report = json.loads((folder / "false_accept.json").read_text())
+    assert set(report) == {"rates", "failed", "examples"} and report["rates"]["accepted"]["asked"] == 2
+    assert "The judge" in (folder / "table.md").read_text()
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+def test_one_trained_agent_on_one_set(adapter, options, tmp_path, capsys):
+    data = yaml.safe_load(options.read_text())["sets"][0]["data"]
+    folder = tmp_path / "run"
+    one = ["evaluate", "--trained", str(adapter), "--data", data, "--model", "nano", "--output_dir", str(folder), "--json"]
+    assert run(one) == 0
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert printed == json.loads((folder / "summary.json").read_text())
+    assert {(result.system, result.write_calls) for result in read_results(folder)} == {(adapter.name, 3)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--trained", "x"], ["'x'", "--data", "expected: both"]),
+        (["--config", "none.yaml"], ["no config file 'none.yaml'"]),
+        (["--sets", "toy"], ["systems is None", "expected: a list such as"]),
+        (["--sets", "nowhere", "--systems", "gold", "--model", "nano"], ["no data at 'nowhere'", "memalpha prepare"]),
+        (["--sets", "[{data: toy, options: {n: 1}}]", "--systems", "teacher", "--model", "nano"], ["no annotated facts"]),
+        (
+            ["--sets", "[{data: toy, options: {n: 1}}]", "--systems", "[{kind: agent, adapter: gone}]", "--model", "nano"],
+            ["gone", "does not exist"],
+        ),
+        (["--sets", "[{data: toy, instances: 101}]", "--systems", "gold", "--model", "nano"], ["has 100 instances"]),
+        (
+            ["--sets", "[{data: toy, readers: recall}]", "--systems", "[{kind: gold, readers: base}]", "--model", "nano",
+             "--readers", "[recall, base]"],
+            ["nobody reads for system 'gold' on set 'toy'"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_clear_message_and_makes_no_folder(arguments, said, tmp_path, capsys):
+    assert run(["evaluate", *arguments, "--output_dir", str(tmp_path / "run")]) == 1
+    message = capsys.readouterr().err
+    assert message.count("error: ") == 1 and all(words in message for words in said), message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_result_reads_back_as_itself_and_a_damaged_one_is_located(whole, tmp_path):
+    results = list(read_results(whole))
+    assert [SystemResult.from_json(result.to_json()).to_json() for result in results] == [result.to_json() for result in results]
+    folder = tmp_path / "run"
+    folder.mkdir()
+    line = json.dumps(results[0].to_json())
+    (folder / "results.jsonl").write_text(f"{line}\n{line[:50]}\n")
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 2 is damaged"):
+        list(read_results(folder))
+    (folder / "results.jsonl").write_text(f"{line}\n{json.dumps({'set': 'x'})}\n")
+    with pytest.raises(ValueError, match="line 2 is damaged"):
+        list(read_results(folder))
