@@ -156,7 +156,8 @@ def mean_over_sets(sets: Mapping[str, Scores], options: Bootstrap = DEFAULT) -> 
     """Return the simple mean over sets, each counting the same whatever its size, of one system.
 
     The instances of each set are drawn on their own. ``stderr`` is the root of the sum of the sets' squared standard errors, over
-    the number of sets. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them.
+    the number of sets. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them. The mean
+    over one set is its own estimate.
 
     Args:
         sets: Scores of each set. For a difference give ``paired_scores`` of each.
@@ -175,6 +176,8 @@ def mean_over_sets(sets: Mapping[str, Scores], options: Bootstrap = DEFAULT) -> 
         values = _matrix(scores, names)
         parts.append(_estimate(values, list(scores), None, options))
         means.append(_resampled(values.mean(axis=0), np.ones(len(names)), options, name))
+    if len(parts) == 1:
+        return parts[0]
     known = all(part.n > 1 for part in parts)
     low, high = _percentiles(np.mean(means, axis=0), options.level) if known else (math.nan, math.nan)
     return Estimate(

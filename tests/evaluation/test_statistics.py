@@ -178,6 +178,7 @@ def test_seeds_of_a_mean_over_sets():
     assert mean_over_sets({"x": fixed}, FEW).per_seed == {0: 0.5}
     single = mean_over_sets({"x": trained, "y": scores([1.0])}, FEW)
     assert math.isnan(single.low) and single.mean == pytest.approx(0.875)
+    assert mean_over_sets({"x": trained}, FEW) == estimate(trained, FEW)
     with pytest.raises(InputError, match="no sets"):
         mean_over_sets({})
 
