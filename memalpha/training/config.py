@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,9 @@ from memalpha.errors import InputError
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.endpoints import EndpointArguments
+
+REPORTERS = ("tensorboard", "wandb", "trackio")
+"""Packages that ``report_to`` asks for by their own names."""
 
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
 
@@ -229,6 +233,9 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
                 expected="num_generations of at least 2, and a batch size that is a multiple of it",
             )
         super().__post_init__()
+        for name in self.report_to or ():
+            if name in REPORTERS and not find_spec(name):
+                raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")
 
 
 class TrainArguments(NamedTuple):
