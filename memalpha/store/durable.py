@@ -228,7 +228,7 @@ class DurableMemory:
         Raises:
             InputError: If there is no such operation, or it is none that can be undone.
             ForgottenError: If it, or what was before it, was forgotten.
-            JournalError: If its entry was written since, or another entry says by now what would come back.
+            JournalError: If its entry was written since and not taken back, or another entry says by now what would come back.
         """
         try:
             with self._log.writing():

@@ -74,7 +74,7 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None
     Raises:
         InputError: If there is no such operation, or it is none that can be undone.
         ForgottenError: If it, or what was before it, was forgotten.
-        JournalConflictError: If its entry was written since.
+        JournalConflictError: If its entry was written since, and that was not taken back.
     """
     target = next((record for record in records if record.seq == seq), None)
     if target is None or target.kind not in (Kind.APPLY, Kind.UNDO, Kind.FORGET):
@@ -86,7 +86,7 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None
     later = [record for record in about if record.seq > seq]
     if target.erased or target.kind == Kind.FORGET or any(record.kind == Kind.FORGET for record in later):
         raise ForgottenError(f"operation {seq} was forgotten: forgetting wins over undo")
-    if later:
+    if later and later[-1].after() != target.after():
         raise JournalConflictError(
             f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}",
             fix=f"undo {later[-1].seq} first",

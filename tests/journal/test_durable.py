@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, update
 
-from memalpha.errors import ForgottenError, InputError, JournalDamagedError, JournalError
+from memalpha.errors import ForgottenError, InputError, JournalConflictError, JournalDamagedError, JournalError
 from memalpha.memory.journal import Journal, Namespace, Origin, hash_prompt
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
@@ -370,3 +370,17 @@ def test_the_agents_step_writes_through_the_log_as_it_writes_to_a_plain_memory(f
         assert contents(durable.rebuilt()) == contents(plain) and len({e.time for e in durable.operations()}) == 1
         assert durable.memory.get("1").timestamp == plain.get("1").timestamp
         assert durable.memory.get("1").source_chunk == 4
+
+
+def test_what_was_written_since_and_taken_back_stands_in_no_undos_way(folder):
+    journal, durable = opened(folder / "x.db")
+    durable.apply(insert("Oslo"), BY)
+    durable.apply(update("1", "Rome"), BY)
+    durable.undo(2, BY)
+    assert durable.undo(1, BY).after is None  # one step after the other, back to the beginning
+    assert contents(durable.memory) == {}
+    assert durable.undo(4, BY).after.content == "Oslo"
+    durable.apply(update("1", "Bonn"), BY)
+    with pytest.raises(JournalConflictError, match="undo 6 first"):
+        durable.undo(1, BY)
+    assert journal.verify().ok and contents(durable.rebuilt()) == {"1": "Bonn"}
