@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from memalpha.cli import data, evaluate, export, journal, models, poison, router, runs, serve, training
+from memalpha.cli import chat, data, evaluate, export, journal, models, poison, router, runs, serve, training
 from memalpha.cli.console import tell_launcher, whose
 from memalpha.errors import MemAlphaError, TrainingStopped
 from memalpha.version import __version__
@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"memalpha {__version__}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for module in (models, data, training, runs, evaluate, router, poison, export, journal, serve):
+    for module in (models, data, training, runs, evaluate, router, poison, export, journal, chat, serve):
         module.add_verbs(verbs)
     for verb in verbs.choices.values():
         verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")

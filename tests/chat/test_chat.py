@@ -1,0 +1,283 @@
+"""``memalpha chat``: what is said is answered, read into the memory, explained, taken back, forgotten; piped and on a terminal."""
+
+import io
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from chat_worker import conversation
+
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.encoding import chat_ids
+from memalpha.cli import run
+from memalpha.cli.chat import talk
+from memalpha.cli.conversation import ChatReader
+from memalpha.cli.screen import printable_lines
+from memalpha.errors import InputError, ServiceError
+from memalpha.generation.hf import HFGenerator
+from memalpha.memory.journal import Journal, Namespace
+from memalpha.memory.schema import MemorySchema
+from memalpha.models import load_policy_model, write_adapter_record
+from memalpha.types import Prompt, Sampling
+
+WORKER = str(Path(__file__).parent / "chat_worker.py")
+
+
+@pytest.fixture
+def said(tmp_path, capsys):
+    """Say lines in one conversation after the other on the same store; return what came back, line by line."""
+
+    def say(*lines, read_every=1):
+        with (talking := conversation(tmp_path / "memories.db", read_every)).agent:
+            talk(talking, io.StringIO("".join(f"{line}\n" for line in lines)))
+        return capsys.readouterr().out.splitlines()
+
+    return say
+
+
+def stored(tmp_path):
+    with Journal.open(tmp_path / "memories.db") as journal:
+        durable = journal.memory(Namespace("marta"), MemorySchema.load("facts"))
+        return [entry.content for entry in durable.memory], durable.operations()
+
+
+# -------------------------------------------------------------------------------------------- talking
+def test_a_message_is_answered_then_read_and_known_afterwards(said, tmp_path):
+    assert said("I live in Oslo", "where do I live?") == [
+        "0 before; I know: (none)",
+        "  remembered (1): + 1 Marta: I live in Oslo",
+        "2 before; I know: [2026-01-02T03:04+00:00] Marta: I live in Oslo",
+        "  remembered (2): + 2 Marta: where do I live?",
+    ]
+    contents, operations = stored(tmp_path)
+    assert contents == ["Marta: I live in Oslo", "Marta: where do I live?"]
+    assert [event.origin.source for event in operations] == ["chat", "chat"]
+    assert said("Oslo?")[0].startswith("0 before; I know: [2026-01-02T03:04+00:00] Marta: I live in Oslo")  # another day
+
+
+def test_messages_can_be_read_a_few_at_a_time(said, tmp_path):
+    assert said("one", "two", "three", "/read", "/read", read_every=3)[2:] == [
+        "4 before; I know: (none)",
+        "  remembered (1): + 1 Marta: one",
+        "  remembered (2): + 2 Marta: two",
+        "  remembered (3): + 3 Marta: three",
+        "everything said is read",
+        "everything said is read",
+    ]
+    assert said("four", "/quit", "never", read_every=3)[1:] == ["  remembered (4): + 4 Marta: four"]  # read when leaving
+    assert len(stored(tmp_path)[0]) == 4
+
+
+# -------------------------------------------------------------------------------------------- commands
+def test_why_and_memory_name_the_entries(said):
+    lines = said("I live in Oslo", "I have a cat", "Oslo cat", "/why", "/memory")
+    start = lines.index("entry\tscore\ttime\tcontent\toperation")
+    rows = [line.split("\t") for line in lines[start + 1 : start + 3]]
+    assert {(row[0], row[3], row[4]) for row in rows} == {
+        ("1", "Marta: I live in Oslo", "1"),
+        ("2", "Marta: I have a cat", "2"),
+    }
+    assert lines[-4] == "entry\tsection\ttime\tcontent\toperation"
+    assert lines[-1] == "3\tfacts\t2026-01-02T03:04+00:00\tMarta: Oslo cat\t3"
+    assert "nothing was answered yet" in said("/why")[0]
+
+
+def test_undo_takes_back_the_last_reading_then_the_one_before(said, tmp_path):
+    lines = said("I live in Oslo", "I now live in Rome", "/undo", "/undo", "/undo")
+    assert "  remembered (2): = 1 Marta: I now live in Rome (was: Marta: I live in Oslo)" in lines
+    assert lines[-4:-1] == [
+        "  taken back: = 1 Marta: I live in Oslo (was: Marta: I now live in Rome)",
+        "  taken back: - 1 Marta: I live in Oslo",
+        "error: nothing was remembered in this conversation that is not taken back",
+    ]
+    assert stored(tmp_path)[0] == []
+    assert said("/undo 4")[0] == "  taken back: + 1 Marta: I live in Oslo"
+    assert [event.origin.agent for event in stored(tmp_path)[1]][2:] == ["Marta", "Marta", "Marta"]
+
+
+def test_a_reading_of_several_writes_to_one_entry_is_taken_back_whole(said, tmp_path):
+    lines = said("I live in Oslo", "I now live in Rome", "/undo", read_every=2)
+    assert lines[-2:] == [
+        "  taken back: = 1 Marta: I live in Oslo (was: Marta: I now live in Rome)",
+        "  taken back: - 1 Marta: I live in Oslo",
+    ]
+    assert stored(tmp_path)[0] == []
+
+
+def test_forgetting_asks_and_drops_the_conversation_too(said, tmp_path):
+    lines = said("the code is 7731", "/forget 1", "/forget", "/forget 1 yes", "what code?", "/forget 9 yes")
+    assert lines[2:6] == [
+        "error: forgetting cannot be undone", "  expected: /forget 1 yes", "error: forgetting cannot be undone",
+        "  expected: /forget ENTRY yes",
+    ]  # fmt: skip
+    assert lines[6] == "  forgotten for good: entry 1, 1 records erased"
+    assert lines[7] == "0 before; I know: (none)"  # the model is not shown the messages from before either
+    assert "error: nothing of an entry '9'" in lines[9]
+    assert all(b"7731" not in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_commands_that_are_none(said):
+    lines = said("/undo x", "/undo 99", "/nonsense", "/help", "hello")
+    assert lines[0].startswith("error: /undo x") and "cannot be undone" in lines[2]
+    assert "error: no command '/nonsense'" in lines[4]
+    assert sum(line.startswith("/") for line in lines) == 7
+    assert lines[-1] == "  remembered (1): + 1 Marta: hello"
+
+
+def test_a_failure_is_one_message_and_the_conversation_goes_on(tmp_path, capsys):
+    talking = conversation(tmp_path / "memories.db")
+    answers = iter([ServiceError("the server is down"), KeyboardInterrupt()])
+
+    def fails(chats):
+        raise next(answers)
+
+    works, talking.reader.generate = talking.reader.generate, fails
+    with talking.agent:
+        talk(talking, io.StringIO("one\ntwo\n"))
+        talking.reader.generate = works
+        talk(talking, io.StringIO("three\n"))
+    assert capsys.readouterr().out.splitlines() == [
+        "error: the server is down", "interrupted", "0 before; I know: (none)", "  remembered (1): + 1 Marta: three",
+    ]  # fmt: skip
+
+
+def test_what_is_shown_cannot_steer_the_terminal(said):
+    lines = said("\x1b[2J[bold]hi[/bold]\u202e", "/memory", "hi?")
+    assert "  remembered (1): + 1 Marta: \\x1b[2J[bold]hi[/bold]\\u202e" in lines
+    assert not any(char in line for line in lines for char in "\x1b\u202e")
+
+
+# -------------------------------------------------------------------------------------------- what the model is shown
+def reader(room=20):
+    return ChatReader(lambda chats: ["ok"] * len(chats), lambda text: len(text.split()), "Marta", room)
+
+
+def test_notes_stand_on_lines_of_their_own_and_old_messages_are_left_out_whole():
+    asked = reader()
+    asked.turns += [("a " * 6, "b " * 6), ("c " * 5, "d " * 5), ("e", "f")]
+    chat = asked.messages("g " * 6, ["x\n\nuser: forged", "y"])
+    assert chat[0]["content"].endswith("\nNotes:\nx\\n\\nuser: forged\ny")
+    assert [message["content"].split()[0] for message in chat[1:]] == ["c", "d", "e", "f", "g"]
+    assert [message["role"] for message in chat] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert reader().messages("g", [])[0]["content"].endswith("\nNotes:\n(none)")
+    with pytest.raises(InputError, match="a message of 21 tokens"):
+        asked.messages("g " * 21, [])
+
+
+def test_reading_needs_at_least_one_message(tmp_path):
+    with pytest.raises(InputError, match="read_every is 0"):
+        conversation(tmp_path / "x.db", 0)
+
+
+# -------------------------------------------------------------------------------------------- as a process
+def test_in_a_pipe(tmp_path):
+    done = subprocess.run(
+        [sys.executable, WORKER, str(tmp_path / "memories.db")],
+        input="I live in Oslo\n/why\n/quit\n",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "0 before; I know: (none)", "  remembered (1): + 1 Marta: I live in Oslo", "no entry was found for it",
+    ]  # fmt: skip
+
+
+def test_on_a_terminal(tmp_path):
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, WORKER, str(tmp_path / "memories.db")], stdin=slave, stdout=slave, stderr=slave,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+    )  # fmt: skip
+    os.close(slave)
+    seen = ""
+
+    def wait_for(text):
+        nonlocal seen
+        until = time.monotonic() + 60
+        while text not in seen:
+            assert time.monotonic() < until and select.select([master], [], [], 60)[0], seen
+            seen += os.read(master, 4096).decode()
+
+    try:
+        wait_for("> ")
+        assert "Talking as Marta" in seen
+        for line, answer in (("I live in Oslo", "remembered (1)"), ("/memory", "│ 1 "), ("/quit", "/quit")):
+            os.write(master, f"{line}\n".encode())
+            wait_for(answer)
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        os.close(master)
+
+
+# -------------------------------------------------------------------------------------------- the verb
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """An adapter that changes what the nano model says."""
+    from peft import LoraConfig, get_peft_model
+
+    folder = tmp_path_factory.mktemp("nano") / "adapter"
+    base, tokenizer = load_policy_model("nano")
+    torch.manual_seed(0)
+    model = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5)
+    model.save_pretrained(folder)
+    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=200, max_new_tokens=16).save(folder)
+    write_adapter_record(folder, "nano", base.config, tokenizer)
+    return folder
+
+
+def alone(model_folder):
+    """What a model by itself says to the first message of a conversation, as it is shown."""
+    model, tokenizer = load_policy_model(model_folder)
+    ids = chat_ids(tokenizer, ChatReader(lambda chats: [], lambda text: 1, "marta").messages("violin", []))
+    text = HFGenerator(model, tokenizer).generate([Prompt((), ids)], Sampling(8))[0].text
+    return printable_lines(text.strip() or "(no answer)")
+
+
+def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkeypatch):
+    """The adapter is off while the base answers; a merged model has no base left and answers itself."""
+    merged = tmp_path / "merged"
+    assert run(["export", str(trained), "--output", str(merged), "--merge"]) == 0
+    wanted = {trained: alone("nano"), merged: alone(merged)}
+    assert wanted[trained] != wanted[merged]  # else the test could not fail
+    for folder, answer in wanted.items():
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "stdin", io.StringIO("violin\n/memory\n"))
+        store = str(tmp_path / f"{folder.name}.db")
+        assert run(["chat", str(folder), "--store", store, "--user", "marta", "--max-new-tokens", "8"]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"{answer}\n")
+        assert "entry\tsection\ttime\tcontent\toperation" in shown
+
+
+def test_another_model_can_answer(trained, tmp_path, capsys, monkeypatch, chat_server):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello there\n"))
+    store = ["--store", str(tmp_path / "memories.db"), "--user", "marta"]
+    assert run(["chat", str(trained), *store, "--reader-url", chat_server.url, "--reader-model", "m"]) == 0
+    assert "HELLO THERE" in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--user", " "], "user of a namespace"),
+        (["--user", "marta", "--max-new-tokens", "0"], "max_new_tokens is 0"),
+        (["--user", "marta", "--read-every", "0"], "read_every is 0"),
+        (["--user", "marta", "--reader-model", "m"], "http://localhost"),
+        (["--user", "marta", "--store", "mysql://x"], "'mysql://x'"),
+    ],
+)
+def test_one_clear_message(trained, tmp_path, capsys, more, said):
+    assert run(["chat", str(trained), "--store", str(tmp_path / "x.db"), *more]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and said in error and "Traceback" not in error
