@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from memalpha.cli import run as memalpha
+from memalpha.report.compare import Line, check_same_but_seed, comparison, differences, group_runs, read_run, spread_note
+from memalpha.report.compare_page import write_comparison
+from memalpha.runs import RunFolder
+
+EVIL = "<script>alert(1)</script>"
+
+
+def make(
+    path: Path, config: dict[str, Any], accuracies: dict[str, float | None], before: float, seconds: float | None = 60.0
+) -> RunFolder:
+    """A run with the given held-out accuracies after training."""
+    run = RunFolder.create(path, config)
+    for step in range(1, 11):
+        run.append_line("metrics.jsonl", {"step": step, "max_steps": 10, "reward": step / 10 + config["seed"]})
+    rows = [{"result": {"instance": name, "accuracy": value}, "rollout": {}} for name, value in accuracies.items()]
+    run.write_lines("held_out/after.jsonl", rows)
+    known = [value for value in accuracies.values() if value is not None]
+    after = sum(known) / len(known)
+    evaluation = {"accuracy": after, "stderr": 0.05, "memory_tokens": 40.0, "masked": 0}
+    delta = {"accuracy": after - before, "stderr": 0.02, "n": len(known)}
+    run.write_json(
+        "summary.json",
+        {"steps": 10, "seconds": seconds, "before": {"accuracy": before, "stderr": 0.04}, "after": evaluation, "delta": delta},
+    )
+    return run
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[RunFolder]:
+    base = {"learning_rate": 0.1, "model": f"nano {EVIL}", "save_steps": 5}
+    return [
+        make(tmp_path / "plain-seed1", {**base, "seed": 1, "output_dir": "a"}, {"x": 0.2, "y": 0.4}, 0.1),
+        make(tmp_path / "fast", {**base, "seed": 1, "learning_rate": 0.5}, {"x": 0.7, "y": 0.5, "z": None}, 0.1),
+        make(tmp_path / "plain-seed2", {**base, "seed": 2, "save_steps": 9}, {"x": 0.4, "y": 0.8}, 0.1),
+    ]
+
+
+def table(lines: list[Line]) -> dict[str, tuple[str, ...]]:
+    return {line.name: line.cells for line in lines}
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_column(runs: list[RunFolder]) -> None:
+    groups = group_runs([read_run(run) for run in runs])
+    assert [(group.label, [run.name for run in group.runs]) for group in groups] == [
+        ("plain", ["plain-seed1", "plain-seed2"]),
+        ("fast", ["fast"]),
+    ]
+    assert differences([run.config for run in runs]) == {"learning_rate": [0.1, 0.5, 0.1]}
+    check_same_but_seed([runs[0], runs[2]])
+
+
+def test_the_table_by_hand(runs: list[RunFolder]) -> None:
+    groups = group_runs([read_run(run) for run in runs])
+    found = table(comparison(groups))
+    assert found["runs"] == ("2", "1")
+    # .3 and .6: mean .45, standard error .15, 12.706 of them; the other alone with its standard error over instances
+    assert found["held-out accuracy after"] == ("0.450 ± 1.906", "0.600 ± 0.050")
+    assert found["held-out accuracy before"] == ("0.100 ± 0.000", "0.100 ± 0.040")
+    assert found["change in accuracy, paired"] == ("+0.350 ± 1.906", "+0.500 ± 0.020")
+    # x: .7 - .3, y: .5 - .6; z was not scored. Mean .15, deviation .3536, standard error .25
+    assert found["after, against plain, paired by instance"] == ("reference", "+0.150 ± 0.250 (n 2)")
+    assert found["memory tokens after"] == ("40.0 ± 0.0", "40.0")
+    # the last two of ten steps: .95 + seed
+    assert found["training reward, last fifth"] == ("2.450 ± 6.353", "1.950")
+    assert found["minutes in all"] == ("1.0 ± 0.0", "1.0")
+    assert "reward after" not in found  # no run has it
+    assert spread_note(groups) == (
+        "With one run ± is the standard error over held-out instances; with several, ± is half the 95% t interval over runs."
+    )
+
+
+def test_what_is_not_known_is_a_dash(runs: list[RunFolder], tmp_path: Path) -> None:
+    bare = RunFolder.create(tmp_path / "bare", {"seed": 3, "learning_rate": 0.9})
+    found = table(comparison(group_runs([read_run(run) for run in (bare, runs[0])])))
+    assert found["held-out accuracy after"][0] == "–"
+    assert (
+        found["after, against bare, paired by instance"] == ("–", "–")
+        if "after, against bare, paired by instance" in found
+        else True
+    )
+    alone = comparison(group_runs([read_run(bare)]))
+    assert alone == [Line("runs", ("1",))]
+
+
+def test_the_page_shows_tables_curves_and_the_way_to_each_run(
+    runs: list[RunFolder], tmp_path: Path, read_page: Callable[[Path], Any]
+) -> None:
+    (runs[1].path / "report").mkdir()
+    (runs[1].path / "report" / "index.html").write_text("mine")
+    first = write_comparison(runs, tmp_path / "compared")
+    page = read_page(first)
+    assert "3 runs compared" in page.words
+    assert "plain fast learning_rate 0.1 0.5" in page.words
+    assert "after, against plain, paired by instance reference +0.150 ± 0.250 (n 2)" in page.words
+    assert "plain-seed1 fast plain-seed2 runs 1 1 1" in page.words
+    assert "../fast/report/index.html" in page.links
+    assert {path.name for path in (tmp_path / "compared" / "figures").iterdir()} == {"00-light.svg", "00-dark.svg"}
+    for link in page.links:
+        assert link.startswith(("#", "data:")) or (first.parent / link).resolve().is_file(), link
+
+
+def test_the_command_shows_the_table_and_says_where_the_page_is(
+    runs: list[RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memalpha.cli.runs.console", Console(width=120, highlight=False))
+    target = tmp_path / "compared"
+    assert memalpha(["compare", *(str(run.path) for run in runs), "--output", str(target)]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "option learning_rate 0.1 0.5" in lines
+    assert "change in accuracy, paired +0.350 ± 1.906 +0.500 ± 0.020" in lines
+    assert "".join(lines).endswith("index.html")
+    assert (target / "index.html").is_file()
+
+
+def test_the_report_command_takes_seeds_and_refuses_what_differs(
+    runs: list[RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "site"
+    for run in runs:
+        (run.path / "held_out" / "after.jsonl").unlink()
+    assert memalpha(["report", str(runs[0].path), str(runs[2].path), "--output", str(target)]) == 0
+    assert (target / "index.html").is_file()
+    assert memalpha(["report", str(runs[0].path), str(runs[1].path), "--output", str(target)]) == 1
+    assert "differ in more than their seed: learning_rate is '0.1' and '0.5'" in capsys.readouterr().err
+    assert memalpha(["report", str(runs[0].path), "--pages", "-1"]) == 1
+    assert "--pages is -1" in capsys.readouterr().err
