@@ -119,7 +119,8 @@ def _table(name: str, summary: dict[str, Any]) -> Table:
 
     table = Table("attack", "succeeds", "95%", "without the attack", title=Text(name))
     rows = [(attack, row["rate"], row["control"]) for attack, row in summary["attacks"].items()]
-    rows.append(("any: instruction persisted", summary["instructions_persisted"], None))
+    rows.append(("any: mark persisted", summary["instructions_persisted"], None))
+    rows.append(("any: in the attack's own words", summary["instructions_verbatim"], None))
     rows.append(("any: entries lost", summary["entries_lost"], summary["entries_lost_without_attack"]))
     for label, rate, control in rows:
         if rate["trials"]:
