@@ -22,18 +22,10 @@ prepare warm-small synthetic --seed 1000 --option split=train --option n=1400 $d
 prepare warm-medium synthetic --seed 1001 --option split=train --option preset=medium --option n=200 $dialogues
 prepare train-dialogues synthetic --seed 1 --option split=train --option n=600 $dialogues
 prepare watch-dialogues synthetic --seed 3 --option split=test --option n=32
-prepare test-dialogues synthetic --seed 11 --option split=test --option n=64
-prepare test-dialogues-10x synthetic --seed 12 --option split=test --option n=16 --option n_chunks=30 --option max_questions=40
-prepare test-dialogues-100x synthetic --seed 13 --option split=test --option n=4 --option n_chunks=300 --option people=12 --option max_questions=60
 short="--option chunk_tokens=80-200 --option chunks=2-2 --option max_answer_tokens=8"
 prepare squad-train squad --input "$originals/squad/train_flat.json" $short
 prepare train-squad squad --input "$originals/squad/train_flat.json" --seed 1 $short --option shuffle=true --option max_instances=600
 prepare test-squad squad --input "$originals/squad/dev_half_v2.json" $short --check-against runs/data/squad-train --drop-leaks
-prepare test-hotpotqa hotpotqa --input "$originals/hotpotqa/hotpotqa_train_100q.json" --option chunk_tokens=100-200 --option instance_tokens=450
-prepare test-locomo locomo --input "$originals/locomo/locomo_first2.json" --option chunk_tokens=200
-labels="--option chunk_tokens=200 --option chunks=3 --option questions=8 --option max_instances=64 --option metric=substring"
-prepare test-trec_coarse trec_coarse --input "$originals/trec/test.txt" --option examples="$originals/trec/train.txt" $labels
-prepare test-csabstruct csabstruct --input "$originals/csabstruct/test.jsonl" --option examples="$originals/csabstruct/train.jsonl" $labels
 
 echo "[result] 2/6 warm start"
 warm=data/adapters/smollm2-135m-warmup
@@ -56,4 +48,4 @@ echo "[result] 5/6 ablations"
 .venv/bin/python scripts/ablations.py --output_dir runs/ablations --max_steps 16 --seeds 1
 
 echo "[result] 6/6 evaluation"
-memalpha evaluate --config configs/evaluate/result.yaml --output_dir runs/result
+.venv/bin/python scripts/evaluate_all.py "$originals"
