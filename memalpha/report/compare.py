@@ -7,6 +7,8 @@ are paired by held-out instance. What always holds: what is not known is a dash,
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +54,7 @@ _ABSENT = "–"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a comparison reads of one run: its name, options, metrics, summary and held-out accuracy by instance."""
+    """What a comparison reads of one run; ``accuracies`` after training are by instance, told apart by id and texts."""
 
     name: str
     config: Mapping[str, Any]
@@ -82,8 +84,8 @@ class Line(NamedTuple):
 
 def read_run(folder: RunFolder) -> Run:
     """Read what a comparison needs of a run."""
-    rows = (row["result"] for row in folder.read_lines("held_out/after.jsonl"))
-    pairs = ((str(row["instance"]), known(row["accuracy"])) for row in rows)
+    rows = folder.read_lines("held_out/after.jsonl")
+    pairs = ((_identity(row), known(row["result"]["accuracy"])) for row in rows)
     accuracies = {instance: accuracy for instance, accuracy in pairs if accuracy is not None}
     return Run(folder.path.resolve().name, folder.config, folder.metrics(), optional(folder, "summary.json"), accuracies)
 
@@ -161,6 +163,13 @@ def _cell(values: Sequence[Any], digits: int, *, signed: bool = False) -> str:
         return UNKNOWN
     text = number(found.mean, digits, signed=signed)
     return text if found.high is None else f"{text} ± {number(found.high - found.mean, digits)}"
+
+
+def _identity(row: Mapping[str, Any]) -> str:
+    """Name an instance by its id and what was read and asked: data sets of one kind use the same ids for different texts."""
+    rollout = row["rollout"]
+    texts = [step["text"] for step in rollout["steps"]] + [question["question"] for question in rollout["questions"]]
+    return f"{row['result']['instance']} {hashlib.sha256(json.dumps(texts).encode()).hexdigest()}"
 
 
 def _accuracy(name: str, groups: Sequence[Group], key: str, *, signed: bool = False) -> Line:

@@ -62,6 +62,8 @@ PANELS: tuple[Panel, ...] = (
     Panel("completions cut off, share", {"": ("completions/clipped_ratio", "memory/cut_off")}, share=True),
     Panel("entries in the final memory", {"": ("memory/entries",)}),
     Panel("tokens in the final memory", {"": ("memory/tokens",)}),
+    Panel("words of what was written", {"": ("memory/entry_words",)}),
+    Panel("written word for word, share", {"": ("memory/verbatim",)}, share=True),
     Panel("rollouts that could not be scored, share", {"": ("memory/masked",)}, share=True),
     Panel("entropy, nats a token", {"": ("entropy",)}),
     Panel("KL to the reference, nats a token", {"": ("kl",)}),

@@ -20,6 +20,7 @@ Rows = Sequence[Mapping[str, Any]]
 """Rows of one run's ``metrics.jsonl``."""
 
 _SIZE = (4.6, 2.7)
+_STYLES = ("-", "--", ":")
 
 
 class Variant(NamedTuple):
@@ -93,8 +94,9 @@ def draw_panel(panel: Panel, variants: Sequence[Variant], theme: Theme) -> Any:
     window = window_for(max(len(rows) for variant in variants for rows in variant.runs))
     for v, variant in enumerate(variants):
         for line, (label, keys) in enumerate(panel.lines.items()):
-            colour = theme.lines[(v if len(variants) > 1 else line) % len(theme.lines)]
-            _draw_line(axes, variant, keys, window, colour, variant.label or label)
+            index = v if len(variants) > 1 else line
+            colour, style = theme.lines[index % len(theme.lines)], _STYLES[index // len(theme.lines) % len(_STYLES)]
+            _draw_line(axes, variant, keys, window, colour, style, variant.label or label)
         if panel.title.startswith("accuracy"):
             mark = theme.lines[v % len(theme.lines)] if len(variants) > 1 else theme.lines[1]
             _draw_held_out(axes, variant, mark, named=len(variants) == 1)
@@ -102,7 +104,7 @@ def draw_panel(panel: Panel, variants: Sequence[Variant], theme: Theme) -> Any:
     return figure
 
 
-def _draw_line(axes: Any, variant: Variant, keys: Sequence[str], window: int, colour: str, label: str) -> None:
+def _draw_line(axes: Any, variant: Variant, keys: Sequence[str], window: int, colour: str, style: str, label: str) -> None:
     found = band(variant.runs, keys, window)
     for rows in variant.runs:
         steps, values = series(rows, keys)
@@ -113,7 +115,9 @@ def _draw_line(axes: Any, variant: Variant, keys: Sequence[str], window: int, co
         axes.fill_between(found.steps, found.low, found.high, color=colour, alpha=0.16, linewidth=0)
     marker = "o" if len(found.steps) == 1 else None
     if found.steps:
-        axes.plot(found.steps, found.mean, color=colour, linewidth=2, label=label or None, marker=marker, markersize=4)
+        axes.plot(
+            found.steps, found.mean, color=colour, linestyle=style, linewidth=2, label=label or None, marker=marker, markersize=4
+        )
 
 
 def _draw_held_out(axes: Any, variant: Variant, colour: str, *, named: bool) -> None:

@@ -25,7 +25,7 @@ HIGHLIGHTS: Mapping[str, tuple[str, ...]] = {
     "agent": ("schema", "codec", "max_chunk_tokens", "view_tokens", "max_completion_length", "retrieval", "embedder"),
     "data": ("train_data", "train_options", "eval_data", "eval_options", "eval_instances", "eval_temperature"),
     "questions": ("reader", "reader_tokens", "retrieve_k", "content_judge"),
-    "reward": ("accuracy_weight", "tool_weight", "compression_weight", "content_weight"),
+    "reward": ("accuracy_weight", "tool_weight", "compression_weight", "content_weight", "immediate_weight", "question_share"),
     "training": (
         "max_steps", "learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "num_generations", "grouping",
         "loss_type", "scale_rewards", "beta", "temperature", "seed",
