@@ -30,6 +30,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#e
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")
 
 _INCH_A_SYSTEM = 0.32
+_COLUMNS = 4
+_MOST_TICKS = 8
 
 
 def plot_comparison(summary: Summary, reader: str) -> Any:
@@ -41,14 +43,14 @@ def plot_comparison(summary: Summary, reader: str) -> Any:
     ]
     if len(items) > 1:
         panels.append(("mean over sets", summary.over_sets[reader]))
-    figure = _figure(3.0 * len(panels) + 1.5, _INCH_A_SYSTEM * len(groups) + 1.2)
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, axes = _panels(len(panels), 3.2, _INCH_A_SYSTEM * len(groups) + 1.2)
     for panel, (title, estimates) in zip(axes, panels, strict=True):
         for place, group in enumerate(groups):
             _point(panel, summary, group, estimates.get(group), place, sideways=True)
         panel.set(title=title, xlim=(0, 1), xlabel="accuracy")
         panel.grid(axis="x", alpha=0.3)
-    axes[0].set(yticks=range(len(groups)), yticklabels=groups, ylim=(len(groups) - 0.5, -0.5))
+        panel.set(yticks=range(len(groups)), yticklabels=groups, ylim=(len(groups) - 0.5, -0.5))
+        panel.label_outer()
     return figure
 
 
@@ -58,8 +60,8 @@ def plot_memory(summary: Summary, reader: str) -> Any:
     A system that keeps nothing stands at 1 token.
     """
     items = _items(summary, reader)
-    figure = _figure(4.2 * len(items), 3.6)
-    for panel, item in zip(figure.subplots(1, len(items), squeeze=False)[0], items, strict=True):
+    figure, axes = _panels(len(items), 3.6, 3.4)
+    for panel, item in zip(axes, items, strict=True):
         for group, cell in item.cells.items():
             _point(panel, summary, group, cell.accuracy, max(1.0, cell.costs["memory_tokens"]), label=group)
         panel.set(title=item.set, xscale="log", xlabel="memory, tokens", ylabel="accuracy", ylim=(0, 1))
@@ -119,6 +121,9 @@ def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequenc
         for place, (chunks, point) in enumerate(points.items()):
             _point(panel, summary, group, point, chunks, label="" if place else group)
     panel.set(xscale="log", xlabel="chunks of the input", ylabel="accuracy", ylim=(0, 1))
+    if len(ticks := sorted({chunks for by_length in lengths.values() for chunks in by_length})) <= _MOST_TICKS:
+        panel.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        panel.minorticks_off()
     panel.grid(alpha=0.3)
     _legend(figure)
     return figure
@@ -175,6 +180,17 @@ def _figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def _panels(count: int, width: float, height: float) -> tuple[Any, list[Any]]:
+    """A figure and its panels, at most four in a row; width and height are those of one panel, in inches."""
+    columns = min(count, _COLUMNS)
+    rows = -(-count // columns)
+    figure = _figure(width * columns + 1.2, height * rows)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for empty in axes[count:]:
+        empty.remove()
+    return figure, axes[:count]
 
 
 def _legend(figure: Any) -> None:

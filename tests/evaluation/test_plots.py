@@ -60,6 +60,17 @@ def test_the_comparison_draws_every_system_of_every_set(summary):
     assert figure.axes[0].get_ylim() == (2.5, -0.5)  # the first on top
 
 
+def test_many_sets_stand_in_rows_of_four(tmp_path):
+    names = [f"set{i}" for i in range(5)]
+    rows = [result(set=name, system="rag") for name in names]
+    summary = summarise_evaluation(write_results(configure(tmp_path, ["rag"], names), rows), FEW)
+    comparison, memory = plot_comparison(summary, "recall"), plot_memory(summary, "recall")
+    assert [panel.get_title() for panel in comparison.axes] == [*(f"{name} (n = 1)" for name in names), "mean over sets"]
+    assert [panel.get_title() for panel in memory.axes] == names
+    rows = [panel.get_subplotspec().rowspan.start for panel in comparison.axes]
+    assert rows == [0, 0, 0, 0, 1, 1]
+
+
 def test_memory_is_drawn_against_accuracy(summary):
     figure = plot_memory(summary, "recall")
     panel = figure.axes[0]
@@ -103,6 +114,7 @@ def test_chunks_are_drawn_by_length_over_the_chosen_sets(folder, summary):
         assert (y, low, high) == (as_drawn(accuracy) if chunks < 40 else (accuracy.mean, None, None))
     (line,) = [line for line in panel.get_lines() if to_hex(line.get_color()) == COLOURS[2] and len(line.get_xdata()) == 3]
     assert list(line.get_ydata()) == [accuracy.mean for accuracy in expected.values()]
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["3", "30", "40"]
     (only,) = plot_chunks(folder, summary, "recall", ["short"], FEW).axes
     assert {x for x, *_ in points(only)} == {3}
 
