@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -130,6 +131,25 @@ def test_a_hub_that_does_not_answer_is_no_fault_of_the_name(hub):
 def test_a_folder_is_loaded_and_names_itself(whole):
     step, _, name = load_trained(whole)
     assert name == "mine" and step.config == CONFIG
+
+
+def test_many_threads_get_from_a_real_model_what_one_gets(whole):
+    """Tokenizer and model are shared: batched and at the same time, or alone and in turn."""
+    trained = load_trained(whole)
+    texts = [[f"Marta said number {i} <|im_end|> to {j}" for j in range(3)] for i in range(8)]
+
+    def read(agent, number):
+        return [
+            (step.prompt.ids, step.completion.ids)
+            for text in texts[number]
+            for step in agent.add(text, namespace=f"user {number}").steps
+        ]
+
+    with MemoryAgent(trained.step, trained.generator) as alone:
+        wanted = [read(alone, i) for i in range(8)]
+    with MemoryAgent(trained.step, trained.generator) as together, ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda i: read(together, i), range(8))) == wanted
+    assert len({prompt for row in wanted for prompt, _ in row}) == 24
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "./missing", "plain", "/missing", Path("a/b"), "", "a/", "~/x"])

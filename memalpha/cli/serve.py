@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TOKENS_VARIABLE = "MEMALPHA_TOKENS"
 """Environment variable that may name the tokens file."""
+_EXTRA = ("fastapi", "mcp", "uvicorn", "starlette", "pydantic")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -85,7 +86,9 @@ def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
     try:
         from memalpha.serve.server import check_reach, serve_http, serve_stdio
     except ModuleNotFoundError as error:
-        raise MissingExtraError(str(error.name), "serve") from error
+        if error.name and error.name.split(".")[0] in _EXTRA:
+            raise MissingExtraError(error.name, "serve") from error
+        raise
     if arguments.transport == "stdio":
         serve_stdio(_agent(arguments), config, _local(arguments))
         return 0

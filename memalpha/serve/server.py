@@ -12,6 +12,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import anyio
 import uvicorn
 from fastapi import FastAPI
 from mcp.server.transport_security import TransportSecuritySettings
@@ -20,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from memalpha.api import MemoryAgent
 from memalpha.api_async import AsyncMemoryAgent
 from memalpha.errors import InputError
-from memalpha.serve.callers import Callers, Grant
+from memalpha.serve.callers import Caller, Callers, Grant
 from memalpha.serve.config import ServeConfig
 from memalpha.serve.gate import Gate
 from memalpha.serve.http_api import build_api
@@ -140,10 +141,6 @@ def serve_stdio(agent: MemoryAgent, config: ServeConfig, grant: Grant) -> None:
         config: The limit on texts.
         grant: Whose memory; its user has to be one.
     """
-    import anyio
-
-    from memalpha.serve.callers import Caller
-
     caller = Caller(grant.name, grant.namespace({}))
 
     async def run() -> None:

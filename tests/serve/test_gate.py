@@ -74,7 +74,7 @@ def test_a_full_server_says_when_to_come_back():
     async def run():
         model = Held()
         async with served(model, max_requests=3, max_requests_per_token=3) as http:
-            tasks = await hold(http, model, "to a", "to b", "to a/b")
+            tasks = await hold(http, model, "to a", "to a", "to b")
             refused = await http.get("/v1/memory", **by("to A"))
             assert refused.status_code == 503 and refused.headers["retry-after"] == "1"
             assert (await http.get("/health")).status_code == (await http.get("/ready")).status_code == 200
@@ -94,8 +94,23 @@ def test_one_token_cannot_fill_the_server():
             refused = await http.get("/v1/memory", **by("to a"))
             assert refused.status_code == 429 and refused.headers["retry-after"] == "1" and "to a" in refused.json()["what"]
             assert (await http.get("/v1/memory", **by("to b"))).status_code == 200  # a read does not wait for the model
+            assert app_under_way(http) == {"to a": 2}
             model.go.set()
             assert [(await task).status_code for task in tasks] == [200, 200]
+
+    asyncio.run(run())
+
+
+def test_the_end_of_one_request_frees_one_place():
+    async def run():
+        model = Held()
+        async with served(model, max_requests_per_token=3) as http:
+            tasks = await hold(http, model, "to a", "to a")
+            for _ in range(3):
+                assert (await http.get("/v1/memory", **by("to a"))).status_code == 200
+                assert app_under_way(http) == {"to a": 2}
+            model.go.set()
+            await asyncio.gather(*tasks)
 
     asyncio.run(run())
 
@@ -151,7 +166,7 @@ STEP = st.tuples(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.lists(STEP, min_size=1, max_size=5), min_size=1, max_size=8))
 def test_whatever_tokens_do_at_the_same_time_none_sees_or_changes_what_is_not_its_own(rounds):
     """Every text says whose it is; the reader knows for each answer whose texts it may hold."""
@@ -253,3 +268,18 @@ def test_off_loopback_the_token_guards_and_names_may_be_restricted():
 def test_limits_that_are_none_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         ServeConfig(**wrong)
+
+
+def test_ready_says_when_the_store_cannot_be_read(tmp_path):
+    async def run():
+        async with served(agent=make_agent(tmp_path / "store.db")) as http:
+            await http.post("/v1/add", json={"text": "tea"}, **by("to a"))
+            assert (await http.get("/ready")).status_code == 200
+            for path in tmp_path.glob("store.db*"):
+                path.write_bytes(bytes(path.stat().st_size))
+            said = await http.get("/ready")
+            assert said.status_code == 503 and "store" in said.json()["what"] and str(tmp_path) not in said.text
+            assert (await http.get("/v1/memory", **by("to a"))).status_code == 500
+            assert (await http.get("/health")).status_code == 200
+
+    asyncio.run(run())

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from servers import client, line, running, tokens_file
-
-MACHINE = {"Host": "127.0.0.1"}
 
 
 @pytest.fixture(scope="module")
@@ -184,17 +181,3 @@ def test_the_description_names_every_operation_and_its_problems(server):
     add = described["paths"]["/v1/add"]["post"]
     assert {"401", "403", "413", "429", "503"} <= set(add["responses"]) and add["security"] == [{"HTTPBearer": []}]
     assert {each["name"] for each in add["parameters"]} == {"Memalpha-User", "Memalpha-Agent", "Memalpha-Session"}
-
-
-def test_ready_says_when_the_store_cannot_be_read(tmp_path: Path):
-    with running(store=tmp_path / "store.db", user="marta") as server, client(server) as http:
-        http.post("/v1/add", json={"text": "tea"})
-        witness = tmp_path / "store.db"
-        data = bytearray(witness.read_bytes())
-        assert http.get("/ready").status_code == 200
-        for path in tmp_path.glob("store.db*"):
-            path.write_bytes(bytes(len(data)))
-        said = problem(http.get("/ready"))
-        assert said["status"] == 503 and "store" in said["what"] and str(tmp_path) not in json.dumps(said)
-        assert problem(http.get("/v1/memory"))["status"] == 500
-        assert http.get("/health").status_code == 200

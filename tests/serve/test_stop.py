@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -13,9 +15,17 @@ import pytest
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 from server_worker import make_agent
-from servers import ENVIRONMENT, WORKER, Server, client, running
+from servers import ENVIRONMENT, WORKER, client, running
 
+from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
+from memalpha.errors import InputError
+from memalpha.memory.journal import Namespace
+from memalpha.models.nano import build_nano, toy_texts
+from memalpha.serve.callers import Caller, Callers, Grant, Tokens
+from memalpha.serve.config import ServeConfig
+from memalpha.serve.problems import Refused
+from memalpha.serve.server import serve_http
 
 
 def texts(path):
@@ -37,8 +47,7 @@ def wait_until_reading(server):
     time.sleep(0.4)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_is_under_way_is_answered_and_nothing_new_is_taken(tmp_path, number):
+def test_what_is_under_way_is_answered_and_nothing_new_is_taken(tmp_path):
     answers: list[int | None] = []
     with running(store=tmp_path / "s.db", user="marta") as server:
         with client(server) as idle:
@@ -46,7 +55,7 @@ def test_what_is_under_way_is_answered_and_nothing_new_is_taken(tmp_path, number
             thread = threading.Thread(target=slow_add, args=(server, answers))
             thread.start()
             wait_until_reading(server)
-            server.process.send_signal(number)
+            server.process.send_signal(signal.SIGTERM)
             time.sleep(0.3)
             assert server.process.poll() is None and answers == []  # it still works on that one
             with pytest.raises(httpx.TransportError):
@@ -62,7 +71,7 @@ def test_a_request_that_outlasts_the_patience_is_not_acknowledged_and_whole_or_a
         thread = threading.Thread(target=slow_add, args=(server, answers))
         thread.start()
         wait_until_reading(server)
-        assert server.stop() == 0
+        assert server.stop(signal.SIGINT) == 0
         thread.join()
     assert answers[0] != 200 and texts(tmp_path / "s.db") in ([], ["a slow text"])
 
@@ -79,8 +88,6 @@ def test_after_kill_9_every_acknowledged_write_is_there(tmp_path):
         assert server.stop(signal.SIGKILL) == -signal.SIGKILL
         thread.join()
     assert answers == [None] and texts(tmp_path / "s.db") == [f"text {i}" for i in range(5)]
-    with running(store=tmp_path / "s.db", user="marta") as again, client(again) as http:
-        assert http.get("/v1/memory").json()["total"] == 5
 
 
 def test_a_store_in_use_can_be_served_by_two_processes(tmp_path):
@@ -125,6 +132,14 @@ def test_a_server_that_should_not_start_says_why(tmp_path, capsys, monkeypatch, 
     assert says in told and "expected: " in told and not (tmp_path / "s.db").exists()
 
 
+def test_without_the_extra_the_install_line_is_shown(tmp_path, capsys, monkeypatch):
+    for name in ("memalpha.serve.server", "memalpha.serve.http_api"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert run(["serve", "no/agent", "--store", str(tmp_path / "s.db"), "--user", "marta"]) == 1
+    assert "pip install 'memalpha[serve]'" in capsys.readouterr().err
+
+
 def test_tokens_and_a_user_are_not_mixed(tmp_path, capsys):
     assert run(["serve", "no/agent", "--store", str(tmp_path / "s.db"), "--tokens", "t.yaml", "--user", "marta"]) == 1
     assert "beside tokens" in capsys.readouterr().err
@@ -134,12 +149,62 @@ def test_a_made_token_opens_the_server_it_was_made_for(tmp_path, capsys):
     assert run(["token", "laptop", "--user", "marta", "--session", "s"]) == 0
     told, _, entry = capsys.readouterr().out.splitlines()
     (tmp_path / "tokens.yaml").write_text(f"tokens:\n{entry}\n")
-    key = {"Authorization": f"Bearer {told.split()[-1]}"}
-    with running(store=tmp_path / "s.db", tokens=tmp_path / "tokens.yaml") as server, client(server, None, **key) as http:
-        assert http.get("/v1/memory").status_code == 200
-        assert http.get("/v1/memory", headers={"Memalpha-Session": "t"}).status_code == 403
+    callers, key = Callers(Tokens.load(tmp_path / "tokens.yaml")), {"authorization": f"Bearer {told.split()[-1]}"}
+    assert callers.identify(key) == Caller("laptop", Namespace("marta", "default", "s"))
+    with pytest.raises(Refused, match="may not reach the session 't'"):
+        callers.identify({**key, "memalpha-session": "t"})
 
 
 def test_a_port_in_use_is_said(tmp_path):
-    with running(store=tmp_path / "s.db", user="marta") as server, pytest.raises(AssertionError, match="cannot be listened at"):
-        Server(store=tmp_path / "t.db", user="marta", port=server.port)
+    with socket.create_server(("127.0.0.1", 0)) as used, pytest.raises(InputError, match="cannot be listened at"):
+        serve_http(make_agent(":memory:"), ServeConfig(port=used.getsockname()[1]), Callers(Grant("local", "marta")))
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A folder such as memalpha train writes, with random weights."""
+    agent = build_nano(tmp_path / "agent", toy_texts(), layers=1, hidden=32)
+    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=200, view_tokens=200, max_new_tokens=4).save(agent)
+    return agent
+
+
+def test_the_command_hands_over_what_it_was_given(trained, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr("memalpha.serve.server.serve_http", lambda *arguments: given.extend(arguments))
+    options = [
+        "--user",
+        "marta",
+        "--port",
+        "7",
+        "--max-requests",
+        "9",
+        "--allow-host",
+        "a.example",
+        "--allow-origin",
+        "https://a.example",
+    ]
+    reader = ["--reader-url", "http://127.0.0.1:1/v1", "--reader-model", "m", "--retrieve-k", "3"]
+    assert run(["serve", str(trained), "--store", str(tmp_path / "s.db"), *options, *reader]) == 0
+    agent, config, callers, _ = given
+    assert config == ServeConfig(port=7, max_requests=9, hosts=("a.example",), origins=("https://a.example",))
+    assert callers.identify({}) == Caller("local", Namespace("marta"))
+    assert (agent.name, agent.retrieve_k, agent.reader.budget_tokens) == ("agent", 3, 2048)
+    agent.add("Marta lives in Oslo", namespace="marta")
+    agent.close()
+    assert (tmp_path / "s.db").exists()
+
+
+@pytest.mark.slow
+def test_the_command_serves_a_trained_agent(trained, tmp_path):
+    """From a folder on disk to an answer over HTTP: the whole way."""
+    command = [sys.executable, "-m", "memalpha", "serve", str(trained), "--store", str(tmp_path / "s.db"), "--user", "marta"]
+    process = subprocess.Popen([*command, "--port", "0"], stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    try:
+        url = next(line for line in process.stderr if "serving at" in line).split("serving at ")[1].split()[0]
+        added = httpx.post(f"{url}/v1/add", json={"text": "Marta lives in Oslo"}, timeout=60, trust_env=False)
+        assert added.status_code == 200 and added.json()["pieces"] == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
