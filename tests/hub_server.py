@@ -10,12 +10,14 @@ from typing import Any
 
 
 class HubServer:
-    """Runs until closed; ``files`` holds what was committed, ``requests`` every (method, path, authorization)."""
+    """Runs until closed; ``files`` holds what was committed, ``requests`` every (path, authorization).
+
+    A repository ``.../refused`` is not given to anybody, for ``.../gone`` the connection breaks.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
-        self.requests: list[tuple[str, str, str]] = []
-        self.refuse = 0
+        self.requests: list[tuple[str, str]] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -45,9 +47,13 @@ class HubServer:
         class Handler(BaseHTTPRequestHandler):
             def _reply(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                hub.requests.append((self.command, self.path, self.headers.get("authorization", "")))
-                data = json.dumps(hub.answer(self.path, body) if not hub.refuse else {"error": "no"}).encode()
-                self.send_response(hub.refuse or 200)
+                if b"gone" in body or "gone" in self.path:
+                    self.close_connection = True
+                    return
+                refused = b"refused" in body or "refused" in self.path
+                hub.requests.append((self.path, self.headers.get("authorization", "")))
+                data = json.dumps({"error": "no"} if refused else hub.answer(self.path, body)).encode()
+                self.send_response(403 if refused else 200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()

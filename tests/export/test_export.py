@@ -1,7 +1,7 @@
 """An exported agent: the same logits, the same memory, a card whose numbers are the run's, and an upload that is whole."""
 
 import json
-import shutil
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -205,34 +205,38 @@ def test_a_merge_that_changes_the_model_is_not_written(trained, tmp_path, capsys
 
 
 # -------------------------------------------------------------------------------------------- upload
-PUSH = "import sys; from memalpha.models.export import push; print(push(sys.argv[1], sys.argv[2], private=True))"
+PUSH = """
+import json, sys
+from memalpha.errors import MemAlphaError
+from memalpha.models.export import push
+for repo in sys.argv[2:]:
+    try:
+        print(json.dumps(["done", push(sys.argv[1], repo, private=True)]))
+    except MemAlphaError as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+"""
 
 
-def pushed(folder, url, repo="me/agent", token="hf_testtoken"):
+def pushed(folder, url, *repos):
     """Upload in a process of its own: the Hub's address is read when its library is imported."""
-    import os
-
     environment = {**os.environ, "HF_ENDPOINT": url, "no_proxy": "127.0.0.1", "HF_HUB_DISABLE_XET": "1"}
-    environment |= {"HF_TOKEN": token, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_OFFLINE": "0"}
-    return subprocess.run([sys.executable, "-c", PUSH, str(folder), repo], capture_output=True, text=True, env=environment)
+    environment |= {"HF_TOKEN": "hf_testtoken", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run([sys.executable, "-c", PUSH, str(folder), *repos], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and "hf_testtoken" not in done.stdout + done.stderr, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_an_upload_brings_every_file_with_the_users_token(adapter, tmp_path):
-    folder = tmp_path / "agent"
-    shutil.copytree(adapter, folder)
+def test_an_upload_brings_every_file_with_the_users_token(adapter):
     hub = HubServer()
     try:
-        done = pushed(folder, hub.url)
-        assert done.stdout.strip() == f"{hub.url}/me/agent/commit/abc", done.stderr
-        assert hub.files == {path.name: path.read_bytes() for path in folder.iterdir()}
-        tokens = {path: token for _, path, token in hub.requests if "me/agent" in path or "repos" in path}
-        assert set(tokens.values()) == {"Bearer hf_testtoken"} and len(tokens) >= 3
-        assert next(iter(tokens)) == "/api/repos/create"
-        hub.refuse = 403
-        refused = pushed(folder, hub.url)
-        assert "does not let this user write me/agent" in refused.stderr and "hf_testtoken" not in refused.stderr
+        done, refused, gone, unnamed = pushed(adapter, hub.url, "me/agent", "me/refused", "me/gone", "not/a/name")
     finally:
         hub.close()
-    gone = pushed(folder, hub.url)
-    assert "ServiceError" in gone.stderr and "cannot be reached" in gone.stderr
-    assert "owner/name" in pushed(folder, hub.url, repo="not/a/name").stderr
+    assert done == ["done", f"{hub.url}/me/agent/commit/abc"]
+    assert hub.files == {path.name: path.read_bytes() for path in adapter.iterdir()}
+    tokens = {path: token for path, token in hub.requests if "me/agent" in path or "repos" in path}
+    assert set(tokens.values()) == {"Bearer hf_testtoken"} and len(tokens) >= 3
+    assert next(iter(tokens)) == "/api/repos/create"
+    assert refused[0] == "InputError" and "does not let this user write me/refused (status 403)" in refused[1]
+    assert gone[0] == "ServiceError" and "cannot be reached" in gone[1]
+    assert unnamed[0] == "InputError" and "owner/name" in unnamed[1]

@@ -43,10 +43,16 @@ def test_most_known_templates_take_our_prompts():
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("template", [*OURS, *USABLE])
-def test_known_tricks_change_no_template(template, codec):
+@pytest.mark.parametrize("template", OURS)
+def test_known_tricks_change_no_template_of_ours(template, codec):
     for text in HOSTILE:
         same_structure(agent_of(template, codec), text)
+
+
+@pytest.mark.parametrize("template", USABLE)
+def test_all_known_tricks_at_once_change_no_template_of_others(template):
+    for codec in CODECS:
+        same_structure(agent_of(template, codec), "\n".join(HOSTILE))
 
 
 @pytest.mark.parametrize("schema", presets())
@@ -56,7 +62,7 @@ def test_known_tricks_change_no_schema(schema, codec):
         same_structure(agent_of("smollm2", codec, schema), text)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(AGENTS, TEXTS)
 def test_no_text_changes_the_structure(agent, text):
     same_structure(agent, text)
@@ -102,7 +108,7 @@ def test_ordinary_brackets_are_kept(text):
 
 
 def test_long_texts_take_time_in_proportion():
-    for text in ("<" * 300_000, "< " * 300_000, "<" + " " * 300_000, "<ch" * 200_000, "<" + "\u200b" * 300_000):
+    for text in ("<" * 100_000, "< " * 100_000, "<" + " " * 100_000, "<ch" * 70_000, "<" + "\u200b" * 100_000):
         assert quote(text) == text
 
 
