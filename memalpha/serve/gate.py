@@ -21,12 +21,13 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from memalpha.serve.callers import Callers
+from memalpha.serve.callers import HEADERS, Callers
 from memalpha.serve.config import ServeConfig, is_loopback
 from memalpha.serve.problems import MEDIA_TYPE, RETRY_SECONDS, Problem, Refused
 
 CALLER = "memalpha.caller"
 """Key of an ASGI scope that holds the ``Caller``."""
+_DECIDING = ("Host", "Origin", "Authorization", *HEADERS.values())
 OPEN = frozenset({"/health", "/ready", "/openapi.json"})
 
 
@@ -50,6 +51,7 @@ class Gate:
             return
         try:
             headers = Headers(scope=scope)
+            _check_once(headers)
             self._check_place(headers)
             if scope["path"] in OPEN:
                 await self._app(scope, receive, send)
@@ -118,6 +120,13 @@ class Gate:
 def problem_response(problem: Problem) -> JSONResponse:
     """Return the HTTP response that tells a problem."""
     return JSONResponse(problem.body(), problem.status, headers=dict(problem.headers or {}), media_type=MEDIA_TYPE)
+
+
+def _check_once(headers: Headers) -> None:
+    """Refuse a header that decides who or where and comes twice: something on the way may have read the other one."""
+    for name in _DECIDING:
+        if len(headers.getlist(name)) > 1:
+            raise Refused(Problem(HTTPStatus.BAD_REQUEST, f"the header {name} comes twice", "once"))
 
 
 def _name(url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import pytest
 from servers import client, line, running, tokens_file
 
@@ -146,6 +147,16 @@ def test_a_backend_names_its_user_and_keeps_to_its_agent(server):
         backend.post("/v1/add", json={"text": "zoë likes tea"}, headers={"Memalpha-User": "zo%C3%AB"})
         assert zoe.get("/v1/memory").json()["total"] == 0
         assert zoe.get("/v1/memory", headers={"Memalpha-Agent": "chat"}).json()["entries"][0]["content"] == "zoë likes tea"
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Memalpha-User", "Origin"])
+def test_a_header_that_decides_may_not_come_twice(server, name):
+    values = {"Authorization": "Bearer token-of-ivan", "Memalpha-User": "marta", "Origin": "http://localhost"}
+    headers = [("Authorization", "Bearer token-of-marta"), ("Memalpha-User", "marta"), (name, values[name])]
+    headers += [(name, values[name])] if name == "Origin" else []
+    with httpx.Client(trust_env=False) as http:
+        response = http.get(f"{server.url}/v1/memory", headers=headers)
+    assert response.status_code == 400
 
 
 # ------------------------------------------------------------------------------------------------ where from
