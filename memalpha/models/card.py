@@ -198,6 +198,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _shown(value: Any) -> str:
+    """A value as a cell; of an absolute path the last part alone: where a file lay is nobody's business."""
+    if isinstance(value, str) and Path(value).is_absolute():
+        return Path(value).name
     return f"`{json.dumps(value)}`" if isinstance(value, dict | list) else str(value)
 
 

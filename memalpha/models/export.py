@@ -159,6 +159,8 @@ def _made(target: Path) -> Iterator[Path]:
     try:
         yield draft
         draft.chmod(0o755)
+        for path in draft.iterdir():
+            path.chmod(0o644)
         draft.rename(target)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -30,7 +30,7 @@ SUMMARY = {
     "delta": {"accuracy": 0.5, "stderr": 0.125, "n": 8},
 }  # fmt: skip
 RUN_CONFIG = {
-    "model": "nano", "train_data": "toy", "train_options": {"n": 4}, "eval_data": "runs/held|out", "reader": "recall",
+    "model": "nano", "train_data": "/" + "home/ann/toy", "train_options": {"n": 4}, "eval_data": "runs/held|out", "reader": "recall",
     "accuracy_weight": 1.0, "tool_weight": 0.5, "compression_weight": 0.05, "content_weight": 0.1, "loss_type": "dapo",
 }  # fmt: skip
 
@@ -118,6 +118,7 @@ def test_nothing_of_the_trainer_and_no_code_goes_along(merged, adapter):
         names = {path.name for path in folder.iterdir()}
         weights = {"model.safetensors", "tokenizer.json"} if folder == merged else {"adapter_model.safetensors"}
         assert {"README.md", "memalpha_agent.json", "memalpha_schema.yaml", "memalpha_export.json", *weights} <= names
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
         assert not {name for name in names if name.endswith((".bin", ".py", ".pkl", ".pt"))}
     assert not list(adapter.parent.glob(".*")) and not list(merged.parent.glob(".*"))
 
@@ -148,6 +149,7 @@ def test_the_card_gives_the_runs_own_numbers(adapter):
         "| accuracy | 0.250 | 0.750 |",
         "| accuracy, single | 0.250 | 0.750 |",
         "accuracy 0.500 ± 0.125 (n = 8), one seed",
+        "| train_data | toy |",
         "| tool_weight | 0.5 |",
         "| compression_weight | 0.05 |",
         '| train_options | `{"n": 4}` |',
