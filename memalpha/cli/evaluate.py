@@ -17,8 +17,8 @@ def add_verbs(verbs: Any) -> None:
         "evaluate",
         help="compare systems under one protocol, or measure a trained agent",
         description="Needs: a configuration with sets, systems and readers; or --trained and --data. "
-        "Makes: output_dir with results.jsonl, summary.json, table.md and table.csv. Run again, it goes on where it stopped. "
-        "All options: --options.",
+        "Makes: output_dir with results.jsonl, summary.json, table.md, table.csv, plots/. "
+        "Run again, it goes on where it stopped. All options: --options.",
         epilog="memalpha evaluate --config configs/evaluate/quick.yaml; memalpha evaluate --trained runs/mine --data SET",
     )
     parser.add_argument("--trained", metavar="FOLDER", help="adapter or run folder to measure, with the settings it has")
@@ -32,10 +32,13 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run or go on with an evaluation; 1 if some results failed and wait for another try."""
     quiet_libraries()
     from memalpha.evaluation.config import parse_evaluate_arguments
+    from memalpha.evaluation.plots import write_plots
     from memalpha.evaluation.run import evaluate
+    from memalpha.evaluation.summary import summarise_evaluation
 
     given = ["--help"] if arguments.options else [*_one_agent(arguments), *rest]
     outcome = evaluate(parse_evaluate_arguments(given), Reporter(not arguments.json))
+    write_plots(outcome.folder, summarise_evaluation(outcome.folder))
     summary = outcome.folder / "summary.json"
     out(json.dumps(json.loads(summary.read_text(encoding="utf-8"))) if arguments.json else str(outcome.folder / "table.md"))
     return 1 if outcome.failed else 0

@@ -44,13 +44,13 @@ def plot_comparison(summary: Summary, reader: str) -> Any:
     if len(items) > 1:
         panels.append(("mean over sets", summary.over_sets[reader]))
     figure, axes = _panels(len(panels), 3.2, _INCH_A_SYSTEM * len(groups) + 1.2)
-    for panel, (title, estimates) in zip(axes, panels, strict=True):
+    for index, (panel, (title, estimates)) in enumerate(zip(axes, panels, strict=True)):
         for place, group in enumerate(groups):
             _point(panel, summary, group, estimates.get(group), place, sideways=True)
         panel.set(title=title, xlim=(0, 1), xlabel="accuracy")
         panel.grid(axis="x", alpha=0.3)
         panel.set(yticks=range(len(groups)), yticklabels=groups, ylim=(len(groups) - 0.5, -0.5))
-        panel.label_outer()
+        panel.tick_params(labelleft=index % _COLUMNS == 0)
     return figure
 
 
@@ -130,11 +130,14 @@ def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequenc
 
 
 def write_plots(folder: str | Path, summary: Summary) -> list[Path]:
-    """Write every picture of an evaluation as ``plots/*.png`` in its folder, and return their paths."""
+    """Write every picture of an evaluation as ``plots/*.png`` in its folder, and return their paths.
+
+    A reader without anything to compare yet has no pictures.
+    """
     target = Path(folder) / "plots"
     target.mkdir(parents=True, exist_ok=True)
     written = []
-    for reader in summary.over_sets:
+    for reader in (reader for reader, groups in summary.over_sets.items() if groups):
         figures = {"comparison": plot_comparison(summary, reader), "memory": plot_memory(summary, reader)}
         figures["chunks"] = plot_chunks(folder, summary, reader, options=summary.bootstrap)
         figures |= {f"kinds-{item.set}": plot_kinds(summary, reader, item.set) for item in _items(summary, reader)}

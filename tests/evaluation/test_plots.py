@@ -69,6 +69,8 @@ def test_many_sets_stand_in_rows_of_four(tmp_path):
     assert [panel.get_title() for panel in memory.axes] == names
     rows = [panel.get_subplotspec().rowspan.start for panel in comparison.axes]
     assert rows == [0, 0, 0, 0, 1, 1]
+    named = [any(tick.label1.get_visible() for tick in panel.yaxis.get_major_ticks()) for panel in comparison.axes]
+    assert named == [True, False, False, False, True, False]
 
 
 def test_memory_is_drawn_against_accuracy(summary):
@@ -148,3 +150,8 @@ def test_all_pictures_are_written(folder, summary):
     names = ["recall-comparison", "recall-memory", "recall-chunks", "recall-kinds-short", "recall-kinds-long"]
     assert [path.stem for path in paths] == names
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_an_evaluation_without_results_has_no_pictures(tmp_path):
+    folder = write_results(configure(tmp_path, ["rag"]), [result(system="rag", failed="down", questions=())])
+    assert write_plots(folder, summarise_evaluation(folder, FEW)) == []
