@@ -4,8 +4,8 @@
     python scripts/evaluate_all.py ORIGINALS --readers recall      further arguments are options of memalpha evaluate
     python scripts/evaluate_all.py --page-only runs/main           the page alone, from an evaluation that is there
 
-Needs: a folder with the sets' original files (dev_half_v2.json, hotpotqa_train_100q.json, locomo_first2.json, trec/, csabstruct/;
-see docs/data.md), and the adapters that the configuration names. Run again after an interruption, it goes on where it stopped.
+Needs: a folder with the sets' original files (squad/, hotpotqa_train_100q.json, locomo_first2.json, trec/, csabstruct/; see
+docs/data.md), and the adapters that the configuration names. Run again after an interruption, it goes on where it stopped.
 Makes: runs/data/test-*, the evaluation's folder, docs/comparison.md and docs/results/comparison.json.
 """
 
@@ -25,23 +25,29 @@ MODEL = "smollm2-135m-instruct"
 
 
 class TestSet(NamedTuple):
-    """A set to prepare: its source, the file it is made from, its options; ``{examples}`` stands for the file with the examples."""
+    """A set to prepare: its source, the file it is made from, its options, and the training set that it must not repeat.
+
+    ``{examples}`` in an option stands for the file with the examples.
+    """
 
     source: str
     pattern: str = ""
     seed: int = 0
     options: tuple[str, ...] = ()
     examples: str = ""
+    against: str = ""
 
 
 LABELLED = ("chunk_tokens=200", "chunks=3", "questions=8", "max_instances=64", "metric=substring", "examples={examples}")
+SHORT = ("chunk_tokens=80-200", "chunks=2-2", "max_answer_tokens=8")
 SETS = {
     "test-dialogues": TestSet("synthetic", seed=11, options=("n=64", "split=test")),
     "test-dialogues-10x": TestSet("synthetic", seed=12, options=("n=16", "split=test", "n_chunks=30", "max_questions=40")),
     "test-dialogues-100x": TestSet(
         "synthetic", seed=13, options=("n=4", "split=test", "n_chunks=300", "people=12", "max_questions=60")
     ),
-    "test-squad": TestSet("squad", "dev_half_v2.json", options=("chunk_tokens=80-200", "chunks=2-2", "max_answer_tokens=8")),
+    "squad-train": TestSet("squad", "squad/train_flat.json", options=SHORT),
+    "test-squad": TestSet("squad", "squad/dev_half_v2.json", options=SHORT, against="squad-train"),
     "test-hotpotqa": TestSet("hotpotqa", "hotpotqa_train_100q.json", options=("chunk_tokens=100-200", "instance_tokens=450")),
     "test-locomo": TestSet("locomo", "locomo_first2.json", options=("chunk_tokens=200",)),
     "test-trec_coarse": TestSet("trec_coarse", "trec/test.txt", options=LABELLED, examples="trec/train.txt"),
@@ -65,7 +71,7 @@ def prepare_arguments(name: str, item: TestSet, originals: Path) -> list[str]:
     examples = find(originals, item.examples) if item.examples else ""
     for option in item.options:
         arguments += ["--option", option.format(examples=examples)]
-    return arguments
+    return [*arguments, "--check-against", f"runs/data/{item.against}", "--drop-leaks"] if item.against else arguments
 
 
 def page(folder: Path) -> str:

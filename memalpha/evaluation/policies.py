@@ -52,6 +52,15 @@ class PolicyHost:
 
         return AutoConfig.from_pretrained(resolve_model(self.model))
 
+    @cached_property
+    def _skeleton(self) -> Any:
+        """The base model without weights, to compare adapters with before anything is loaded."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(self.config)
+
     @property
     def positions(self) -> int:
         """How many tokens the model was made for; 0 if it does not say."""
@@ -61,18 +70,15 @@ class PolicyHost:
         """Return what draws completions from the base with an adapter (empty = without).
 
         Raises:
-            InputError: If the folder holds no adapter.
+            InputError: If the folder holds no adapter, or one of another base.
         """
         if adapter:
             base_of(adapter)
+            check_adapter(Path(adapter), resolve_model(self.model), self._skeleton, self.tokenizer)
         return _Hosted(self, adapter)
 
     def generate(self, adapter: str, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Draw completions; puts the adapter on the base first if it is not there.
-
-        Raises:
-            InputError: If the adapter belongs to another base.
-        """
+        """Draw completions; puts the adapter on the base first if it is not there."""
         return self._generator(adapter).generate(prompts, sampling)
 
     def answer(self, chats: Sequence[list[Message]], max_new_tokens: int) -> list[str]:
@@ -104,7 +110,6 @@ class PolicyHost:
     def _put_on(self, adapter: str) -> None:
         from peft import PeftModel
 
-        check_adapter(Path(adapter), resolve_model(self.model), self._policy, self.tokenizer)
         self._policy = PeftModel.from_pretrained(self._policy, adapter).eval()
         self._adapter = adapter
 

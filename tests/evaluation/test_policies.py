@@ -86,6 +86,15 @@ def test_a_folder_without_an_adapter_is_refused_at_once(tmp_path):
         PolicyHost("nano").generator(str(tmp_path))
 
 
+def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded(adapters):
+    host = PolicyHost("nano")
+    shipped = Path(__file__).parents[2] / "data" / "adapters" / "smollm2-135m-warmup"
+    with pytest.raises(InputError, match="belongs to another base"):
+        host.generator(str(shipped))
+    host.generator(str(adapters[0]))
+    assert host._policy is None and {weight.device.type for weight in host._skeleton.parameters()} == {"meta"}
+
+
 def test_neighbours_that_begin_alike_share_that_beginning():
     rows = [(1, 2, 3, 4, 5, 9), (1, 2, 3, 4, 5, 8, 8), (1, 2, 3, 4, 7), (1, 6, 6, 6), (5, 5)]
     assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [4, 4, 4, 0, 0]
