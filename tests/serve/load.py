@@ -85,13 +85,13 @@ async def lives(options: dict[str, Any], port: int, seconds: float, kills: int) 
         await asyncio.to_thread(server.stop, signal.SIGKILL if life < kills else signal.SIGTERM)
 
 
-async def _all(folder: Path, clients: int, seconds: float, kills: int, delay: float) -> Load:
+async def _all(folder: Path, store: str | Path, clients: int, seconds: float, kills: int, delay: float) -> Load:
     names = [f"client {i}" for i in range(clients)]
     tokens = tokens_file(folder / "tokens.yaml", *(line(name) for name in names))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     load, url = Load(), f"http://127.0.0.1:{port}"
-    options = {"store": folder / "store.db", "tokens": tokens, "delay": delay, "max_requests": clients}
+    options = {"store": store, "tokens": tokens, "delay": delay, "max_requests": clients}
     server = asyncio.create_task(lives(options, port, seconds, kills))
     stop = asyncio.Event()
     server.add_done_callback(lambda _: stop.set())
@@ -108,10 +108,10 @@ async def _all(folder: Path, clients: int, seconds: float, kills: int, delay: fl
     return load
 
 
-def account(folder: Path, load: Load) -> list[str]:
+def account(store: str | Path, load: Load) -> list[str]:
     """Return everything that is not as it should be."""
     wrong = list(load.wrong)
-    with make_agent(folder / "store.db") as agent:
+    with make_agent(store) as agent:
         report = agent.journal.verify()
         wrong += report.faults
         for name, kept in load.kept.items():
@@ -123,10 +123,13 @@ def account(folder: Path, load: Load) -> list[str]:
     return wrong + [f"nobody is {name}" for name in sorted(extra)]
 
 
-def run(folder: Path, clients: int = 50, seconds: float = 120, kills: int = 1, delay: float = 0.0) -> dict[str, Any]:
-    """Load a server and return what was measured, with what was ``wrong``."""
-    load = asyncio.run(_all(folder, clients, seconds, kills, delay))
-    wrong = account(folder, load)
+def run(
+    folder: Path, clients: int = 50, seconds: float = 120, kills: int = 1, delay: float = 0.0, store: str | None = None
+) -> dict[str, Any]:
+    """Load a server over a store, by default a SQLite file in the folder; return what was measured and what was ``wrong``."""
+    where = store or folder / "store.db"
+    load = asyncio.run(_all(folder, where, clients, seconds, kills, delay))
+    wrong = account(where, load)
     times = {what: sorted(values) for what, values in load.seconds.items()}
     parts = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
     return {

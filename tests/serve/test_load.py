@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import load
 import pytest
 
@@ -21,3 +24,15 @@ def test_fifty_clients_for_seconds(tmp_path):
 @pytest.mark.slow
 def test_fifty_clients_for_two_minutes(tmp_path):
     check(load.run(tmp_path, seconds=120, kills=4))
+
+
+@pytest.mark.slow
+def test_fifty_clients_over_postgresql(tmp_path):
+    from test_postgres import Server
+
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        try:
+            check(load.run(tmp_path, seconds=40, kills=2, store=server.url))
+        finally:
+            server.stop("immediate")
