@@ -30,8 +30,9 @@ SUMMARY = {
     "delta": {"accuracy": 0.5, "stderr": 0.125, "n": 8},
 }  # fmt: skip
 RUN_CONFIG = {
-    "model": "nano", "train_data": "/" + "home/ann/toy", "train_options": {"n": 4}, "eval_data": "runs/held|out", "reader": "recall",
-    "accuracy_weight": 1.0, "tool_weight": 0.5, "compression_weight": 0.05, "content_weight": 0.1, "loss_type": "dapo",
+    "model": "nano", "train_data": "/" + "home/ann/toy", "train_options": {"n": 4}, "eval_data": "runs/held|out",
+    "reader": "recall", "accuracy_weight": 1.0, "tool_weight": 0.5, "compression_weight": 0.05, "content_weight": 0.1,
+    "loss_type": "dapo",
 }  # fmt: skip
 
 

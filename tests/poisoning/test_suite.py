@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
-from memalpha.evaluation.poisoning import Attack, Effect, Rate, attacks, effects_of, run_trials, summarise_trials, trial_row
+from memalpha.evaluation.effects import Effect, effects_of
+from memalpha.evaluation.poisoning import Attack, Rate, attacks, run_trials, summarise_trials, trial_row
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.types import Entry
 
