@@ -23,7 +23,7 @@ HOMES = ("work", "root", "home", "Users")
 MACHINE_PATH = re.compile(r"(?<![\w.}~-])/(?:" + "|".join(HOMES) + r")/[\w.-]")
 REGISTRY_HOSTS = ("pypi" + ".org", "files.python" + "hosted.org", "pypi" + ".python.org")
 SCRIPTS = ("scripts/install.sh", "scripts/test.sh", "scripts/gpu_check.sh", ".ci/run")
-COMMAND = re.compile(r"^# .*\b(memalpha|accelerate launch|torchrun|bash scripts/)")
+COMMAND = re.compile(r"^# .*\b(memalpha|accelerate launch|torchrun|(bash|python) scripts/)")
 
 
 def tracked() -> list[Path]:
