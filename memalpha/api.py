@@ -53,6 +53,7 @@ class MemoryAgent:
         generator: Writes the completions; used by one thread at a time.
         reader: Answers questions; None makes ``ask`` answer with what was found.
         store: Path or URL of a store (``Journal.open``), or a journal, which the caller closes; None keeps all in the process.
+        key: Key of the store (``Journal.open``), where it is given by its address.
         retrieve_k: Entries retrieved for a question.
         name: What the journal calls this agent.
         max_batch: Most texts read in one call of the generator.
@@ -65,6 +66,7 @@ class MemoryAgent:
         reader: Reader | None = None,
         *,
         store: str | Path | Journal | None = None,
+        key: bytes | None = None,
         retrieve_k: int = 5,
         name: str = "agent",
         max_batch: int = 32,
@@ -75,7 +77,7 @@ class MemoryAgent:
         self.generator = BatchingGenerator(generator, max_batch)
         self._default = LOCAL if store is None else None
         self._owned = not isinstance(store, Journal)
-        self.journal = store if isinstance(store, Journal) else Journal.open(IN_MEMORY if store is None else store)
+        self.journal = store if isinstance(store, Journal) else Journal.open(IN_MEMORY if store is None else store, key=key)
         self._store = IndexedStore(self.journal, step.schema, step.new_retriever, step.encoder.count)
         self._lanes: WeakValueDictionary[Namespace, threading.Lock] = WeakValueDictionary()
         self._lanes_lock = threading.Lock()
@@ -89,6 +91,7 @@ class MemoryAgent:
         model: str | Path | None = None,
         *,
         store: str | Path | Journal | None = None,
+        key: bytes | None = None,
         reader: Reader | None = None,
         router: str | Path | None = None,
         retrieve_k: int = 5,
@@ -101,6 +104,7 @@ class MemoryAgent:
                 ``owner/name`` or ``owner/name@revision``.
             model: Base of the adapter: registered name, folder or Hub name; None takes the one the adapter names.
             store: Where memories are kept; None keeps them in the process.
+            key: Key of the store, where it is given by its address.
             reader: Answers questions; None answers with what was found.
             router: Trained section router for layer 1 of its retriever; None takes the agent's own, if it has one.
             retrieve_k: Entries retrieved for a question.
@@ -112,7 +116,7 @@ class MemoryAgent:
             JournalError: If the store cannot be opened.
         """
         step, generator, name = load_trained(trained, model, router=router, device=device)
-        return cls(step, generator, reader, store=store, retrieve_k=retrieve_k, name=name)
+        return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
     def close(self) -> None:
         """Close the store, unless it was given as a journal; nothing is lost by not doing so."""

@@ -95,12 +95,13 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
         raise InputError(f"no store at {arguments.store!r}", expected="the file of a store, as MemoryAgent or an import makes it")
     if new and not Path(arguments.file).is_file():
         raise InputError(f"no file {arguments.file!r}", expected="what memalpha journal export wrote")
-    with Journal.open(arguments.store, key=_key(arguments.key_file), wait=arguments.wait) as journal:
+    with Journal.open(arguments.store, key=read_key(arguments.key_file), wait=arguments.wait) as journal:
         act: Action = arguments.act
         return act(journal, arguments)
 
 
-def _key(path: str | None) -> bytes | None:
+def read_key(path: str | None) -> bytes | None:
+    """Return the key in a file, None for no file; InputError if it cannot be read or is empty."""
     if path is None:
         return None
     try:

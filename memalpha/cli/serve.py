@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from memalpha.cli.console import out, quiet_libraries
+from memalpha.cli.journal import read_key
 from memalpha.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def add_verbs(verbs: Any) -> None:
     )
     serve.add_argument("trained", metavar="TRAINED", help="folder or Hub name of a trained agent")
     serve.add_argument("--store", required=True, help="path of a SQLite file, or postgresql://user@host/database")
+    serve.add_argument("--key-file", help="file with the key of a keyed store")
     serve.add_argument("--model", help="base of the adapter (default: the one it names)")
     serve.add_argument("--device", default="cpu", help="where the model runs (default: %(default)s)")
     serve.add_argument("--transport", choices=("http", "stdio"), default="http", help="HTTP and MCP at a port, or MCP over stdio")
@@ -144,7 +146,12 @@ def _agent(arguments: argparse.Namespace) -> MemoryAgent:
     from memalpha.api import MemoryAgent
 
     agent = MemoryAgent.load(
-        arguments.trained, arguments.model, store=arguments.store, retrieve_k=arguments.retrieve_k, device=arguments.device
+        arguments.trained,
+        arguments.model,
+        store=arguments.store,
+        key=read_key(arguments.key_file),
+        retrieve_k=arguments.retrieve_k,
+        device=arguments.device,
     )
     if arguments.reader_url or arguments.reader_model:
         from memalpha.qa.endpoint import ChatClient

@@ -19,13 +19,14 @@ from servers import ENVIRONMENT, WORKER, client, running
 
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
-from memalpha.errors import InputError
-from memalpha.memory.journal import Namespace
+from memalpha.errors import InputError, JournalDamagedError
+from memalpha.memory.journal import Journal, Namespace, Origin
 from memalpha.models.nano import build_nano, toy_texts
 from memalpha.serve.callers import Caller, Callers, Grant, Tokens
 from memalpha.serve.config import ServeConfig
 from memalpha.serve.problems import Refused
 from memalpha.serve.server import serve_http
+from memalpha.types import Operation, OperationKind
 
 
 def texts(path):
@@ -184,14 +185,19 @@ def test_the_command_hands_over_what_it_was_given(trained, tmp_path, monkeypatch
         "https://a.example",
     ]
     reader = ["--reader-url", "http://127.0.0.1:1/v1", "--reader-model", "m", "--retrieve-k", "3"]
-    assert run(["serve", str(trained), "--store", str(tmp_path / "s.db"), *options, *reader]) == 0
+    (tmp_path / "key").write_bytes(b"a key\n")
+    keyed = ["--store", str(tmp_path / "s.db"), "--key-file", str(tmp_path / "key")]
+    assert run(["serve", str(trained), *keyed, *options, *reader]) == 0
     agent, config, callers, _ = given
     assert config == ServeConfig(port=7, max_requests=9, hosts=("a.example",), origins=("https://a.example",))
     assert callers.identify({}) == Caller("local", Namespace("marta"))
     assert (agent.name, agent.retrieve_k, agent.reader.budget_tokens) == ("agent", 3, 2048)
-    agent.add("Marta lives in Oslo", namespace="marta")
+    agent._store.apply(Namespace("marta"), Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"), Origin("me"))
     agent.close()
-    assert (tmp_path / "s.db").exists()
+    with pytest.raises(JournalDamagedError, match="another key"), Journal.open(tmp_path / "s.db") as journal:
+        journal.namespaces()
+    with Journal.open(tmp_path / "s.db", key=b"a key") as journal:
+        assert journal.namespaces() == (Namespace("marta"),)
 
 
 @pytest.mark.slow
