@@ -24,7 +24,7 @@ CONTRAST = """() => {
   const found = [];
   for (const element of document.querySelectorAll("body *")) {
     const own = [...element.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-    if (!own || !element.offsetParent || element.disabled || element.matches(".skip")) continue;
+    if (!own || !element.offsetParent || element.disabled || element.matches(".skip, .hidden")) continue;
     const [a, b] = [light(parse(getComputedStyle(element).color).rgb), light(behind(element))].sort((x, y) => y - x);
     found.push([(a + 0.05) / (b + 0.05), element.outerHTML.slice(0, 90)]);
   }

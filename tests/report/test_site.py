@@ -305,3 +305,21 @@ def test_seeds_make_one_site(finished_run: RunFolder, config: dict[str, Any], re
     stranger = RunFolder.create(tmp_path / "third", {**config, "tool_weight": 0.9})
     with pytest.raises(InputError, match=r"differ in more than their seed: tool_weight is '0\.5' and '0\.9'"):
         write_site([finished_run, stranger], tmp_path / "x")
+
+
+def test_a_long_memory_shows_what_changed_and_counts_the_rest(finished_run: RunFolder, read_page: Read) -> None:
+    rows = list(finished_run.read_lines("held_out/before.jsonl"))
+    rollout = rows[0]["rollout"]
+    (change,) = rollout["steps"][0]["changes"]
+    more = [{**change["after"], "id": str(number), "content": f"fact {number}"} for number in range(2, 40)]
+    rollout["steps"][0]["changes"] += [{"before": None, "after": entry} for entry in more]
+    rollout["steps"][1]["changes"] = [{"before": more[0], "after": None}]
+    rollout["steps"][1]["results"] = []
+    rollout["memory"] += more[1:]
+    finished_run.write_lines("held_out/before.jsonl", rows)
+    words = read_page(write_site([finished_run]).parent / "rollouts" / "before-0000.html").words
+    second = words[words.index("Chunk 2 of 2") : words.index("Every entry there ever was")]
+    assert "- 2 [2023-01-02] fact 2 and 38 entries that did not change: all entries" in second
+    assert "fact 3" not in second
+    assert "39 facts [2023-01-02] fact 39 + insert at chunk 1 none" in words
+    assert "2 facts [2023-01-02] fact 2 deleted + insert at chunk 1 - delete at chunk 2 none" in words
