@@ -5,21 +5,22 @@ Importing this package is quick: models and their libraries are loaded by what n
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from memalpha.version import __version__
 
 if TYPE_CHECKING:
-    from memalpha.api import MemoryAgent
+    from memalpha.api.agent import MemoryAgent
+    from memalpha.api.aio import AsyncMemoryAgent
 
+_LAZY = {"AsyncMemoryAgent": "memalpha.api.aio", "MemoryAgent": "memalpha.api.agent"}
 
-__all__ = ["MemoryAgent", "__version__"]
+__all__ = ["AsyncMemoryAgent", "MemoryAgent", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load ``MemoryAgent`` when it is first asked for."""
-    if name == "MemoryAgent":
-        from memalpha.api import MemoryAgent
-
-        return MemoryAgent
+    """Load an agent's class when it is first asked for."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'memalpha' has no attribute {name!r}")

@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("memalpha.agent",),
     ("memalpha.generation", "memalpha.qa", "memalpha.models"),
     ("memalpha.training", "memalpha.evaluation", "memalpha.routing"),
-    ("memalpha.report", "memalpha.api", "memalpha.api_async", "memalpha.api_records", "memalpha.trained"),
+    ("memalpha.report", "memalpha.api"),
     ("memalpha.serve",),
     ("memalpha.cli", "memalpha.__main__", "memalpha"),
 )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from memalpha.agent.rollout import Rollout, run_rollouts
-from memalpha.api import LOCAL, MemoryAgent
+from memalpha.api.agent import LOCAL, MemoryAgent
 from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.evaluation.records import rollout_to_json

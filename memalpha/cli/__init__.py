@@ -61,7 +61,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         if known.debug:
             raise
-        sys.stderr.write("interrupted; a training run goes on from its last checkpoint with --resume\n")
+        sys.stderr.write("interrupted; a training run goes on from its last checkpoint with --resume, an evaluation by itself\n")
         return 130
     except Exception as error:  # the launcher says which rank failed, and why, before the traceback scrolls by
         tell_launcher(error)

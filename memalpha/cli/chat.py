@@ -12,8 +12,8 @@ from memalpha.cli.screen import printable, printable_lines, show_table
 from memalpha.errors import InputError, MemAlphaError
 
 if TYPE_CHECKING:
-    from memalpha.api import MemoryAgent
-    from memalpha.api_records import Added
+    from memalpha.api.agent import MemoryAgent
+    from memalpha.api.records import Added
     from memalpha.cli.conversation import Answerer, Conversation
     from memalpha.types import Change
 
@@ -54,7 +54,7 @@ def add_verbs(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Talk until told to stop."""
-    from memalpha.api import MemoryAgent
+    from memalpha.api.agent import MemoryAgent
     from memalpha.cli.conversation import ChatReader, Conversation
     from memalpha.memory.journal import Namespace
 

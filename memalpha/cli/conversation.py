@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from memalpha.agent.quoting import one_line
-from memalpha.api import MemoryAgent
-from memalpha.api_records import Added, Reply
+from memalpha.api.agent import MemoryAgent
+from memalpha.api.records import Added, Reply
 from memalpha.errors import InputError
 from memalpha.memory.journal import Namespace, Receipt
 from memalpha.protocols import ReadRequest, TokenCounter

@@ -12,7 +12,7 @@ from memalpha.cli.journal import read_key
 from memalpha.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from memalpha.api import MemoryAgent
+    from memalpha.api.agent import MemoryAgent
     from memalpha.serve.callers import Callers, Grant
     from memalpha.serve.config import ServeConfig
 
@@ -143,7 +143,7 @@ def _local(arguments: argparse.Namespace) -> Grant:
 
 
 def _agent(arguments: argparse.Namespace) -> MemoryAgent:
-    from memalpha.api import MemoryAgent
+    from memalpha.api.agent import MemoryAgent
 
     agent = MemoryAgent.load(
         arguments.trained,

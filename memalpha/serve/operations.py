@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
-from memalpha.api_async import AsyncMemoryAgent
+from memalpha.api.aio import AsyncMemoryAgent
 from memalpha.errors import InputError, MemAlphaError, ServiceError
 from memalpha.serve.callers import Caller
 from memalpha.serve.config import ServeConfig

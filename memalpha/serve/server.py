@@ -18,8 +18,8 @@ from fastapi import FastAPI
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from memalpha.api import MemoryAgent
-from memalpha.api_async import AsyncMemoryAgent
+from memalpha.api.agent import MemoryAgent
+from memalpha.api.aio import AsyncMemoryAgent
 from memalpha.errors import InputError
 from memalpha.serve.callers import Caller, Callers, Grant
 from memalpha.serve.config import ServeConfig

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.api import MemoryAgent
+from memalpha.api.agent import MemoryAgent
 from memalpha.cli.chat import talk
 from memalpha.cli.conversation import ChatReader, Conversation
 from memalpha.generation.scripted import ScriptedGenerator

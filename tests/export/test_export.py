@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.agent.config import AgentConfig
-from memalpha.api import MemoryAgent
+from memalpha.api.agent import MemoryAgent
 from memalpha.cli import run
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import fetch, write_adapter_record

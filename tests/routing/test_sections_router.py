@@ -7,7 +7,7 @@ import torch
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.api import MemoryAgent
+from memalpha.api.agent import MemoryAgent
 from memalpha.errors import InputError
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.memory.schema import MemorySchema

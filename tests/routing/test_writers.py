@@ -4,7 +4,7 @@ import pytest
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.api import MemoryAgent
+from memalpha.api.agent import MemoryAgent
 from memalpha.errors import InputError
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer

@@ -15,7 +15,7 @@ from typing import Any
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.api import MemoryAgent
+from memalpha.api.agent import MemoryAgent
 from memalpha.errors import ServiceError
 from memalpha.models.nano import make_tokenizer
 from memalpha.serve.callers import Callers, Grant, Tokens

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_worker import make_agent
 
-from memalpha.api_async import AsyncMemoryAgent
+from memalpha.api.aio import AsyncMemoryAgent
 from memalpha.errors import InputError
 from memalpha.serve.callers import Callers, Grant, Tokens
 from memalpha.serve.config import ServeConfig

@@ -24,7 +24,8 @@ from weakref import WeakValueDictionary
 from memalpha.agent.limits import TIME_TOKENS
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep
-from memalpha.api_records import Added, Reply
+from memalpha.api.records import Added, Reply
+from memalpha.api.trained import load_trained
 from memalpha.data.packing import split_text
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError
 from memalpha.generation.batching import BatchingGenerator
@@ -36,7 +37,6 @@ from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.memory import JournalMemory
-from memalpha.trained import load_trained
 from memalpha.types import Change, Chunk, Entry, Question, Sampling
 
 LOCAL = Namespace("local")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
-from memalpha.api import LOCAL, MemoryAgent
-from memalpha.api_async import AsyncMemoryAgent
+from memalpha.api.agent import LOCAL, MemoryAgent
+from memalpha.api.aio import AsyncMemoryAgent
 from memalpha.data.synthetic import generate
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError, ServiceError
 from memalpha.generation.scripted import ScriptedGenerator

@@ -14,8 +14,8 @@ from functools import partial
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from memalpha.api import MemoryAgent
-from memalpha.api_records import Added, Reply
+from memalpha.api.agent import MemoryAgent
+from memalpha.api.records import Added, Reply
 from memalpha.errors import InputError
 from memalpha.memory.journal import Event, Namespace, Receipt
 from memalpha.protocols import Hit
