@@ -133,7 +133,7 @@ def summarise_evaluation(
         differences = _differences(accuracies, options)
         summaries.append(SetSummary(name, item.reader, len(item.common()), item.size, item.left_out(), cells, differences, why))
     kinds = {row["group"]: row["kind"] for row in read_config(folder)["systems"]}
-    return Summary(tuple(summaries), _over_sets(scores, kinds, options), options, kinds)
+    return Summary(tuple(summaries), _over_sets(summaries, scores, kinds, options), options, kinds)
 
 
 # ------------------------------------------------------------------------------------------------ one set
@@ -201,17 +201,21 @@ def _of_kind(results: Mapping[str, SystemResult], kind: str) -> dict[str, float]
 
 # ------------------------------------------------------------------------------------------------ all sets
 def _over_sets(
-    scores: Mapping[tuple[str, str], Mapping[str, Mapping[Seed, Mapping[str, float]]]], groups: Iterable[str], options: Bootstrap
+    summaries: Sequence[SetSummary],
+    scores: Mapping[tuple[str, str], Mapping[str, Mapping[Seed, Mapping[str, float]]]],
+    groups: Iterable[str],
+    options: Bootstrap,
 ) -> dict[str, dict[str, Estimate | None]]:
     found: dict[str, dict[str, Estimate | None]] = {}
     for reader in dict.fromkeys(reader for _, reader in scores):
         sets = {name: by_group for (name, of), by_group in scores.items() if of == reader}
+        asked = {group for item in summaries if item.reader == reader for group in (*item.cells, *item.left_out)}
         found[reader] = {
             group: mean_over_sets({name: by_group[group] for name, by_group in sets.items()}, options)
             if all(group in by_group for by_group in sets.values())
             else None
             for group in groups
-            if any(group in by_group for by_group in sets.values())
+            if group in asked
         }
     return found
 

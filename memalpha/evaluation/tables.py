@@ -119,7 +119,7 @@ def _overall(summary: Summary, reader: str) -> list[str]:
 
 def _set_lines(item: SetSummary, reference: str) -> list[str]:
     lines = [f"### {item.set} ({item.instances} of {item.size} instances)", ""]
-    lines += [f"Left out: `{group}` lacks {why}" for group, why in item.left_out.items()]
+    lines += [f"- Left out: `{group}` lacks {why}" for group, why in item.left_out.items()]
     lines += [""] if item.left_out else []
     lines += [f"The scorecard is missing: {item.unmeasured}", ""] if item.unmeasured else []
     if not item.cells:

@@ -157,7 +157,7 @@ def test_what_one_system_lacks_is_left_out_for_all_and_said(tmp_path):
     assert item.cells["agent"].accuracy.mean == pytest.approx(2 / 3) and math.isnan(item.cells["agent"].accuracy.low)
     write_tables(folder, options=FEW)
     text = (folder / "table.md").read_text()
-    assert "(1 of 5 instances)" in text and "Left out: `rag` lacks 3 of 5: no answer from the server" in text
+    assert "(1 of 5 instances)" in text and "- Left out: `rag` lacks 3 of 5: no answer from the server" in text
     assert f".667 [{UNKNOWN}, {UNKNOWN}]" in text
 
 
@@ -173,6 +173,10 @@ def test_a_member_that_is_not_evaluated_yet_keeps_its_group_out(tmp_path):
     folder = write_results(configure(tmp_path, ["rag", "one", "two"], groups=groups), [result(system="rag"), result(system="one")])
     (item,) = summarise_evaluation(folder, FEW).sets
     assert list(item.cells) == ["rag"] and item.left_out == {"agent": "1 of 1: not evaluated yet"}
+    write_tables(folder, options=FEW)
+    overall = rows((folder / "table.md").read_text())[0]
+    assert [row["system"] for row in overall] == ["rag", "agent"]  # nobody is left out of sight
+    assert overall[1]["mean over sets"] == f"{UNKNOWN} (0 of 1 sets)"
     nothing = write_results(configure(tmp_path / "x"), [result(system="rag", failed="down", questions=())])
     write_tables(nothing, options=FEW)
     assert "Nothing to compare yet." in (nothing / "table.md").read_text()
