@@ -21,8 +21,14 @@ from memalpha.errors import InputError
 from memalpha.evaluation.gathering import Gathered, Scored, gather, read_config
 from memalpha.evaluation.results import SystemResult
 from memalpha.evaluation.scorecard import Measure, scorecard
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, difference, estimate, mean_over_sets
+from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, difference, estimate, mean_over_sets, paired_scores
 from memalpha.types import Instance
+
+Members = dict[Seed, dict[str, float]]
+"""Accuracy by member of a group, then by instance."""
+
+Differences = Mapping[str, Mapping[str, Estimate]]
+"""``[first][second]`` is second - first."""
 
 COSTS = (
     "memory_tokens", "input_tokens", "reader_tokens", "write_calls", "cut_off", "cut", "seconds_write", "seconds_read",
@@ -83,7 +89,7 @@ class SetSummary:
     size: int
     left_out: Mapping[str, str]
     cells: Mapping[str, Cell]
-    differences: Mapping[str, Mapping[str, Estimate]]
+    differences: Differences
     unmeasured: str = ""
 
 
@@ -94,12 +100,14 @@ class Summary:
     Attributes:
         sets: One for each set and reader.
         over_sets: Simple mean over sets by reader and group; None for a group that lacks a set.
+        differences: By reader, ``[first][second]`` is second - first, paired, in the mean over sets; of groups that lack none.
         bootstrap: How intervals were made.
         kinds_of: Kind of system by group.
     """
 
     sets: tuple[SetSummary, ...]
     over_sets: Mapping[str, Mapping[str, Estimate | None]]
+    differences: Mapping[str, Differences]
     bootstrap: Bootstrap
     kinds_of: Mapping[str, str] = field(default_factory=dict)
 
@@ -122,18 +130,22 @@ def summarise_evaluation(
         InputError: If a file is missing or damaged, or results and configuration do not fit together.
     """
     gathered = gather(folder)
-    summaries, scores = [], {}
+    summaries = []
+    scores: dict[str, dict[str, dict[str, Members]]] = {}  # by reader, set, group
     for item in gathered:
         name = item.set["name"]
         kept = item.complete()
         instances, why = _instances(item, sets)
         cells = {group: _cell(members, instances, options) for group, members in kept.items()}
         accuracies = {group: _accuracies(members) for group, members in kept.items()}
-        scores[name, item.reader] = accuracies
+        scores.setdefault(item.reader, {})[name] = accuracies
         differences = _differences(accuracies, options)
         summaries.append(SetSummary(name, item.reader, len(item.common()), item.size, item.left_out(), cells, differences, why))
     kinds = {row["group"]: row["kind"] for row in read_config(folder)["systems"]}
-    return Summary(tuple(summaries), _over_sets(summaries, scores, kinds, options), options, kinds)
+    asked = {reader: [g for g in kinds if _asked(summaries, reader, g)] for reader in scores}
+    over_sets = {reader: _over_sets(by_set, asked[reader], options) for reader, by_set in scores.items()}
+    differences_over = {reader: _differences_over(by_set, asked[reader], options) for reader, by_set in scores.items()}
+    return Summary(tuple(summaries), over_sets, differences_over, options, kinds)
 
 
 # ------------------------------------------------------------------------------------------------ one set
@@ -146,25 +158,25 @@ def _instances(item: Gathered, sets: Mapping[str, Sequence[Instance]] | None) ->
     return {instance.id: instance for instance in found}, ""
 
 
-def _accuracies(members: Scored) -> dict[Seed, dict[str, float]]:
+def _accuracies(members: Scored) -> Members:
     return {member: {name: row.accuracy for name, row in rows.items()} for member, rows in members.items()}
 
 
-def _differences(scores: Mapping[str, dict[Seed, dict[str, float]]], options: Bootstrap) -> dict[str, dict[str, Estimate]]:
+def _differences(scores: Mapping[str, Members], options: Bootstrap) -> dict[str, dict[str, Estimate]]:
     found: dict[str, dict[str, Estimate]] = {}
     for first, second in combinations(scores, 2):
         found.setdefault(first, {})[second] = difference(*_pairable(scores[first], scores[second]), options)
     return found
 
 
-def _pairable(first: dict[Seed, dict[str, float]], second: dict[Seed, dict[str, float]]) -> tuple[Any, Any]:
+def _pairable(first: Members, second: Members) -> tuple[Members, Members]:
     """The two as they are where their members pair up; else the mean over members of each, as one."""
     if set(first) == set(second) or 1 in (len(first), len(second)):
         return first, second
     return _averaged(first), _averaged(second)
 
 
-def _averaged(scores: Mapping[Seed, Mapping[str, float]]) -> dict[Seed, dict[str, float]]:
+def _averaged(scores: Members) -> Members:
     rows = list(scores.values())
     return {"mean": {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}}
 
@@ -200,26 +212,32 @@ def _of_kind(results: Mapping[str, SystemResult], kind: str) -> dict[str, float]
 
 
 # ------------------------------------------------------------------------------------------------ all sets
-def _over_sets(
-    summaries: Sequence[SetSummary],
-    scores: Mapping[tuple[str, str], Mapping[str, Mapping[Seed, Mapping[str, float]]]],
-    groups: Iterable[str],
-    options: Bootstrap,
-) -> dict[str, dict[str, Estimate | None]]:
-    found: dict[str, dict[str, Estimate | None]] = {}
-    for reader in dict.fromkeys(reader for _, reader in scores):
-        sets = {name: by_group for (name, of), by_group in scores.items() if of == reader}
-        asked = {group for item in summaries if item.reader == reader for group in (*item.cells, *item.left_out)}
-        found[reader] = {
-            group: mean_over_sets({name: by_group[group] for name, by_group in sets.items()}, options)
-            if all(group in by_group for by_group in sets.values())
-            else None
-            for group in groups
-            if group in asked
-        }
+def _asked(summaries: Sequence[SetSummary], reader: str, group: str) -> bool:
+    """Whether a group was to be evaluated with a reader on any set."""
+    return any(group in item.cells or group in item.left_out for item in summaries if item.reader == reader)
+
+
+def _over_sets(sets: Mapping[str, Mapping[str, Members]], groups: Iterable[str], options: Bootstrap) -> dict[str, Estimate | None]:
+    return {
+        group: mean_over_sets({name: scores[group] for name, scores in sets.items()}, options) if _everywhere(sets, group) else None
+        for group in groups
+    }
+
+
+def _differences_over(
+    sets: Mapping[str, Mapping[str, Members]], groups: Iterable[str], options: Bootstrap
+) -> dict[str, dict[str, Estimate]]:
+    found: dict[str, dict[str, Estimate]] = {}
+    for first, second in combinations([group for group in groups if _everywhere(sets, group)], 2):
+        paired = {name: paired_scores(*_pairable(scores[first], scores[second])) for name, scores in sets.items()}
+        found.setdefault(first, {})[second] = mean_over_sets(paired, options)
     return found
 
 
+def _everywhere(sets: Mapping[str, Mapping[str, Members]], group: str) -> bool:
+    return all(group in scores for scores in sets.values())
+
+
 __all__ = [
-    "COSTS", "Cell", "KindScore", "OPERATIONS", "SetSummary", "Summary", "summarise_evaluation",
+    "COSTS", "Cell", "Differences", "KindScore", "OPERATIONS", "SetSummary", "Summary", "summarise_evaluation",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from memalpha.errors import InputError
 from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE
 from memalpha.evaluation.scorecard import Measure
 from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate
-from memalpha.evaluation.summary import COSTS, OPERATIONS, SetSummary, Summary, summarise_evaluation
+from memalpha.evaluation.summary import COSTS, OPERATIONS, Differences, SetSummary, Summary, summarise_evaluation
 from memalpha.runs import RunFolder
 
 SUMMARY_FILE, MARKDOWN_FILE, CSV_FILE = "summary.json", "table.md", "table.csv"
@@ -68,11 +68,11 @@ def _members(summary: Summary, group: str) -> int:
     return max((len(item.cells[group].members) for item in summary.sets if group in item.cells), default=0)
 
 
-def difference_from(item: SetSummary, reference: str, group: str) -> Estimate | None:
+def difference_from(differences: Differences, reference: str, group: str) -> Estimate | None:
     """Return group - reference, paired, whichever way round it was estimated; None for the reference and for what is not there."""
-    if (found := item.differences.get(reference, {}).get(group)) is not None:
+    if (found := differences.get(reference, {}).get(group)) is not None:
         return found
-    turned = item.differences.get(group, {}).get(reference)
+    turned = differences.get(group, {}).get(reference)
     return None if turned is None else _negative(turned)
 
 
@@ -100,21 +100,22 @@ def markdown(summary: Summary, reference: str, judge: Mapping[str, Any] | None =
         "",
     ]
     for reader in summary.over_sets:
-        lines += [f"## Reader `{reader}`", "", *_overall(summary, reader)]
+        lines += [f"## Reader `{reader}`", "", *_overall(summary, reader, reference)]
         for item in summary.sets:
             if item.reader == reader:
                 lines += _set_lines(item, reference)
     return lines + _judge_lines(judge)
 
 
-def _overall(summary: Summary, reader: str) -> list[str]:
+def _overall(summary: Summary, reader: str, reference: str) -> list[str]:
     items = [item for item in summary.sets if item.reader == reader]
     rows = []
     for group, mean in summary.over_sets[reader].items():
         cells = [item.cells[group].accuracy if group in item.cells else None for item in items]
         missing = f"{UNKNOWN} ({sum(cell is not None for cell in cells)} of {len(items)} sets)"
-        rows.append([group, *map(interval, cells), interval(mean) if mean else missing])
-    return _table(["system", *(item.set for item in items), "mean over sets"], rows)
+        difference = interval(difference_from(summary.differences[reader], reference, group), signed=True)
+        rows.append([group, *map(interval, cells), interval(mean) if mean else missing, difference])
+    return _table(["system", *(item.set for item in items), "mean over sets", f"minus `{reference}`"], rows)
 
 
 def _set_lines(item: SetSummary, reference: str) -> list[str]:
@@ -134,7 +135,7 @@ def _costs(item: SetSummary, reference: str) -> list[str]:
     for group, cell in item.cells.items():
         costs = cell.costs
         share = costs["memory_tokens"] / costs["input_tokens"] if costs["input_tokens"] else math.nan
-        row = [group, interval(cell.accuracy), interval(difference_from(item, reference, group), signed=True)]
+        row = [group, interval(cell.accuracy), interval(difference_from(item.differences, reference, group), signed=True)]
         row += [number(costs["memory_tokens"], 1), number(share, 3), number(costs["reader_tokens"], 1)]
         row += [number(costs[name], 1) for name in ("write_calls", "cut_off", "cut")]
         rows.append([*row, number(costs["seconds_write"], 2), number(costs["seconds_read"], 2)])
