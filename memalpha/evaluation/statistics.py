@@ -17,12 +17,12 @@ as they know nothing of Student's t.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
+from memalpha.evaluation.resampling import percentiles, resampled_means, weighted_stderr
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +34,6 @@ Seed = int | str
 Scores = Mapping[Seed, Mapping[str, float]]
 """Score of each instance for each training seed."""
 
-_BLOCK = 2_000_000  # draws of instances at once: 16 MB
 _AGREEMENT = (0.8, 1.25)
 
 
@@ -175,11 +174,11 @@ def mean_over_sets(sets: Mapping[str, Scores], options: Bootstrap = DEFAULT) -> 
         names = _instances(scores)
         values = _matrix(scores, names)
         parts.append(_estimate(values, list(scores), None, options))
-        means.append(_resampled(values.mean(axis=0), np.ones(len(names)), options, name))
+        means.append(resampled_means(values.mean(axis=0), np.ones(len(names)), options.resamples, options.seed, name))
     if len(parts) == 1:
         return parts[0]
     known = all(part.n > 1 for part in parts)
-    low, high = _percentiles(np.mean(means, axis=0), options.level) if known else (math.nan, math.nan)
+    low, high = percentiles(np.mean(means, axis=0), options.level) if known else (math.nan, math.nan)
     return Estimate(
         mean=float(np.mean([part.mean for part in parts])),
         low=low,
@@ -270,69 +269,17 @@ def _estimate(values: NDArray[np.float64], seeds: Sequence[Seed], weights: Seque
     n = values.shape[1]
     weight = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
     over_seeds = values.mean(axis=0)
-    low, high = _percentiles(_resampled(over_seeds, weight, options), options.level) if n > 1 else (math.nan, math.nan)
+    means = resampled_means(over_seeds, weight, options.resamples, options.seed)
+    low, high = percentiles(means, options.level) if n > 1 else (math.nan, math.nan)
     return Estimate(
         mean=float(np.average(over_seeds, weights=weight)),
         low=low,
         high=high,
-        stderr=_stderr(over_seeds, weight),
+        stderr=weighted_stderr(over_seeds, weight),
         n=n,
         per_seed={seed: float(np.average(row, weights=weight)) for seed, row in zip(seeds, values, strict=True)},
         level=options.level,
     )
-
-
-def _resampled(
-    values: NDArray[np.float64], weights: NDArray[np.float64], options: Bootstrap, stream: str = ""
-) -> NDArray[np.float64]:
-    """Weighted means of resamples, of shape (resamples,), from values and weights of shape (instances,).
-
-    How often each instance is drawn is multinomial, so a resample is one row of counts and its mean a product.
-    """
-    import numpy as np
-
-    n = len(values)
-    if n * options.resamples <= _BLOCK:
-        blocks = iter([_draws_kept(options.seed, stream, n, options.resamples)])
-    else:
-        blocks = _draws(options.seed, stream, n, options.resamples)
-    return np.concatenate([(counts @ (weights * values)) / (counts @ weights) for counts in blocks])
-
-
-def _draws(seed: int, stream: str, n: int, resamples: int) -> Iterator[NDArray[np.float64]]:
-    """How often each of n instances is in each resample, in blocks of shape (at most all resamples, n)."""
-    import numpy as np
-
-    rng = np.random.default_rng([seed, *stream.encode()])
-    block = max(1, _BLOCK // n)
-    for start in range(0, resamples, block):
-        yield rng.multinomial(n, np.full(n, 1 / n), size=min(block, resamples - start)).astype(np.float64)
-
-
-@lru_cache(maxsize=4)
-def _draws_kept(seed: int, stream: str, n: int, resamples: int) -> NDArray[np.float64]:
-    """``_draws`` in one block, kept because a table asks for the same ones again and again."""
-    (counts,) = _draws(seed, stream, n, resamples)
-    counts.flags.writeable = False
-    return counts
-
-
-def _percentiles(means: NDArray[np.float64], level: float) -> tuple[float, float]:
-    import numpy as np
-
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-def _stderr(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """Standard error of a weighted mean, instances drawn with their weights (the linearised ratio); NaN below two instances."""
-    import numpy as np
-
-    n = len(values)
-    if n < 2:
-        return math.nan
-    residuals = weights * (values - np.average(values, weights=weights))
-    return float(math.sqrt((residuals**2).sum() / (n - 1) / n) / weights.mean())
 
 
 __all__ = ["Bootstrap", "DEFAULT", "Estimate", "Scores", "Seed", "difference", "estimate", "mean_over_sets", "paired_scores"]
