@@ -13,16 +13,18 @@ added; anything else that would change what the lines mean is refused.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from memalpha.data.schema import instance_to_json
-from memalpha.errors import RunFolderError
+from memalpha.errors import MemAlphaError, RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
 from memalpha.runs import RunFolder, environment
 from memalpha.types import Instance
@@ -35,6 +37,8 @@ MAY_CHANGE = frozenset({
     "judge_url",
 })  # fmt: skip
 """Options that change no result."""
+
+_CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR})
 
 _FIX = "give the options it began with, or another --output_dir, or --overwrite to start anew"
 
@@ -104,6 +108,23 @@ class EvaluationFolder:
                     )
 
 
+@contextmanager
+def writing_to(path: str | Path) -> Iterator[None]:
+    """Say clearly what is wrong where a folder cannot be written, such as on a full disk.
+
+    Raises:
+        MemAlphaError: Instead of an OSError. What was written before stays; a line cut short is dropped when it is gone on with.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        raise MemAlphaError(
+            f"cannot write {path}: {error}\n  to fix: make room there, or choose another --output_dir; the same command goes on"
+        ) from error
+
+
 def check_goes_on(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Compare the options an evaluation began with with those it is to go on with.
 
@@ -165,4 +186,4 @@ def _drop_cut_line(path: Path) -> None:
         path.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
-__all__ = ["EvaluationFolder", "check_goes_on", "digest_adapter", "digest_instances"]
+__all__ = ["EvaluationFolder", "check_goes_on", "digest_adapter", "digest_instances", "writing_to"]

@@ -17,7 +17,7 @@ from memalpha.errors import ServiceError
 from memalpha.evaluation.asking import Reading, ask
 from memalpha.evaluation.config import Evaluation
 from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE, false_accepts, plant_answers
-from memalpha.evaluation.folder import EvaluationFolder, digest_adapter, digest_instances
+from memalpha.evaluation.folder import EvaluationFolder, digest_adapter, digest_instances, writing_to
 from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, load_sets, make_jobs
 from memalpha.evaluation.policies import PolicyHost
 from memalpha.evaluation.results import ResultKey, SystemResult
@@ -62,6 +62,7 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
         InputError: If an option, set, model or adapter does not fit; before anything is evaluated.
         RunFolderError: If the folder is something else, or began with other options or inputs.
         ServiceError: If a reader or judge failed for a whole batch.
+        MemAlphaError: If the folder cannot be written, or memory ran out.
     """
     arguments = evaluation.arguments
     report("load", {"what": f"{arguments.model} and {len(evaluation.sets)} sets"})
@@ -69,23 +70,34 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
     sets = load_sets(evaluation, host)
     judge = _judge(evaluation)
     jobs = make_jobs(evaluation, sets, host, judge)
-    folder = EvaluationFolder(arguments.output_dir, evaluation.to_json(), _inputs(evaluation, sets), overwrite=arguments.overwrite)
-    done = folder.done()
+    with writing_to(arguments.output_dir):
+        folder = EvaluationFolder(
+            arguments.output_dir, evaluation.to_json(), _inputs(evaluation, sets), overwrite=arguments.overwrite
+        )
+        done = folder.done()
+        failed = _run_all(jobs, folder, done, arguments.batch_size, judge, report)
+        host.release()
+        if judge is not None:
+            _try_judge(judge, sets, folder)
+        write_tables(folder.path)
+    outcome = Outcome(folder.path, len(done), failed)
+    report("compared", {"folder": str(folder.path), "results": outcome.results, "failed": failed})
+    return outcome
+
+
+def _run_all(
+    jobs: Sequence[Job], folder: EvaluationFolder, done: set[ResultKey], size: int, judge: AnswerJudge | None, report: Report
+) -> int:
+    """Run what is not done yet, add it to ``done`` and return how many results failed."""
     failed = 0
     for job in jobs:
-        for batch in _batches(job, arguments.batch_size, done):
+        for batch in _batches(job, size, done):
             for results in _run(batch, judge, report):
                 folder.append(results)
                 done |= {result.key for result in results}
                 failed += sum(result.failed is not None for result in results)
                 _check_service(results)
-        host.release()
-    if judge is not None:
-        _try_judge(judge, sets, folder)
-    write_tables(folder.path)
-    outcome = Outcome(folder.path, len(done), failed)
-    report("compared", {"folder": str(folder.path), "results": outcome.results, "failed": failed})
-    return outcome
+    return failed
 
 
 def _inputs(evaluation: Evaluation, sets: Sequence[LoadedSet]) -> dict[str, dict[str, Any]]:
