@@ -34,6 +34,7 @@ class WarmupArguments:
 
     Attributes:
         model: Registered name, folder or Hub name of the base model.
+        adapter: Folder of an adapter to go on from, whose rank and scale stay; empty starts a new one.
         data: Where the demonstrations' inputs come from, as ``train_data`` of a training run. Instances with annotated facts are
             demonstrated by ``memalpha.data.teacher``, others by ``memalpha.data.excerpts``.
         data_options: Options of a generated source.
@@ -50,6 +51,7 @@ class WarmupArguments:
     """
 
     model: str = "smollm2-135m-instruct"
+    adapter: str = ""
     data: str = "synthetic"
     data_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
     coverage_low: float = 1.0
@@ -112,11 +114,13 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
         raise RunFolderError(f"{str(target)!r} exists already", expected="a new folder", fix="add --overwrite")
     set_seed(training.seed)
     report("load", {"what": f"{warmup.model} and demonstrations of {warmup.data}"})
-    policy = load_policy_model(warmup.model)
+    if warmup.full_finetuning and warmup.adapter:
+        raise InputError(f"full_finetuning with the adapter {warmup.adapter!r}", expected="one of the two")
+    policy = load_policy_model(warmup.model, adapter=warmup.adapter or None, trainable=True)
     agent = AgentStep(arguments.agent.config(warmup.max_completion_length), policy.tokenizer)
     demonstrations, operations = make_demonstrations(warmup, agent, policy.tokenizer.eos_token_id, training.seed)
     model = policy.model
-    if not warmup.full_finetuning:
+    if not warmup.full_finetuning and not warmup.adapter:
         lora = LoraConfig(r=warmup.lora_r, lora_alpha=warmup.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
         model = get_peft_model(model, lora)
     trainer = WarmupTrainer(
