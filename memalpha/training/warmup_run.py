@@ -17,7 +17,7 @@ from memalpha.data import toy
 from memalpha.data.excerpts import ExcerptConfig, excerpt_operations
 from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig, teacher_operations
-from memalpha.errors import RunFolderError
+from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.store import Memory
 from memalpha.models import load_policy_model, name_base, resolve_model, write_adapter_record
 from memalpha.training.config import AgentArguments, as_mapping, parse_options

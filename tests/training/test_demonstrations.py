@@ -3,6 +3,7 @@
 import random
 
 import pytest
+import torch
 from rollouts import make_agent, make_instance, run_script
 
 from memalpha.data.synthetic import PRESETS
@@ -148,3 +149,34 @@ def test_a_warm_start_shows_each_instance_by_its_own_keeper(tmp_path):
     of.p_correct, of.p_update = 1.0, 1.0
     corrected = count_operations(make_demonstrations(of, agent, END, seed=0)[1])
     assert corrected.update > corrected.delete > 0  # changes are updates, what was taken back is deleted
+
+
+def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
+    from memalpha.models.policy import load_policy_model
+    from memalpha.training.warmup_run import parse_warmup_arguments, warm_up
+
+    def train(target, *more):
+        options = [
+            "--model",
+            "nano",
+            "--data",
+            "toy",
+            "--data_options",
+            "{n: 16, split: train}",
+            "--schema",
+            "toy",
+            "--codec",
+            "compact",
+        ]
+        common = ["--max_steps", "4", "--use_cpu", "true", "--show_times", "false", "--lora_r", "4", "--lora_alpha", "8"]
+        warm_up(parse_warmup_arguments([*options, *common, "--output_dir", str(tmp_path / target), *more]))
+        model = load_policy_model("nano", adapter=tmp_path / target).model
+        return {name: value for name, value in model.state_dict().items() if "lora" in name}
+
+    first = train("first")
+    more = train("more", "--adapter", str(tmp_path / "first"), "--learning_rate", "1e-9", "--lora_r", "16")
+    assert all(torch.allclose(first[name], more[name], atol=1e-6) for name in first)  # hardly a step away, and its own rank
+    anew = train("anew", "--learning_rate", "1e-9")
+    assert not all(torch.allclose(first[name], anew[name], atol=1e-6) for name in first)
+    with pytest.raises(InputError, match="full_finetuning with the adapter"):
+        train("both", "--adapter", str(tmp_path / "first"), "--full_finetuning", "true")
