@@ -168,13 +168,13 @@ class Evaluation(NamedTuple):
     readers: tuple[ReaderSpec, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the resolved configuration, as ``config.yaml`` holds it; it can be given as ``--config`` again."""
+        """Return the resolved configuration, as ``config.yaml`` holds it; given as ``--config`` it overwrites nothing."""
         resolved = {
             "sets": [_plain(asdict(spec)) for spec in self.sets],
             "systems": [_plain(_flat(spec)) for spec in self.systems],
             "readers": [_plain(asdict(spec)) for spec in self.readers],
         }
-        return {**_plain(asdict(self.arguments)), **_plain(asdict(self.agent)), **resolved}
+        return {**_plain(asdict(self.arguments)), **_plain(asdict(self.agent)), **resolved, "overwrite": False}
 
 
 def parse_evaluate_arguments(arguments: Sequence[str]) -> Evaluation:

@@ -196,7 +196,9 @@ def test_other_options_are_refused_unless_it_is_to_start_anew(changes, said, opt
     with pytest.raises(RunFolderError, match=rf"began with other options: {said}[\s\S]*--overwrite"):
         outcome(options, folder, *CHEAP, *changes)
     assert len(untimed(folder)) == 6
-    outcome(options, folder, *CHEAP, *changes, "--overwrite", "true")
+    anew = outcome(options, folder, *CHEAP, *changes, "--overwrite", "true").results
+    assert evaluate(parse_evaluate_arguments(["--config", str(folder / "config.yaml")])).results == anew  # goes on, not anew
+    assert len(json.loads((folder / "environment.json").read_text())["continued"]) == 1
 
 
 def test_other_instances_under_the_same_name_are_refused(options, tmp_path):
