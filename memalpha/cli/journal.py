@@ -35,7 +35,7 @@ def add_verbs(verbs: Any) -> None:
     actions = journal.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add(actions, "namespaces", namespaces, "list whose memories the store holds", whose=None)
     history_ = _add(actions, "history", history, "everything that happened, or all about one entry")
-    history_.add_argument("entry", nargs="?", help="id of an entry (default: all)")
+    history_.add_argument("--entry", help="id of an entry (default: all)")
     as_of_ = _add(actions, "as-of", as_of, "the memory as it was")
     as_of_.add_argument("moment", help="number of an operation, or a time such as 2024-05-01T12:00:00Z")
     diff_ = _add(actions, "diff", diff, "what is different between two moments")
@@ -90,14 +90,29 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     ):
         if getattr(arguments, name, None) is not None:
             setattr(arguments, name, read(getattr(arguments, name)))
-    new = arguments.action == "import"
-    if not new and "://" not in arguments.store and not Path(arguments.store).is_file():
-        raise InputError(f"no store at {arguments.store!r}", expected="the file of a store, as MemoryAgent or an import makes it")
-    if new and not Path(arguments.file).is_file():
-        raise InputError(f"no file {arguments.file!r}", expected="what memalpha journal export wrote")
+    _check_files(arguments)
     with Journal.open(arguments.store, key=read_key(arguments.key_file), wait=arguments.wait) as journal:
         act: Action = arguments.act
         return act(journal, arguments)
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Refuse what is no store, or no export, before anything is made."""
+    from memalpha.store.exchange import read_export
+
+    new, local = arguments.action == "import", "://" not in arguments.store
+    if new and not Path(arguments.file).is_file():
+        raise InputError(f"no file {arguments.file!r}", expected="what memalpha journal export wrote")
+    if local and not Path(arguments.store).is_file():
+        if not new:
+            raise InputError(
+                f"no store at {arguments.store!r}", expected="the file of a store, as MemoryAgent or an import makes it"
+            )
+        read_export(Path(arguments.file))
+    elif local and not new and not Path(arguments.store).stat().st_size and not Path(f"{arguments.store}.witness").exists():
+        raise InputError(
+            f"the file {arguments.store!r} is empty", expected="the file of a store, as MemoryAgent or an import makes it"
+        )
 
 
 def read_key(path: str | None) -> bytes | None:

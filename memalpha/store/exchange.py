@@ -36,6 +36,8 @@ def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
     """
     if path.exists():
         raise InputError(f"{path} exists", expected="the name of a new file")
+    if not path.parent.is_dir():
+        raise InputError(f"no folder {str(path.parent)!r}", expected="a new file in a folder that exists", fix="make it")
     with log.reading():
         if namespace is not None and namespace not in log.begun:
             raise InputError(f"no namespace {namespace}", expected="one of journal.namespaces()")
@@ -74,7 +76,7 @@ def import_from(log: Log, path: Path) -> int:
         InputError: If the file is none, was cut or edited, or a namespace of it is there already; names the line.
         ForgottenError: If a namespace of it was forgotten here.
     """
-    lines = _read(path)
+    lines = read_export(path)
     chains: dict[str, list[Record]] = {}
     with log.writing():
         for number, line in lines:
@@ -112,7 +114,8 @@ def _add(log: Log, ns: str, records: Sequence[Record], path: Path) -> None:
     log.backend.append(records)
 
 
-def _read(path: Path) -> list[tuple[int, dict[str, Any]]]:
+def read_export(path: Path) -> list[tuple[int, dict[str, Any]]]:
+    """Return the numbered lines between first and last of an export; InputError if it is none, or was cut."""
     try:
         lines = [(i, json.loads(line)) for i, line in enumerate(path.read_text(encoding="ascii").splitlines(), start=1)]
     except (OSError, ValueError) as error:

@@ -26,6 +26,7 @@ from memalpha.store.witness import State, Witness
 
 _LOG = logging.getLogger(__name__)
 APPLICATION_ID = 0x4D454D41  # "MEMA"
+_MAGIC = b"SQLite format 3\x00"
 _POLL = 0.005  # seconds between two tries for the lock
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
@@ -47,9 +48,12 @@ class SqliteBackend(SqlBackend):
     def __init__(self, path: Path, *, wait: float = 30.0, renew_witness: bool = False) -> None:
         if not path.parent.is_dir():
             raise InputError(f"no folder {str(path.parent)!r}", expected="the journal's folder to exist", fix="make it")
+        if path.is_dir():
+            raise InputError(f"a store at {str(path)!r}, which is a folder", expected="the name of a file", fix="name a file in it")
         self.path, self.wait = path.resolve(), wait
         self.url = str(path)
         self.witness = Witness(self.path.with_name(self.path.name + ".witness"))
+        self._refuse_others()
         self._lock = FileLock(str(self.path) + ".lock", timeout=wait, poll_interval=_POLL, thread_local=False)
         with self._translated(), self.alone():
             self._connect()
@@ -60,6 +64,23 @@ class SqliteBackend(SqlBackend):
                 raise
 
     # -------------------------------------------------------------------------------------------- opening
+    def _refuse_others(self) -> None:
+        """Refuse a file that never was a store before anything is put beside it."""
+        if self.witness.path.exists():
+            return
+        try:
+            with self.path.open("rb") as file:
+                head = file.read(len(_MAGIC))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise JournalError(f"{self.url} cannot be read: {error.strerror}", fix="check the rights of the file") from error
+        if head and head != _MAGIC:
+            raise JournalDamagedError(
+                f"{self.url} is no store: it does not begin as a SQLite file does and has no witness beside it",
+                expected="the file of a store, or the name of a new one",
+            )
+
     def _connect(self) -> None:
         self._connection = sqlite3.connect(self.path, timeout=self.wait, isolation_level=None, check_same_thread=False)
 

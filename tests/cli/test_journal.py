@@ -66,7 +66,7 @@ def test_history_is_the_stores_own(ask, store):
         (1, "apply", "insert"), (2, "apply", "insert"), (3, "apply", "update"), (4, "apply", "replace"),
     ]  # fmt: skip
     assert rows[0]["origin"] == {"agent": "policy", "source": "chunk-7", "prompt_hash": "ab12"}
-    about_one = ask("history", "1")
+    about_one = ask("history", "--entry", "1")
     assert about_one == [rows[0], rows[2]]
     assert (about_one[1]["before"]["content"], about_one[1]["after"]["content"]) == ("Marta city Oslo", "Marta city Rome")
 
@@ -175,7 +175,7 @@ def test_a_keyed_store_needs_its_key(tmp_path, capsys):
         (["history", "STORE", "-n", "[1"], ["namespace '[1'"]),
         (["history", "STORE", "-n", '[1, "b"]'], ["user of a namespace is 1"]),
         (["history", "STORE", "-n", "marta//x"], ["agent of a namespace is ''"]),
-        (["history", "STORE", "99", "-n", "marta"], ["entry '99'"]),
+        (["history", "STORE", "-n", "marta", "--entry", "99"], ["entry '99'"]),
         (["as-of", "STORE", "99", "-n", "marta"], ["operation 99", "from 0 to 4"]),
         (["as-of", "STORE", "yesterday", "-n", "marta"], ["'yesterday'", "2024-05-01T12:00:00Z"]),
         (["as-of", "STORE", "2024-05-01", "-n", "marta"], ["no time zone", "2024-05-01T00:00:00Z"]),
@@ -184,13 +184,19 @@ def test_a_keyed_store_needs_its_key(tmp_path, capsys):
         (["undo", "STORE", "1", "-n", "marta"], ["was written by operation 3", "undo 3 first"]),
         (["undo", "STORE", "9", "-n", "marta"], ["operation 9 cannot be undone"]),
         (["export", "STORE", "STORE"], ["exists"]),
+        (["export", "STORE", "nowhere/all.jsonl"], ["no folder 'nowhere'"]),
         (["import", "STORE", "none.jsonl"], ["no file 'none.jsonl'"]),
+        (["import", "new.db", "notes.txt"], ["notes.txt", "what export wrote"]),
+        (["namespaces", "notes.txt"], ["notes.txt is no store", "has no witness beside it"]),
+        (["namespaces", "empty.db"], ["'empty.db' is empty"]),
         (["forget", "STORE", "-n", "marta", "--entry", "77", "--yes"], ["nothing of an entry '77'"]),
         (["compact", "STORE", "-n", "nobody"], ["no namespace"]),
     ],
 )
 def test_one_clear_message_and_nothing_made(arguments, said, store, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("Buy milk, bread and butter.\n")
+    (tmp_path / "empty.db").touch()
     there = {path.name for path in tmp_path.iterdir()}
     assert run(["journal", *[str(store) if part == "STORE" else part for part in arguments]]) == 1
     error = capsys.readouterr().err
@@ -198,6 +204,7 @@ def test_one_clear_message_and_nothing_made(arguments, said, store, tmp_path, ca
     for words in said:
         assert words in error, error
     assert {path.name for path in tmp_path.iterdir()} - {"memories.db-wal", "memories.db-shm", "memories.db.lock"} <= there
+    assert (tmp_path / "empty.db").stat().st_size == 0
 
 
 @pytest.mark.parametrize("action", ["history", "as-of", "diff", "undo", "compact", "forget"])
