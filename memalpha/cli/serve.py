@@ -174,10 +174,12 @@ def run_token(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.memory.journal import Namespace
     from memalpha.serve.callers import make_token
 
-    Namespace(arguments.user or "any", arguments.agent or "any", arguments.session or "any")
+    if not arguments.name.strip():
+        raise InputError(f"the token's name is {arguments.name!r}", expected="who will use it")
+    reach = {part: value for part in ("user", "agent", "session") if (value := getattr(arguments, part)) is not None}
+    Namespace(**{"user": "any", **reach})  # an empty name is refused, never taken for "any"
     token, digest = make_token()
-    reach = {part: value for part in ("user", "agent", "session") if (value := getattr(arguments, part))}
-    row = {"name": arguments.name, "sha256": digest, **({} if arguments.user else {"any_user": True}), **reach}
+    row = {"name": arguments.name, "sha256": digest, **({} if "user" in reach else {"any_user": True}), **reach}
     out(f"# give this to {arguments.name}; it is shown once:  {token}")
     out("# and put this under `tokens:` in the tokens file:")
     out(f"  - {json.dumps(row, ensure_ascii=False)}")

@@ -40,9 +40,9 @@ class ServeConfig:
         """Check the numbers; InputError if one is out of range."""
         for field in fields(self):
             value = getattr(self, field.name)
-            least = 0 if field.name == "port" else 1
-            if isinstance(value, int) and not least <= value <= (65_535 if field.name == "port" else 2**40):
-                raise InputError(f"{field.name} is {value}", expected=f"at least {least}, and a port at most 65535")
+            least, most = (0, 65_535) if field.name == "port" else (1, 2**40)
+            if isinstance(value, int) and not least <= value <= most:
+                raise InputError(f"{field.name} is {value}", expected=f"{least} to {most}")
 
     @property
     def loopback(self) -> bool:

@@ -129,7 +129,9 @@ def _listening(config: ServeConfig) -> socket.socket:
         return socket.create_server((config.host, config.port), family=family, backlog=1024)
     except OSError as error:
         raise InputError(
-            f"{config.host}:{config.port} cannot be listened at: {error.strerror}", expected="a free port of this machine"
+            f"{config.host}:{config.port} cannot be listened at: {error.strerror}",
+            expected="a free port of this machine",
+            fix="--port with another number, or 0 for any free one",
         ) from error
 
 

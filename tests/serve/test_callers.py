@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import line, token_of, tokens_file
 
+from memalpha.cli import run
 from memalpha.errors import InputError
 from memalpha.memory.journal import Namespace
 from memalpha.serve.callers import HEADERS, Caller, Callers, Grant, Tokens, make_token
@@ -94,6 +95,13 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, content, says):
     path.write_text(content)
     with pytest.raises(InputError, match=says):
         Tokens.load(path)
+
+
+@pytest.mark.parametrize("arguments", [["laptop", "--user", ""], ["laptop", "--user", "marta", "--agent", ""], [""], [" "]])
+def test_an_empty_name_is_refused_and_never_means_any(arguments, capsys):
+    assert run(["token", *arguments]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "" and " is '" in shown.err
 
 
 def test_a_new_token_is_known_by_its_hash_alone():
