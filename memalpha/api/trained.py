@@ -15,6 +15,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.limits import check_context
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, ServiceError
+from memalpha.models.folders import agent_folder
 from memalpha.protocols import Generator
 
 AGENT_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "memalpha_schema.yaml", "memalpha_router.pt")
@@ -46,7 +47,8 @@ def find_trained(trained: str | Path) -> Found:
     """Return the folder of a trained agent, fetched from the Hub if need be.
 
     Args:
-        trained: A folder; or a Hub name ``owner/name``, with ``@revision`` for another than the main branch.
+        trained: The folder of an adapter or a whole model, or of the run that made it; or a Hub name ``owner/name``, with
+            ``@revision`` for another than the main branch.
 
     Raises:
         InputError: If it is neither, or the Hub knows no such repository or revision.
@@ -54,7 +56,7 @@ def find_trained(trained: str | Path) -> Found:
     """
     text = str(trained)
     if text and Path(text).is_dir():
-        return Found(Path(text), Path(text).resolve().name)
+        return Found(agent_folder(text), Path(text).resolve().name)
     name, _, revision = text.partition("@")
     if isinstance(trained, Path) or name.count("/") != 1 or not all(name.split("/")) or name[0] in "./~":
         raise InputError(
@@ -96,19 +98,21 @@ def load_trained(
     """Load a trained agent.
 
     Args:
-        trained: Folder or Hub name of an adapter, or of a whole model.
+        trained: Folder or Hub name of an adapter, or of a whole model; or the folder of a run.
         model: Base of the adapter: registered name, folder or Hub name; None takes the one the adapter names.
         router: Trained section router for layer 1 of its retriever; None takes the agent's own, if it has one.
         device: Where the model runs, as torch names it.
 
     Raises:
-        InputError: If it is no agent of ours, belongs to another base, or its budgets do not fit the model.
+        InputError: If it is no agent of ours, belongs to another base, or its budgets do not fit the model; or this machine has
+            no such device.
         ServiceError: If something had to be fetched and could not be.
     """
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
     from memalpha.models.policy import base_of
 
+    check_device(device)
     folder, name = find_trained(trained)
     config = AgentConfig.load(folder)
     if router is not None:
@@ -121,4 +125,17 @@ def load_trained(
     return Trained(step, HFGenerator(policy.model, policy.tokenizer), name)
 
 
-__all__ = ["AGENT_FILES", "Found", "Trained", "find_trained", "load_trained"]
+def check_device(device: str) -> None:
+    """Raise InputError unless a tensor can be put where ``device`` says."""
+    import torch
+
+    try:
+        torch.zeros(1, device=device).item()
+    except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no one exception for this
+        raise InputError(
+            f"device {device!r} cannot be used: {str(error).splitlines()[0]}",
+            expected="a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps",
+        ) from error
+
+
+__all__ = ["AGENT_FILES", "Found", "Trained", "check_device", "find_trained", "load_trained"]

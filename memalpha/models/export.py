@@ -24,7 +24,17 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, MemAlphaError, ServiceError
 from memalpha.memory.schema import presets
 from memalpha.models.card import RunFacts, hub_name, make_card
-from memalpha.models.policy import ADAPTER_RECORD, DTYPES, base_of, load_policy_model
+from memalpha.models.folders import agent_folder
+from memalpha.models.policy import (
+    ADAPTER_RECORD,
+    DTYPES,
+    adapter_shapes,
+    base_of,
+    check_adapter,
+    load_policy_model,
+    load_tokenizer,
+)
+from memalpha.models.registry import resolve_model
 from memalpha.types import Chunk
 
 if TYPE_CHECKING:
@@ -81,7 +91,7 @@ def export(
         InputError: If there is no agent of ours, it does not fit its base, or ``output`` exists.
         MemAlphaError: If the merged model does not say what base and adapter say.
     """
-    source, target = _source(Path(trained)), Path(output)
+    source, target = agent_folder(trained), Path(output)
     if target.exists():
         raise InputError(f"{str(output)!r} exists already", expected="the name of a new folder")
     if dtype not in DTYPES:
@@ -89,6 +99,11 @@ def export(
     config = AgentConfig.load(source)
     whole = (source / "config.json").is_file()
     base = str(model) if model else ("" if whole else base_of(source))
+    if repo:
+        _check_hub_name(repo)
+    _check_weights(source, whole)
+    if model and not whole and not merge:
+        _check_base(source, base)
     facts = RunFacts.of(source)
     base = base or str(facts.config.get("model") or "")
     with _made(target) as draft:
@@ -117,14 +132,13 @@ def push(folder: str | Path, repo: str, *, private: bool = False) -> str:
         ServiceError: If the Hub cannot be reached or fails.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
+    _check_hub_name(repo)
     api = HfApi()
     try:
         api.create_repo(repo, private=private, exist_ok=True)
         done = api.upload_folder(repo_id=repo, folder_path=str(folder), commit_message="Memory agent, exported by memalpha")
-    except HFValidationError as error:
-        raise InputError(f"Hub name {repo!r}: {error}", expected="owner/name") from error
     except LocalTokenNotFoundError as error:
         raise InputError(f"nobody is logged in to the Hub to write {repo}", fix="hf auth login, or set HF_TOKEN") from error
     except HfHubHTTPError as error:
@@ -141,27 +155,55 @@ def push(folder: str | Path, repo: str, *, private: bool = False) -> str:
     return str(done.commit_url)
 
 
+def _check_hub_name(repo: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented, but not in its __all__
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise InputError(f"Hub name {repo!r}: {error}", expected="owner/name") from error
+
+
+def _check_weights(source: Path, whole: bool) -> None:
+    """Refuse a folder whose weights are missing or cut: what is exported has to stand alone."""
+    if not whole:
+        adapter_shapes(source)
+    elif not any(source.glob("*.safetensors")):
+        raise InputError(f"{source} has no weights", expected="a whole model with *.safetensors beside its config.json")
+
+
+def _check_base(source: Path, base: str) -> None:
+    """Refuse a base that the adapter does not belong to, without reading its weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    where = resolve_model(base)
+    with torch.device("meta"):
+        skeleton = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where))
+    check_adapter(source, where, skeleton, load_tokenizer(base))
+
+
 def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _source(trained: Path) -> Path:
-    """The folder that holds an agent's files: itself, or ``adapter`` inside a run's."""
-    inside = trained / "adapter"
-    return inside if (inside / "memalpha_agent.json").is_file() and not (trained / "memalpha_agent.json").is_file() else trained
 
 
 @contextmanager
 def _made(target: Path) -> Iterator[Path]:
     """Give a folder to fill; it gets its name when all is in it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    except OSError as error:
+        raise InputError(f"{str(target)!r} cannot be made: {error.strerror}", expected="a folder that can be made there") from error
     try:
         yield draft
         draft.chmod(0o755)
         for path in draft.iterdir():
             path.chmod(0o644)
         draft.rename(target)
+    except OSError as error:
+        raise MemAlphaError(f"{target} could not be written: {error}\n  to fix: make room, or name another place") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -219,7 +219,7 @@ def _describe(config: Any, vocabulary_size: int) -> str:
 def _shape_problem(adapter: Path, model: Any) -> str | None:
     """Return what does not fit between an adapter's LoRA matrices and the linear layers they are for, or None."""
     modules = {name: module.weight.shape for name, module in model.named_modules() if getattr(module, "weight", None) is not None}
-    for key, shape in _adapter_shapes(adapter).items():
+    for key, shape in adapter_shapes(adapter).items():
         name, marker, rest = key.removeprefix("base_model.model.").rpartition(".lora_")
         side = rest[:1]
         if not marker or side not in ("A", "B"):
@@ -233,7 +233,8 @@ def _shape_problem(adapter: Path, model: Any) -> str | None:
     return None
 
 
-def _adapter_shapes(adapter: Path) -> Mapping[str, tuple[int, ...]]:
+def adapter_shapes(adapter: Path) -> Mapping[str, tuple[int, ...]]:
+    """Return the shape of each matrix of an adapter; InputError if its weights cannot be read."""
     from safetensors import SafetensorError, safe_open
 
     path = adapter / "adapter_model.safetensors"

@@ -133,6 +133,18 @@ def test_a_folder_is_loaded_and_names_itself(whole):
     assert name == "mine" and step.config == CONFIG
 
 
+def test_a_run_is_its_adapter_under_the_runs_name(whole, tmp_path):
+    shutil.copytree(whole, tmp_path / "run" / "adapter")
+    assert find_trained(tmp_path / "run") == (tmp_path / "run" / "adapter", "run")
+    assert find_trained(tmp_path / "run" / "adapter") == (tmp_path / "run" / "adapter", "adapter")
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99", ""])
+def test_a_device_that_is_not_there_is_refused(whole, device):
+    with pytest.raises(InputError, match=f"device '{device}' cannot be used"):
+        load_trained(whole, device=device)
+
+
 def test_many_threads_get_from_a_real_model_what_one_gets(whole):
     """Tokenizer and model are shared: batched and at the same time, or alone and in turn."""
     trained = load_trained(whole)

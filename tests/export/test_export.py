@@ -1,7 +1,9 @@
 """An exported agent: the same logits, the same memory, a card whose numbers are the run's, and an upload that is whole."""
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ from memalpha.cli import run
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import fetch, write_adapter_record
 from memalpha.models.card import RunFacts, hub_name, make_card
+from memalpha.models.nano import build_nano, toy_texts
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=400, view_tokens=200, max_new_tokens=16)
 TEXT = "was violin seen? table window"
@@ -195,6 +198,51 @@ def test_one_clear_message(trained, merged, tmp_path, capsys):
         error = capsys.readouterr().err
         assert said in error and "expected: " in error and "Traceback" not in error
     assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_weights_that_are_cut_or_missing_are_not_exported(trained, merged, tmp_path, capsys):
+    cut, without, bare = (tmp_path / name for name in ("cut", "without", "bare"))
+    shutil.copytree(trained / "adapter", cut)
+    (cut / "adapter_model.safetensors").write_bytes((cut / "adapter_model.safetensors").read_bytes()[:100])
+    shutil.copytree(trained / "adapter", without, ignore=shutil.ignore_patterns("*.safetensors"))
+    shutil.copytree(merged, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    for folder, said in ((cut, "cannot be read"), (without, "cannot be read"), (bare, "has no weights")):
+        assert run(["export", str(folder), "--output", str(tmp_path / "out")]) == 1
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+
+
+def test_an_adapter_is_exported_under_its_own_base_alone(trained, tmp_path, capsys):
+    other = build_nano(tmp_path / "other", toy_texts(), layers=1, hidden=32)
+    assert run(["export", str(trained), "--output", str(tmp_path / "out"), "--model", str(other)]) == 1
+    assert "belongs to another base" in capsys.readouterr().err
+    assert run(["export", str(trained), "--output", str(tmp_path / "out"), "--model", "nano"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--output", "FILE/out"], ["cannot be made", "a folder that can be made there"]),
+        (["--output", "out", "--push", "bad name"], ["'bad name'", "owner/name"]),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_anything_is(trained, tmp_path, capsys, monkeypatch, more, said):
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
+    assert run(["export", str(trained), *more]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and all(words in error for words in said)
+    assert [path.name for path in tmp_path.iterdir()] == ["FILE"]
+
+
+def test_a_disk_that_fills_up_leaves_nothing(trained, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    assert run(["export", str(trained), "--output", str(tmp_path / "out")]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_merge_that_changes_the_model_is_not_written(trained, tmp_path, capsys, monkeypatch):
