@@ -131,12 +131,17 @@ class Conversation:
         return added
 
     def undo(self, operation: int | None = None) -> list[Change]:
-        """Take back one operation, or all that the last reading did, its last operation first; return what changed.
+        """Take back one operation, or all that the last reading did and is not taken back, its last operation first.
+
+        Returns what changed.
 
         What of a reading cannot be taken back raises, and is not tried again.
         """
         if operation is not None:
-            return [self.agent.undo(operation, namespace=self.namespace, by=self.reader.user)]
+            change = self.agent.undo(operation, namespace=self.namespace, by=self.reader.user)
+            left = (tuple(number for number in numbers if number != operation) for numbers in self._read)
+            self._read = [numbers for numbers in left if numbers]
+            return [change]
         if not self._read:
             raise InputError(
                 "nothing was remembered in this conversation that is not taken back", expected="the number of an operation"

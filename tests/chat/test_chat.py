@@ -110,6 +110,16 @@ def test_a_reading_of_several_writes_to_one_entry_is_taken_back_whole(said, tmp_
     assert stored(tmp_path)[0] == []
 
 
+def test_what_was_taken_back_by_its_number_is_not_taken_back_again(said, tmp_path):
+    lines = said("I live in Oslo", "I have a cat", "/undo 2", "/undo", "/undo", read_every=2)
+    assert lines[-4:-1] == [
+        "  taken back: - 2 Marta: I have a cat",
+        "  taken back: - 1 Marta: I live in Oslo",
+        "error: nothing was remembered in this conversation that is not taken back",
+    ]
+    assert stored(tmp_path)[0] == []
+
+
 def test_forgetting_asks_and_drops_the_conversation_too(said, tmp_path):
     lines = said("the code is 7731", "/forget 1", "/forget", "/forget 1 yes", "what code?", "/forget 9 yes")
     assert lines[2:6] == [
