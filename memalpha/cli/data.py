@@ -18,8 +18,8 @@ def add_verbs(verbs: Any) -> None:
     )
     parser.add_argument("name", help="source: squad, hotpotqa, locomo, longmemeval, trec_coarse, synthetic, ... (docs/data.md)")
     parser.add_argument("--input", help="original file or folder, or OWNER/NAME[:CONFIGURATION] on the Hugging Face Hub")
-    parser.add_argument("--output", required=True, help="folder to make")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", required=True, help="folder to make, such as runs/data/mine")
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: %(default)s)")
     parser.add_argument(
         "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the source; may be repeated"
     )

@@ -25,7 +25,7 @@ def add_verbs(verbs: Any) -> None:
     parser = verbs.add_parser(
         "poison",
         help="attack policies with hostile chunks and count what they let in",
-        description="Needs: trained agents. Shows: for each attack how often it succeeds, with a 95%% interval, beside the same "
+        description="Needs: trained agents. Shows: for each attack how often it succeeds, with a 95% interval, beside the same "
         "chunks without it. Makes: OUTPUT, a JSON file with every trial, if asked for.",
     )
     parser.add_argument(
@@ -52,8 +52,9 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.runs import environment
 
     quiet_libraries()
-    if arguments.output and not Path(arguments.output).parent.is_dir():
-        raise InputError(f"{arguments.output!r} is in no folder", expected="a file in a folder that exists")
+    output = Path(arguments.output) if arguments.output else None
+    if output and (output.is_dir() or not output.parent.is_dir()):
+        raise InputError(f"--output {arguments.output!r} cannot be written", expected="a file in a folder that exists")
     record: dict[str, Any] = {
         "environment": {**environment(), "command": ["memalpha", "poison", *_as_given(arguments)]},
         "seed": arguments.seed,
@@ -65,8 +66,8 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
         trials = run_trials(policy.step, policy.generator, arguments.per_attack, arguments.seed)
         summary = summarise_trials(trials, bool(policy.step.schema.blocks))
         record["policies"][policy.name] = {**summary, "trials": [trial_row(trial) for trial in trials]}
-        if arguments.output:
-            Path(arguments.output).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        if output:
+            output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         if not arguments.json:
             console.print(_table(policy.name, summary))
     if arguments.json:
