@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 from memalpha.agent.limits import TIME_TOKENS
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep
+from memalpha.api.checks import need_entries, need_text
 from memalpha.api.records import Added, Reply
 from memalpha.api.trained import load_trained
 from memalpha.data.packing import split_text
@@ -71,8 +72,7 @@ class MemoryAgent:
         name: str = "agent",
         max_batch: int = 32,
     ) -> None:
-        if retrieve_k < 1:
-            raise InputError(f"retrieve_k is {retrieve_k}", expected="at least 1 entry")
+        need_entries("retrieve_k", retrieve_k)
         self.step, self.reader, self.retrieve_k, self.name = step, reader, retrieve_k, name
         self.generator = BatchingGenerator(generator, max_batch)
         self._default = LOCAL if store is None else None
@@ -169,8 +169,11 @@ class MemoryAgent:
         """Return what ``add`` would read, one after the other: the text itself, or its pieces if it is too long for one prompt.
 
         Raises:
-            InputError: If the text is blank or no Unicode text, or the time is longer than a prompt has room for.
+            InputError: If the text is blank or no Unicode text, or the time no text or longer than a prompt has room for.
         """
+        need_text("text", text)
+        if time is not None:
+            need_text("time", time, "a text in ISO 8601, as isoformat() gives it")
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
         if time is not None and self.step.encoder.count(f"[{time}]\n") > TIME_TOKENS:
@@ -224,6 +227,7 @@ class MemoryAgent:
 
     def forget(self, entry: str, *, namespace: Namespace | str | None = None) -> Receipt:
         """Erase an entry for good: from the log, the memory, every file of the store and its backups (``DurableMemory.forget``)."""
+        need_text("entry", entry, "the id of an entry; forget_all erases the whole namespace")
         return self._forget(self._whose(namespace), entry)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
@@ -241,6 +245,7 @@ class MemoryAgent:
     # -------------------------------------------------------------------------------------------- reading
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
         """Answer a question from the memory alone, retrieved and read as in evaluation."""
+        need_text("question", question)
         whose = self._whose(namespace)
         with self._store.reading(whose) as (memory, retriever):
             blocks = [text for section in memory.schema.blocks if (text := memory.block(section.name))]
@@ -259,8 +264,9 @@ class MemoryAgent:
 
     def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
         """Return at most ``k`` entries found for a query, best first."""
-        if k is not None and k < 1:
-            raise InputError(f"k is {k}", expected="at least 1 entry")
+        need_text("query", query)
+        if k is not None:
+            need_entries("k", k)
         return self._store.search(self._whose(namespace), query, k or self.retrieve_k)
 
     def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:

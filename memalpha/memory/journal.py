@@ -62,6 +62,10 @@ class Journal:
             JournalBusyError: If another process did not finish writing in time.
             MissingExtraError: For PostgreSQL without psycopg.
         """
+        if not isinstance(url, str | Path):
+            raise InputError(f"a store at {url!r}", expected="a path or a URL")
+        if key is not None and not isinstance(key, bytes):
+            raise InputError(f"a key of type {type(key).__name__}", expected="bytes", fix="Path(FILE).read_bytes().strip()")
         return cls(Log(lambda: _connect(str(url), wait, renew_witness), key))
 
     def __enter__(self) -> Journal:

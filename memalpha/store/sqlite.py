@@ -151,7 +151,9 @@ class SqliteBackend(SqlBackend):
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Everything read inside is of one moment."""
-        if self._connection.in_transaction:
+        with self._translated():
+            inside = self._connection.in_transaction
+        if inside:
             yield
             return
         self.execute("BEGIN")

@@ -5,6 +5,7 @@ import hashlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from memalpha.agent.step import AgentStep
 from memalpha.api.agent import LOCAL, MemoryAgent
 from memalpha.api.aio import AsyncMemoryAgent
 from memalpha.data.synthetic import generate
-from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError, ServiceError
+from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError, JournalError, ServiceError
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.memory.journal import Journal, Namespace, hash_prompt
 from memalpha.models.nano import make_tokenizer
@@ -138,6 +139,42 @@ def test_no_call_without_a_namespace_where_there_is_a_store(tmp_path):
         with pytest.raises(InputError, match="namespace 3"):
             agent.ask("?", namespace=3)
         assert agent.journal.namespaces() == ()
+
+
+def test_an_argument_of_a_wrong_type_is_refused_and_nothing_done(tmp_path):
+    """Above all, no entry at all must never be read as all of them."""
+    with MemoryAgent(step(), ScriptedGenerator(["+ Marta city Oslo"]), store=tmp_path / "m.db") as agent:
+        agent.add("text", namespace="marta")
+        for says, call in [
+            ("entry is None.*\n.*forget_all erases", lambda: agent.forget(None, namespace="marta")),
+            ("entry is 1, of type int", lambda: agent.forget(1, namespace="marta")),
+            ("text is None", lambda: agent.add(None, namespace="marta")),
+            ("text is b'x', of type bytes", lambda: agent.add(b"x", namespace="marta")),
+            ("time is datetime.*\n.*isoformat", lambda: agent.add("x", date(2024, 3, 5), namespace="marta")),
+            ("question is None", lambda: agent.ask(None, namespace="marta")),
+            ("query is 7", lambda: agent.search(7, namespace="marta")),
+            ("k is '3'", lambda: agent.search("x", "3", namespace="marta")),
+            ("retrieve_k is 0", lambda: MemoryAgent(step(), ScriptedGenerator([]), retrieve_k=0)),
+            ("a store at 5", lambda: MemoryAgent(step(), ScriptedGenerator([]), store=5)),
+            ("a key of type str", lambda: MemoryAgent(step(), ScriptedGenerator([]), store=tmp_path / "k.db", key="secret")),
+        ]:
+            with pytest.raises(InputError, match=says):
+                call()
+        assert texts(agent, "marta") == ["Marta city Oslo"] and len(agent.history(namespace="marta")) == 1
+    assert not (tmp_path / "k.db").exists()
+
+
+def test_a_closed_agent_says_so(tmp_path):
+    agent = MemoryAgent(step(), ScriptedGenerator(["+ one"]), store=tmp_path / "m.db")
+    agent.add("text", namespace="marta")
+    agent.close()
+    for call in (
+        lambda: agent.add("text", namespace="marta"),
+        lambda: agent.memory("marta"),
+        lambda: agent.ask("?", namespace="marta"),
+    ):
+        with pytest.raises(JournalError, match=r"m\.db was closed"):
+            call()
 
 
 def test_without_a_store_there_is_one_memory_and_others_may_be_named():

@@ -1,0 +1,20 @@
+"""Refusing arguments of a wrong type before they do anything: an entry that is ``None`` must not be read as "all of them"."""
+
+from __future__ import annotations
+
+from memalpha.errors import InputError
+
+
+def need_text(what: str, value: object, expected: str = "a text (str)") -> None:
+    """Raise InputError unless ``value`` is a str; ``what`` names the argument."""
+    if not isinstance(value, str):
+        raise InputError(f"{what} is {repr(value)[:80]}, of type {type(value).__name__}", expected=expected)
+
+
+def need_entries(what: str, value: object) -> None:
+    """Raise InputError unless ``value`` is a number of entries, at least 1."""
+    if not isinstance(value, int) or value < 1:
+        raise InputError(f"{what} is {repr(value)[:80]}", expected="a number of entries, at least 1")
+
+
+__all__ = ["need_entries", "need_text"]
