@@ -9,9 +9,10 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.evaluation.config import Evaluation, ReaderSpec, SetSpec, SystemSpec
+from memalpha.evaluation.config import Evaluation
 from memalpha.evaluation.policies import PolicyHost
 from memalpha.evaluation.readers import BudgetedReader, make_reader, room_of
+from memalpha.evaluation.specs import ReaderSpec, SetSpec, SystemSpec
 from memalpha.evaluation.systems.base import Room, Setting, System
 from memalpha.evaluation.systems.registry import make_system, system_options
 from memalpha.protocols import AnswerJudge

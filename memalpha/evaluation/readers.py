@@ -8,8 +8,9 @@ from typing import Protocol
 
 from memalpha.agent.encoding import chat_ids
 from memalpha.errors import InputError
-from memalpha.evaluation.config import EvaluateArguments, ReaderKind, ReaderSpec
+from memalpha.evaluation.config import EvaluateArguments
 from memalpha.evaluation.policies import PolicyHost
+from memalpha.evaluation.specs import ReaderKind, ReaderSpec
 from memalpha.evaluation.systems.base import Room
 from memalpha.protocols import ReadRequest, TokenCounter
 from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages

@@ -8,8 +8,9 @@ from stubs import setting
 
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.evaluation.asking import ask
-from memalpha.evaluation.config import EvaluateArguments, ReaderKind, ReaderSpec
+from memalpha.evaluation.config import EvaluateArguments
 from memalpha.evaluation.readers import make_reader, room_of
+from memalpha.evaluation.specs import ReaderKind, ReaderSpec
 from memalpha.evaluation.systems.base import Kept, Room
 from memalpha.memory.store import count_words
 from memalpha.qa.readers import RecallReader, reader_messages

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from memalpha.errors import InputError
-from memalpha.evaluation.config import ReaderKind, ReaderSpec, SetSpec, parse_evaluate_arguments
+from memalpha.evaluation.config import parse_evaluate_arguments
+from memalpha.evaluation.specs import ReaderKind, ReaderSpec, SetSpec
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
