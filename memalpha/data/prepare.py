@@ -271,7 +271,9 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
     held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
     if held and not overwrite:
         raise InputError(
-            f"output {folder} exists", expected="a folder that does not exist yet", fix="choose another, or overwrite it"
+            f"output {folder} exists",
+            expected="a folder that does not exist yet",
+            fix="choose another, or replace it (--overwrite)",
         )
     if others := [name for name in held if name not in (PARQUET_NAME, FILE_NAME, MANIFEST_NAME)]:
         raise InputError(
@@ -284,8 +286,9 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
 def _nothing_made(name: str, input: str | Path | None, result: LoadResult) -> InputError:
     reasons = ", ".join(f"{count} {reason}" for reason, count in result.skipped.most_common()) or "no question found"
     problem = f"; the first problem: {result.problems[0]}" if result.problems else ""
+    of = "" if input is None else f" of {input}"
     return InputError(
-        f"source {name!r} made no instance of {input}: {reasons}{problem}", expected="at least one question that can be kept"
+        f"source {name!r} made no instance{of}: {reasons}{problem}", expected="at least one question that can be kept"
     )
 
 
