@@ -60,12 +60,13 @@ class RunFolder:
 
         Raises:
             RunFolderError: If it exists and neither ``overwrite`` nor ``resume`` is given, both are, the folder holds something
-                else,
-                or there is nothing to resume.
+                else, it is a file, or there is nothing to resume.
         """
         folder = Path(path)
-        exists = folder.exists() and any(folder.iterdir()) if folder.is_dir() else folder.exists()
+        exists = folder.is_dir() and any(folder.iterdir())
         is_run = (folder / _MARKER).is_file()
+        if folder.exists() and not folder.is_dir():
+            raise RunFolderError(f"{str(path)!r} is a file", expected="a folder, or none yet", fix="choose another --output_dir")
         if overwrite and resume:
             raise RunFolderError("both overwrite and resume are given", expected="one of them")
         if resume:

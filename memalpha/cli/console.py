@@ -146,6 +146,6 @@ def quiet_libraries() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
     for text in ("Unable to fetch remote file", "Could not find a config file in"):  # peft asks a hub for the base by its name
         warnings.filterwarnings("ignore", message=text, category=UserWarning)

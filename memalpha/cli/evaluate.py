@@ -37,6 +37,12 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.evaluation.summary import summarise_evaluation
 
     given = ["--help"] if arguments.options else [*_one_agent(arguments), *rest]
+    if not given:
+        raise InputError(
+            "memalpha evaluate without options",
+            expected="what to compare: --config FILE, or --trained FOLDER with --data SET",
+            fix="memalpha evaluate --config configs/evaluate/quick.yaml",
+        )
     outcome = evaluate(parse_evaluate_arguments(given), Reporter(not arguments.json))
     write_plots(outcome.folder, summarise_evaluation(outcome.folder))
     summary = outcome.folder / "summary.json"
@@ -58,10 +64,10 @@ def _one_agent(arguments: argparse.Namespace) -> list[str]:
         )
     if not arguments.trained:
         return []
+    from memalpha.models.folders import agent_folder
     from memalpha.models.policy import base_of
 
-    folder = Path(arguments.trained)
-    folder = folder / "adapter" if (folder / "adapter").is_dir() else folder
+    folder = agent_folder(arguments.trained)
     system = {"name": Path(arguments.trained).name, "kind": "agent", "adapter": str(folder), "settings": "own"}
     lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": arguments.data}])]
     return ["--model", base_of(folder), *lists]

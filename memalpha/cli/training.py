@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from memalpha.cli.console import Reporter, console, is_main_process, out, quiet_libraries
+from memalpha.errors import InputError
 
 
 def add_verbs(verbs: Any) -> None:
@@ -13,7 +14,8 @@ def add_verbs(verbs: Any) -> None:
     warmup = verbs.add_parser(
         "warmup",
         help="teach a small model the notation and every tool, on demonstrations",
-        description="Needs: a base model and a generated source. Makes: output_dir with a LoRA adapter. All options: --options.",
+        description="Needs: a base model and instances to demonstrate on. Makes: output_dir with a LoRA adapter. "
+        "All options: --options.",
         epilog="memalpha warmup --config configs/train/warmup.yaml --output_dir runs/warmup",
     )
     train = verbs.add_parser(
@@ -46,6 +48,12 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.training.config import parse_train_arguments
 
     quiet_libraries()
+    if not rest and not arguments.options:
+        raise InputError(
+            "memalpha train without options",
+            expected="what to train on what: --config FILE, or at least --train_data",
+            fix="memalpha train --config configs/train/nano.yaml; memalpha train --options lists everything",
+        )
     parsed = parse_train_arguments(["--help"] if arguments.options else rest)
     with Reporter(is_main_process(), str(parsed.grpo.output_dir), parsed.run.log_rollouts) as reporter:
         reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})

@@ -279,7 +279,7 @@ def parse_options(arguments: Sequence[str], groups: Sequence[type], program: str
 def _check_config_file(rest: Sequence[str]) -> None:
     path = Path(rest[0]) if rest else Path()
     if not path.is_file():
-        raise InputError(f"no config file {str(path)!r}", expected="--config FILE with a YAML file, see configs/train")
+        raise InputError(f"no config file {str(path)!r}", expected="--config FILE with a YAML file, see configs/")
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:

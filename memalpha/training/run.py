@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 
 from memalpha.agent.rollout import Rollout
-from memalpha.errors import InputError, TrainingStopped
+from memalpha.errors import InputError, MemAlphaError, TrainingStopped
 from memalpha.evaluation.held_out import InstanceResult, paired_difference, summarise
 from memalpha.evaluation.records import rollout_to_json
 from memalpha.models import name_base, resolve_model, write_adapter_record
@@ -55,7 +57,8 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     rank, world = state.process_index, state.num_processes
     folder = _open_folder(arguments, rank, world, state.wait_for_everyone)
     checkpoint = _checkpoint(arguments, folder, state, report)
-    parts = build_parts(_warm_started(arguments, folder, report))
+    with _dropped_if_unbegun(folder, state):
+        parts = build_parts(_warm_started(arguments, folder, report))
     trainer = build_trainer(arguments, parts)
     trainer.on_rollouts = _recorder(trainer, arguments, folder)
     trainer.remove_callback(PrinterCallback)
@@ -268,6 +271,17 @@ def _open_folder(arguments: TrainArguments, rank: int, world: int, wait: Callabl
         folder.write_json("environment.json", here)
     wait()
     return RunFolder(path)
+
+
+@contextmanager
+def _dropped_if_unbegun(folder: RunFolder, state: PartialState) -> Iterator[None]:
+    """Take the folder of a run away that fails before anything was made, so that the corrected command does not find it there."""
+    try:
+        yield
+    except MemAlphaError:
+        if state.is_main_process and {path.name for path in folder.path.iterdir()} == {"config.yaml", "environment.json"}:
+            shutil.rmtree(folder.path)
+        raise
 
 
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:

@@ -101,3 +101,34 @@ def test_help_says_what_a_verb_needs_and_makes(verb, capsys):
     said = " ".join(capsys.readouterr().out.split())  # lines are as wide as the terminal
     assert stopped.value.code == 0
     assert "Needs: " in said and ("Makes: " in said or "Shows: " in said)
+
+
+def test_training_and_evaluation_without_options_say_what_is_needed(capsys):
+    assert run(["train"]) == 1 and "expected: what to train on what: --config FILE" in capsys.readouterr().err
+    assert run(["evaluate"]) == 1 and "--trained FOLDER with --data SET" in capsys.readouterr().err
+
+
+def test_a_run_that_fails_before_it_begins_leaves_no_folder(tmp_path, capsys):
+    folder = tmp_path / "run"
+    arguments = [
+        "train",
+        "--model",
+        "nano",
+        "--train_data",
+        str(tmp_path / "nowhere"),
+        "--output_dir",
+        str(folder),
+        "--use_cpu",
+        "true",
+    ]
+    for _ in range(2):
+        assert run(arguments) == 1
+        assert "no data at" in capsys.readouterr().err
+    assert not folder.exists()
+
+
+def test_a_file_in_the_place_of_a_run_folder_is_named(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert run(["train", "--model", "nano", "--train_data", "toy", "--output_dir", str(tmp_path / "notes.txt")]) == 1
+    assert "notes.txt' is a file" in capsys.readouterr().err
+    assert (tmp_path / "notes.txt").read_text() == "mine"
