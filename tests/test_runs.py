@@ -68,7 +68,7 @@ def test_what_is_no_run_is_never_touched(tmp_path: Path, overwrite: bool) -> Non
     file.write_text("notes", encoding="utf-8")
     before = everything(tmp_path)
     for path in (folder, file):
-        with pytest.raises(RunFolderError, match="exists|is a file"):
+        with pytest.raises(RunFolderError, match=r"exists|is a file"):
             RunFolder.create(path, CONFIG, overwrite=overwrite)
     assert everything(tmp_path) == before
 
