@@ -177,7 +177,7 @@ def read_page() -> Callable[[Path], Page]:
     return lambda path: Page(path.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not the session: while playwright runs, no other test of the process can use asyncio.run
 def browser() -> Iterator[Any]:
     """A Chromium on this machine, driven by playwright; skips with the reason where one of them is missing."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'memalpha[dev]'")

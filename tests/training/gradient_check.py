@@ -250,7 +250,7 @@ class Check(TrainerCallback):
         local = []
         for i, rollout in enumerate(rollouts):
             for t, step in enumerate(rollout.steps):
-                reward = sum(w * part for w, part in zip(REWARD.weights, pseudo_reward(i, rollout, t), strict=True))
+                reward = sum(w * part for w, part in zip(REWARD.weights, pseudo_reward(i, rollout, t), strict=True) if w)
                 key = (rank, i // GROUP, t if case.grouping == "step" else "all")
                 ids = list(step.completion.ids)
                 local.append(HandRow(key, (i // GROUP, t, i), list(step.prompt.ids), ids, reward, ids[-1] not in ends))

@@ -282,6 +282,7 @@ def test_a_write_that_cannot_be_judged_masks_its_chunk_alone(tmp_path, data, rea
         "tool": 1.0,
         "compression": rewards["a", 3, 1]["compression"],
         "content": None,
+        "immediate": None,
     }
     assert {body["model"] for body in judge.bodies} == {"strict"} and {body["model"] for body in reader.bodies} == {"m"}
     assert all("Authorization" not in headers for headers in judge.headers)
