@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from memalpha.evaluation.held_out import standard_error
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIANTS = ROOT / "configs" / "train" / "ablations.yaml"
@@ -59,9 +60,7 @@ def difference(first: dict[str, float], second: dict[str, float]) -> dict[str, f
     if first.keys() != second.keys():
         raise SystemExit("two runs were evaluated on different instances\n  to fix: train them again with the same eval_data")
     values = [second[key] - first[key] for key in first]
-    mean = sum(values) / len(values)
-    spread = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return {"mean": mean, "stderr": math.sqrt(spread / len(values)), "n": len(values)}
+    return {"mean": sum(values) / len(values), "stderr": standard_error(values), "n": len(values)}
 
 
 def collect(folder: Path) -> list[dict[str, Any]]:

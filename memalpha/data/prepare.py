@@ -9,7 +9,6 @@ is written that repeats what the folders to check against hold (``memalpha.data.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -23,6 +22,7 @@ from memalpha.data.registry import get_source
 from memalpha.data.schema import FILE_NAME, iter_instances
 from memalpha.data.source import LoadResult
 from memalpha.data.storage import PARQUET_NAME, InstanceWriter, iter_parquet
+from memalpha.disk import file_sha256
 from memalpha.errors import InputError, MemAlphaError, SchemaError
 from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
@@ -155,7 +155,7 @@ def prepare(
                 "longest_chunk": counts.longest_chunk,
             },
             token_counter=token_counter,
-            sha256=_sha256(partial / PARQUET_NAME),
+            sha256=file_sha256(partial / PARQUET_NAME),
             seed=seed,
             options=json.loads(json.dumps(asdict(made_with))),  # tuples as lists, as they are read again
             notes=_positive(result.notes),
@@ -207,7 +207,7 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
         path = Path(folder) / FILE_NAME
     if not path.is_file():
         raise InputError(f"{folder} has no {PARQUET_NAME}", expected="a prepared folder", fix="prepare it again with overwrite")
-    if (found := _sha256(path)) != manifest.sha256:
+    if (found := file_sha256(path)) != manifest.sha256:
         raise InputError(
             f"{path} has sha256 {found}", expected=f"{manifest.sha256}, as its manifest says", fix="prepare it again with overwrite"
         )
@@ -301,8 +301,3 @@ def _shown_input(input: str | Path | None) -> str | None:
 
 def _positive(counts: Mapping[str, int]) -> dict[str, int]:
     return {key: counts[key] for key in sorted(counts) if counts[key]}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

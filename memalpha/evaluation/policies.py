@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memalpha.agent.encoding import chat_ids
-from memalpha.models.policy import base_of, check_adapter, load_policy_model, load_tokenizer
+from memalpha.models.policy import base_of, check_adapter, load_policy_model, load_tokenizer, weightless
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
 from memalpha.types import Completion, Message, Prompt, Sampling
@@ -54,12 +54,8 @@ class PolicyHost:
 
     @cached_property
     def _skeleton(self) -> Any:
-        """The base model without weights, to compare adapters with before anything is loaded."""
-        import torch
-        from transformers import AutoModelForCausalLM
-
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(self.config)
+        """The base model without weights, made once."""
+        return weightless(self.config)
 
     @property
     def positions(self) -> int:

@@ -33,6 +33,7 @@ from memalpha.models.policy import (
     check_adapter,
     load_policy_model,
     load_tokenizer,
+    weightless,
 )
 from memalpha.models.registry import resolve_model
 from memalpha.types import Chunk
@@ -175,13 +176,10 @@ def _check_weights(source: Path, whole: bool) -> None:
 
 def _check_base(source: Path, base: str) -> None:
     """Refuse a base that the adapter does not belong to, without reading its weights."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     where = resolve_model(base)
-    with torch.device("meta"):
-        skeleton = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(where))
-    check_adapter(source, where, skeleton, load_tokenizer(base))
+    check_adapter(source, where, weightless(AutoConfig.from_pretrained(where)), load_tokenizer(base))
 
 
 def _first_line(error: BaseException) -> str:

@@ -97,6 +97,15 @@ def load_policy_model(
     return PolicyModel(PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable), tokenizer)
 
 
+def weightless(config: Any) -> Any:
+    """Return a causal LM of a configuration without weights, to compare adapters with before anything is loaded."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
 def load_tokenizer(path: str | Path) -> Any:
     """Load the tokenizer of a model alone.
 

