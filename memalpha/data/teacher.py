@@ -36,10 +36,10 @@ class TeacherConfig:
     """How good a keeper demonstrates.
 
     Attributes:
-        coverage: Probability that a fact is acted on; a pair (low, high) draws one probability an instance, so that demonstrations
-            differ in how much they keep.
-        p_correct: Probability that a changed or retracted fact is corrected where it stands; else a change is inserted beside the
-            stale entry and a retraction is let pass. 0 = only ever insert.
+        coverage: Probability that a fact the memory does not hold is written down; a pair (low, high) draws one probability an
+            instance, so that demonstrations differ in how much they keep. What is held is corrected whatever the coverage.
+        p_correct: Probability that a held fact is corrected where it stands when it changes or is taken back; else a change is
+            treated as a new fact, which leaves the stale entry beside it, and a retraction is let pass. 0 = only ever insert.
         p_update: Of the corrected changes, the probability of an update instead of a deletion and an insertion.
         style: Wording of an entry: ``words`` (``Marta city Oslo``) or ``sentence``.
         dates: Write the session's date into the entry where its section keeps no times.
@@ -90,8 +90,8 @@ def teacher_operations(
     coverage = config.coverage_of(instance)
     operations: list[Operation] = []
     for fact in instance.facts:
-        if fact.chunk == chunk_index and rng.random() < coverage:
-            for operation in _for_fact(fact, trial, time, rng, config):
+        if fact.chunk == chunk_index:
+            for operation in _for_fact(fact, trial, time, rng, config, keep=rng.random() < coverage):
                 if trial.apply(operation, chunk=chunk_index, time=time).changed:
                     operations.append(operation)
     return operations
@@ -103,15 +103,18 @@ def section_for(attribute: str, schema: MemorySchema) -> str:
     return next(suited, schema.lists[0].name)
 
 
-def _for_fact(fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig) -> Iterator[Operation]:
-    """What to do about one fact. An iterator: the memory is looked at before anything is yielded."""
+def _for_fact(
+    fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig, *, keep: bool
+) -> Iterator[Operation]:
+    """What to do about one fact, to be kept if it is new. An iterator: the memory is looked at before anything is yielded."""
     section = memory.schema[section_for(fact.attribute, memory.schema)]
     content = _STYLES[config.style].format(fact)
     if config.dates and time and not section.timestamps:
         content = f"{content} ({time})"
     insert = Operation(OperationKind.INSERT, section.name, content)
     if fact.action is FactAction.STATE:
-        yield insert
+        if keep:
+            yield insert
         return
     correct, update = rng.random() < config.p_correct, rng.random() < config.p_update
     gone = fact.value if fact.action is FactAction.RETRACT else fact.previous or ""
@@ -121,7 +124,7 @@ def _for_fact(fact: Fact, memory: Memory, time: str | None, rng: random.Random, 
     elif bound and update and _may_become(bound[0], content, memory):
         yield Operation(OperationKind.UPDATE, bound[0].section, content, bound[0].id)
         yield from map(_delete, bound[1:])
-    else:
+    elif bound or keep:
         yield from map(_delete, bound)
         yield insert
 

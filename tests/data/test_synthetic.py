@@ -329,6 +329,16 @@ def test_a_keeper_who_never_corrects_fails_on_what_changed():
     assert abs(half["single"] - 0.5) < 0.1
 
 
+def test_a_keeper_of_little_corrects_all_that_it_holds():
+    """Coverage decides what is written down, not whether that stays right: no stale value is left, no retracted one either."""
+    for instance in generate(60, 0, replace(PRESETS["medium"], rates=ALL)):
+        held = [set(words(e.content)) for e in taught(instance, ROOMY, TeacherConfig(coverage=0.5))[0].entries()]
+        for question in instance.questions:
+            assert not any({question.subject.lower(), stale.lower()} <= h for stale in question.stale for h in held)
+    kinds = Counter(r.operation.kind for i in generate(60, 0) for r in taught(i, ROOMY, TeacherConfig(coverage=0.5))[1])
+    assert min(kinds[kind] for kind in (OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE)) > 20
+
+
 def test_both_tools_show_on_changed_facts_in_equal_shares():
     instances = generate(150, 0, PRESETS["medium"])
     facts = Counter(f.action for i in instances for f in i.facts)
