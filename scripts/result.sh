@@ -20,16 +20,22 @@ echo "[result] 1/6 data"
 dialogues="--option p_change=0.5 --option p_retract=0.2"
 prepare warm-small synthetic --seed 1000 --option split=train --option n=1400 $dialogues
 prepare warm-medium synthetic --seed 1001 --option split=train --option preset=medium --option n=200 $dialogues
+prepare warm-corrections synthetic --seed 1002 --option split=train --option n=700 --option n_chunks=4 --option p_change=0.6 --option p_retract=0.3
+prepare warm-usual synthetic --seed 1003 --option split=train --option n=500
 prepare train-dialogues synthetic --seed 1 --option split=train --option n=600 $dialogues
 prepare watch-dialogues synthetic --seed 3 --option split=test --option n=32
 short="--option chunk_tokens=80-200 --option chunks=2-2 --option max_answer_tokens=8"
 prepare squad-train squad --input "$originals/squad/train_flat.json" $short
+prepare warm-squad squad --input "$originals/squad/train_flat.json" --seed 4 $short --option shuffle=true --option max_instances=250
 prepare train-squad squad --input "$originals/squad/train_flat.json" --seed 1 $short --option shuffle=true --option max_instances=600
 prepare test-squad squad --input "$originals/squad/dev_half_v2.json" $short --check-against runs/data/squad-train --drop-leaks
 
-echo "[result] 2/6 warm start"
+echo "[result] 2/6 warm start: shipped, or made anew where it is not"
 warm=data/adapters/smollm2-135m-warmup
-[ -f "$warm/adapter_model.safetensors" ] || memalpha warmup --config configs/train/warmup.yaml --output_dir "$warm"
+if [ ! -f "$warm/adapter_model.safetensors" ]; then
+    [ -f runs/warmup/adapter_model.safetensors ] || memalpha warmup --config configs/train/warmup.yaml --overwrite
+    memalpha warmup --config configs/train/warmup-corrections.yaml --output_dir "$warm" --overwrite
+fi
 
 train() { # folder, then options
     local folder=$1

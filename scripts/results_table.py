@@ -78,10 +78,10 @@ def main() -> None:
     if sys.argv[1:2] == ["add"]:
         add(Path(sys.argv[2]), sys.argv[3])
     lines = ["# Results", "", "Made by `scripts/results_table.py` from `docs/results/*.json`; not written by hand.", ""]
-    for path in sorted(
-        set(RESULTS.glob("*.json")) - set(RESULTS.glob("router_*.json")) - {RESULTS / "poisoning.json"}
-    ):  # those have a page of their own
-        lines += table(path.stem, json.loads(path.read_text()))
+    for path in sorted(RESULTS.glob("*.json")):
+        record = json.loads(path.read_text())
+        if "curve" in record:  # a training run; comparisons, ablations and the router have pages of their own
+            lines += table(path.stem, record)
     (ROOT / "docs" / "results.md").write_text("\n".join(lines))
 
 
