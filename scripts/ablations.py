@@ -1,4 +1,4 @@
-"""One change at a time: trains configs/train/ablations.yaml's variants of a run and writes docs/results/ablations.json.
+"""One change at a time: trains configs/train/ablations.yaml's variants of a run; docs/results/ablations.json, docs/ablations.md.
 
 python scripts/ablations.py --config configs/train/mixed.yaml --output_dir runs/ablations --max_steps 16 --seeds 1
 python scripts/ablations.py ... --only control,immediate    some of them
@@ -25,6 +25,7 @@ from memalpha.evaluation.held_out import standard_error
 ROOT = Path(__file__).resolve().parent.parent
 VARIANTS = ROOT / "configs" / "train" / "ablations.yaml"
 RESULT = ROOT / "docs" / "results" / "ablations.json"
+PAGE = ROOT / "docs" / "ablations.md"
 DEFAULT = "default"
 WATCHED = ("accuracy", "tool_success", "content", "memory_tokens", "entries", "update_share", "delete_share", "cut_off")
 
@@ -93,6 +94,35 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     return records
 
 
+def _signed(value: dict[str, float] | None) -> str:
+    return f"{value['mean']:+.3f} ± {value['stderr']:.3f}" if value else "–"
+
+
+def page(result: dict[str, Any]) -> str:
+    """Return the Markdown page of all runs: each against its own start and against ``default`` of its seed."""
+    runs = sorted(result["runs"], key=lambda run: (run["name"] != DEFAULT, (run["against_default"] or {"mean": 0})["mean"] * -1))
+    columns = "run|change|seed, steps|before|after|gain|against default|op success|content|memory tokens|updates|deletes|cut off"
+    lines = [
+        "# Ablations",
+        "",
+        f"Made by `{result['command']}`; not written by hand. Accuracy on the held-out instances, greedy;",
+        "± is one standard error of the difference paired by instance, and says nothing of other seeds. All numbers:",
+        "[results/ablations.json](results/ablations.json).",
+        "",
+        f"| {columns.replace('|', ' | ')} |",
+        "| --- " * len(columns.split("|")) + "|",
+    ]
+    for run in runs:
+        before, after = run["before"], run["after"]
+        change = ", ".join(f"`{key}: {value}`" for key, value in run["change"].items()) or "–"
+        cells = [run["name"], change, f"{run['seed']}, {run['steps']}", f"{before['accuracy']:.3f}", f"{after['accuracy']:.3f}"]
+        cells += [_signed(run["gain"]), _signed(run["against_default"])]
+        cells += ["–" if after[key] is None else f"{after[key]:.2f}" for key in ("tool_success", "content", "memory_tokens")]
+        cells += [f"{after[key]:.3f}" for key in ("update_share", "delete_share", "cut_off")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Train what is missing and write the numbers down."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -102,6 +132,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--collect", action="store_true")
     parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--page", type=Path, default=PAGE)
     arguments, options = parser.parse_known_args()
     for name, change in variants(arguments.only).items() if not arguments.collect else ():
         for seed in map(int, arguments.seeds.split(",")):
@@ -110,6 +141,7 @@ def main() -> None:
     command = " ".join(["python", "scripts/ablations.py", *sys.argv[1:]])
     result = {"command": command, "options": options, "runs": collect(arguments.output_dir)}
     arguments.result.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    arguments.page.write_text(page(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ DOORS: Mapping[str, frozenset[str]] = {
     "fastapi": frozenset({"memalpha.serve.http_api", "memalpha.serve.server"}),
     "mcp": frozenset({"memalpha.serve.mcp_tools", "memalpha.serve.server"}),
     "uvicorn": frozenset({"memalpha.serve.server"}),
+    "mem0": frozenset({"memalpha.evaluation.systems.mem0_package"}),
     "gymnasium": frozenset({"memalpha.routing.env"}),
 }
 

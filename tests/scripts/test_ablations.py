@@ -36,7 +36,8 @@ def vars_of(group):
 
 def run(folder, *more):
     options = ["--config", str(ROOT / "configs" / "train" / "nano.yaml"), "--output_dir", str(folder / "runs")]
-    command = [sys.executable, str(SCRIPT), *options, "--result", str(folder / "found.json"), *more]
+    command = [sys.executable, str(SCRIPT), *options, "--result", str(folder / "found.json")]
+    command += ["--page", str(folder / "page.md"), *more]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False)
 
 
@@ -58,6 +59,15 @@ def test_two_runs_end_in_the_numbers_of_their_folders(tmp_path):
     assert control["against_default"]["mean"] == pytest.approx(mean)
     assert control["against_default"]["stderr"] == pytest.approx(math.sqrt(sum((d - mean) ** 2 for d in differences) / 7 / 8))
     assert default["against_default"]["mean"] == 0
+    rows = [line.split(" | ") for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("| ")][2:]
+    assert [row[0] for row in rows] == ["| default", "| control"]
+    assert rows[1][1:5] == [
+        "`shuffle_advantages: True`",
+        "1, 1",
+        f"{control['before']['accuracy']:.3f}",
+        f"{control['after']['accuracy']:.3f}",
+    ]
+    assert rows[1][6] == f"{mean:+.3f} ± {control['against_default']['stderr']:.3f}"
     again = run(tmp_path, "--only", "default,control", *TINY, *eval_options)
     assert again.stdout.count("is finished") == 2 and "memalpha train" not in again.stdout
 

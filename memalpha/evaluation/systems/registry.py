@@ -12,6 +12,7 @@ from memalpha.evaluation.systems.base import Setting, System
 from memalpha.evaluation.systems.constant_state import constant_state
 from memalpha.evaluation.systems.full_context import FullContext, FullContextOptions
 from memalpha.evaluation.systems.gold import Gold, GoldOptions
+from memalpha.evaluation.systems.mem0 import Mem0, Mem0Options
 from memalpha.evaluation.systems.overwrite_summary import overwrite_summary
 from memalpha.evaluation.systems.rag import RagOptions, rag_bm25, rag_dense, rag_two_layer
 from memalpha.evaluation.systems.rewriting import RewritingOptions
@@ -31,6 +32,7 @@ KINDS: Mapping[str, Kind] = {
     "constant_state": Kind(constant_state, RewritingOptions),
     "full_context": Kind(FullContext, FullContextOptions),
     "gold": Kind(Gold, GoldOptions),
+    "mem0": Kind(Mem0, Mem0Options),
     "overwrite_summary": Kind(overwrite_summary, RewritingOptions),
     "rag_bm25": Kind(rag_bm25, RagOptions),
     "rag_dense": Kind(rag_dense, RagOptions),
