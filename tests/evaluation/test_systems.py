@@ -37,6 +37,7 @@ PROSE = Instance(
     ),
 )
 EVERYTHING = Room(10_000)
+LOCAL = [kind for kind in KINDS if kind != "mem0"]  # that one asks a server: test_mem0.py
 LINES = [
     "[2024-01-01] Marta: I live in Oslo.", "[2024-01-01] Hugo: I work as a baker.", "[2024-01-01] Marta: I drive a Ford.",
     "[2024-02-01] Marta: I moved to Rome.", "[2024-02-01] Hugo: I am no longer a baker.",
@@ -90,7 +91,7 @@ def test_full_context_reads_the_window_unless_told_not_to():
     where = setting([MARTA])
     assert make("full_context", where).reads_window
     assert not make("full_context", where, budget="reader").reads_window
-    others = {kind: {"embedder": "hashing"} if kind.startswith("rag_") else {} for kind in KINDS if kind != "full_context"}
+    others = {kind: {"embedder": "hashing"} if kind.startswith("rag_") else {} for kind in LOCAL if kind != "full_context"}
     assert not any(make(kind, where, **options).reads_window for kind, options in others.items())
 
 
@@ -307,7 +308,7 @@ def test_the_teacher_is_for_generated_data_alone_and_can_be_worse():
 
 
 # ------------------------------------------------------------------------------------------------ all of them
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LOCAL)
 def test_no_system_knows_the_questions_while_it_writes(kind):
     """Other questions change nothing of what is kept (gold and the choice of its evidence excepted)."""
     if kind == "gold":
