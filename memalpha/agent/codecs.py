@@ -5,6 +5,9 @@
   ``+ text`` inserts into the first list section that takes insertions (``+section text`` into another), ``= id text`` updates,
   ``- id`` deletes, ``* text`` replaces the first block (``*section text`` another), ``.`` says that nothing is worth keeping.
   It has no place for a time or an importance.
+* ``compact_text``: the same, but an entry is named by its text, not by a number: ``= old text`` and ``> new text`` on the next line
+  update, ``- old text`` deletes. A language model copies a text more surely than it looks up a number, and a name that is wrong
+  names nothing, where a wrong number names another entry. The view shows no ids.
 
 Parsing is total and runs in linear time: any text gives calls and located errors, never an exception. Silence (no call, no error)
 is allowed. Text around hermes calls is commentary and no error; in compact every line must be an operation.
@@ -14,8 +17,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema
@@ -29,6 +32,8 @@ class Codec(Protocol):
     name: str
     uses_tool_template: bool
     """Whether the tools are announced through the chat template's own ``tools=`` where it takes them."""
+    names_by_text: bool
+    """Whether ``entry_id`` of a call is the text of the entry as the view shows it (``AgentStep`` finds the entry)."""
 
     def parse(self, text: str) -> ParsedCompletion:
         """Read a completion's text. Total: never raises."""
@@ -48,6 +53,7 @@ class HermesCodec:
 
     name = "hermes"
     uses_tool_template = True
+    names_by_text = False
     _TAG = re.compile(r"<(/?)tool_call>")
 
     def __init__(self, schema: MemorySchema) -> None:
@@ -113,7 +119,10 @@ class CompactCodec:
 
     name = "compact"
     uses_tool_template = False
+    names_by_text = False
     _LINE = re.compile(r"(?P<sign>[+=*-])(?P<section>[a-z_][a-z0-9_]*)?[ \t]+(?P<rest>\S.*)", re.ASCII | re.DOTALL)
+    _FORMS = "'+ text', '= id text', '- id' or '.'"
+    _NAMED = ("id", "text")
 
     def __init__(self, schema: MemorySchema) -> None:
         self.schema = schema
@@ -124,22 +133,31 @@ class CompactCodec:
         """Read line by line; an empty line and a lone ``.`` are silence, any other line that is no operation is an error."""
         calls: list[ToolCall] = []
         errors: list[CallError] = []
-        start = 0
-        for raw in text.split("\n"):
-            line = raw.strip()
-            if line and line != ".":
-                found = self._read_line(line, start, start + len(raw))
-                if isinstance(found, ToolCall):
-                    calls.append(found)
-                else:
-                    errors.append(found)
-            start += len(raw) + 1
+        for found in self._read_lines(_lines(text)):
+            if isinstance(found, ToolCall):
+                calls.append(found)
+            else:
+                errors.append(found)
         return ParsedCompletion(tuple(calls), tuple(errors))
+
+    def operations(self) -> str:
+        """The notation of what the schema allows, one form a line, as the instructions list it."""
+        allowed = {kind for section in self.schema.sections for kind in section.operations}
+        inserts = self._sections["+"]
+        lines = ["+ text"] if inserts else []
+        lines += [f"+{name} text" for name in inserts[1:]]
+        lines += [self._update(*self._NAMED)] if OperationKind.UPDATE in allowed else []
+        lines += [self._delete(self._NAMED[0])] if OperationKind.DELETE in allowed else []
+        return "\n".join(lines + [f"*{name} text" for name in self._sections["*"]])
+
+    def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
+        for line in lines:
+            yield self._read_line(*line)
 
     def _read_line(self, line: str, start: int, end: int) -> ToolCall | CallError:
         match = self._LINE.fullmatch(line)
         if match is None:
-            return CallError("expected '+ text', '= id text', '- id' or '.'", start, end)
+            return CallError(f"expected {self._FORMS}", start, end)
         if not is_text(line):
             return CallError(_NO_TEXT, start, end)
         sign, section, rest = match["sign"], match["section"], match["rest"]
@@ -150,6 +168,9 @@ class CompactCodec:
             return ToolCall(tool_name(kind), {"section": section or self._sections[sign][0], "content": rest}, start, end)
         if section is not None:
             return CallError(f"expected a space after {sign!r}", start, end)
+        return self._read_correction(sign, rest, start, end)
+
+    def _read_correction(self, sign: str, rest: str, start: int, end: int) -> ToolCall | CallError:
         entry_id, _, content = rest.partition(" ")
         if sign == "-":
             if content:
@@ -172,19 +193,79 @@ class CompactCodec:
         kind = OperationKind(call.name.removeprefix("memory_"))
         content = " ".join(str(arguments.get("content", "")).split())
         if unsaid := sorted({"timestamp", "importance"} & set(arguments)):
-            raise ValueError(f"the compact notation has no place for {', '.join(unsaid)}: {call}")
+            raise ValueError(f"the {self.name} notation has no place for {', '.join(unsaid)}: {call}")
         if not content and kind is not OperationKind.DELETE:
-            raise ValueError(f"the compact notation has no empty content: {call}")
+            raise ValueError(f"the {self.name} notation has no empty content: {call}")
         if kind is OperationKind.DELETE:
-            return f"- {arguments['entry_id']}"
+            return self._delete(str(arguments["entry_id"]))
         if kind is OperationKind.UPDATE:
-            return f"= {arguments['entry_id']} {content}"
+            return self._update(str(arguments["entry_id"]), content)
         sign = "+" if kind is OperationKind.INSERT else "*"
         section = arguments["section"]
         return f"{sign}{'' if [section] == self._sections[sign][:1] else section} {content}"
 
+    def _update(self, entry_id: str, content: str) -> str:
+        return f"= {entry_id} {content}"
 
-CODECS: dict[str, Callable[[MemorySchema], Codec]] = {"hermes": HermesCodec, "compact": CompactCodec}
+    def _delete(self, entry_id: str) -> str:
+        return f"- {entry_id}"
+
+
+class CompactTextCodec(CompactCodec):
+    """One operation a line or, for updates, two; entries are named by their texts."""
+
+    name = "compact_text"
+    names_by_text = True
+    _FORMS = "'+ text', '= old text' with '> new text' on the next line, '- old text' or '.'"
+    _NAMED = ("old text", "new text")
+    _NEW = re.compile(r">[ \t]+(?P<content>\S.*)", re.ASCII | re.DOTALL)
+
+    def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
+        """Join each update with the line that says its new text."""
+        update: ToolCall | None = None
+        for line, start, end in lines:
+            new = self._NEW.fullmatch(line)
+            if update is not None and new is not None and is_text(line):
+                yield ToolCall(update.name, {**update.arguments, "content": new["content"]}, update.start, end)
+                update = None
+                continue
+            if update is not None:
+                yield CallError("expected '> new text' on the line after '= old text'", update.start, update.end)
+                update = None
+            found = self._read_line(line, start, end)
+            if isinstance(found, ToolCall) and found.name == tool_name(OperationKind.UPDATE):
+                update = found
+            else:
+                yield found
+        if update is not None:
+            yield CallError("expected '> new text' on the line after '= old text'", update.start, update.end)
+
+    def _read_correction(self, sign: str, rest: str, start: int, end: int) -> ToolCall | CallError:
+        kind = OperationKind.DELETE if sign == "-" else OperationKind.UPDATE
+        return ToolCall(tool_name(kind), {"entry_id": rest}, start, end)
+
+    def _update(self, entry_id: str, content: str) -> str:
+        return f"= {entry_id}\n> {content}"
+
+
+class _Line(NamedTuple):
+    """A line of a completion, stripped, and where it stands."""
+
+    text: str
+    start: int
+    end: int
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    """The lines that say something."""
+    start = 0
+    for raw in text.split("\n"):
+        if (line := raw.strip()) and line != ".":
+            yield _Line(line, start, start + len(raw))
+        start += len(raw) + 1
+
+
+CODECS: dict[str, Callable[[MemorySchema], Codec]] = {codec.name: codec for codec in (HermesCodec, CompactCodec, CompactTextCodec)}
 
 
 def make_codec(name: str, schema: MemorySchema) -> Codec:

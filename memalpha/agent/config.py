@@ -24,7 +24,7 @@ class AgentConfig:
 
     Attributes:
         schema: Preset name or path of a memory schema.
-        codec: Notation of tool calls: ``compact`` or ``hermes``.
+        codec: Notation of tool calls: ``compact``, ``compact_text`` or ``hermes``.
         max_chunk_tokens: Longest chunk accepted, in tokens; a longer one is an error, never cut.
         view_tokens: Budget of the entries shown while writing, in tokens (blocks and the sections' names come on top).
         view_recent: How many of the newest entries the view prefers when not all fit.

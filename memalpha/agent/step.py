@@ -14,13 +14,13 @@ so old facts can be corrected; the published prompt shows the last five alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from memalpha.agent.codecs import Codec, make_codec
+from memalpha.agent.codecs import Codec, CompactCodec, make_codec
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.encoding import PromptEncoder, slot, takes_tools
 from memalpha.agent.quoting import one_line, quote
@@ -28,7 +28,7 @@ from memalpha.errors import InputError
 from memalpha.memory.render import render_entry
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
-from memalpha.memory.tools import is_text, to_operation, tool_schemas
+from memalpha.memory.tools import is_text, to_call, to_operation, tool_schemas
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.types import (
@@ -38,7 +38,6 @@ from memalpha.types import (
     Entry,
     Message,
     Operation,
-    OperationKind,
     OperationResult,
     ParsedCompletion,
     Prompt,
@@ -160,8 +159,11 @@ class AgentStep:
         return "\n".join(lines) or "empty"
 
     def _line(self, entry: Entry) -> str:
-        content = render_entry(entry) if self.config.show_times else entry.content
-        return f"{entry.id} {one_line(quote(content))}"
+        """An entry's line: its id and text, or, where entries are named by their texts, a space, which begins no section's line."""
+        return f"{'' if self.codec.names_by_text else entry.id} {self._shown(entry)}"
+
+    def _shown(self, entry: Entry) -> str:
+        return one_line(quote(render_entry(entry) if self.config.show_times else entry.content))
 
     def _select(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> list[Entry]:
         if not self.config.view_related:
@@ -220,8 +222,40 @@ class AgentStep:
     def _apply_one(self, item: ToolCall | CallError, memory: Memory, index: int, chunk: Chunk) -> OperationResult:
         if isinstance(item, CallError):
             return OperationResult(False, ResultCode.UNPARSED, item.message)
-        operation = to_operation(item, memory)
+        named = self._by_text(item, memory) if self.codec.names_by_text and "entry_id" in item.arguments else item
+        operation = to_operation(named, memory) if isinstance(named, ToolCall) else named
         return memory.apply(operation, chunk=index, time=chunk.time) if isinstance(operation, Operation) else operation
+
+    def _by_text(self, call: ToolCall, memory: Memory) -> ToolCall | OperationResult:
+        """The call with the id of the entry whose text it gives; the oldest, if sections share the text."""
+        text = call.arguments["entry_id"]
+        found = memory.reading(text)
+        if found is None and (self.config.show_times or "&lt;" in text or "\\n" in text):  # shown otherwise than it is
+            found = next((entry for entry in memory.entries() if self._shown(entry) == text), None)
+        if found is None:
+            return OperationResult(False, ResultCode.UNKNOWN_ID, f"no entry reads {text!r}")
+        return replace(call, arguments={**call.arguments, "entry_id": found.id})
+
+    def name_of(self, entry: Entry) -> str:
+        """Return what calls name a list entry by: its id or, in notations that have none, its text as the view shows it."""
+        return self._shown(entry) if self.codec.names_by_text else entry.id
+
+    def write(self, memory: Memory, operations: Sequence[Operation]) -> str:
+        """Return the completion that asks for operations, to be applied to this memory in order; ``apply`` reads it back.
+
+        Raises:
+            ValueError: If the notation cannot say what an operation says.
+        """
+        if not self.codec.names_by_text:
+            return self.codec.render([to_call(operation) for operation in operations])
+        calls, trial = [], memory.copy()
+        for operation in operations:
+            call = to_call(operation)
+            if (entry := trial.get(operation.entry_id or "")) is not None:
+                call = replace(call, arguments={**call.arguments, "entry_id": self.name_of(entry)})
+            calls.append(call)
+            trial.apply(operation)
+        return self.codec.render(calls)
 
 
 def _in_order(parsed: ParsedCompletion) -> list[ToolCall | CallError]:
@@ -236,9 +270,9 @@ def _interleave(first: Sequence[Entry], second: Sequence[Entry]) -> list[tuple[E
 def system_text(codec: Codec, schema: MemorySchema, described: bool) -> str:
     """Return the instructions for a codec and schema; ``described`` spells out the tools for templates that take none."""
     folder = resources.files("memalpha.agent") / "prompts"
+    if isinstance(codec, CompactCodec):
+        return (folder / "compact.txt").read_text(encoding="utf-8").format(operations=codec.operations()).strip()
     text = (folder / f"{codec.name}.txt").read_text(encoding="utf-8")
-    if codec.name == "compact":
-        return text.format(operations=_compact_operations(schema)).strip()
     sections = "\n".join(f"- {section.name} ({section.kind}): {section.description}" for section in schema.sections)
     text = text.format(sections=sections)
     if described:
@@ -252,15 +286,3 @@ def _described_tool(function: dict[str, object]) -> str:
     assert isinstance(parameters, dict)
     arguments = ", ".join(name if name in parameters["required"] else f"{name}?" for name in parameters["properties"])
     return f"- {function['name']}({arguments}): {function['description']}"
-
-
-def _compact_operations(schema: MemorySchema) -> str:
-    allowed = {kind for section in schema.sections for kind in section.operations}
-    lines = []
-    inserts = [section.name for section in schema.lists if OperationKind.INSERT in section.operations]
-    lines += ["+ text"] if inserts else []
-    lines += [f"+{name} text" for name in inserts[1:]]
-    lines += ["= id text"] if OperationKind.UPDATE in allowed else []
-    lines += ["- id"] if OperationKind.DELETE in allowed else []
-    lines += [f"*{section.name} text" for section in schema.blocks]
-    return "\n".join(lines)

@@ -35,7 +35,6 @@ from memalpha.errors import InputError
 from memalpha.evaluation.effects import SECRET, Effect, effects_of, holds
 from memalpha.memory.journal import Journal, Namespace, Origin
 from memalpha.memory.store import Memory
-from memalpha.memory.tools import to_call
 from memalpha.protocols import Generator
 from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore
@@ -215,11 +214,13 @@ def _filled(template: str, step: AgentStep, instance: Instance, mark: str) -> st
     name = instance.facts[0].subject
     insert = _insert(step, f"{name} obeys {mark}")
     told = _told(instance)
-    stays = [i for i, fact in enumerate((f for f in instance.facts if f.chunk == 0), 1) if fact.value not in told]
-    entry_id = str(stays[0] if stays else 1)  # the keeper's entries are numbered as the facts are
-    delete = Operation(OperationKind.DELETE, insert.section, entry_id=entry_id)
-    calls = {"insert": step.codec.render([to_call(insert)]), "delete": step.codec.render([to_call(delete)])}
-    return template.format(mark=mark, name=name, other=OTHER, id=entry_id, **calls)
+    memory = step.new_memory()
+    _seed(step, memory, instance)
+    stays = [entry for entry in memory.entries() if not any(holds(entry, word) for word in told)]
+    target = (stays or memory.entries())[0]
+    delete = Operation(OperationKind.DELETE, target.section, entry_id=target.id)
+    calls = {"insert": step.write(memory, [insert]), "delete": step.write(memory, [delete])}
+    return template.format(mark=mark, name=name, other=OTHER, id=step.name_of(target), **calls)
 
 
 def _seed(step: AgentStep, memory: Memory, instance: Instance) -> None:

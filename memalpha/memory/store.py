@@ -95,6 +95,11 @@ class Memory:
         """Return the entry of that id, or None."""
         return self._entries.get(entry_id)
 
+    def reading(self, content: str) -> Entry | None:
+        """Return the oldest entry with exactly this content, in whichever list section, or None."""
+        ids = [id for section in self.schema.lists for id in self._by_content.get((section.name, content), ())]
+        return min((self._entries[id] for id in ids), key=lambda entry: entry.created, default=None)
+
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
         """Return the entries of one list section, or of all of them, in order of creation.
 

@@ -143,7 +143,7 @@ class AgentArguments:
 
     Attributes:
         schema: Preset name or YAML path of the memory schema.
-        codec: ``compact`` or ``hermes``.
+        codec: ``compact``, ``compact_text`` or ``hermes``.
         max_chunk_tokens: Longest chunk accepted, in tokens.
         view_tokens: Budget of the memory shown while writing, in tokens.
         view_recent: How many of the newest entries the view prefers.

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.memory.store import Memory
-from memalpha.memory.tools import to_call
 from memalpha.types import Instance, Operation, OperationKind
 
 Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
@@ -51,7 +50,7 @@ def demonstrate(
         for index, chunk in enumerate(instance.chunks):
             prompt = agent.prompt(memory, retriever, chunk)
             operations = teacher(instance, index, memory, rng)
-            text = agent.codec.render([to_call(operation) for operation in operations])
+            text = agent.write(memory, operations)
             completion = (*agent.encoder.untrusted(text), end_token)
             if len(completion) > agent.config.max_new_tokens:
                 raise InputError(

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memalpha.agent import codecs
-from memalpha.agent.codecs import CODECS, CompactCodec, HermesCodec, make_codec
+from memalpha.agent.codecs import CODECS, CompactCodec, CompactTextCodec, HermesCodec, make_codec
 from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.memory.tools import is_text, to_call
@@ -20,7 +20,7 @@ from memalpha.types import CallError, Operation, OperationKind, ParsedCompletion
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
 SCHEMA = MemorySchema.load("mem_alpha")
-HERMES, COMPACT = HermesCodec(SCHEMA), CompactCodec(SCHEMA)
+HERMES, COMPACT, BY_TEXT = HermesCodec(SCHEMA), CompactCodec(SCHEMA), CompactTextCodec(SCHEMA)
 MB = 1_000_000
 
 
@@ -209,6 +209,59 @@ def test_what_is_written():
     assert HERMES.render([]) == ""
 
 
+# -------------------------------------------------------------------------------------------- compact by text, by hand
+def test_entries_are_named_by_their_texts_and_an_update_has_two_lines():
+    text = "+ a b\n= Ann city Oslo\n> Ann city Rome\n- Ann  pet dog \n+episodic c\n* d"
+    parsed = BY_TEXT.parse(text)
+    assert parsed.errors == ()
+    assert plain(parsed) == [
+        ("memory_insert", {"section": "semantic", "content": "a b"}),
+        ("memory_update", {"entry_id": "Ann city Oslo", "content": "Ann city Rome"}),
+        ("memory_delete", {"entry_id": "Ann  pet dog"}),
+        ("memory_insert", {"section": "episodic", "content": "c"}),
+        ("memory_replace", {"section": "core", "content": "d"}),
+    ]
+    assert [text[call.start : call.end] for call in parsed.calls][1:3] == ["= Ann city Oslo\n> Ann city Rome", "- Ann  pet dog "]
+
+
+def test_an_entrys_text_may_look_like_anything():
+    text = "= = x\n> > y\n- . \n- - 1\n= + z\n\n.\n>\tw"
+    assert plain(BY_TEXT.parse(text)) == [
+        ("memory_update", {"entry_id": "= x", "content": "> y"}),
+        ("memory_delete", {"entry_id": "."}),
+        ("memory_delete", {"entry_id": "- 1"}),
+        ("memory_update", {"entry_id": "+ z", "content": "w"}),  # silence stands between no two lines
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("= a", [(0, 3)]),
+        ("= a\n- 1\n> b", [(0, 3), (8, 11)]),
+        ("= a\n= b\n> c", [(0, 3)]),
+        ("> c", [(0, 3)]),
+        ("= a\n>", [(0, 3), (4, 5)]),
+        ("= a\n> \ud800", [(0, 3), (4, 7)]),
+        ("= \ud800\n> a", [(0, 3), (4, 7)]),
+        ("=x a\n> b", [(0, 4), (5, 8)]),
+        ("-x a", [(0, 4)]),
+        ("hello", [(0, 5)]),
+    ],
+)
+def test_half_an_update_is_a_located_error_and_what_follows_is_read(text, places):
+    parsed = BY_TEXT.parse(f"{text}\n+ last")
+    assert [(error.start, error.end) for error in parsed.errors] == places
+    assert plain(parsed)[-1] == ("memory_insert", {"section": "semantic", "content": "last"})
+    assert len(parsed.calls) + len(parsed.errors) == {"= a\n- 1\n> b": 4, "= a\n= b\n> c": 3}.get(text, len(places) + 1)
+
+
+def test_what_is_written_names_entries_by_text():
+    calls = [ToolCall("memory_update", {"entry_id": "a b", "content": "c\n d"}), ToolCall("memory_delete", {"entry_id": "e"})]
+    assert BY_TEXT.render(calls) == "= a b\n> c d\n- e"
+    assert BY_TEXT.operations() == "+ text\n+episodic text\n= old text\n> new text\n- old text\n*core text"
+
+
 # -------------------------------------------------------------------------------------------- properties
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30)
 TAGGED = st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "\\", '"', "{", "}", "\n", "x"]), min_size=1).map("".join)
@@ -251,14 +304,37 @@ def test_compact_reads_back_what_it_writes(operations):
     assert parsed.errors == ()
 
 
+ONE_LINE = CONTENTS.map(lambda text: " ".join(text.split()))
+
+
+@given(st.lists(st.tuples(UNTIMED, ONE_LINE), max_size=5))
+@example([(Operation(UPDATE, "semantic", "> x", "1"), "= y"), (Operation(DELETE, "semantic", entry_id="1"), ".")])
+def test_compact_by_text_reads_back_what_it_writes(pairs):
+    calls, expected = [], []
+    for operation, old in pairs:
+        arguments = dict(to_call(operation).arguments)
+        if "entry_id" in arguments:
+            arguments["entry_id"] = old
+        calls.append(ToolCall(f"memory_{operation.kind}", arguments))
+        if "content" in arguments:
+            arguments["content"] = " ".join(arguments["content"].split())
+        if operation.kind in (UPDATE, DELETE):
+            del arguments["section"]
+        expected.append((f"memory_{operation.kind}", arguments))
+    parsed = BY_TEXT.parse(BY_TEXT.render(calls))
+    assert plain(parsed) == expected
+    assert parsed.errors == ()
+
+
 PIECES = st.sampled_from([
     "<tool_call>", "</tool_call>", "<tool_call", '{"name": "f", "arguments": {}}', '{"name": ', "{", "}", '"', "\\", "\\ud800",
-    "\ud800", "+ ", "= ", "- ", "* ", ".", "\n", "\r", "\u2028", "\x00", " ", "\u00a0", "é", "😀", "1", "NaN", "1e999", "core",
+    "\ud800", "+ ", "= ", "> ", "- ", "* ", ".", "\n", "\r", "\u2028", "\x00", " ", "\u00a0", "é", "😀", "1", "NaN", "1e999",
+    "core",
 ])  # fmt: skip
 GARBAGE = st.text(st.characters()) | st.lists(PIECES, max_size=30).map("".join)
 
 
-@pytest.mark.parametrize("codec", [HERMES, COMPACT], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("codec", [HERMES, COMPACT, BY_TEXT], ids=lambda codec: codec.name)
 @given(text=GARBAGE)
 def test_any_text_gives_calls_and_located_errors(codec, text):
     parsed = codec.parse(text)
@@ -272,12 +348,19 @@ def test_any_text_gives_calls_and_located_errors(codec, text):
     assert all(isinstance(error, CallError) and error.message.isprintable() for error in parsed.errors)
 
 
-@given(GARBAGE)
-def test_compact_accounts_for_every_line(text):
-    parsed = COMPACT.parse(text)
-    spoken = [line for line in text.split("\n") if line.strip() not in ("", ".")]
+def spoken(text):
+    return [line for line in text.split("\n") if line.strip() not in ("", ".")]
+
+
+@pytest.mark.parametrize("codec", [COMPACT, BY_TEXT], ids=lambda codec: codec.name)
+@given(text=GARBAGE)
+@example("= a\n\n> b\n> c\n= d")
+def test_compact_accounts_for_every_line(codec, text):
+    parsed = codec.parse(text)
     found = sorted([*parsed.calls, *parsed.errors], key=lambda item: item.start)
-    assert [text[item.start : item.end] for item in found] == spoken
+    assert [line for item in found for line in spoken(text[item.start : item.end])] == spoken(text)
+    several = [item for item in found if len(spoken(text[item.start : item.end])) > 1]
+    assert all(codec is BY_TEXT and item.name == "memory_update" for item in several)
 
 
 # -------------------------------------------------------------------------------------------- time
@@ -288,6 +371,9 @@ ADVERSARIES = {
     "inner spaces": lambda n: "= 1" + " " * n + "x",
     "a section": lambda n: "+" + "a" * n,
     "short lines": lambda n: "+ some words\n" * (n // 13),
+    "half updates": lambda n: "= some words\n" * (n // 13),
+    "updates": lambda n: "= a\n> some words\n" * (n // 17),
+    "silence in an update": lambda n: "= a\n" + "\n." * (n // 2) + "\n> b",
     "open tags": lambda n: "<tool_call>" * (n // 11),
     "open tags with braces": lambda n: "<tool_call>{" * (n // 12),
     "close tags": lambda n: "</tool_call>" * (n // 12),
@@ -362,7 +448,7 @@ def work(codec, text, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Counted, "touched", 0)
-        for name in ("_TAG", "_LINE"):
+        for name in ("_TAG", "_LINE", "_NEW"):
             if hasattr(codec, name):
                 patch.setattr(type(codec), name, CountedPattern(getattr(codec, name)))
         patch.setattr(codecs, "json", SimpleNamespace(loads=counting(json.loads), dumps=json.dumps))
@@ -376,7 +462,7 @@ def work(codec, text, monkeypatch):
         return steps + Counted.touched
 
 
-@pytest.mark.parametrize("codec", [HERMES, COMPACT], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("codec", [HERMES, COMPACT, BY_TEXT], ids=lambda codec: codec.name)
 @pytest.mark.parametrize("make", ADVERSARIES.values(), ids=ADVERSARIES)
 def test_the_work_is_linear_in_the_length(codec, make, monkeypatch):
     """Counted, not timed: four times the text is about four times the work. What C does inside one match or JSON text is unseen."""
@@ -394,7 +480,7 @@ def seconds(codec, text):
     return best
 
 
-@pytest.mark.parametrize("codec", [HERMES, COMPACT], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("codec", [HERMES, COMPACT, BY_TEXT], ids=lambda codec: codec.name)
 @pytest.mark.parametrize("make", ADVERSARIES.values(), ids=ADVERSARIES)
 def test_time_is_linear_in_the_length(codec, make):
     """Four times the text takes about four times as long; quadratic reading takes sixteen times, however often it is tried."""
@@ -408,8 +494,9 @@ def test_time_is_linear_in_the_length(codec, make):
 
 # -------------------------------------------------------------------------------------------- choice
 def test_codecs_are_made_by_name():
-    assert {name: type(make_codec(name, SCHEMA)) for name in CODECS} == {"hermes": HermesCodec, "compact": CompactCodec}
+    types = {"hermes": HermesCodec, "compact": CompactCodec, "compact_text": CompactTextCodec}
+    assert {name: type(make_codec(name, SCHEMA)) for name in CODECS} == types
     assert [make_codec(name, SCHEMA).name for name in CODECS] == list(CODECS)
     with pytest.raises(InputError, match="unknown codec 'xml'") as caught:
         make_codec("xml", SCHEMA)
-    assert "compact, hermes" in str(caught.value)
+    assert "compact, compact_text, hermes" in str(caught.value)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memalpha.agent.codecs import CODECS
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.encoding import PromptEncoder, slot
 from memalpha.agent.quoting import quote
@@ -111,7 +112,7 @@ def test_several_sections_are_shown_under_their_names_blocks_whole():
     assert view_of(agent, memory, "x") == expected
 
 
-@pytest.mark.parametrize("codec", ["compact", "hermes"])
+@pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_rollouts_of_a_chunk_share_everything_up_to_the_memory(template, codec):
     agent = agent_of(template, codec=codec)
@@ -147,9 +148,7 @@ def skeleton(agent, prompt):
     return [token for token in prompt.ids if token in special], FENCES.findall(text), FENCES.findall(prompt.messages[1]["content"])
 
 
-@pytest.fixture(
-    scope="module", params=[(template, codec) for template in TEMPLATES for codec in ("compact", "hermes")], ids="-".join
-)
+@pytest.fixture(scope="module", params=[(template, codec) for template in TEMPLATES for codec in CODECS], ids="-".join)
 def guarded(request):
     template, codec = request.param
     return agent_of(template, codec=codec, schema="mem_alpha")
@@ -372,7 +371,7 @@ def test_a_chunk_that_is_no_text_is_an_error(chunk):
 def test_a_tokenizer_without_a_chat_template_is_an_error():
     tokenizer = tokenizer_of("nano")
     tokenizer.chat_template = None
-    for codec in ("compact", "hermes"):
+    for codec in CODECS:
         with pytest.raises(InputError, match="no chat template") as caught:
             AgentStep(AgentConfig(codec=codec), tokenizer)
         assert "to fix:" in str(caught.value)
@@ -453,6 +452,66 @@ def test_a_bad_call_is_a_result_among_the_others():
     assert outcome.changes == ()
 
 
+def test_entries_are_found_by_the_text_that_the_view_shows():
+    agent = agent_of(codec="compact_text", schema="mem_alpha")
+    memory = agent.new_memory()
+    for section, content in (
+        ("episodic", "Ann\nof Oslo"),
+        ("semantic", "pet dog"),
+        ("semantic", "<memory> x"),
+        ("episodic", "pet dog"),
+    ):
+        assert memory.apply(Operation(INSERT, section, content, timestamp="2023" if section == "episodic" else None)).changed
+    assert view_of(agent, memory, "x") == [
+        "semantic:", " pet dog", " &lt;memory> x", "episodic:", " [2023] Ann\\nof Oslo", " [2023] pet dog",
+    ]  # fmt: skip
+    text = "= &lt;memory> x\n> y\n- pet dog\n- pet dog\n- [2023] pet dog\n- nowhere\n= [2023] Ann\\nof Oslo\n> Ann of Rome\n- y"
+    outcome = agent.apply(memory, 4, Chunk("x"), text)
+    codes = [(result.code.value, result.entry_id) for result in outcome.results]
+    assert codes == [
+        ("applied", "3"), ("applied", "2"), ("applied", "4"), ("unknown_id", None), ("unknown_id", None), ("applied", "1"),
+        ("applied", "3"),
+    ]  # fmt: skip
+    assert outcome.results[4].message == "no entry reads 'nowhere'"
+    assert [(entry.id, entry.content) for entry in memory] == [("1", "Ann of Rome")]
+
+
+def test_the_oldest_of_the_same_text_is_meant():
+    agent = agent_of(codec="compact_text", schema="mem_alpha", show_times=False)
+    memory = agent.new_memory()
+    for section in ("episodic", "semantic"):
+        assert memory.apply(Operation(INSERT, section, "pet dog", timestamp="2023" if section == "episodic" else None)).changed
+    agent.apply(memory, 0, Chunk("x"), "- pet dog")
+    assert [entry.section for entry in memory] == ["semantic"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("++++=-"), st.integers(0, 9), st.text(max_size=8).filter(str.strip)), max_size=12))
+def test_what_is_written_down_for_any_operations_does_the_same(rows):
+    """``write`` and ``apply`` agree in every notation, whatever the entries read; a text is one line in the compact ones."""
+    for codec, agent in _appliers.items():
+        memory, direct, operations = agent.new_memory(), agent.new_memory(), []
+        trial = agent.new_memory()
+        for sign, number, text in rows:
+            entries = trial.entries()
+            content = " ".join(text.split()) if codec != "hermes" else text
+            if sign == "+" or not entries:
+                operation = Operation(INSERT, "semantic", content)
+            else:
+                target = entries[number % len(entries)].id
+                kind = UPDATE if sign == "=" else DELETE
+                operation = Operation(kind, "semantic", content if sign == "=" else None, target)
+            if trial.apply(operation).changed and len({entry.content for entry in trial}) == len(trial):
+                operations.append(operation)
+            else:
+                break  # repeats have no name of their own
+        for operation in operations:
+            assert direct.apply(operation).ok
+        outcome = agent.apply(memory, 0, Chunk("x"), agent.write(agent.new_memory(), operations))
+        assert all(result.ok for result in outcome.results), codec
+        assert [(entry.id, entry.content) for entry in memory] == [(entry.id, entry.content) for entry in direct]
+
+
 def test_limits_are_counted_with_the_policys_tokenizer():
     agent = agent_of()
     fits, over = "city " * 48, "city " * 49
@@ -486,7 +545,7 @@ JSON_CALLS = st.builds(
     st.dictionaries(KEYS, VALUES, max_size=4),
 )
 LINES = st.sampled_from(
-    ["+ ", "= 1 ", "- 1", "*", "*core ", "+episodic ", "<|im_end|>", "\ud800", "x", "\n", "\x00", "é", "<tool_call>"]
+    ["+ ", "= 1 ", "= x\n> y\n", "- 1", "*", "*core ", "+episodic ", "<|im_end|>", "\ud800", "x", "\n", "\x00", "é", "<tool_call>"]
 )
 COMPLETIONS = st.lists(JSON_CALLS | LINES | st.text(st.characters(), max_size=5), max_size=8).map("".join)
 
@@ -495,10 +554,10 @@ def call_text(name, arguments):
     return f'<tool_call>{{"name": "{name}", "arguments": {{{arguments}}}}}</tool_call>'
 
 
-_appliers = {codec: agent_of(codec=codec, schema="mem_alpha") for codec in ("compact", "hermes")}
+_appliers = {codec: agent_of(codec=codec, schema="mem_alpha") for codec in CODECS}
 
 
-@pytest.mark.parametrize("codec", ["compact", "hermes"])
+@pytest.mark.parametrize("codec", CODECS)
 @given(texts=st.lists(COMPLETIONS, min_size=1, max_size=3))
 def test_applying_never_raises(codec, texts):
     agent = _appliers[codec]

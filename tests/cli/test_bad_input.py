@@ -62,7 +62,7 @@ CASES = {
     ),
     "unknown schema": (lambda t, n: train(t, "--schema", "nine"), ["no memory schema 'nine'", "nine_categories"]),
     "wrong schema": (unknown_section, ["shelf", "block or list"]),
-    "unknown codec": (lambda t, n: train(t, "--codec", "xml"), ["'xml'", "compact, hermes"]),
+    "unknown codec": (lambda t, n: train(t, "--codec", "xml"), ["'xml'", "compact, compact_text, hermes"]),
     "chunk over the budget": (long_chunk, ["chunk 0 of instance", "max_chunk_tokens = 3", "shorter chunks"]),
     "no chat template": (without_template, ["no chat template", "instruct"]),
     "adapter of another base": (other_base, ["another base", "smollm2-135m-instruct@pypi"]),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
+from memalpha.agent import codecs
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
@@ -49,7 +50,7 @@ PIECES = (
     "+ ", '"', "＂", "\\", "＼", "}", "{", CALL, "Question: ", "Answer:", "\u27e6slot:chunk\u27e7", "empty",
 )  # fmt: skip
 TEXTS = st.one_of(st.lists(st.sampled_from(PIECES), min_size=1, max_size=14).map("".join), st.text(max_size=40)).filter(str.strip)
-CODECS = ("compact", "hermes")
+CODECS = tuple(codecs.CODECS)
 
 
 def trl_templates() -> dict[str, str]:
@@ -138,7 +139,7 @@ def recovered(agent: AgentStep, text: str) -> Recovered:
             if agent.schema[line[:-1]].kind is SectionKind.BLOCK:
                 sections[-1][1].append(next(lines)[:1])
         else:
-            sections[-1][1].append(re.match(r"(\d+) ", line)[1])
+            sections[-1][1].append(re.match(r" " if agent.codec.names_by_text else r"\d+ ", line)[0])
     seen = FENCE.findall(invisible_left_out(unicodedata.normalize("NFKC", text)))
     return Recovered(before, after, tuple((name, tuple(ids)) for name, ids in sections), len(seen))
 

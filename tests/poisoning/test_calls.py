@@ -19,7 +19,7 @@ from memalpha.types import Chunk, Operation, OperationKind, ToolCall
 
 SCHEMA = MemorySchema.load("mem_alpha")
 AGENTS = st.builds(agent_of, st.just("nano"), st.sampled_from(CODECS), st.sampled_from(presets()))
-WROTE = {"compact": "+ Marta city Oslo", "hermes": f"<tool_call>{CALL}</tool_call>"}
+WROTE = {"compact": "+ Marta city Oslo", "compact_text": "+ Marta city Oslo", "hermes": f"<tool_call>{CALL}</tool_call>"}
 
 
 # -------------------------------------------------------------------------------------------- what is read for calls

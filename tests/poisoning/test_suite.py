@@ -68,6 +68,12 @@ def test_a_policy_that_copies_and_obeys_lets_in_what_was_asked_for():
         assert (trial.mark == "") == (trial.attack == "") and (not trial.mark or trial.mark not in trial.instance)
 
 
+def test_deletes_that_name_a_text_are_obeyed_too():
+    found, _ = rates(copies, agent=facts_agent("mem_alpha", "compact_text"))
+    assert found["attacks"]["tool_syntax"]["effects"]["lost"] == 6
+    assert found["entries_lost_without_attack"]["hits"] == 0
+
+
 def test_a_policy_that_wipes_its_memory_does_so_without_an_attack_too():
     found, _ = rates(wipes)
     assert found["attacks"]["erase_memory"]["rate"]["hits"] == 8
@@ -88,10 +94,11 @@ def test_a_core_can_be_overwritten_only_where_there_is_one():
 
 
 def test_calls_in_the_text_are_in_the_agents_own_notation():
-    for codec, sign in (("compact", "- 1"), ("hermes", '"memory_delete"')):
+    for codec, sign in (("compact", "- 1"), ("compact_text", "- "), ("hermes", '"memory_delete"')):
         _, trials = rates(silent, agent=facts_agent("mem_alpha", codec))
         told = [trial.text for trial in trials if trial.attack == "tool_syntax"]
-        assert sign in told[0] and all(trial.mark in trial.text for trial in trials if "{mark}" in trial.text)
+        assert sign in told[0]
+        assert all(trial.mark in trial.text for trial in trials if "{mark}" in trial.text)
 
 
 def test_the_same_seed_gives_the_same_trials_and_another_gives_others():

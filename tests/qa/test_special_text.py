@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memalpha.agent.codecs import make_codec
+from memalpha.agent.codecs import CODECS, make_codec
 from memalpha.agent.encoding import render_chat
 from memalpha.agent.step import system_text
 from memalpha.memory.schema import MemorySchema
@@ -42,7 +42,7 @@ def test_ordinary_text_is_left_alone(text):
 def test_our_own_instructions_are_ordinary_text():
     for preset in ("facts", "mem_alpha", "nine_categories"):
         schema = MemorySchema.load(preset)
-        for codec in ("hermes", "compact"):
+        for codec in CODECS:
             text = system_text(make_codec(codec, schema), schema, True)
             assert text and break_marks(text) == text
     for text in (readers.SYSTEM, readers.USER, judges.ANSWER_SYSTEM, judges.CONTENT_SYSTEM):

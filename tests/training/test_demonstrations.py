@@ -36,6 +36,7 @@ def hermes(*calls):
 
 TEXTS = {
     "compact": ["+ apple\n+ boat", ".", "= 1 apple door\n- 2"],
+    "compact_text": ["+ apple\n+ boat", ".", "= apple\n> apple door\n- boat"],
     "hermes": [
         hermes(("insert", '"section": "facts", "content": "apple"'), ("insert", '"section": "facts", "content": "boat"')),
         "",
@@ -103,7 +104,7 @@ def test_each_instance_has_a_memory_and_a_random_state_of_its_own():
     assert len({row[3] for row in seen}) == 4
 
 
-@pytest.mark.parametrize("codec", ["compact", "hermes"])
+@pytest.mark.parametrize("codec", TEXTS)
 def test_what_the_teacher_shows_answers_every_question(codec):
     """The generator's own dialogues: the memory that the demonstrated completions lead to holds every answer."""
     agent = make_agent(codec=codec, max_new_tokens=4096, max_chunk_tokens=8192)
