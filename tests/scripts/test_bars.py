@@ -1,0 +1,83 @@
+"""The script of the bars: what it says follows from the numbers, whichever way they fall."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from memalpha.cli import run
+
+ROOT = Path(__file__).parents[2]
+WELL = {"tool_success": 0.95, "content": 0.8, "cut_off": 0.0, "update_share": 0.2, "delete_share": 0.05}
+WARM = {"tool_success": 0.9, "content": 0.85, "cut_off": 0.2, "update_share": 0.1, "delete_share": 0.01}
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("bars", ROOT / "scripts" / "bars.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def evaluate(tmp_path_factory):
+    """Evaluates a good and a bad system as the trained one and as its warm start."""
+
+    def make(warm, trained):
+        folder = tmp_path_factory.mktemp("bars") / "main"
+        data = {"data": "synthetic", "options": {"n": 12, "split": "test"}}
+        sets = [{"name": name, **data} for name in ("dialogues", "dialogues 10x", "squad", "hotpotqa")]
+        agents = [
+            {"name": "warm", **warm},
+            {"name": "grpo-1", "group": "grpo", **trained},
+            {"name": "grpo-2", "group": "grpo", **trained},
+        ]
+        rivals = [{"kind": kind, "embedder": "hashing"} for kind in ("rag_dense", "rag_two_layer")]
+        systems = [*agents, {"name": "control", **warm}, "verbatim", "rag_bm25", *rivals]
+        options = ["--model", "nano", "--schema", "facts", "--codec", "compact", "--max_chunk_tokens", "800", "--view_tokens", "64"]
+        given = ["--sets", json.dumps(sets), "--systems", json.dumps(systems), "--readers", "recall", *options]
+        assert run(["evaluate", *given, "--output_dir", str(folder)]) == 0
+        return folder
+
+    return make
+
+
+def bars_of(script, evaluation, warm, trained, tmp_path, monkeypatch):
+    for name, row in (("warm", warm), ("grpo-1", trained), ("grpo-2", WELL), ("control", warm)):
+        (tmp_path / "rollouts" / name).mkdir(parents=True)
+        (tmp_path / "rollouts" / name / "summary.json").write_text(json.dumps(row))
+    monkeypatch.setattr("sys.argv", ["bars.py", str(evaluation), str(tmp_path / "rollouts"), "--docs", str(tmp_path / "docs")])
+    script.main()
+    record = json.loads((tmp_path / "docs" / "results" / "bars.json").read_text())
+    return record["bars"], (tmp_path / "docs" / "bars.md").read_text()
+
+
+def test_a_trained_policy_that_is_better_in_all_meets_every_bar(script, evaluate, tmp_path, monkeypatch):
+    folder = evaluate({"kind": "verbatim", "memory_tokens": 20}, {"kind": "teacher"})
+    bars, page = bars_of(script, folder, WARM, WELL, tmp_path, monkeypatch)
+    assert [bar["asked"] for bar in bars if not bar["met"]] == []
+    gain = bars[0]["numbers"]
+    summary = json.loads((folder / "summary.json").read_text())
+    (home,) = (item for item in summary["sets"] if item["set"] == "dialogues")
+    means = {name: cell["accuracy"]["mean"] for name, cell in home["cells"].items()}
+    assert gain["mean"] == pytest.approx(means["grpo"] - means["warm"]) and gain["n"] == 12 and len(gain["seeds"]) == 2
+    asked = sum(home["cells"]["grpo"]["kinds"][kind]["questions"] for kind in ("latest", "removed"))
+    right = {
+        name: sum(cell["kinds"][kind]["accuracy"]["mean"] * cell["kinds"][kind]["questions"] for kind in ("latest", "removed"))
+        for name, cell in home["cells"].items()
+    }
+    assert bars[1]["numbers"]["mean"] == pytest.approx((right["grpo"] - right["verbatim"]) / asked)
+    assert f"{len(bars)} of {len(bars)} are met." in page and page.count("| yes |") == len(bars)
+
+
+def test_a_trained_policy_that_got_worse_meets_none_about_gains(script, evaluate, tmp_path, monkeypatch):
+    folder = evaluate({"kind": "teacher"}, {"kind": "verbatim", "memory_tokens": 20})
+    worse = {"tool_success": 0.8, "content": 0.74, "cut_off": 0.1, "update_share": 0.1, "delete_share": 0.0}
+    bars, page = bars_of(script, folder, WARM, worse, tmp_path, monkeypatch)
+    met = [bar["asked"] for bar in bars if bar["met"]]
+    assert [text for text in met if "control" not in text and "falls" not in text] == [
+        "dialogues: memory at most half the tokens of the input"
+    ]
+    assert page.count("**no**") == len(bars) - len(met) > 10
