@@ -120,23 +120,26 @@ def on_behaviour(home: Gathered, rollouts: Mapping[str, Mapping[str, Any]]) -> I
         "op success at least .85": ("tool_success", lambda value: value >= 0.85),
         "content quality no more than .10 below its warm start": ("content", lambda value: value >= warm["content"] - 0.10),
         "under 10% of completions cut off": ("cut_off", lambda value: value < 0.10),
-        "updates above 0 and more of the calls than at the warm start": (
-            "update_share",
-            lambda value: value > max(0.0, warm["update_share"]),
-        ),
-        "deletes above 0 and more of the calls than at the warm start": (
-            "delete_share",
-            lambda value: value > max(0.0, warm["delete_share"]),
-        ),
     }
     for asked, (field, meets) in above.items():
         values = {name: row[field] for name, row in seeds.items()}
-        found = f"{warm[field]:.3f} → " + ", ".join(f"{value:.3f}" for value in values.values())
+        found = _series([warm[field], *values.values()])
         yield Bar(f"{HOME}: {asked}", found, all(map(meets, values.values())), {WARM: warm[field], **values})
+    for name in ("update", "delete"):
+        rate = {agent: row["calls_per_instance"] * row[f"{name}_share"] for agent, row in {WARM: warm, **seeds}.items()}
+        share = [row[f"{name}_share"] for row in (warm, *seeds.values())]
+        found = f"{_series(list(rate.values()))} an instance ({_series(share)} of the calls)"
+        met = all(rate[agent] > rate[WARM] for agent in seeds)
+        yield Bar(f"{HOME}: {name}s above 0 and more an instance than at the warm start", found, met, rate)
     rows = home.complete()[TRAINED]
     shares = [sum(r.memory_tokens for r in of.values()) / sum(r.input_tokens for r in of.values()) for of in rows.values()]
     found = ", ".join(f"{share:.3f}" for share in shares)
     yield Bar(f"{HOME}: memory at most half the tokens of the input", found, max(shares) <= 0.5, shares)
+
+
+def _series(values: list[float]) -> str:
+    """The warm start's, then each seed's."""
+    return f"{values[0]:.3f} → " + ", ".join(f"{value:.3f}" for value in values[1:])
 
 
 def page(bars: list[Bar], command: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 from memalpha.cli import run
 
 ROOT = Path(__file__).parents[2]
-WELL = {"tool_success": 0.95, "content": 0.8, "cut_off": 0.0, "update_share": 0.2, "delete_share": 0.05}
-WARM = {"tool_success": 0.9, "content": 0.85, "cut_off": 0.2, "update_share": 0.1, "delete_share": 0.01}
+WELL = {"tool_success": 0.95, "content": 0.8, "cut_off": 0.0, "update_share": 0.2, "delete_share": 0.05, "calls_per_instance": 8.0}
+WARM = {"tool_success": 0.9, "content": 0.85, "cut_off": 0.2, "update_share": 0.1, "delete_share": 0.01, "calls_per_instance": 8.0}
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,14 @@ def test_a_trained_policy_that_is_better_in_all_meets_every_bar(script, evaluate
 
 def test_a_trained_policy_that_got_worse_meets_none_about_gains(script, evaluate, tmp_path, monkeypatch):
     folder = evaluate({"kind": "teacher"}, {"kind": "verbatim", "memory_tokens": 20})
-    worse = {"tool_success": 0.8, "content": 0.74, "cut_off": 0.1, "update_share": 0.1, "delete_share": 0.0}
+    worse = {
+        "tool_success": 0.8,
+        "content": 0.74,
+        "cut_off": 0.1,
+        "update_share": 0.1,
+        "delete_share": 0.0,
+        "calls_per_instance": 8.0,
+    }
     bars, page = bars_of(script, folder, WARM, worse, tmp_path, monkeypatch)
     met = [bar["asked"] for bar in bars if bar["met"]]
     assert [text for text in met if "control" not in text and "falls" not in text] == [
