@@ -1,0 +1,89 @@
+"""Draws runs below one another, healthy or not: docs/images/recipe_curves.png, with the numbers in docs/results/recipe_curves.json.
+
+    python scripts/recipe_curves.py "healthy=runs/mixed-1" "it writes everything twice=runs/a-1"
+    python scripts/recipe_curves.py        draws the numbers that are there once more
+
+Needs: run folders of ``memalpha train``, finished or not. A thin line is each step, a thick one the mean of the last five.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from memalpha.report.curves import LIGHT, rolling_mean, series
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORD = ROOT / "docs" / "results" / "recipe_curves.json"
+PICTURE = ROOT / "docs" / "images" / "recipe_curves.png"
+PANELS = {
+    "accuracy of the rollouts": {"": "memory/reward_accuracy"},
+    "op success, content quality": {"op success": "memory/reward_tool", "content": "memory/reward_content"},
+    "calls a chunk": {"": "memory/calls_per_chunk"},
+    "share of the calls": {"update": "memory/update_share", "delete": "memory/delete_share", "duplicate": "memory/duplicates"},
+}
+KEPT = (
+    "step",
+    "loss",
+    "entropy",
+    "memory/entry_words",
+    "memory/verbatim",
+    "memory/silent_chunks",
+    "memory/tokens",
+    "memory/cut_off",
+)
+WINDOW = 5
+
+
+def read(run: Path) -> dict[str, Any]:
+    """What makes a run's curves traceable."""
+    environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+    environment["command"] = ["memalpha", *environment["command"][1:]]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    keys = {*KEPT, *(key for lines in PANELS.values() for key in lines.values())}
+    return {
+        "environment": environment,
+        "config": yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")),
+        "curve": [{key: row[key] for key in sorted(keys & row.keys())} for row in rows],
+    }
+
+
+def draw(record: dict[str, Any], picture: Path) -> None:
+    """One row of panels a run."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(PANELS), 2.3 * len(record)), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(record), len(PANELS), squeeze=False)
+    for row, (label, run) in zip(grid, record.items(), strict=True):
+        for axes, (title, lines) in zip(row, PANELS.items(), strict=True):
+            for (name, key), colour in zip(lines.items(), LIGHT.lines, strict=False):
+                steps, values = series(run["curve"], [key])
+                axes.plot(steps, values, color=colour, linewidth=0.7, alpha=0.35)
+                axes.plot(steps, rolling_mean(values, WINDOW), color=colour, linewidth=1.8, label=name or None)
+            axes.set_title(title, fontsize=8)
+            axes.tick_params(labelsize=7)
+            axes.grid(color=LIGHT.grid)
+            axes.set_ylim(bottom=0)
+            if len(lines) > 1:
+                axes.legend(fontsize=7, frameon=False)
+        row[0].set_ylabel(label, fontsize=8)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=110, metadata={"Software": None})
+
+
+def main() -> None:
+    """Write both files."""
+    if sys.argv[1:]:
+        record = {label: read(Path(run)) for label, run in (argument.split("=", 1) for argument in sys.argv[1:])}
+        RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    draw(json.loads(RECORD.read_text(encoding="utf-8")), PICTURE)
+
+
+if __name__ == "__main__":
+    main()

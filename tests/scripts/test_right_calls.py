@@ -1,0 +1,59 @@
+"""The script that counts right calls, against calls judged by hand and against the keeper that makes no mistake."""
+
+import importlib.util
+import random
+from pathlib import Path
+
+import pytest
+
+from memalpha.data.synthetic import PRESETS, generate
+from memalpha.data.teacher import teacher_operations
+from memalpha.memory.schema import MemorySchema
+from memalpha.memory.store import Memory
+from memalpha.types import Fact, FactAction
+
+ROOT = Path(__file__).parents[2]
+SAID = [Fact(0, FactAction.STATE, "Ann", "city", "Oslo"), Fact(0, FactAction.STATE, "Bo", "pet", "dog")]
+THEN = [Fact(1, FactAction.CHANGE, "Ann", "city", "Rome", "Oslo"), Fact(1, FactAction.RETRACT, "Bo", "pet", "dog")]
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("right_calls", ROOT / "scripts" / "right_calls.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def result(kind, entry, content=None, code="applied", ok=True):
+    return {"ok": ok, "code": code, "entry": entry, "operation": {"kind": kind, "content": content}}
+
+
+def test_calls_judged_by_hand(script):
+    first = [result("insert", "1", "Ann city Oslo"), result("insert", "2", "Bo pet dog"), result("insert", "3", "Ann pet dog")]
+    second = [
+        result("update", "1", "Ann city Rome"),
+        result("update", "3", "Ann city Rome"),  # the right words in the wrong place
+        result("delete", "2"),
+        result("delete", "1"),  # it says what was changed by now, and what the chunk is about
+        result("insert", "3", "x", code="duplicate"),
+        {"ok": False, "code": "unparsed", "entry": None, "operation": None},
+    ]
+    counts = script.count_rollout([{"chunk": 0, "results": first}, {"chunk": 1, "results": second}], [*SAID, *THEN])
+    assert counts == {
+        "insert": 3, "insert_right": 2, "update": 2, "update_right": 1, "delete": 2, "delete_right": 2, "duplicate": 1, "failed": 1,
+    }  # fmt: skip
+
+
+def test_the_keeper_is_always_right(script):
+    for dialogue in generate(5, 0, PRESETS["small"]):
+        memory, steps = Memory(MemorySchema.load("facts")), []
+        for chunk in range(len(dialogue.chunks)):
+            results = []
+            for operation in teacher_operations(dialogue, chunk, memory, random.Random(0)):
+                done = memory.apply(operation, chunk=chunk)
+                results.append(result(operation.kind, done.entry_id, operation.content, done.code, done.ok))
+            steps.append({"chunk": chunk, "results": results})
+        counts = script.count_rollout(steps, dialogue.facts)
+        assert counts["insert"] == counts["insert_right"] > 0
+        assert all(counts[kind] == counts[f"{kind}_right"] for kind in ("update", "delete"))
