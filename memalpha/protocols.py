@@ -92,13 +92,23 @@ class AnswerJudge(Protocol):
 
 
 class WriteRequest(NamedTuple):
-    """What a content judge looks at: one chunk, the entries its writes touched before and after, and the applied results."""
+    """What a content judge looks at: one chunk, the applied results of its writes, and the memory before and after.
+
+    Attributes:
+        instance_id: Id of the instance.
+        chunk_index: Index of the chunk.
+        chunk: What was read.
+        results: The applied writes, in order.
+        before: For each of them the entry that it touched, as it was; None for an insert.
+        kept: All entries of the memory after the chunk's writes.
+    """
 
     instance_id: str
     chunk_index: int
     chunk: Chunk
     results: tuple[OperationResult, ...]
     before: tuple[Entry | None, ...]
+    kept: tuple[Entry, ...]
 
 
 class ContentJudge(Protocol):

@@ -196,7 +196,8 @@ class FactContentJudge:
 
     A text *says* a fact if it contains its subject and its value as whole words. With the facts of the chunk that was read:
 
-    * an insert is valid if it says a fact that the chunk states or changes to;
+    * an insert is valid if it says a fact that the chunk states or changes to, and no entry is kept after the chunk that says what
+      the fact took the place of: new beside outdated is a contradiction, and an update was due;
     * an update is valid if it says such a fact, and where that fact is a change, the entry said the previous value; or if it takes
       out what the chunk changed or took back;
     * a delete is valid if the entry said what the chunk changed or took back;
@@ -219,7 +220,10 @@ class FactContentJudge:
         facts = self._of(request.instance_id)
         said = [fact for fact in facts if fact.chunk == request.chunk_index]
         held = _holding(facts, request.chunk_index)
-        return [_fits(said, held, before.content if before else "", _written(result) or "") for result, before in _writes(request)]
+        kept = [entry.content for entry in request.kept]
+        return [
+            _fits(said, held, before.content if before else "", _written(result) or "", kept) for result, before in _writes(request)
+        ]
 
     def _of(self, instance_id: str) -> Sequence[Fact]:
         try:
@@ -235,11 +239,12 @@ class FactContentJudge:
         return facts
 
 
-def _fits(said: Sequence[Fact], held: Sequence[tuple[str, str]], before: str, after: str) -> bool:
-    """Whether the step from one content to another (empty: no entry) is what the chunk's facts ask for."""
+def _fits(said: Sequence[Fact], held: Sequence[tuple[str, str]], before: str, after: str, kept: Sequence[str]) -> bool:
+    """Whether the step from one content to another (empty: no entry) is what the chunk asks for; ``kept`` is there after it."""
     news = [fact for fact in said if fact.action is not FactAction.RETRACT and _says(after, fact.subject, fact.value)]
     if not before:
-        return bool(news)
+        replaced = [(fact.subject, fact.previous) for fact in news if fact.previous]
+        return bool(news) and not any(_says(content, who, value) for content in kept for who, value in replaced)
     told = any(fact.previous is None or _says(before, fact.subject, fact.previous) for fact in news)
     gone = [(fact.subject, fact.value if fact.action is FactAction.RETRACT else fact.previous) for fact in said]
     taken_out = any(value and _says(before, who, value) and not _says(after, who, value) for who, value in gone)

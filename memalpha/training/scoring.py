@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from memalpha.agent.rollout import Rollout, StepRecord
+from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError, TrainingAborted
 from memalpha.protocols import ContentJudge, WriteRequest
@@ -19,7 +19,7 @@ from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.metrics import contains
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward, rollout_rewards
 from memalpha.training.immediate import ask_after_chunks
-from memalpha.types import OperationKind, QuestionRecord, ResultCode, StopReason
+from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode, StopReason
 
 
 class RolloutScorer:
@@ -85,7 +85,7 @@ class RolloutScorer:
         """Judge all writes of all rollouts as one batch; None throughout if content has no weight. A chunk without any has []."""
         if not self.reward_config.content_weight:
             return [[None] * len(rollout.steps) for rollout in rollouts]
-        chunks = [[_write_request(rollout, step) for step in rollout.steps] for rollout in rollouts]
+        chunks = [_write_requests(rollout) for rollout in rollouts]
         asked = [request for requests in chunks for request in requests if request.results]
         found = iter(ask_all(self.judge.judge, asked, type(self.judge).__name__))
         return [[next(found) if request.results else [] for request in requests] for requests in chunks]
@@ -175,7 +175,18 @@ def _written(rollouts: Sequence[Rollout]) -> list[tuple[str, str]]:
     ]
 
 
-def _write_request(rollout: Rollout, step: StepRecord) -> WriteRequest:
-    applied = tuple(result for result in step.outcome.results if result.changed)
-    before = tuple(change.before for change in step.outcome.changes)
-    return WriteRequest(rollout.instance.id, step.chunk_index, rollout.instance.chunks[step.chunk_index], applied, before)
+def _write_requests(rollout: Rollout) -> list[WriteRequest]:
+    """One for each chunk; what the memory held after each is put together from the changes."""
+    kept: dict[str, Entry] = {}
+    requests = []
+    for step in rollout.steps:
+        for before, after in step.outcome.changes:
+            if before is not None:
+                kept.pop(before.id, None)
+            if after is not None:
+                kept[after.id] = after
+        applied = tuple(result for result in step.outcome.results if result.changed)
+        earlier = tuple(change.before for change in step.outcome.changes)
+        chunk = rollout.instance.chunks[step.chunk_index]
+        requests.append(WriteRequest(rollout.instance.id, step.chunk_index, chunk, applied, earlier, tuple(kept.values())))
+    return requests

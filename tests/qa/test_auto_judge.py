@@ -12,7 +12,7 @@ from memalpha.types import Operation, OperationKind
 def request(instance_id, chunk, content):
     memory = Memory(MemorySchema.load("facts"))
     result = memory.apply(Operation(OperationKind.INSERT, "facts", content), chunk=0, time=None)
-    return WriteRequest(instance_id, 0, chunk, (result,), (None,))
+    return WriteRequest(instance_id, 0, chunk, (result,), (None,), ())
 
 
 def test_each_instance_has_its_judge():

@@ -23,9 +23,12 @@ def write(before: str | None, after: str | None) -> tuple[OperationResult, Entry
     return OperationResult(True, ResultCode.APPLIED, "", operation, "1"), None if before is None else Entry("1", "facts", before)
 
 
-def request(chunk: str, *writes: tuple[str | None, str | None], index: int = 0, time: str | None = None) -> WriteRequest:
+def request(
+    chunk: str, *writes: tuple[str | None, str | None], index: int = 0, time: str | None = None, kept: tuple[str, ...] = ()
+) -> WriteRequest:
     made = [write(*pair) for pair in writes]
-    return WriteRequest("i", index, Chunk(chunk, time), tuple(r for r, _ in made), tuple(b for _, b in made))
+    entries = tuple(Entry(str(number), "facts", content) for number, content in enumerate(kept))
+    return WriteRequest("i", index, Chunk(chunk, time), tuple(r for r, _ in made), tuple(b for _, b in made), entries)
 
 
 # ------------------------------------------------------------------------------------------------ by words
@@ -78,7 +81,7 @@ def test_the_time_of_a_chunk_supports_a_write():
 def test_a_block_is_judged_like_an_entry():
     replace = Operation(OperationKind.REPLACE, "core", "Marta Oslo")
     result = OperationResult(True, ResultCode.APPLIED, "", replace, "core")
-    assert GroundedContentJudge().judge([WriteRequest("i", 0, Chunk(SAID), (result,), (None,))]) == [[True]]
+    assert GroundedContentJudge().judge([WriteRequest("i", 0, Chunk(SAID), (result,), (None,), ())]) == [[True]]
 
 
 @pytest.mark.parametrize("threshold", [0, -1, 1.01, float("nan")])
@@ -141,6 +144,24 @@ def test_fact_verdicts(pair, expected):
     assert FactContentJudge({"i": FACTS}).judge([request("...", pair, index=1)]) == [[expected]]
 
 
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        (("Marta city Rome", "Marta city Oslo"), False),  # both
+        (("Marta nurse in Rome", "Marta city Oslo"), False),
+        (("Marta city Oslo",), True),  # the old value was never kept, or is gone by now
+        (("Oskar city Rome", "Marta city Oslo"), True),  # another person's
+        (("Marta job nurse", "Oskar pet parrot", "Marta city Oslo"), True),
+    ],
+)
+def test_what_is_new_beside_what_it_replaced_is_not_right(kept, expected):
+    judge = FactContentJudge({"i": FACTS})
+    assert judge.judge([request("...", (None, "Marta city Oslo"), index=1, kept=kept)]) == [[expected]]
+    both = request("...", ("Marta city Rome", None), (None, "Marta city Oslo"), index=1, kept=("Marta city Oslo",))
+    assert judge.judge([both]) == [[True, True]]  # a deletion and an insertion are as good as an update
+    assert judge.judge([request("...", (None, "Oskar pet cat"), index=1, kept=("Oskar pet dog", "Oskar pet cat"))]) == [[True]]
+
+
 def test_facts_are_of_the_chunk_that_was_read():
     judge = FactContentJudge(lambda instance: {"i": FACTS}[instance])
     early = request("...", (None, "Marta city Rome"), (None, "Marta city Oslo"), ("Oskar pet parrot", None), index=0)
@@ -162,7 +183,7 @@ def test_a_good_keeper_is_always_right_by_the_facts():
             done = len(memory.changes)
             results = [memory.apply(op, chunk=index) for op in teacher_operations(instance, index, memory, rng)]
             before = tuple(change.before for change in memory.changes[done:])
-            verdicts = judge.judge([WriteRequest(instance.id, index, chunk, tuple(results), before)])[0]
+            verdicts = judge.judge([WriteRequest(instance.id, index, chunk, tuple(results), before, tuple(memory))])[0]
             assert verdicts == [True] * len(results), (instance.id, index)
             judged += len(results)
     assert judged > 150
@@ -278,4 +299,4 @@ def test_a_result_that_was_not_applied_is_refused(client):
     refused = OperationResult(False, ResultCode.EMPTY, "")
     for judge in (GroundedContentJudge(), FactContentJudge({"i": FACTS}), EndpointContentJudge(client)):
         with pytest.raises(ValueError, match="applied writes only"):
-            judge.judge([WriteRequest("i", 0, Chunk("t"), (refused,), (None,))])
+            judge.judge([WriteRequest("i", 0, Chunk("t"), (refused,), (None,), ())])

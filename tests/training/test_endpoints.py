@@ -14,7 +14,12 @@ REQUESTS = [ReadRequest(Question(f"was {i} seen?", ("x",)), ()) for i in range(1
 ANSWERS = [AnswerRequest(request.question, Answer("x")) for request in REQUESTS]
 WRITES = [
     WriteRequest(
-        "i", 0, Chunk("x"), (OperationResult(True, ResultCode.APPLIED, "", Operation(OperationKind.INSERT, "facts", "x")),), (None,)
+        "i",
+        0,
+        Chunk("x"),
+        (OperationResult(True, ResultCode.APPLIED, "", Operation(OperationKind.INSERT, "facts", "x")),),
+        (None,),
+        (),
     )
 ]
 

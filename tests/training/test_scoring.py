@@ -86,6 +86,7 @@ def test_the_judge_sees_chunk_writes_and_what_was_there_before(rollouts):
     second = asked[1]
     assert [(str(result.operation.kind), result.entry_id) for result in second.results] == [("delete", "1"), ("insert", "2")]
     assert [entry and entry.content for entry in second.before] == ["apple", None]
+    assert [[entry.content for entry in request.kept] for request in asked] == [["apple"], ["candle"], ["door"]]
     assert [len(request.results) for request in asked] == [1, 2, 1]
 
 
