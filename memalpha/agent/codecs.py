@@ -35,8 +35,8 @@ class Codec(Protocol):
     names_by_text: bool
     """Whether ``entry_id`` of a call is the text of the entry as the view shows it (``AgentStep`` finds the entry)."""
 
-    def parse(self, text: str) -> ParsedCompletion:
-        """Read a completion's text. Total: never raises."""
+    def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
+        """Read a completion's text. Total: never raises. If it was cut off by its limit, what it broke off in is an error."""
         ...
 
     def render(self, calls: Sequence[ToolCall]) -> str:
@@ -59,7 +59,7 @@ class HermesCodec:
     def __init__(self, schema: MemorySchema) -> None:
         self.schema = schema
 
-    def parse(self, text: str) -> ParsedCompletion:
+    def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
         """Read every ``<tool_call>`` block; a block without its closing tag is an error (it was cut off)."""
         calls: list[ToolCall] = []
         errors: list[CallError] = []
@@ -129,12 +129,18 @@ class CompactCodec:
         inserts = [section.name for section in schema.lists if OperationKind.INSERT in section.operations]
         self._sections = {"+": inserts, "*": [section.name for section in schema.blocks]}
 
-    def parse(self, text: str) -> ParsedCompletion:
-        """Read line by line; an empty line and a lone ``.`` are silence, any other line that is no operation is an error."""
+    def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
+        """Read line by line; an empty line and a lone ``.`` are silence, any other line that is no operation is an error.
+
+        A text that was cut off says nothing on its last line, unless that is ended: half a sentence would be stored as a whole one.
+        """
         calls: list[ToolCall] = []
         errors: list[CallError] = []
+        end = len(text) if cut_off else -1  # no line that is ended ends there
         for found in self._read_lines(_lines(text)):
-            if isinstance(found, ToolCall):
+            if found.end == end:
+                errors.append(CallError("cut off by the length limit", found.start, found.end))
+            elif isinstance(found, ToolCall):
                 calls.append(found)
             else:
                 errors.append(found)

@@ -205,7 +205,7 @@ class AgentStep:
         self._cost.cache_clear()
 
     # -------------------------------------------------------------------------------------------- completion
-    def apply(self, memory: Memory, index: int, chunk: Chunk, completion: str) -> StepOutcome:
+    def apply(self, memory: Memory, index: int, chunk: Chunk, completion: str, cut_off: bool = False) -> StepOutcome:
         """Apply a completion's calls to the memory, in order. Whatever the text holds, this does not raise.
 
         Args:
@@ -213,8 +213,9 @@ class AgentStep:
             index: The chunk's index in its instance.
             chunk: The chunk that was read.
             completion: The completion's text.
+            cut_off: Whether it ended at its limit; a call that it broke off in is an error, not a shorter call.
         """
-        parsed = self.codec.parse(completion)
+        parsed = self.codec.parse(completion, cut_off)
         start = len(memory.changes)
         results = [self._apply_one(item, memory, index, chunk) for item in _in_order(parsed)]
         return StepOutcome(parsed, tuple(results), tuple(memory.changes[start:]))

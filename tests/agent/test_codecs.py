@@ -262,6 +262,40 @@ def test_what_is_written_names_entries_by_text():
     assert BY_TEXT.operations() == "+ text\n+episodic text\n= old text\n> new text\n- old text\n*core text"
 
 
+# -------------------------------------------------------------------------------------------- cut off
+@pytest.mark.parametrize(
+    ("codec", "text", "kept", "place"),
+    [
+        (COMPACT, "+ a\n+ Ann lives in Os", 1, (4, 21)),
+        (COMPACT, "- 1\n- 1", 1, (4, 7)),  # perhaps it was to be 12
+        (COMPACT, "+ a ", 0, (0, 4)),
+        (BY_TEXT, "+ a\n= b\n> c", 1, (4, 11)),
+        (BY_TEXT, "+ a\n= b", 1, (4, 7)),
+        (BY_TEXT, "- b", 0, (0, 3)),
+    ],
+)
+def test_the_line_that_a_completion_broke_off_in_says_nothing(codec, text, kept, place):
+    cut = codec.parse(text, cut_off=True)
+    assert cut.calls == codec.parse(text).calls[:kept] and len(cut.calls) == kept
+    (error,) = cut.errors
+    assert (error.message, error.start, error.end) == ("cut off by the length limit", *place)
+    for ended in ("\n", "\n.", "\n ."):
+        assert codec.parse(text + ended, cut_off=True) == codec.parse(text + ended)
+
+
+@pytest.mark.parametrize("codec", [HERMES, COMPACT, BY_TEXT], ids=lambda codec: codec.name)
+def test_what_was_whole_before_the_cut_stays(codec):
+    calls = [ToolCall("memory_insert", {"section": "semantic", "content": f"fact {i}"}) for i in range(3)]
+    text = codec.render(calls) + "\n"
+    ends = [call.end for call in codec.parse(text).calls]
+    for cut in range(1, len(text) + 1):
+        parsed = codec.parse(text[:cut], cut_off=True)
+        closed = 0 if codec is HERMES else 1  # a line is whole once it is ended, a block once it is closed
+        whole = sum(end + closed <= cut for end in ends)
+        assert plain(parsed) == plain(ParsedCompletion(tuple(calls[:whole]), ()))
+        assert len(parsed.calls) + len(parsed.errors) == len(codec.parse(text[:cut]).calls) + len(codec.parse(text[:cut]).errors)
+
+
 # -------------------------------------------------------------------------------------------- properties
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30)
 TAGGED = st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "\\", '"', "{", "}", "\n", "x"]), min_size=1).map("".join)
