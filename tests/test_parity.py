@@ -11,11 +11,10 @@ from memalpha.api.agent import LOCAL, MemoryAgent
 from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.evaluation.records import rollout_to_json
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.training.build import build_parts
 from memalpha.training.config import parse_train_arguments
 from memalpha.training.run import build_trainer
-from memalpha.types import Sampling
+from memalpha.types import Completion, Sampling, StopReason
 
 DATA = {"n": 4, "split": "test"}
 OPTIONS = [
@@ -36,6 +35,7 @@ class Seen(NamedTuple):
 
     prompts: list[str]
     completions: list[str]
+    stops: list[str]
     results: list[Any]
     changes: list[Any]
     memory: list[Any]
@@ -44,7 +44,17 @@ class Seen(NamedTuple):
 def seen(row: dict) -> Seen:
     row = json.loads(json.dumps(row))
     steps = row["steps"]
-    return Seen(*[[step[name] for step in steps] for name in ("prompt", "completion", "results", "changes")], row["memory"])
+    return Seen(*[[step[name] for step in steps] for name in ("prompt", "completion", "stop", "results", "changes")], row["memory"])
+
+
+class Replay:
+    """Says again what was said, and ends as it ended."""
+
+    def __init__(self, was: Seen) -> None:
+        self.rest = list(zip(was.completions, was.stops, strict=True))
+
+    def generate(self, prompts, sampling):
+        return [Completion((), text, StopReason(stop)) for text, stop in (self.rest.pop(0) for _ in prompts)]
 
 
 def used(agent: MemoryAgent, instance) -> Seen:
@@ -119,6 +129,6 @@ def test_what_was_sampled_in_training_replays_the_same_in_use(trained, whole_mod
     for row in map(json.loads, lines):
         wanted = seen(row)
         instance = instances[row["instance"]]
-        assert used(MemoryAgent(agent.step, ScriptedGenerator(list(wanted.completions))), instance) == wanted
-        again = run_rollouts([instance], agent.step, ScriptedGenerator(list(wanted.completions)), Sampling(32))[0]
+        assert used(MemoryAgent(agent.step, Replay(wanted)), instance) == wanted
+        again = run_rollouts([instance], agent.step, Replay(wanted), Sampling(32))[0]
         assert [record.prompt.messages[-1]["content"] for record in again.steps] == wanted.prompts

@@ -32,7 +32,7 @@ def test_head_numbers_are_those_of_the_last_step_and_say_the_first() -> None:
 def test_failed_calls_are_counted_by_code_and_place(finished_run: RunFolder) -> None:
     found = {kind.where: kind for kind in failures(catalogue_of([finished_run]).facts)}
     assert found["before"][1:] == (3, (("unparsed", 1, 1 / 3),))
-    assert {code: count for code, count, _ in found["after"].codes} == {"unknown_id": 1, "too_long": 1}
+    assert {code: count for code, count, _ in found["after"].codes} == {"unknown_id": 1, "unparsed": 1}
     assert found["training"].codes == ()
     assert found["training"].calls == 4
 

@@ -94,7 +94,7 @@ def tokenizer():
 class KeepingAgent(AgentStep):
     """Keeps whatever the policy wrote, so that the memories of a group differ although the policy is random."""
 
-    def apply(self, memory, index, chunk, completion):
+    def apply(self, memory, index, chunk, completion, cut_off=False):
         return super().apply(memory, index, chunk, f"+ {' '.join(completion.split()) or 'nothing'}")
 
 
