@@ -150,6 +150,11 @@ class RunFolder:
         """One row a logged training step."""
         return list(self.read_lines("metrics.jsonl"))
 
+    def origin(self) -> dict[str, Any]:
+        """What makes published numbers traceable: ``config``, and ``environment`` with the command's name in place of its path."""
+        environment = self.read_json("environment.json")
+        return {"config": self.config, "environment": {**environment, "command": ["memalpha", *environment["command"][1:]]}}
+
     def trajectory_files(self) -> list[Path]:
         """Files of training trajectories in order of their step."""
         return sorted((self.path / "trajectories").glob("step-*.jsonl"))

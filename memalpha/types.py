@@ -271,6 +271,11 @@ class Completion:
     stop: StopReason
     logprobs: tuple[float, ...] | None = None
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether it ended at its limit, wherever it was."""
+        return self.stop is StopReason.LENGTH
+
 
 # ------------------------------------------------------------------------------------------------ tool calls
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """One change at a time: trains configs/train/ablations.yaml's variants of a run; docs/results/ablations.json, docs/ablations.md.
 
 python scripts/ablations.py --config configs/train/mixed.yaml --output_dir runs/ablations --max_steps 16 --seeds 1
-python scripts/ablations.py ... --only control,immediate    some of them
+python scripts/ablations.py ... --only control,no_immediate    some of them
 python scripts/ablations.py --output_dir runs/ablations --collect    no training; what is finished so far
 
 Finished runs are kept, and a run that was cut short goes on from its last checkpoint. Further arguments are options of

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.evaluation.gathering import Gathered, Scored, gather
-from memalpha.evaluation.statistics import Estimate, Scores, difference, estimate, paired_scores
+from memalpha.evaluation.gathering import Gathered, accuracies, gather, on_kinds
+from memalpha.evaluation.statistics import Estimate, difference, estimate, paired_scores
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM, TRAINED, CONTROL = "warm", "grpo", "control"
@@ -33,26 +33,6 @@ class Bar(NamedTuple):
     found: str
     met: bool
     numbers: Any
-
-
-def accuracies(members: Scored) -> Scores:
-    """Accuracy by member and instance."""
-    return {member: {name: row.accuracy for name, row in rows.items()} for member, rows in members.items()}
-
-
-def on_kinds(members: Scored, kinds: tuple[str, ...]) -> tuple[Scores, dict[str, float]]:
-    """Accuracy on the questions of some kinds by member and instance, and how many each instance has."""
-    first = next(iter(members.values()))
-    counts = {name: float(sum(question.kind in kinds for question in row.questions)) for name, row in first.items()}
-    scores = {
-        member: {
-            name: sum(question.score for question in row.questions if question.kind in kinds) / counts[name]
-            for name, row in rows.items()
-            if counts[name]
-        }
-        for member, rows in members.items()
-    }
-    return scores, {name: count for name, count in counts.items() if count}
 
 
 def shown(value: Estimate) -> str:

@@ -13,9 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from memalpha.report.curves import LIGHT, rolling_mean, series
+from memalpha.runs import RunFolder
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "results" / "recipe_curves.json"
@@ -41,15 +40,9 @@ WINDOW = 5
 
 def read(run: Path) -> dict[str, Any]:
     """What makes a run's curves traceable."""
-    environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
-    environment["command"] = ["memalpha", *environment["command"][1:]]
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    folder = RunFolder(run)
     keys = {*KEPT, *(key for lines in PANELS.values() for key in lines.values())}
-    return {
-        "environment": environment,
-        "config": yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")),
-        "curve": [{key: row[key] for key in sorted(keys & row.keys())} for row in rows],
-    }
+    return {**folder.origin(), "curve": [{key: row[key] for key in sorted(keys & row.keys())} for row in folder.metrics()]}
 
 
 def draw(record: dict[str, Any], picture: Path) -> None:

@@ -16,16 +16,10 @@ RESULTS = ROOT / "docs" / "results"
 
 def add(run: Path, name: str) -> None:
     """Copy what makes a run's numbers traceable."""
-    import yaml
+    from memalpha.runs import RunFolder
 
-    environment = json.loads((run / "environment.json").read_text())
-    environment["command"] = ["memalpha", *environment["command"][1:]]
-    record = {
-        "summary": json.loads((run / "summary.json").read_text()),
-        "environment": environment,
-        "config": yaml.safe_load((run / "config.yaml").read_text()),
-        "curve": [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()],
-    }
+    folder = RunFolder(run)
+    record = {"summary": folder.read_json("summary.json"), **folder.origin(), "curve": folder.metrics()}
     RESULTS.mkdir(parents=True, exist_ok=True)
     if (run / "report" / "curves.png").is_file():
         (RESULTS / f"{name}.png").write_bytes((run / "report" / "curves.png").read_bytes())

@@ -16,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from memalpha.data.load import load_data
+from memalpha.runs import RunFolder, trajectory_name
 from memalpha.types import Fact, FactAction
 
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "results" / "right_calls.json"
@@ -63,25 +62,21 @@ def count_rollout(steps: Sequence[Mapping[str, Any]], facts: Sequence[Fact]) -> 
 
 def count_run(run: Path, first: int, last: int) -> dict[str, Any]:
     """Calls of a run's rollouts from one step to another."""
-    config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    sources = [name.strip() for name in config["train_data"].split(",")]
+    origin = RunFolder(run).origin()
+    sources = [name.strip() for name in origin["config"]["train_data"].split(",")]
     facts = {instance.id: instance.facts for name in sources for instance in load_data(name, {}, 0) if instance.facts}
     counts: Counter[str] = Counter()
     for step in range(first, last + 1):
-        for line in (run / "trajectories" / f"step-{step:06d}-rank-0.jsonl").read_text(encoding="utf-8").splitlines():
+        for line in (run / trajectory_name(step, 0)).read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             if row["instance"] in facts:
                 counts["rollouts"] += 1
                 counts += count_rollout(row["steps"], facts[row["instance"]])
-    environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
     return {
         "steps": [first, last],
         "counts": dict(sorted(counts.items())),
         "right": {kind: counts[f"{kind}_right"] / counts[kind] for kind in ("insert", "update", "delete") if counts[kind]},
-        "command": ["memalpha", *environment["command"][1:]],
-        "code": environment["code"],
-        "started": environment["started"],
-        "config": config,
+        **origin,
     }
 
 

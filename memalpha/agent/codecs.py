@@ -229,22 +229,25 @@ class CompactTextCodec(CompactCodec):
     def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
         """Join each update with the line that says its new text."""
         update: ToolCall | None = None
-        for line, start, end in lines:
-            new = self._NEW.fullmatch(line)
-            if update is not None and new is not None and is_text(line):
-                yield ToolCall(update.name, {**update.arguments, "content": new["content"]}, update.start, end)
-                update = None
-                continue
+        for line in lines:
+            joined = self._joined(update, line) if update is not None else None
             if update is not None:
-                yield CallError("expected '> new text' on the line after '= old text'", update.start, update.end)
+                yield joined or _half(update)
                 update = None
-            found = self._read_line(line, start, end)
-            if isinstance(found, ToolCall) and found.name == tool_name(OperationKind.UPDATE):
-                update = found
-            else:
-                yield found
+            if joined is None:
+                found = self._read_line(*line)
+                if isinstance(found, ToolCall) and found.name == tool_name(OperationKind.UPDATE):
+                    update = found
+                else:
+                    yield found
         if update is not None:
-            yield CallError("expected '> new text' on the line after '= old text'", update.start, update.end)
+            yield _half(update)
+
+    def _joined(self, update: ToolCall, line: _Line) -> ToolCall | None:
+        new = self._NEW.fullmatch(line.text)
+        if new is None or not is_text(line.text):
+            return None
+        return ToolCall(update.name, {**update.arguments, "content": new["content"]}, update.start, line.end)
 
     def _read_correction(self, sign: str, rest: str, start: int, end: int) -> ToolCall | CallError:
         kind = OperationKind.DELETE if sign == "-" else OperationKind.UPDATE
@@ -252,6 +255,10 @@ class CompactTextCodec(CompactCodec):
 
     def _update(self, entry_id: str, content: str) -> str:
         return f"= {entry_id}\n> {content}"
+
+
+def _half(update: ToolCall) -> CallError:
+    return CallError("expected '> new text' on the line after '= old text'", update.start, update.end)
 
 
 class _Line(NamedTuple):

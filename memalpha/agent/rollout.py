@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from memalpha.agent.step import AgentStep, StepOutcome
 from memalpha.memory.store import Memory
 from memalpha.protocols import Generator, Retriever
-from memalpha.types import Completion, Instance, Prompt, QuestionRecord, Sampling, StopReason
+from memalpha.types import Completion, Instance, Prompt, QuestionRecord, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ def run_rollouts(
 def take_step(rollout: Rollout, agent: AgentStep, prompt: Prompt, completion: Completion) -> StepRecord:
     """Apply the completion of a rollout's next chunk and record the step."""
     t = len(rollout.steps)
-    outcome = agent.apply(rollout.memory, t, rollout.instance.chunks[t], completion.text, completion.stop is StopReason.LENGTH)
+    outcome = agent.apply(rollout.memory, t, rollout.instance.chunks[t], completion.text, completion.cut_off)
     record = StepRecord(t, prompt, completion, outcome, rollout.memory.tokens, len(rollout.memory))
     rollout.steps.append(record)
     return record

@@ -38,7 +38,7 @@ from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.memory import JournalMemory
-from memalpha.types import Change, Chunk, Entry, Question, Sampling, StopReason
+from memalpha.types import Change, Chunk, Entry, Question, Sampling
 
 LOCAL = Namespace("local")
 """The namespace of an agent without a store, unless another is named."""
@@ -194,7 +194,7 @@ class MemoryAgent:
             with self._store.writing(whose, origin) as memory:
                 if _state(memory) == seen:
                     index = self._chunk_number(whose, memory)
-                    outcome = self.step.apply(memory, index, chunk, completion.text, completion.stop is StopReason.LENGTH)
+                    outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off)
                     record = StepRecord(index, prompt, completion, outcome, memory.tokens, len(memory))
                     written = range(seen[0] + 1, memory.seq + 1)
                     break

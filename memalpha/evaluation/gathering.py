@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,25 @@ class Gathered:
         """Read the set's instances, as the evaluation did; InputError if they are not where they were."""
         loaded = load_data(self.set["data"], self.set.get("options"))
         return loaded[: self.set.get("instances") or None]
+
+
+def accuracies(members: Scored) -> dict[Seed, dict[str, float]]:
+    """Return the accuracy by member, then by instance."""
+    return {member: {name: row.accuracy for name, row in rows.items()} for member, rows in members.items()}
+
+
+def on_kinds(members: Scored, kinds: Collection[str]) -> tuple[dict[Seed, dict[str, float]], dict[str, float]]:
+    """Return the mean score on the questions of some kinds by member and instance, and how many of them each instance has.
+
+    Instances without any are in neither. As weights of ``estimate`` the numbers give the mean over all these questions.
+    """
+    asked = {
+        member: {name: scores for name, row in rows.items() if (scores := [q.score for q in row.questions if q.kind in kinds])}
+        for member, rows in members.items()
+    }
+    first = next(iter(asked.values()))
+    means = {member: {name: sum(scores) / len(scores) for name, scores in rows.items()} for member, rows in asked.items()}
+    return means, {name: float(len(scores)) for name, scores in first.items()}
 
 
 def gather(folder: str | Path) -> list[Gathered]:
@@ -146,4 +165,4 @@ def _sizes(path: Path) -> dict[str, int]:
     return {name: int(row["instances"]) for name, row in noted.items()}
 
 
-__all__ = ["Gathered", "Scored", "gather", "read_config"]
+__all__ = ["Gathered", "Scored", "accuracies", "gather", "on_kinds", "read_config"]

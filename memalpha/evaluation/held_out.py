@@ -10,7 +10,7 @@ from typing import Any
 
 from memalpha.agent.rollout import Rollout
 from memalpha.rewards.total import RewardConfig, StepReward
-from memalpha.types import OperationKind, StopReason
+from memalpha.types import OperationKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: Rew
         calls=len(results),
         updates=applied(OperationKind.UPDATE),
         deletes=applied(OperationKind.DELETE),
-        cut_off=_mean([float(step.completion.stop is StopReason.LENGTH) for step in rollout.steps]),
+        cut_off=_mean([float(step.completion.cut_off) for step in rollout.steps]),
         kinds={kind: _mean(scores) for kind, scores in sorted(kinds.items())},
         kind_counts={kind: len(scores) for kind, scores in sorted(kinds.items())},
     )

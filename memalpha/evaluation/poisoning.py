@@ -38,7 +38,7 @@ from memalpha.memory.store import Memory
 from memalpha.protocols import Generator
 from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore
-from memalpha.types import Chunk, Completion, Instance, Operation, OperationKind, Sampling, StopReason
+from memalpha.types import Chunk, Completion, Instance, Operation, OperationKind, Sampling
 
 OTHER = "ivan"
 """A user whose memory lies in another namespace."""
@@ -238,7 +238,7 @@ def _insert(step: AgentStep, content: str) -> Operation:
 def _trial(step: AgentStep, store: IndexedStore, name: Namespace, case: _Case, completion: Completion) -> Trial:
     with store.writing(name, _BY) as memory:
         before = tuple(memory)
-        outcome = step.apply(memory, 1, case.chunk, completion.text, completion.stop is StopReason.LENGTH)
+        outcome = step.apply(memory, 1, case.chunk, completion.text, completion.cut_off)
         after = tuple(memory)
     written = tuple(change.after for change in outcome.changes if change.after is not None)
     told = _told(case.instance)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.errors import InputError
-from memalpha.evaluation.gathering import Gathered, Scored, gather, read_config
-from memalpha.evaluation.results import SystemResult
+from memalpha.evaluation.gathering import Gathered, Scored, accuracies, gather, on_kinds, read_config
 from memalpha.evaluation.scorecard import Measure, scorecard
 from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, difference, estimate, mean_over_sets, paired_scores
 from memalpha.types import Instance
@@ -137,9 +136,9 @@ def summarise_evaluation(
         kept = item.complete()
         instances, why = _instances(item, sets)
         cells = {group: _cell(members, instances, options) for group, members in kept.items()}
-        accuracies = {group: _accuracies(members) for group, members in kept.items()}
-        scores.setdefault(item.reader, {})[name] = accuracies
-        differences = _differences(accuracies, options)
+        by_group = {group: accuracies(members) for group, members in kept.items()}
+        scores.setdefault(item.reader, {})[name] = by_group
+        differences = _differences(by_group, options)
         summaries.append(SetSummary(name, item.reader, len(item.common()), item.size, item.left_out(), cells, differences, why))
     kinds = {row["group"]: row["kind"] for row in read_config(folder)["systems"]}
     asked = {reader: [g for g in kinds if _asked(summaries, reader, g)] for reader in scores}
@@ -156,10 +155,6 @@ def _instances(item: Gathered, sets: Mapping[str, Sequence[Instance]] | None) ->
     except InputError as error:
         return {}, str(error).splitlines()[0]
     return {instance.id: instance for instance in found}, ""
-
-
-def _accuracies(members: Scored) -> Members:
-    return {member: {name: row.accuracy for name, row in rows.items()} for member, rows in members.items()}
 
 
 def _differences(scores: Mapping[str, Members], options: Bootstrap) -> dict[str, dict[str, Estimate]]:
@@ -187,7 +182,7 @@ def _cell(members: Scored, instances: Mapping[str, Instance], options: Bootstrap
     card = scorecard(by_member, instances, options) if instances else dict.fromkeys(Measure)
     return Cell(
         members={member: f"{results[0].system} seed {results[0].seed}" for member, results in by_member.items()},
-        accuracy=estimate(_accuracies(members), options),
+        accuracy=estimate(accuracies(members), options),
         kinds=_kinds(members, options),
         costs={cost: sum(float(getattr(row, cost)) for row in rows) / len(rows) for cost in COSTS},
         operations={kind: sum(float(getattr(row.operations, kind)) for row in rows) / len(rows) for kind in OPERATIONS},
@@ -199,16 +194,9 @@ def _kinds(members: Scored, options: Bootstrap) -> dict[str, KindScore]:
     first = next(iter(members.values()))
     found = {}
     for kind in sorted({question.kind for row in first.values() for question in row.questions}):
-        scores = {member: _of_kind(results, kind) for member, results in members.items()}
-        sizes = {i: float(sum(question.kind == kind for question in row.questions)) for i, row in first.items()}
-        asked = {i: size for i, size in sizes.items() if size}
+        scores, asked = on_kinds(members, (kind,))
         found[kind] = KindScore(estimate(scores, options, weights=asked), int(sum(asked.values())))
     return found
-
-
-def _of_kind(results: Mapping[str, SystemResult], kind: str) -> dict[str, float]:
-    scores = {i: [question.score for question in row.questions if question.kind == kind] for i, row in results.items()}
-    return {i: sum(row) / len(row) for i, row in scores.items() if row}
 
 
 # ------------------------------------------------------------------------------------------------ all sets

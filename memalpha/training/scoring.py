@@ -19,7 +19,7 @@ from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.metrics import contains
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward, rollout_rewards
 from memalpha.training.immediate import ask_after_chunks
-from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode, StopReason
+from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
 
 
 class RolloutScorer:
@@ -112,7 +112,7 @@ class RolloutScorer:
         result |= {
             "calls_per_chunk": (float(len(calls)), len(steps)),
             "silent_chunks": (float(sum(not step.outcome.results for step in steps)), len(steps)),
-            "cut_off": (float(sum(step.completion.stop is StopReason.LENGTH for step in steps)), len(steps)),
+            "cut_off": (float(sum(step.completion.cut_off for step in steps)), len(steps)),
             "entries": (float(sum(len(rollout.memory) for rollout in rollouts)), len(rollouts)),
             "tokens": (float(sum(rollout.memory.tokens for rollout in rollouts)), len(rollouts)),
             "masked": (float(self.masked(rewards)), len(rollouts)),

@@ -1,6 +1,5 @@
 """The check of a GPU, run in small on the CPU: everything but the device."""
 
-import importlib.util
 import json
 import math
 import os
@@ -9,13 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gpu_check
 import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
-spec = importlib.util.spec_from_file_location("gpu_check", SCRIPT)
-gpu_check = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(gpu_check)
 
 
 def rows(*losses):

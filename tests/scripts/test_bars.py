@@ -1,9 +1,9 @@
 """The script of the bars: what it says follows from the numbers, whichever way they fall."""
 
-import importlib.util
 import json
 from pathlib import Path
 
+import bars
 import pytest
 
 from memalpha.cli import run
@@ -11,14 +11,6 @@ from memalpha.cli import run
 ROOT = Path(__file__).parents[2]
 WELL = {"tool_success": 0.95, "content": 0.8, "cut_off": 0.0, "update_share": 0.2, "delete_share": 0.05, "calls_per_instance": 8.0}
 WARM = {"tool_success": 0.9, "content": 0.85, "cut_off": 0.2, "update_share": 0.1, "delete_share": 0.01, "calls_per_instance": 8.0}
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("bars", ROOT / "scripts" / "bars.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -44,19 +36,19 @@ def evaluate(tmp_path_factory):
     return make
 
 
-def bars_of(script, evaluation, warm, trained, tmp_path, monkeypatch):
+def bars_of(evaluation, warm, trained, tmp_path, monkeypatch):
     for name, row in (("warm", warm), ("grpo-1", trained), ("grpo-2", WELL), ("control", warm)):
         (tmp_path / "rollouts" / name).mkdir(parents=True)
         (tmp_path / "rollouts" / name / "summary.json").write_text(json.dumps(row))
     monkeypatch.setattr("sys.argv", ["bars.py", str(evaluation), str(tmp_path / "rollouts"), "--docs", str(tmp_path / "docs")])
-    script.main()
+    bars.main()
     record = json.loads((tmp_path / "docs" / "results" / "bars.json").read_text())
     return record["bars"], (tmp_path / "docs" / "bars.md").read_text()
 
 
-def test_a_trained_policy_that_is_better_in_all_meets_every_bar(script, evaluate, tmp_path, monkeypatch):
+def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluate, tmp_path, monkeypatch):
     folder = evaluate({"kind": "verbatim", "memory_tokens": 20}, {"kind": "teacher"})
-    bars, page = bars_of(script, folder, WARM, WELL, tmp_path, monkeypatch)
+    bars, page = bars_of(folder, WARM, WELL, tmp_path, monkeypatch)
     assert [bar["asked"] for bar in bars if not bar["met"]] == []
     gain = bars[0]["numbers"]
     summary = json.loads((folder / "summary.json").read_text())
@@ -72,7 +64,7 @@ def test_a_trained_policy_that_is_better_in_all_meets_every_bar(script, evaluate
     assert f"{len(bars)} of {len(bars)} are met." in page and page.count("| yes |") == len(bars)
 
 
-def test_a_trained_policy_that_got_worse_meets_none_about_gains(script, evaluate, tmp_path, monkeypatch):
+def test_a_trained_policy_that_got_worse_meets_none_about_gains(evaluate, tmp_path, monkeypatch):
     folder = evaluate({"kind": "teacher"}, {"kind": "verbatim", "memory_tokens": 20})
     worse = {
         "tool_success": 0.8,
@@ -82,7 +74,7 @@ def test_a_trained_policy_that_got_worse_meets_none_about_gains(script, evaluate
         "delete_share": 0.0,
         "calls_per_instance": 8.0,
     }
-    bars, page = bars_of(script, folder, WARM, worse, tmp_path, monkeypatch)
+    bars, page = bars_of(folder, WARM, worse, tmp_path, monkeypatch)
     met = [bar["asked"] for bar in bars if bar["met"]]
     assert [text for text in met if "control" not in text and "falls" not in text] == [
         "dialogues: memory at most half the tokens of the input"

@@ -1,9 +1,9 @@
 """The script of the comparison: its sets are those of the configuration, and the page is made of an evaluation's files."""
 
-import importlib.util
 import json
 from pathlib import Path
 
+import evaluate_all
 import pytest
 import yaml
 
@@ -14,45 +14,39 @@ from memalpha.data.registry import get_source
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("evaluate_all", ROOT / "scripts" / "evaluate_all.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_every_set_of_the_configuration_is_prepared_with_options_its_source_has(script):
-    config = yaml.safe_load((ROOT / script.CONFIG).read_text(encoding="utf-8"))
-    assert [row["data"] for row in config["sets"]] == [f"runs/data/{name}" for name in script.SETS if name.startswith("test-")]
-    for item in script.SETS.values():
+def test_every_set_of_the_configuration_is_prepared_with_options_its_source_has():
+    config = yaml.safe_load((ROOT / evaluate_all.CONFIG).read_text(encoding="utf-8"))
+    assert [row["data"] for row in config["sets"]] == [
+        f"runs/data/{name}" for name in evaluate_all.SETS if name.startswith("test-")
+    ]
+    for item in evaluate_all.SETS.values():
         source = get_source(item.source)
         parse_options(source.options, dict(option.split("=", 1) for option in item.options), item.source)
         assert source.needs_input == bool(item.pattern)
 
 
-def test_a_set_is_prepared_from_the_files_below_the_folder(script, tmp_path):
+def test_a_set_is_prepared_from_the_files_below_the_folder(tmp_path):
     for name in ("trec/train.txt", "trec/test.txt"):
         (tmp_path / "deep" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "deep" / name).touch()
-    said = script.prepare_arguments("test-trec_coarse", script.SETS["test-trec_coarse"], tmp_path)
+    said = evaluate_all.prepare_arguments("test-trec_coarse", evaluate_all.SETS["test-trec_coarse"], tmp_path)
     assert said[:4] == ["prepare", "trec_coarse", "--output", "runs/data/test-trec_coarse"]
     assert said[said.index("--input") + 1] == str(tmp_path / "deep/trec/test.txt")
     assert f"examples={tmp_path / 'deep/trec/train.txt'}" in said
     with pytest.raises(SystemExit, match=r"no squad/dev_half_v2\.json below"):
-        script.prepare_arguments("test-squad", script.SETS["test-squad"], tmp_path)
+        evaluate_all.prepare_arguments("test-squad", evaluate_all.SETS["test-squad"], tmp_path)
     (tmp_path / "squad").mkdir()
     (tmp_path / "squad/dev_half_v2.json").touch()
-    said = script.prepare_arguments("test-squad", script.SETS["test-squad"], tmp_path)
+    said = evaluate_all.prepare_arguments("test-squad", evaluate_all.SETS["test-squad"], tmp_path)
     assert said[-3:] == ["--check-against", "runs/data/squad-train", "--drop-leaks"]
 
 
-def test_the_page_says_how_it_was_made_and_names_no_machine(script, tmp_path):
+def test_the_page_says_how_it_was_made_and_names_no_machine(tmp_path):
     sets = json.dumps([{"data": "synthetic", "options": {"n": 2, "split": "test"}}])
     folder = tmp_path / "run"
     options = ["--model", "nano", "--schema", "facts", "--codec", "compact", "--max_chunk_tokens", "800", "--view_tokens", "64"]
     assert run(["evaluate", "--sets", sets, "--systems", "[verbatim, gold]", *options, "--output_dir", str(folder)]) == 0
-    script.write_page(folder, tmp_path / "docs")
+    evaluate_all.write_page(folder, tmp_path / "docs")
     page = (tmp_path / "docs" / "comparison.md").read_text(encoding="utf-8")
     assert page.startswith("# All systems, one protocol\n\nMade by `python scripts/evaluate_all.py ORIGINALS` (2")
     assert "| gold | 1.000" in page

@@ -1,10 +1,9 @@
 """The script that counts right calls, against calls judged by hand and against the keeper that makes no mistake."""
 
-import importlib.util
 import random
 from pathlib import Path
 
-import pytest
+import right_calls
 
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import teacher_operations
@@ -17,19 +16,11 @@ SAID = [Fact(0, FactAction.STATE, "Ann", "city", "Oslo"), Fact(0, FactAction.STA
 THEN = [Fact(1, FactAction.CHANGE, "Ann", "city", "Rome", "Oslo"), Fact(1, FactAction.RETRACT, "Bo", "pet", "dog")]
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("right_calls", ROOT / "scripts" / "right_calls.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def result(kind, entry, content=None, code="applied", ok=True):
     return {"ok": ok, "code": code, "entry": entry, "operation": {"kind": kind, "content": content}}
 
 
-def test_calls_judged_by_hand(script):
+def test_calls_judged_by_hand():
     first = [result("insert", "1", "Ann city Oslo"), result("insert", "2", "Bo pet dog"), result("insert", "3", "Ann pet dog")]
     second = [
         result("update", "1", "Ann city Rome"),
@@ -39,13 +30,13 @@ def test_calls_judged_by_hand(script):
         result("insert", "3", "x", code="duplicate"),
         {"ok": False, "code": "unparsed", "entry": None, "operation": None},
     ]
-    counts = script.count_rollout([{"chunk": 0, "results": first}, {"chunk": 1, "results": second}], [*SAID, *THEN])
+    counts = right_calls.count_rollout([{"chunk": 0, "results": first}, {"chunk": 1, "results": second}], [*SAID, *THEN])
     assert counts == {
         "insert": 3, "insert_right": 2, "update": 2, "update_right": 1, "delete": 2, "delete_right": 2, "duplicate": 1, "failed": 1,
     }  # fmt: skip
 
 
-def test_the_keeper_is_always_right(script):
+def test_the_keeper_is_always_right():
     for dialogue in generate(5, 0, PRESETS["small"]):
         memory, steps = Memory(MemorySchema.load("facts")), []
         for chunk in range(len(dialogue.chunks)):
@@ -54,6 +45,6 @@ def test_the_keeper_is_always_right(script):
                 done = memory.apply(operation, chunk=chunk)
                 results.append(result(operation.kind, done.entry_id, operation.content, done.code, done.ok))
             steps.append({"chunk": chunk, "results": results})
-        counts = script.count_rollout(steps, dialogue.facts)
+        counts = right_calls.count_rollout(steps, dialogue.facts)
         assert counts["insert"] == counts["insert_right"] > 0
         assert all(counts[kind] == counts[f"{kind}_right"] for kind in ("update", "delete"))

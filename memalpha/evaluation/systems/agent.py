@@ -21,7 +21,7 @@ from memalpha.errors import InputError
 from memalpha.evaluation.systems.base import Kept, PlainSystem, Setting, count_operations, rendered, searched
 from memalpha.evaluation.systems.rewriting import batch_sampling
 from memalpha.memory.schema import MemorySchema
-from memalpha.types import Instance, StopReason
+from memalpha.types import Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Agent(PlainSystem):
             memory_tokens=rollout.memory.tokens,
             entries=rendered(rollout.memory),
             write_calls=len(rollout.steps),
-            cut_off=sum(step.completion.stop is StopReason.LENGTH for step in rollout.steps),
+            cut_off=sum(step.completion.cut_off for step in rollout.steps),
             operations=count_operations(result for step in rollout.steps for result in step.outcome.results),
         )
 

@@ -46,7 +46,7 @@ from memalpha.evaluation.systems.rewriting import batch_sampling
 from memalpha.protocols import Embedder
 from memalpha.qa.endpoint import ChatClient
 from memalpha.retrieval.embedders import make_embedder
-from memalpha.types import Chunk, Instance, Message, Question, Sampling, StopReason
+from memalpha.types import Chunk, Instance, Message, Question, Sampling
 
 API_KEY = "MEMALPHA_MEM0_API_KEY"
 """Environment variable of the key; the reader's goes to no other server."""
@@ -155,7 +155,7 @@ class _Model:
         seed = None if self._sampling.seed is None else self._sampling.seed + self.calls
         completion = self._client.complete(messages, replace(self._sampling, seed=seed))
         self.calls += 1
-        self.cut_off += completion.stop is StopReason.LENGTH
+        self.cut_off += completion.cut_off
         self.reply = completion.text
         return completion.text
 

@@ -22,7 +22,7 @@ from memalpha.errors import InputError
 from memalpha.evaluation.pieces import units
 from memalpha.evaluation.results import OperationCounts
 from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Setting
-from memalpha.types import Chunk, Completion, Instance, Prompt, Question, Sampling, StopReason
+from memalpha.types import Chunk, Completion, Instance, Prompt, Question, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Rewriting(PlainSystem):
     def _take(self, text: _Text, completion: Completion) -> None:
         new = self.parse(completion.text)
         text.calls += 1
-        text.cut_off += completion.stop is StopReason.LENGTH
+        text.cut_off += completion.cut_off
         text.updates += new != text.text
         text.text = new
 
