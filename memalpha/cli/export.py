@@ -21,7 +21,7 @@ def add_verbs(verbs: Any) -> None:
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to make")
     parser.add_argument("--merge", action="store_true", help="merge the adapter into its base: a whole model, checked against both")
     parser.add_argument("--model", help="base of the adapter (default: the one it names)")
-    parser.add_argument("--dtype", default="float32", help="type of a merged model's weights on disk (default: %(default)s)")
+    parser.add_argument("--dtype", help="type of the weights on disk (default: an adapter's as they are, else float32)")
     parser.add_argument("--note", default="", help="a line for the card about what this agent cannot do")
     parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to this repository on the Hub")
     parser.add_argument("--private", action="store_true", help="make the repository private if it is new")

@@ -2,7 +2,8 @@
 
 What always holds: the folder appears whole or not at all; nothing in it is code or a pickle of the trainer; the agent's
 configuration goes with its schema, so a later change of a preset does not reach it. A merged model is compared with base and
-adapter on a prompt, logit by logit, before it is written; it is merged in float32 whatever type it is stored in.
+adapter on a prompt, logit by logit, before it is written; it is merged in float32 whatever type it is stored in. Weights that do
+not fit into a smaller type are refused.
 
 It does not cover quantised bases, and adapters other than LoRA.
 """
@@ -27,6 +28,7 @@ from memalpha.models.card import RunFacts, hub_name, make_card
 from memalpha.models.folders import agent_folder
 from memalpha.models.policy import (
     ADAPTER_RECORD,
+    ADAPTER_WEIGHTS,
     DTYPES,
     adapter_shapes,
     base_of,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 EXPORT_RECORD = "memalpha_export.json"
 """File in an exported folder: ``{base, merged, dtype, largest_difference}``."""
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors", ADAPTER_RECORD, "memalpha_warmup.json")
+_ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS, ADAPTER_RECORD, "memalpha_warmup.json")
 _MODEL_FILES = (
     "config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.jinja",
@@ -73,7 +75,7 @@ def export(
     *,
     model: str | Path | None = None,
     merge: bool = False,
-    dtype: str = "float32",
+    dtype: str | None = None,
     repo: str = "",
     note: str = "",
 ) -> Exported:
@@ -84,21 +86,20 @@ def export(
         output: Folder to make.
         model: Base of the adapter; None takes the one the adapter names.
         merge: Merge the adapter into its base; a whole model is one already.
-        dtype: Type the weights of a merged model are stored in.
+        dtype: Type the weights are stored in; None leaves an adapter's as they are and stores a merged model's in float32.
         repo: Hub name it will go to, for the card.
         note: A line about its limits, for the card.
 
     Raises:
-        InputError: If there is no agent of ours, it does not fit its base, or ``output`` exists.
+        InputError: If there is no agent of ours, it does not fit its base, its weights do not fit ``dtype``, or ``output`` exists.
         MemAlphaError: If the merged model does not say what base and adapter say.
     """
     source, target = agent_folder(trained), Path(output)
     if target.exists():
         raise InputError(f"{str(output)!r} exists already", expected="the name of a new folder")
-    if dtype not in DTYPES:
-        raise InputError(f"dtype {dtype!r} cannot be used", expected=f"one of {', '.join(DTYPES)}")
     config = AgentConfig.load(source)
     whole = (source / "config.json").is_file()
+    _check_dtype(dtype, whole)
     base = str(model) if model else ("" if whole else base_of(source))
     if repo:
         _check_hub_name(repo)
@@ -112,13 +113,16 @@ def export(
         if whole:
             _copy(source, draft, _MODEL_FILES)
         elif merge:
-            difference = _merge(source, base, config, dtype, draft)
+            difference = _merge(source, base, config, dtype or "float32", draft)
         else:
             _copy(source, draft, (*_ADAPTER_FILES, *_MODEL_FILES[4:]))
             _name_base(draft, base)
+            if dtype:
+                _store_as(draft / ADAPTER_WEIGHTS, dtype)
         _save_config(config, draft)
         merged = whole or merge
-        record = {"base": base, "merged": merged, "dtype": dtype if merge else None, "largest_difference": difference}
+        stored = dtype or ("float32" if merge and not whole else None)
+        record = {"base": base, "merged": merged, "dtype": stored, "largest_difference": difference}
         (draft / EXPORT_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         card = make_card(config, base, facts, merged=merged, repo=repo, note=note)
         (draft / "README.md").write_text(card, encoding="utf-8")
@@ -154,6 +158,36 @@ def push(folder: str | Path, repo: str, *, private: bool = False) -> str:
     except Exception as error:  # the boundary to the Hub's client, whose transport and its errors differ by version
         raise ServiceError(f"the Hub cannot be reached: {_first_line(error)}") from error
     return str(done.commit_url)
+
+
+def _check_dtype(dtype: str | None, whole: bool) -> None:
+    if dtype is not None and dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} cannot be used", expected=f"one of {', '.join(DTYPES)}")
+    if dtype is not None and whole:
+        raise InputError(
+            f"dtype {dtype!r} was asked for, but a whole model is exported as it is", expected="an adapter", fix="leave dtype out"
+        )
+
+
+def _store_as(weights: Path, dtype: str) -> None:
+    """Store an adapter's weights in another type."""
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    wanted = getattr(torch, dtype)
+    with safe_open(weights, "pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
+    stored = {name: tensor.to(wanted) for name, tensor in tensors.items()}
+    for name, tensor in stored.items():
+        if not torch.equal(tensor.isfinite(), tensors[name].isfinite()):
+            raise InputError(
+                f"{name} holds {float(tensors[name].abs().max()):.3g}, which does not fit into {dtype}",
+                expected=f"weights of at most {torch.finfo(wanted).max:.3g}",
+                fix="use bfloat16 or float32",
+            )
+    save_file(stored, weights, metadata=metadata)
 
 
 def _check_hub_name(repo: str) -> None:

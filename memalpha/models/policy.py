@@ -45,6 +45,9 @@ ARCHITECTURE_FIELDS = (
 DTYPES = ("float32", "bfloat16", "float16")
 """Accepted names of floating-point types."""
 
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""File with an adapter's weights, as peft names it."""
+
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 """A folder with none of these has no tokenizer."""
 
@@ -246,7 +249,7 @@ def adapter_shapes(adapter: Path) -> Mapping[str, tuple[int, ...]]:
     """Return the shape of each matrix of an adapter; InputError if its weights cannot be read."""
     from safetensors import SafetensorError, safe_open
 
-    path = adapter / "adapter_model.safetensors"
+    path = adapter / ADAPTER_WEIGHTS
     try:
         with safe_open(path, framework="np") as tensors:
             return {key: tuple(tensors.get_slice(key).get_shape()) for key in tensors.keys()}  # noqa: SIM118 - not a mapping
@@ -275,7 +278,7 @@ def _check_adapter_folder(adapter: Path) -> None:
     if not (adapter / "adapter_config.json").is_file():
         raise InputError(
             f"adapter folder {adapter} " + ("has no adapter_config.json" if adapter.is_dir() else "does not exist"),
-            expected="a folder with adapter_config.json and adapter_model.safetensors",
+            expected=f"a folder with adapter_config.json and {ADAPTER_WEIGHTS}",
             fix="give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its checkpoint-N folders",
         )
 

@@ -14,6 +14,7 @@ import yaml
 from hub_server import HubServer
 from huggingface_hub import ModelCard
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.agent.config import AgentConfig
@@ -97,6 +98,29 @@ def test_a_smaller_type_is_stored_as_asked(trained, tmp_path):
     assert run(["export", str(trained), "--output", str(tmp_path / "a"), "--merge", "--dtype", "bfloat16"]) == 0
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
     assert model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_an_adapter_is_stored_in_the_type_asked_for(trained, tmp_path, dtype):
+    assert run(["export", str(trained), "--output", str(tmp_path / "a"), "--dtype", dtype]) == 0
+    before, after = (load_file(folder / "adapter_model.safetensors") for folder in (trained / "adapter", tmp_path / "a"))
+    assert after.keys() == before.keys()
+    assert all(torch.equal(tensor, before[name].to(getattr(torch, dtype))) for name, tensor in after.items())
+    assert json.loads((tmp_path / "a" / "memalpha_export.json").read_text())["dtype"] == dtype
+    assert MemoryAgent.load(tmp_path / "a").add("was violin seen?").steps
+
+
+def test_weights_that_do_not_fit_the_type_are_refused(trained, tmp_path, capsys):
+    shutil.copytree(trained / "adapter", tmp_path / "large")
+    weights = load_file(tmp_path / "large" / "adapter_model.safetensors")
+    first = next(iter(weights))
+    weights[first][0, 0] = -7e4
+    save_file(weights, tmp_path / "large" / "adapter_model.safetensors", metadata={"format": "pt"})
+    assert run(["export", str(tmp_path / "large"), "--output", str(tmp_path / "a"), "--dtype", "float16"]) == 1
+    error = capsys.readouterr().err
+    assert f"{first} holds 7e+04" in error and "at most 6.55e+04" in error and "bfloat16" in error
+    assert not (tmp_path / "a").exists()
+    assert run(["export", str(tmp_path / "large"), "--output", str(tmp_path / "a"), "--dtype", "bfloat16"]) == 0
 
 
 @pytest.mark.parametrize("kind", ["merged", "adapter"])
@@ -192,6 +216,8 @@ def test_one_clear_message(trained, merged, tmp_path, capsys):
         ([str(tmp_path), "--output", str(tmp_path / "a")], "no memalpha_agent.json"),
         ([str(trained), "--output", str(merged)], "exists already"),
         ([str(trained), "--output", str(tmp_path / "b"), "--merge", "--dtype", "int4"], "'int4'"),
+        ([str(trained), "--output", str(tmp_path / "c"), "--dtype", "int4"], "'int4'"),
+        ([str(merged), "--output", str(tmp_path / "d"), "--dtype", "float16"], "exported as it is"),
     ]
     for arguments, said in cases:
         assert run(["export", *arguments]) == 1
