@@ -49,9 +49,9 @@ class SyntheticConfig:
         split: Whose names and values, ``train`` or ``test``.
         n_chunks: Sessions in an instance.
         people: Persons who speak.
-        facts_per_chunk: Fewest and most facts a session states, changes or takes back; at least one. Fewer only where nothing more
-            can be said.
-        chitchat_per_chunk: Fewest and most lines of a session that hold no fact.
+        facts_per_chunk: Fewest and most facts a session states, changes or takes back. Fewer only where nothing more can be said;
+            the last session has one at least if none had any before, so that there is something to ask.
+        chitchat_per_chunk: Fewest and most lines of a session that hold no fact; at least one where a session may be without facts.
         p_change: Probability that a fact changes an earlier one, where there is one.
         p_retract: Probability that a fact takes an earlier one back, where there is one.
         p_multi: Probability that a new fact is of an attribute with several values (pets, hobbies).
@@ -85,9 +85,14 @@ class SyntheticConfig:
         _check("n_chunks", self.n_chunks, self.n_chunks >= 1, "at least 1")
         _check("max_values", self.max_values, self.max_values >= 1, "at least 1")
         _check("max_questions", self.max_questions, self.max_questions >= 0, "at least 0 (0 = all)")
-        for name, least in (("facts_per_chunk", 1), ("chitchat_per_chunk", 0)):
+        for name in ("facts_per_chunk", "chitchat_per_chunk"):
             low, high = getattr(self, name)
-            _check(name, (low, high), least <= low <= high, f"a pair (fewest, most) with {least} <= fewest <= most")
+            _check(name, (low, high), 0 <= low <= high, "a pair (fewest, most) with 0 <= fewest <= most")
+        _check("facts_per_chunk", self.facts_per_chunk, self.facts_per_chunk[1] >= 1, "at least 1 as the most: there must be facts")
+        some = self.facts_per_chunk[0] + self.chitchat_per_chunk[0] >= 1
+        _check(
+            "chitchat_per_chunk", self.chitchat_per_chunk, some, "at least 1 where facts_per_chunk may be 0: a session has lines"
+        )
         for name in ("p_change", "p_retract", "p_multi", "p_distractor"):
             _check(name, getattr(self, name), 0 <= getattr(self, name) <= 1, "a probability, from 0 to 1")
         _check("p_change + p_retract", self.p_change + self.p_retract, self.p_change + self.p_retract <= 1, "at most 1")
@@ -175,7 +180,10 @@ class _World:
         """Let one session happen and return its facts."""
         facts: list[Fact] = []
         touched: list[Slot] = []
-        for _ in range(self.rng.randint(*self.config.facts_per_chunk)):
+        wanted = self.rng.randint(*self.config.facts_per_chunk)
+        if chunk == self.config.n_chunks - 1 and not self.slots:
+            wanted = max(1, wanted)
+        for _ in range(wanted):
             slot, action = self._move(touched)
             if slot is not None:
                 touched.append(slot)

@@ -38,7 +38,6 @@ from accelerate.utils import DistributedType, gather_object
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
-from trl.trainer.utils import RepeatSampler
 
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
@@ -50,6 +49,7 @@ from memalpha.training.fingerprint import fingerprint
 from memalpha.training.guards import SkippedSteps, finite_gradients, naming_rows_per_forward
 from memalpha.training.packed import packed_logps
 from memalpha.training.rows import TrainingRow, build_rows, shuffle_advantages
+from memalpha.training.sampling import EpochSampler
 from memalpha.training.saving import WholeCheckpoints
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.training.sharding import Sharding, sharding_of, whole_weights
@@ -62,17 +62,6 @@ logger = logging.getLogger(__name__)
 
 ROW_MEAN_LOSSES = ("grpo", "dr_grpo")
 """Losses that TRL divides by the number of rows, padding rows included."""
-
-
-class EpochSampler(RepeatSampler):  # type: ignore[misc]
-    """TRL's sampler with an order that depends on (seed, epoch), so a run resumed in a later epoch replays the right order."""
-
-    trainer: Any
-
-    def __iter__(self) -> Iterator[int]:
-        if self.shuffle:
-            self.generator.manual_seed(self.seed + int(self.trainer.state.epoch or 0))
-        yield from super().__iter__()
 
 
 class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
@@ -297,6 +286,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
         sampler.__class__, sampler.trainer = EpochSampler, self
+        indices = (self.train_dataset if dataset is None else dataset)["instance"]
+        sampler.sources = [self.instances[index].source for index in indices]
         return sampler
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:

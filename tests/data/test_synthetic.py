@@ -33,13 +33,14 @@ def words(text):
 
 @st.composite
 def configs(draw):
-    low, chat = draw(st.integers(1, 4)), draw(st.integers(0, 3))
+    low = draw(st.integers(0, 4))
+    chat = draw(st.integers(0 if low else 1, 3))
     p_change = draw(st.floats(0, 1))
     return SyntheticConfig(
         split=draw(st.sampled_from(["train", "test"])),
         n_chunks=draw(st.integers(1, 12)),
         people=draw(st.integers(1, 5)),
-        facts_per_chunk=(low, low + draw(st.integers(0, 3))),
+        facts_per_chunk=(low, low + draw(st.integers(0 if low else 1, 3))),
         chitchat_per_chunk=(chat, chat + draw(st.integers(0, 2))),
         p_change=p_change,
         p_retract=draw(st.floats(0, 1 - p_change)),
@@ -200,6 +201,18 @@ def test_lines_say_what_the_facts_say_and_nothing_else_about_the_speaker(config,
         assert len(facts) <= config.facts_per_chunk[1]
 
 
+def test_sessions_may_be_without_facts_but_no_dialogue_is():
+    config = SyntheticConfig(facts_per_chunk=(0, 1), chitchat_per_chunk=(1, 2))
+    instances = generate(200, 3, config)
+    stated = [Counter(fact.chunk for fact in instance.facts) for instance in instances]
+    for instance, facts in zip(instances, stated, strict=True):
+        assert instance.questions and facts and max(facts.values()) == 1
+        assert all(len(chunk.text.split("\n")) - facts[t] in (1, 2) for t, chunk in enumerate(instance.chunks))
+    several = Counter(len(facts) for facts in stated)
+    assert several[1] > 80 and several[2] > 50 and several[3] > 10  # 1/8 + 3/8, 3/8 and 1/8 of 200
+    assert sum(facts.keys() == {2} for facts in stated) > 30  # 1/8 by chance, 1/8 because there was nothing before
+
+
 # ------------------------------------------------------------------------------------------------ the sequence
 def test_an_instance_depends_on_seed_split_index_and_config_alone():
     config = PRESETS["medium"]
@@ -260,7 +273,9 @@ def test_presets_have_every_kind_of_question():
         ({"people": 0}, "people is 0"),
         ({"people": 61, "split": "test"}, "people is 61"),
         ({"n_chunks": 0}, "n_chunks is 0"),
-        ({"facts_per_chunk": (0, 2)}, r"facts_per_chunk is \(0, 2\)"),
+        ({"facts_per_chunk": (-1, 2)}, r"facts_per_chunk is \(-1, 2\)"),
+        ({"facts_per_chunk": (0, 0)}, r"facts_per_chunk is \(0, 0\)"),
+        ({"facts_per_chunk": (0, 2), "chitchat_per_chunk": (0, 3)}, r"chitchat_per_chunk is \(0, 3\)"),
         ({"chitchat_per_chunk": (3, 2)}, r"chitchat_per_chunk is \(3, 2\)"),
         ({"p_multi": 1.5}, "p_multi is 1.5"),
         ({"p_change": 0.8, "p_retract": 0.3}, r"p_change \+ p_retract"),
