@@ -22,7 +22,7 @@ prepare warm-small synthetic --seed 1000 --option split=train --option n=1400 $d
 prepare warm-medium synthetic --seed 1001 --option split=train --option preset=medium --option n=200 $dialogues
 prepare warm-corrections synthetic --seed 1002 --option split=train --option n=700 --option n_chunks=4 --option p_change=0.6 --option p_retract=0.3
 prepare warm-usual synthetic --seed 1003 --option split=train --option n=500
-prepare train-varied synthetic --seed 1 --option split=train --option n=600 $dialogues --option facts_per_chunk=1-5 --option chitchat_per_chunk=0-4
+prepare train-varied synthetic --seed 1 --option split=train --option n=600 $dialogues --option facts_per_chunk=0-5 --option chitchat_per_chunk=1-4
 prepare watch-dialogues synthetic --seed 3 --option split=test --option n=32
 short="--option chunk_tokens=80-200 --option chunks=2-2 --option max_answer_tokens=8"
 prepare squad-train squad --input "$originals/squad/train_flat.json" $short
