@@ -16,7 +16,7 @@ prepare() { # folder, then arguments of memalpha prepare
     [ -f "$folder/manifest.json" ] || memalpha prepare "$@" --output "$folder" --model "$model"
 }
 
-echo "[result] 1/6 data"
+echo "[result] 1/7 data"
 dialogues="--option p_change=0.5 --option p_retract=0.2"
 prepare warm-small synthetic --seed 1000 --option split=train --option n=1400 $dialogues
 prepare warm-medium synthetic --seed 1001 --option split=train --option preset=medium --option n=200 $dialogues
@@ -30,7 +30,7 @@ prepare warm-squad squad --input "$originals/squad/train_flat.json" --seed 4 $sh
 prepare train-squad squad --input "$originals/squad/train_flat.json" --seed 1 $short --option shuffle=true --option max_instances=600
 prepare test-squad squad --input "$originals/squad/dev_half_v2.json" $short --check-against runs/data/squad-train --drop-leaks
 
-echo "[result] 2/6 warm start: shipped, or made anew where it is not"
+echo "[result] 2/7 warm start: shipped, or made anew where it is not"
 warm=data/adapters/smollm2-135m-warmup
 if [ ! -f "$warm/adapter_model.safetensors" ]; then
     [ -f runs/warmup/adapter_model.safetensors ] || memalpha warmup --config configs/train/warmup.yaml --overwrite
@@ -44,14 +44,23 @@ train() { # folder, then options
     memalpha train --config configs/train/mixed.yaml --output_dir "$folder" "$@" $([ -f "$folder/config.yaml" ] && echo --resume)
 }
 
-echo "[result] 3/6 three seeds"
+echo "[result] 3/7 three seeds"
 for seed in 1 2 3; do train "runs/mixed-$seed" --seed "$seed"; done
 
-echo "[result] 4/6 the control"
+echo "[result] 4/7 the control"
 train runs/control --seed 1 --shuffle_advantages true
 
-echo "[result] 5/6 ablations"
+echo "[result] 5/7 ablations"
 .venv/bin/python scripts/ablations.py --output_dir runs/ablations --max_steps 16 --seeds 1
 
-echo "[result] 6/6 evaluation"
+echo "[result] 6/7 evaluation"
 .venv/bin/python scripts/evaluate_all.py "$originals"
+
+echo "[result] 7/7 what the policies do, and which bars are met"
+rollouts() { # name, adapter
+    [ -f "runs/behaviour/$1/summary.json" ] || memalpha rollout --config configs/train/mixed.yaml --adapter "$2" --eval_data runs/data/test-dialogues --output_dir "runs/behaviour/$1"
+}
+rollouts warm "$warm"
+for seed in 1 2 3; do rollouts "grpo-$seed" "runs/mixed-$seed/adapter"; done
+rollouts control runs/control/adapter
+.venv/bin/python scripts/bars.py runs/main runs/behaviour
