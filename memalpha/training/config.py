@@ -39,7 +39,7 @@ class RunArguments(EndpointArguments):
         adapter: Folder of the warm-start LoRA adapter to go on from; empty starts a new adapter.
         dtype: Type of the base weights: ``float32``, or ``bfloat16`` for LoRA on GPUs (adapters stay in float32).
         train_data: Prepared folder, ``instances.jsonl``, or the name of a generated source such as ``synthetic``; several with
-            commas in between.
+            commas in between, whose instances are spread evenly over the steps.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
         eval_data: As ``train_data``, for the held-out instances; empty evaluates nothing.
         eval_options: As ``train_options``.
