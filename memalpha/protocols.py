@@ -117,3 +117,12 @@ class ContentJudge(Protocol):
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return one verdict for each result of each request, in order; raises ServiceError when the judge cannot tell."""
         ...
+
+
+@runtime_checkable
+class SilenceJudge(Protocol):
+    """What a content judge may know besides: whether a chunk after which nothing changed was one after which nothing had to."""
+
+    def nothing_due(self, request: WriteRequest) -> bool | None:
+        """Whether the memory, as ``request.kept`` has it, is right about what the chunk says; None if the judge cannot tell."""
+        ...

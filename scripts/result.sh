@@ -21,7 +21,7 @@ dialogues="--option p_change=0.5 --option p_retract=0.2"
 prepare warm-small synthetic --seed 1000 --option split=train --option n=1400 $dialogues
 prepare warm-medium synthetic --seed 1001 --option split=train --option preset=medium --option n=200 $dialogues
 prepare warm-varied synthetic --seed 1004 --option split=train --option n=900 --option n_chunks=4 --option p_change=0.6 --option p_retract=0.3 --option facts_per_chunk=0-5 --option chitchat_per_chunk=1-4
-prepare train-varied synthetic --seed 1 --option split=train --option n=600 $dialogues --option facts_per_chunk=0-5 --option chitchat_per_chunk=1-4
+prepare train-varied synthetic --seed 1 --option split=train --option n=600 --option n_chunks=4 $dialogues --option facts_per_chunk=0-4 --option chitchat_per_chunk=1-4
 prepare watch-dialogues synthetic --seed 3 --option split=test --option n=32
 short="--option chunk_tokens=80-200 --option chunks=2-2 --option max_answer_tokens=8"
 prepare squad-train squad --input "$originals/squad/train_flat.json" $short

@@ -24,5 +24,9 @@ class AutoContentJudge:
         """Return one verdict for each write."""
         return [self._judge_of(request).judge([request])[0] for request in requests]
 
+    def nothing_due(self, request: WriteRequest) -> bool | None:
+        """Whether the memory needs no change for the chunk; None where there are no annotations."""
+        return self._by_facts.nothing_due(request) if request.instance_id in self._annotated else None
+
     def _judge_of(self, request: WriteRequest) -> FactContentJudge | GroundedContentJudge:
         return self._by_facts if request.instance_id in self._annotated else self._by_words

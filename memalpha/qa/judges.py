@@ -205,6 +205,8 @@ class FactContentJudge:
 
     Replacing a block counts as an update, or as an insert where it was empty.
 
+    Nothing is due if the memory says all that the chunk states or changes to, and nothing that it changes or takes back.
+
     Args:
         facts: Facts of each instance.
     """
@@ -224,6 +226,16 @@ class FactContentJudge:
         return [
             _fits(said, held, before.content if before else "", _written(result) or "", kept) for result, before in _writes(request)
         ]
+
+    def nothing_due(self, request: WriteRequest) -> bool:
+        """Whether the memory needs no change for the chunk; InputError if the instance has no annotations."""
+        said = [fact for fact in self._of(request.instance_id) if fact.chunk == request.chunk_index]
+        kept = [entry.content for entry in request.kept]
+        wanted = [(fact.subject, fact.value) for fact in said if fact.action is not FactAction.RETRACT]
+        gone = [(fact.subject, value) for fact in said if (value := _ended(fact))]
+        return all(any(_says(content, *pair) for content in kept) for pair in wanted) and not any(
+            _says(content, *pair) for content in kept for pair in gone
+        )
 
     def _of(self, instance_id: str) -> Sequence[Fact]:
         try:
@@ -246,7 +258,7 @@ def _fits(said: Sequence[Fact], held: Sequence[tuple[str, str]], before: str, af
         replaced = [(fact.subject, fact.previous) for fact in news if fact.previous]
         return bool(news) and not any(_says(content, who, value) for content in kept for who, value in replaced)
     told = any(fact.previous is None or _says(before, fact.subject, fact.previous) for fact in news)
-    gone = [(fact.subject, fact.value if fact.action is FactAction.RETRACT else fact.previous) for fact in said]
+    gone = [(fact.subject, _ended(fact)) for fact in said]
     taken_out = any(value and _says(before, who, value) and not _says(after, who, value) for who, value in gone)
     lost = any(_says(before, who, value) and not _says(after, who, value) for who, value in held)
     return (told or taken_out) and not lost
@@ -257,11 +269,15 @@ def _holding(facts: Sequence[Fact], chunk: int) -> list[tuple[str, str]]:
     held: dict[tuple[str, str, str], None] = {}
     for fact in facts:
         if fact.chunk <= chunk:
-            ended = fact.value if fact.action is FactAction.RETRACT else fact.previous
-            held.pop((fact.subject, fact.attribute, ended or ""), None)
+            held.pop((fact.subject, fact.attribute, _ended(fact) or ""), None)
             if fact.action is not FactAction.RETRACT:
                 held[fact.subject, fact.attribute, fact.value] = None
     return [(subject, value) for subject, _, value in held]
+
+
+def _ended(fact: Fact) -> str | None:
+    """The value that no longer holds."""
+    return fact.value if fact.action is FactAction.RETRACT else fact.previous
 
 
 def _says(text: str, subject: str, value: str) -> bool:

@@ -5,7 +5,8 @@ r1 accuracy and r3 compression belong to a whole rollout, r2 tool success and r4
 without r1, so all its chunk steps are masked; a judge that failed on a chunk leaves that chunk without r4, and masks it alone.
 
 Departures from the published code, each a switch of ``RewardConfig``: a skipped duplicate is a success (there a failure), deletes
-are judged like other writes (there always 0), compression is clipped at 0 (there it goes below), the judge sees the chunk.
+are judged like other writes (there always 0), compression is clipped at 0 (there it goes below), the judge sees the chunk, and
+where it finds that nothing was due, silence is right (there always 0, so that a policy makes something up).
 """
 
 from __future__ import annotations

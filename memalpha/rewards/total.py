@@ -30,7 +30,8 @@ class RewardConfig:
         compression_weight: beta (published 0.05).
         content_weight: gamma (published 0.1).
         immediate_weight: Weight of the questions whose evidence a chunk completes, asked right after it (published: no such part).
-        silence: r2 and r4 of a chunk without calls (published 0).
+        silence: r2 of a chunk without calls and r4 of one that changed nothing (published 0).
+        judge_silence: Whether they are 1 instead where the judge finds that nothing was due (published: no).
         duplicates_succeed: Whether repeating an entry is a success (published: no).
         judge_deletes: Whether deletes are judged like other writes (published: no, they score 0).
         clip_compression: Whether r3 is at least 0 (published: no).
@@ -42,6 +43,7 @@ class RewardConfig:
     content_weight: float = 0.1
     immediate_weight: float = 0.0
     silence: float = 0.0
+    judge_silence: bool = True
     duplicates_succeed: bool = True
     judge_deletes: bool = True
     clip_compression: bool = True
@@ -82,6 +84,7 @@ def rollout_rewards(
     input_tokens: int,
     results: Sequence[Sequence[OperationResult]],
     verdicts: Sequence[Sequence[bool] | None],
+    nothing_due: Sequence[bool | None] | None = None,
     immediate: Sequence[Sequence[QuestionRecord]] | None = None,
 ) -> list[StepReward]:
     """Return the reward parts of each chunk step of one rollout.
@@ -93,14 +96,17 @@ def rollout_rewards(
         input_tokens: Tokens of all chunks.
         results: For each chunk, the results of its calls.
         verdicts: For each chunk, the judge's verdicts on its applied writes, or None if it failed or was not asked.
+        nothing_due: For each chunk, whether the memory needed no change for it; None where nobody knows.
         immediate: For each chunk, the scored questions asked right after it; None if none were asked.
     """
     r1 = components.accuracy(questions)
     r3 = components.compression(memory_tokens, input_tokens, clip=config.clip_compression)
     at_once = [math.nan] * len(results) if immediate is None else [components.immediate(asked, r1) for asked in immediate]
+    right = [config.judge_silence and known is True for known in nothing_due or [None] * len(results)]
     rewards = []
-    for calls, judged, early in zip(results, verdicts, at_once, strict=True):
-        r2 = components.tool_success(calls, silence=config.silence, duplicates_succeed=config.duplicates_succeed)
-        r4 = components.content_quality(calls, judged, silence=config.silence, judge_deletes=config.judge_deletes)
+    for calls, judged, quiet, early in zip(results, verdicts, right, at_once, strict=True):
+        silence = 1.0 if quiet else config.silence
+        r2 = components.tool_success(calls, silence=silence, duplicates_succeed=config.duplicates_succeed)
+        r4 = components.content_quality(calls, judged, silence=silence, judge_deletes=config.judge_deletes)
         rewards.append(StepReward(r1, r2, r3, r4, early))
     return rewards

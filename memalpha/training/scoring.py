@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError, TrainingAborted
-from memalpha.protocols import ContentJudge, WriteRequest
+from memalpha.protocols import ContentJudge, SilenceJudge, WriteRequest
 from memalpha.qa.batches import ask_all
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.metrics import contains
@@ -52,13 +52,14 @@ class RolloutScorer:
         The scored questions are kept in ``rollout.questions``, the judge's failures in ``rollout.content_errors``.
         """
         records = self.evaluator.evaluate_many([(r.memory, r.retriever, r.instance.questions) for r in rollouts])
-        verdicts, early = self._verdicts(rollouts), self._immediate(rollouts)
+        requests = [_write_requests(rollout) for rollout in rollouts]
+        verdicts, early = self._verdicts(requests), self._immediate(rollouts)
         rewards = []
-        for rollout, questions, judged, asked in zip(rollouts, records, verdicts, early, strict=True):
+        for rollout, questions, writes, judged, asked in zip(rollouts, records, requests, verdicts, early, strict=True):
             rollout.questions = questions
             rollout.content_errors = {t: str(found) for t, found in enumerate(judged) if isinstance(found, ServiceError)}
             known = [None if isinstance(found, ServiceError) else found for found in judged]
-            rewards.append(self._rewards(rollout, known, asked))
+            rewards.append(self._rewards(rollout, known, self._nothing_due(writes), asked))
         return rewards
 
     def _immediate(self, rollouts: Sequence[Rollout]) -> Sequence[list[list[QuestionRecord]] | None]:
@@ -68,7 +69,11 @@ class RolloutScorer:
         return ask_after_chunks(rollouts, self.agent, self.evaluator)
 
     def _rewards(
-        self, rollout: Rollout, verdicts: Sequence[Sequence[bool] | None], immediate: list[list[QuestionRecord]] | None
+        self,
+        rollout: Rollout,
+        verdicts: Sequence[Sequence[bool] | None],
+        nothing_due: Sequence[bool | None],
+        immediate: list[list[QuestionRecord]] | None,
     ) -> list[StepReward]:
         count = rollout.memory.count_tokens
         return rollout_rewards(
@@ -78,17 +83,23 @@ class RolloutScorer:
             input_tokens=sum(count(chunk.text) for chunk in rollout.instance.chunks),
             results=[step.outcome.results for step in rollout.steps],
             verdicts=verdicts,
+            nothing_due=nothing_due,
             immediate=immediate,
         )
 
-    def _verdicts(self, rollouts: Sequence[Rollout]) -> list[list[list[bool] | ServiceError | None]]:
+    def _verdicts(self, chunks: Sequence[Sequence[WriteRequest]]) -> list[list[list[bool] | ServiceError | None]]:
         """Judge all writes of all rollouts as one batch; None throughout if content has no weight. A chunk without any has []."""
         if not self.reward_config.content_weight:
-            return [[None] * len(rollout.steps) for rollout in rollouts]
-        chunks = [_write_requests(rollout) for rollout in rollouts]
+            return [[None] * len(requests) for requests in chunks]
         asked = [request for requests in chunks for request in requests if request.results]
         found = iter(ask_all(self.judge.judge, asked, type(self.judge).__name__))
         return [[next(found) if request.results else [] for request in requests] for requests in chunks]
+
+    def _nothing_due(self, requests: Sequence[WriteRequest]) -> list[bool | None]:
+        """For each chunk of a rollout that changed nothing, whether nothing had to change, as far as the judge knows."""
+        if not (self.reward_config.content_weight and self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge)):
+            return [None] * len(requests)
+        return [None if request.results else self.judge.nothing_due(request) for request in requests]
 
     def masked(self, rewards: Sequence[Sequence[StepReward]]) -> int:
         """How many rollouts have a step that could not be scored.

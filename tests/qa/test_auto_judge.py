@@ -28,3 +28,4 @@ def test_each_instance_has_its_judge():
     assert AutoContentJudge(facts).judge(asked) == [[True], [False], [True], [True]]
     assert FactContentJudge(facts).judge(asked[:2]) == [[True], [False]]
     assert GroundedContentJudge().judge(asked[2:]) == [[True], [True]]
+    assert [AutoContentJudge(facts).nothing_due(each) for each in asked] == [False, False, None, None]

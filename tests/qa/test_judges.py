@@ -174,6 +174,25 @@ def test_data_without_annotations_is_an_input_error(facts):
         FactContentJudge(facts).judge([request("...", (None, "x"))])
 
 
+@pytest.mark.parametrize(
+    ("index", "kept", "expected"),
+    [
+        (2, (), True),  # nothing is said
+        (2, ("Marta city Oslo", "Oskar pet parrot"), True),
+        (0, (), False),
+        (0, ("Marta city Rome", "Marta job nurse", "Oskar pets: a parrot and a dog"), True),
+        (0, ("Marta city Rome", "Marta job nurse", "Oskar pet dog"), False),  # the parrot is missing
+        (1, ("Marta city Oslo", "Oskar pet cat"), True),
+        (1, ("Marta city Oslo", "Oskar pet cat", "Marta city Rome"), False),  # what changed is still there
+        (1, ("Marta city Oslo", "Oskar pet cat", "Oskar pet parrot"), False),  # what was taken back is
+        (1, ("Marta city Oslo", "Oskar pet cat", "Marta pet parrot"), True),  # another person's
+        (1, ("Marta city Oslo",), False),
+    ],
+)
+def test_nothing_is_due_where_the_memory_is_right_already(index, kept, expected):
+    assert FactContentJudge({"i": FACTS}).nothing_due(request("...", index=index, kept=kept)) is expected
+
+
 def test_a_good_keeper_is_always_right_by_the_facts():
     judged = 0
     for instance in generate(20, seed=5):
@@ -183,8 +202,9 @@ def test_a_good_keeper_is_always_right_by_the_facts():
             done = len(memory.changes)
             results = [memory.apply(op, chunk=index) for op in teacher_operations(instance, index, memory, rng)]
             before = tuple(change.before for change in memory.changes[done:])
-            verdicts = judge.judge([WriteRequest(instance.id, index, chunk, tuple(results), before, tuple(memory))])[0]
-            assert verdicts == [True] * len(results), (instance.id, index)
+            asked = WriteRequest(instance.id, index, chunk, tuple(results), before, tuple(memory))
+            assert judge.judge([asked])[0] == [True] * len(results), (instance.id, index)
+            assert judge.nothing_due(asked), (instance.id, index)
             judged += len(results)
     assert judged > 150
 

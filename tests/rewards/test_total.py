@@ -24,10 +24,16 @@ WRITE, REMOVE = result(ResultCode.APPLIED), result(ResultCode.APPLIED, DELETE)
 AGAIN, FAILED = result(ResultCode.DUPLICATE), result(ResultCode.TOO_LONG)
 
 
-def rewards_of(config, results, verdicts, scores=(1.0, 0.5), memory_tokens=30, input_tokens=120):
+def rewards_of(config, results, verdicts, scores=(1.0, 0.5), memory_tokens=30, input_tokens=120, **more):
     questions = [QuestionRecord(Question("q", ("a",)), (), None, score) for score in scores]
     return rollout_rewards(
-        config, questions=questions, memory_tokens=memory_tokens, input_tokens=input_tokens, results=results, verdicts=verdicts
+        config,
+        questions=questions,
+        memory_tokens=memory_tokens,
+        input_tokens=input_tokens,
+        results=results,
+        verdicts=verdicts,
+        **more,
     )
 
 
@@ -66,6 +72,14 @@ def test_ours_departs_by_its_switches_alone():
     ours = rewards_of(RewardConfig(), [[WRITE, AGAIN, FAILED, REMOVE]], [[True, True]], memory_tokens=180)[0]
     assert ours == StepReward(0.75, 0.75, 0.0, 1.0)
     assert rewards_of(RewardConfig(silence=0.5), [[]], [[]])[0] == StepReward(0.75, 0.5, 0.75, 0.5)
+
+
+def test_silence_is_right_where_the_judge_finds_that_nothing_was_due():
+    results, verdicts, due = [[], [], [], [AGAIN], [WRITE]], [[], [], [], [], [False]], [True, False, None, True, None]
+    rewards = rewards_of(RewardConfig(silence=0.25, duplicates_succeed=False), results, verdicts, nothing_due=due)
+    assert [(step.tool, step.content) for step in rewards] == [(1, 1), (0.25, 0.25), (0.25, 0.25), (0, 1), (1, 0)]
+    published = rewards_of(RewardConfig(silence=0.25, judge_silence=False), results, verdicts, nothing_due=due)
+    assert [step.tool for step in published[:3]] == [0.25, 0.25, 0.25] and published[3].content == 0.25
 
 
 @pytest.mark.parametrize("place", range(4))

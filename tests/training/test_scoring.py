@@ -129,6 +129,25 @@ def test_chunks_without_a_write_need_no_judge():
     assert scorer.masked(rewards) == 1
 
 
+class Quiet(Judge):
+    """Knows, too, after which chunks nothing had to change."""
+
+    def nothing_due(self, request):
+        self.asked.append(request)
+        return request.chunk_index == 1
+
+
+@pytest.mark.parametrize("config", [{}, {"judge_silence": False}, {"content_weight": 0.0}])
+def test_a_judge_that_knows_says_where_silence_was_right(config):
+    instance = make_instance("x", "apple", "boat", "door", ask=("apple",))
+    rollouts = run_script(make_agent(), [instance], ["."], ["."], ["+ door"])
+    judge = Quiet()
+    rewards = scorer_of(judge=judge, config=RewardConfig(silence=0.5, **config)).score(rollouts)[0]
+    assert [step.tool for step in rewards] == ([0.5, 1.0, 1.0] if not config else [0.5, 0.5, 1.0])
+    asked = [request.chunk_index for request in judge.asked if not isinstance(request, list)]
+    assert asked == ([] if config else [0, 1])
+
+
 def test_an_error_of_a_question_goes_before_one_of_a_judge(rollouts):
     scorer_of(Recall("door"), Judge("a1")).score(rollouts)
     assert first_error(rollouts) == "the judge is down for a1"  # of the first rollout
