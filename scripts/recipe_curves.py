@@ -1,6 +1,7 @@
 """Draws runs below one another, healthy or not: docs/images/recipe_curves.png, with the numbers in docs/results/recipe_curves.json.
 
     python scripts/recipe_curves.py "healthy=runs/mixed-1" "it writes everything twice=runs/a-1"
+    python scripts/recipe_curves.py "healthy=runs/mixed-2" "it writes everything twice"    a label alone: as it was recorded before
     python scripts/recipe_curves.py        draws the numbers that are there once more
 
 Needs: run folders of ``memalpha train``, finished or not. A thin line is each step, a thick one the mean of the last five.
@@ -24,6 +25,7 @@ PANELS = {
     "op success, content quality": {"op success": "memory/reward_tool", "content": "memory/reward_content"},
     "calls a chunk": {"": "memory/calls_per_chunk"},
     "share of the calls": {"update": "memory/update_share", "delete": "memory/delete_share", "duplicate": "memory/duplicates"},
+    "share of the chunks without calls": {"": "memory/silent_chunks"},
 }
 KEPT = (
     "step",
@@ -31,7 +33,6 @@ KEPT = (
     "entropy",
     "memory/entry_words",
     "memory/verbatim",
-    "memory/silent_chunks",
     "memory/tokens",
     "memory/cut_off",
 )
@@ -72,10 +73,14 @@ def draw(record: dict[str, Any], picture: Path) -> None:
 
 def main() -> None:
     """Write both files."""
+    record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
     if sys.argv[1:]:
-        record = {label: read(Path(run)) for label, run in (argument.split("=", 1) for argument in sys.argv[1:])}
+        named = [argument.partition("=") for argument in sys.argv[1:]]
+        if unknown := [label for label, _, run in named if not run and label not in record]:
+            sys.exit(f"error: no run is recorded as {unknown[0]!r}\n  expected: LABEL=RUN, or one of {list(record)}")
+        record = {label: read(Path(run)) if run else record[label] for label, _, run in named}
         RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    draw(json.loads(RECORD.read_text(encoding="utf-8")), PICTURE)
+    draw(record, PICTURE)
 
 
 if __name__ == "__main__":

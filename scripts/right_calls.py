@@ -1,10 +1,12 @@
-"""Counts how many of a run's sampled calls on dialogues say what the text says: docs/results/right_calls.json.
+"""Counts how many of an agent's calls on dialogues say what the text says: docs/results/right_calls.json.
 
-    python scripts/right_calls.py "named by number=runs/a-1:1-16" "named by text=runs/d-1:1-16"
+    python scripts/right_calls.py "named by number=runs/a-1:1-16" "named by text=runs/d-1:1-16" "trained=runs/rollouts" "warm start"
 
-Needs: runs of ``memalpha train`` with their trajectories, and the training data they name, with its annotated facts. An insertion
-is right if the chunk states or changes to just that fact; an update, if it also replaces an entry about the same subject and
-attribute; a deletion, if the chunk changes or takes back what the entry is about.
+A label takes steps of a training run (sampled calls), a folder of ``memalpha rollout``, or, alone, what was recorded of it before.
+Needs: runs of ``memalpha train`` with their trajectories or of ``memalpha rollout``, and the data they name, with its annotated
+facts. An insertion is right if the chunk states or changes to just that fact; an update, if it also replaces an entry about the
+same subject and attribute; a deletion, if the chunk changes or takes back what the entry is about. To say nothing is right in a
+session without facts.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +41,14 @@ def is_right(kind: str, old: str, new: str, here: Sequence[Fact]) -> bool:
 
 
 def count_rollout(steps: Sequence[Mapping[str, Any]], facts: Sequence[Fact]) -> Counter[str]:
-    """Calls of one rollout by kind, all that were applied and those that are right; and those that failed."""
+    """Calls of one rollout by kind, all that were applied and those that are right; those that failed; sessions, silent ones."""
     counts: Counter[str] = Counter()
     entries: dict[str, str] = {}
     for step in steps:
         here = [fact for fact in facts if fact.chunk == step["chunk"]]
+        session = "session_with_facts" if here else "session_without"
+        counts[session] += 1
+        counts[f"{session}_silent"] += not step["results"]
         for result in step["results"]:
             operation = result["operation"]
             if not result["ok"] or operation is None:
@@ -60,34 +65,48 @@ def count_rollout(steps: Sequence[Mapping[str, Any]], facts: Sequence[Fact]) -> 
     return counts
 
 
-def count_run(run: Path, first: int, last: int) -> dict[str, Any]:
-    """Calls of a run's rollouts from one step to another."""
-    origin = RunFolder(run).origin()
-    sources = [name.strip() for name in origin["config"]["train_data"].split(",")]
+def count(rows: Iterable[Mapping[str, Any]], data: str) -> dict[str, Any]:
+    """Calls of rollouts on the dialogues among some data."""
+    sources = [name.strip() for name in data.split(",")]
     facts = {instance.id: instance.facts for name in sources for instance in load_data(name, {}, 0) if instance.facts}
     counts: Counter[str] = Counter()
-    for step in range(first, last + 1):
-        for line in (run / trajectory_name(step, 0)).read_text(encoding="utf-8").splitlines():
-            row = json.loads(line)
-            if row["instance"] in facts:
-                counts["rollouts"] += 1
-                counts += count_rollout(row["steps"], facts[row["instance"]])
-    return {
-        "steps": [first, last],
-        "counts": dict(sorted(counts.items())),
-        "right": {kind: counts[f"{kind}_right"] / counts[kind] for kind in ("insert", "update", "delete") if counts[kind]},
-        **origin,
-    }
+    for row in rows:
+        if row["instance"] in facts:
+            counts["rollouts"] += 1
+            counts.update(count_rollout(row["steps"], facts[row["instance"]]))
+    if not counts["rollouts"]:
+        sys.exit(f"error: no rollouts on dialogues with facts among {data}\n  expected: a run on generated data, and its steps")
+    right = {kind: counts[f"{kind}_right"] / counts[kind] for kind in ("insert", "update", "delete") if counts[kind]}
+    return {"counts": dict(sorted(counts.items())), "right": right}
+
+
+def count_training(run: Path, first: int, last: int) -> dict[str, Any]:
+    """Calls of a training run from one step to another."""
+    origin, folder = RunFolder(run).origin(), RunFolder(run)
+    rows = (row for step in range(first, last + 1) for row in folder.read_lines(trajectory_name(step, 0)))
+    return {"steps": [first, last], **count(rows, origin["config"]["train_data"]), **origin}
+
+
+def count_held_out(run: Path) -> dict[str, Any]:
+    """Calls of a folder of ``memalpha rollout``."""
+    origin = RunFolder(run).origin()
+    rows = (row["rollout"] for row in RunFolder(run).read_lines("held_out/rollouts.jsonl"))
+    return {**count(rows, origin["config"]["eval_data"]), **origin}
 
 
 def main() -> None:
     """Count the runs named and write the file."""
+    before = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
     record = {}
     for argument in sys.argv[1:]:
         label, _, place = argument.partition("=")
         run, _, steps = place.rpartition(":")
-        first, _, last = steps.partition("-")
-        record[label] = count_run(Path(run), int(first), int(last))
+        if not place:
+            record[label] = before[label]
+        elif run:
+            record[label] = count_training(Path(run), *map(int, steps.split("-")))
+        else:
+            record[label] = count_held_out(Path(place))
         print(label, {kind: round(share, 3) for kind, share in record[label]["right"].items()})
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

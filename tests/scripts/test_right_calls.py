@@ -30,9 +30,11 @@ def test_calls_judged_by_hand():
         result("insert", "3", "x", code="duplicate"),
         {"ok": False, "code": "unparsed", "entry": None, "operation": None},
     ]
-    counts = right_calls.count_rollout([{"chunk": 0, "results": first}, {"chunk": 1, "results": second}], [*SAID, *THEN])
+    steps = [{"chunk": t, "results": results} for t, results in enumerate([first, second, [], first[:1], []])]
+    counts = right_calls.count_rollout(steps, [*SAID, *THEN, Fact(4, FactAction.STATE, "Bo", "job", "cook")])
     assert counts == {
-        "insert": 3, "insert_right": 2, "update": 2, "update_right": 1, "delete": 2, "delete_right": 2, "duplicate": 1, "failed": 1,
+        "insert": 4, "insert_right": 2, "update": 2, "update_right": 1, "delete": 2, "delete_right": 2, "duplicate": 1, "failed": 1,
+        "session_with_facts": 3, "session_with_facts_silent": 1, "session_without": 2, "session_without_silent": 1,
     }  # fmt: skip
 
 
