@@ -9,6 +9,7 @@ It does not cover the Hub's own check of the metadata, which needs the Hub (``Mo
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,7 +26,9 @@ _MEASURES = (
     "accuracy", "reward", "tool_success", "content", "compression", "memory_tokens", "input_tokens", "entries",
     "calls_per_instance", "update_share", "delete_share",
 )  # fmt: skip
-_TRAINING = ("train_data", "train_options", "eval_data", "eval_options", "reader", "content_judge", "loss_type", "learning_rate")
+_TRAINING = (
+    "adapter", "train_data", "train_options", "eval_data", "eval_options", "reader", "content_judge", "loss_type", "learning_rate",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,8 @@ def _training(facts: RunFacts) -> str:
         steps, seed = facts.summary.get("steps", "unknown"), facts.summary.get("seed", "unknown")
         code = facts.environment.get("code", "unknown")
         lines += ["", f"{steps} steps of GRPO, seed {seed}; {facts.environment.get('started', 'unknown')}, code {code}."]
+        if command := facts.environment.get("command"):
+            lines += ["", f"Made by `{shlex.join(['memalpha', *map(_nameless, command[1:])])}`."]
     if facts.warmup:
         made = facts.warmup.get("warmup", {})
         lines += ["", f"Warm start: {facts.warmup.get('steps')} steps on {facts.warmup.get('demonstrations')} demonstrations from "
@@ -199,9 +204,11 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _shown(value: Any) -> str:
     """A value as a cell; of an absolute path the last part alone: where a file lay is nobody's business."""
-    if isinstance(value, str) and Path(value).is_absolute():
-        return Path(value).name
-    return f"`{json.dumps(value)}`" if isinstance(value, dict | list) else str(value)
+    return f"`{json.dumps(value)}`" if isinstance(value, dict | list) else _nameless(str(value))
+
+
+def _nameless(word: str) -> str:
+    return Path(word).name if Path(word).is_absolute() else word
 
 
 def _number(value: Any) -> str:

@@ -40,6 +40,9 @@ RUN_CONFIG = {
 }  # fmt: skip
 
 
+COMMAND = ["/" + "home/ann/bin/memalpha", "train", "--config", "a b.yaml", "--train_data", "/" + "home/ann/toy"]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
     """A run folder whose adapter changes what the nano model says."""
@@ -59,7 +62,7 @@ def trained(tmp_path_factory) -> Path:
     (folder / "adapter" / "training_args.bin").write_bytes(b"a pickle")
     (folder / "summary.json").write_text(json.dumps(SUMMARY))
     (folder / "config.yaml").write_text(yaml.safe_dump(RUN_CONFIG))
-    (folder / "environment.json").write_text(json.dumps({"started": "2026-01-02T03:04:05", "code": "abc123"}))
+    (folder / "environment.json").write_text(json.dumps({"started": "2026-01-02T03:04:05", "code": "abc123", "command": COMMAND}))
     return folder
 
 
@@ -183,10 +186,12 @@ def test_the_card_gives_the_runs_own_numbers(adapter):
         '| train_options | `{"n": 4}` |',
         "| eval_data | runs/held\\|out |",
         "3 steps of GRPO, seed 7; 2026-01-02T03:04:05, code abc123.",
+        "Made by `memalpha train --config 'a b.yaml' --train_data toy`.",
         "* only a test",
         f"| facts | list | {facts.description} | {facts.max_entry_tokens} entry tokens, {facts.max_entries} entries |",
     ):
         assert line in text, line
+    assert "home/ann" not in text
 
 
 def test_what_is_not_known_is_said_to_be_unknown():
