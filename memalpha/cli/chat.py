@@ -35,7 +35,7 @@ def add_verbs(verbs: Any) -> None:
         "chat",
         help="talk to a model with this memory in the terminal",
         description="Needs: a trained agent, a store (made if it is not there). Shows: a conversation; /help lists the commands.",
-        epilog="memalpha chat data/adapters/smollm2-135m-warmup --store memories.db --user marta",
+        epilog="memalpha chat data/adapters/smollm2-135m-memory --store memories.db --user marta",
     )
     parser.add_argument("trained", metavar="TRAINED", help="folder or Hub name of a trained agent")
     parser.add_argument("--store", required=True, help="path of a SQLite file, or postgresql://user@host/database")
