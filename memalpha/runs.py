@@ -151,9 +151,11 @@ class RunFolder:
         return list(self.read_lines("metrics.jsonl"))
 
     def origin(self) -> dict[str, Any]:
-        """What makes published numbers traceable: ``config``, and ``environment`` with the command's name in place of its path."""
+        """What makes published numbers traceable: ``config``, and ``environment`` with commands by their name, not their path."""
         environment = self.read_json("environment.json")
-        return {"config": self.config, "environment": {**environment, "command": ["memalpha", *environment["command"][1:]]}}
+        for part in (environment, *environment.get("resumed", [])):
+            part["command"] = ["memalpha", *part["command"][1:]]
+        return {"config": self.config, "environment": environment}
 
     def trajectory_files(self) -> list[Path]:
         """Files of training trajectories in order of their step."""

@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 # Who alone may import a library.
 DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.index"}),
-    "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config"}),
+    "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config", "memalpha.training.sampling"}),
     "psycopg": frozenset({"memalpha.store.postgres"}),
     "qdrant_client": frozenset({"memalpha.retrieval.qdrant"}),
     "fastapi": frozenset({"memalpha.serve.http_api", "memalpha.serve.server"}),

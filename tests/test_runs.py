@@ -105,6 +105,16 @@ def test_lines_round_trip_whatever_the_text(run: RunFolder) -> None:
     assert run.metrics() == [{"step": 1, "loss": None}, {"step": 2, "loss": 0.5}]
 
 
+def test_the_origin_of_numbers_names_no_folder_of_the_machine(run: RunFolder) -> None:
+    here = {"command": ["/" + "home/ann/bin/memalpha", "train", "--seed", "1"], "code": "abc"}
+    again = {"command": ["/" + "home/ann/bin/memalpha", "train", "--resume"]}
+    run.write_json("environment.json", {**here, "resumed": [again]})
+    origin = run.origin()
+    assert origin["config"] == CONFIG and origin["environment"]["code"] == "abc"
+    assert origin["environment"]["command"] == ["memalpha", "train", "--seed", "1"]
+    assert origin["environment"]["resumed"] == [{"command": ["memalpha", "train", "--resume"]}]
+
+
 @pytest.mark.parametrize("name", ["summary.json", "rows.jsonl"])
 def test_a_write_that_fails_leaves_the_old_file(run: RunFolder, name: str) -> None:
     def rows(last: Any) -> Iterator[dict[str, Any]]:
