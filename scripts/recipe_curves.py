@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from labelled_runs import record_runs
+
 from memalpha.report.curves import LIGHT, rolling_mean, series
 from memalpha.runs import RunFolder
 
@@ -73,14 +75,9 @@ def draw(record: dict[str, Any], picture: Path) -> None:
 
 def main() -> None:
     """Write both files."""
-    record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
     if sys.argv[1:]:
-        named = [argument.partition("=") for argument in sys.argv[1:]]
-        if unknown := [label for label, _, run in named if not run and label not in record]:
-            sys.exit(f"error: no run is recorded as {unknown[0]!r}\n  expected: LABEL=RUN, or one of {list(record)}")
-        record = {label: read(Path(run)) if run else record[label] for label, _, run in named}
-        RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    draw(record, PICTURE)
+        record_runs(RECORD, sys.argv[1:], lambda run: read(Path(run)))
+    draw(json.loads(RECORD.read_text(encoding="utf-8")), PICTURE)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,13 @@ session without facts.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from labelled_runs import record_runs
 
 from memalpha.data.load import load_data
 from memalpha.runs import RunFolder, trajectory_name
@@ -94,21 +95,16 @@ def count_held_out(run: Path) -> dict[str, Any]:
     return {**count(rows, origin["config"]["eval_data"]), **origin}
 
 
+def read(place: str) -> dict[str, Any]:
+    """Counts of ``RUN:FIRST-LAST``, steps of training, or of ``RUN``, a folder of ``memalpha rollout``."""
+    run, _, steps = place.rpartition(":")
+    return count_training(Path(run), *map(int, steps.split("-"))) if run else count_held_out(Path(place))
+
+
 def main() -> None:
     """Count the runs named and write the file."""
-    before = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
-    record = {}
-    for argument in sys.argv[1:]:
-        label, _, place = argument.partition("=")
-        run, _, steps = place.rpartition(":")
-        if not place:
-            record[label] = before[label]
-        elif run:
-            record[label] = count_training(Path(run), *map(int, steps.split("-")))
-        else:
-            record[label] = count_held_out(Path(place))
-        print(label, {kind: round(share, 3) for kind, share in record[label]["right"].items()})
-    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    for label, found in record_runs(RECORD, sys.argv[1:], read).items():
+        print(label, {kind: round(share, 3) for kind, share in found["right"].items()})
 
 
 if __name__ == "__main__":

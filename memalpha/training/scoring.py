@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
@@ -20,6 +21,13 @@ from memalpha.qa.metrics import contains
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward, rollout_rewards
 from memalpha.training.immediate import ask_after_chunks
 from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
+
+
+class _Judged(NamedTuple):
+    """What the judge says of each chunk of a rollout: verdicts on its writes, and whether nothing was due."""
+
+    verdicts: list[list[bool] | ServiceError | None]
+    nothing_due: list[bool | None]
 
 
 class RolloutScorer:
@@ -52,14 +60,13 @@ class RolloutScorer:
         The scored questions are kept in ``rollout.questions``, the judge's failures in ``rollout.content_errors``.
         """
         records = self.evaluator.evaluate_many([(r.memory, r.retriever, r.instance.questions) for r in rollouts])
-        requests = [_write_requests(rollout) for rollout in rollouts]
-        verdicts, early = self._verdicts(requests), self._immediate(rollouts)
+        verdicts, early = self._verdicts(rollouts), self._immediate(rollouts)
         rewards = []
-        for rollout, questions, writes, judged, asked in zip(rollouts, records, requests, verdicts, early, strict=True):
+        for rollout, questions, (judged, nothing_due), asked in zip(rollouts, records, verdicts, early, strict=True):
             rollout.questions = questions
             rollout.content_errors = {t: str(found) for t, found in enumerate(judged) if isinstance(found, ServiceError)}
             known = [None if isinstance(found, ServiceError) else found for found in judged]
-            rewards.append(self._rewards(rollout, known, self._nothing_due(writes), asked))
+            rewards.append(self._rewards(rollout, known, nothing_due, asked))
         return rewards
 
     def _immediate(self, rollouts: Sequence[Rollout]) -> Sequence[list[list[QuestionRecord]] | None]:
@@ -87,17 +94,24 @@ class RolloutScorer:
             immediate=immediate,
         )
 
-    def _verdicts(self, chunks: Sequence[Sequence[WriteRequest]]) -> list[list[list[bool] | ServiceError | None]]:
-        """Judge all writes of all rollouts as one batch; None throughout if content has no weight. A chunk without any has []."""
+    def _verdicts(self, rollouts: Sequence[Rollout]) -> list[_Judged]:
+        """Judge all writes of all rollouts as one batch, and where there are none, whether any were due.
+
+        None throughout if content has no weight. A chunk without writes has the verdicts [].
+        """
         if not self.reward_config.content_weight:
-            return [[None] * len(requests) for requests in chunks]
+            return [_Judged([None] * len(rollout.steps), [None] * len(rollout.steps)) for rollout in rollouts]
+        chunks = [_write_requests(rollout) for rollout in rollouts]
         asked = [request for requests in chunks for request in requests if request.results]
         found = iter(ask_all(self.judge.judge, asked, type(self.judge).__name__))
-        return [[next(found) if request.results else [] for request in requests] for requests in chunks]
+        return [
+            _Judged([next(found) if request.results else [] for request in requests], self._nothing_due(requests))
+            for requests in chunks
+        ]
 
     def _nothing_due(self, requests: Sequence[WriteRequest]) -> list[bool | None]:
         """For each chunk of a rollout that changed nothing, whether nothing had to change, as far as the judge knows."""
-        if not (self.reward_config.content_weight and self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge)):
+        if not (self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge)):
             return [None] * len(requests)
         return [None if request.results else self.judge.nothing_due(request) for request in requests]
 

@@ -286,8 +286,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
         sampler.__class__, sampler.trainer = EpochSampler, self
-        indices = (self.train_dataset if dataset is None else dataset)["instance"]
-        sampler.sources = [self.instances[index].source for index in indices]
+        sampler.sources = [self.instances[index].source for index in sampler.data_source["instance"]]
         return sampler
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:

@@ -1,14 +1,12 @@
 """The script of the bars: what it says follows from the numbers, whichever way they fall."""
 
 import json
-from pathlib import Path
 
 import bars
 import pytest
 
 from memalpha.cli import run
 
-ROOT = Path(__file__).parents[2]
 WELL = {"tool_success": 0.95, "content": 0.8, "cut_off": 0.0, "update_share": 0.2, "delete_share": 0.05, "calls_per_instance": 8.0}
 WARM = {"tool_success": 0.9, "content": 0.85, "cut_off": 0.2, "update_share": 0.1, "delete_share": 0.01, "calls_per_instance": 8.0}
 

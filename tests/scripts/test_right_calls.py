@@ -1,7 +1,6 @@
 """The script that counts right calls, against calls judged by hand and against the keeper that makes no mistake."""
 
 import random
-from pathlib import Path
 
 import right_calls
 
@@ -11,7 +10,6 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
 from memalpha.types import Fact, FactAction
 
-ROOT = Path(__file__).parents[2]
 SAID = [Fact(0, FactAction.STATE, "Ann", "city", "Oslo"), Fact(0, FactAction.STATE, "Bo", "pet", "dog")]
 THEN = [Fact(1, FactAction.CHANGE, "Ann", "city", "Rome", "Oslo"), Fact(1, FactAction.RETRACT, "Bo", "pet", "dog")]
 
