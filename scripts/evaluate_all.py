@@ -2,6 +2,7 @@
 
     python scripts/evaluate_all.py ORIGINALS                       with configs/evaluate/main.yaml, into runs/main
     python scripts/evaluate_all.py ORIGINALS --readers recall      further arguments are options of memalpha evaluate
+    python scripts/evaluate_all.py ORIGINALS --join PART ...       such as parts that other cores or GPUs have evaluated
     python scripts/evaluate_all.py --page-only runs/main           the page alone, from an evaluation that is there
 
 Needs: a folder with the sets' original files (squad/, hotpotqa_train_100q.json, locomo_first2.json, trec/, csabstruct/; see
@@ -92,10 +93,10 @@ def page(folder: Path) -> str:
 
 
 def record(folder: Path) -> str:
-    """Everything the page is made of, as JSON."""
+    """Everything the page is made of, as JSON; the commands of all who took part name no folder of a machine."""
     environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     for run in (environment, *environment.get("continued", [])):
-        run["command"] = ["python", "scripts/evaluate_all.py", "ORIGINALS"]
+        run["command"] = [Path(argument).name if Path(argument).is_absolute() else argument for argument in run["command"]]
     parts = {
         "config": yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")),
         "environment": environment,

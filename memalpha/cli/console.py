@@ -95,6 +95,7 @@ _LINES: dict[str, Any] = {
     "load": lambda data: f"loading {data['what']}",
     "evaluate": lambda data: f"evaluating {data['name']}: chunk {data['done']} of {data['total']} of {data['instances']} instances",
     "evaluated": _evaluated,
+    "joined": lambda data: f"{data['taken']} results of {data['folder']} taken over" + _left(data["left"]),
     "writing": lambda data: f"{_who(data)}: chunk {data['done']} of {data['chunks']}",
     "read": lambda data: f"{_who(data)}, {data['reader']}: {_accuracy(data)}",
     "compared": lambda data: f"{data['results']} results in {data['folder']}{_failures(data)}",
@@ -112,6 +113,10 @@ def _who(data: dict[str, Any]) -> str:
 def _accuracy(data: dict[str, Any]) -> str:
     known = data["accuracy"] is not None
     return f"accuracy {data['accuracy']:.3f} on {data['questions']} questions" if known else "no question has a score"
+
+
+def _left(number: int) -> str:
+    return f"; {number} left there: failed, here already, or not asked for" if number else ""
 
 
 def _failures(data: dict[str, Any]) -> str:

@@ -86,6 +86,14 @@ class EvaluationFolder:
         with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(lines)
 
+    def add_environment(self, other: Mapping[str, Any]) -> None:
+        """Write down that some of the lines were made elsewhere: the environment of that folder and of its continuations."""
+        here = self._run.read_json("environment.json")
+        began = {key: value for key, value in other.items() if key != "continued"}
+        self._run.write_json(
+            "environment.json", {**here, "continued": [*here.get("continued", []), began, *other.get("continued", [])]}
+        )
+
     def has(self, name: str) -> bool:
         """Whether a file is there."""
         return (self.path / name).is_file()
@@ -133,6 +141,17 @@ def check_goes_on(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """
     if not set(LISTS) <= began.keys():
         raise RunFolderError("the folder is no evaluation's", expected="a new folder, or one of an evaluation", fix=_FIX)
+    different = differences(began, now)
+    if different:
+        raise RunFolderError(
+            "the evaluation began with other options: " + "; ".join(different),
+            expected="the same, or more sets, systems and readers",
+            fix=_FIX,
+        )
+
+
+def differences(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what keeps results under the first options from standing among results under the second, one text each."""
     different = [
         f"{name} was {began.get(name)!r} and is {now.get(name)!r}"
         for name in sorted({*began, *now} - MAY_CHANGE - set(LISTS))
@@ -144,12 +163,7 @@ def check_goes_on(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             if row != named.get(row["name"]):
                 how = "is not there any more" if row["name"] not in named else f"was {row!r} and is {named[row['name']]!r}"
                 different.append(f"{part[:-1]} {row['name']!r} {how}")
-    if different:
-        raise RunFolderError(
-            "the evaluation began with other options: " + "; ".join(different),
-            expected="the same, or more sets, systems and readers",
-            fix=_FIX,
-        )
+    return different
 
 
 def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
@@ -186,4 +200,4 @@ def _drop_cut_line(path: Path) -> None:
         path.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
-__all__ = ["EvaluationFolder", "check_goes_on", "digest_adapter", "digest_instances", "writing_to"]
+__all__ = ["EvaluationFolder", "check_goes_on", "differences", "digest_adapter", "digest_instances", "writing_to"]

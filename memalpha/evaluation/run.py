@@ -19,6 +19,7 @@ from memalpha.evaluation.config import Evaluation
 from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE, false_accepts, plant_answers
 from memalpha.evaluation.folder import EvaluationFolder, digest_adapter, digest_instances, writing_to
 from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, load_sets, make_jobs
+from memalpha.evaluation.joining import read_part, take_over
 from memalpha.evaluation.policies import PolicyHost
 from memalpha.evaluation.results import ResultKey, SystemResult
 from memalpha.evaluation.systems.base import Kept
@@ -28,7 +29,7 @@ from memalpha.qa.metrics import JUDGE
 from memalpha.types import Instance
 
 Report = Callable[[str, dict[str, Any]], None]
-"""Called with the name of an event (``load``, ``writing``, ``read``, ``compared``) and its data; what the command line shows."""
+"""Called with the name of an event (``load``, ``joined``, ``writing``, ``read``, ``compared``) and its data; for the console."""
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -51,16 +52,17 @@ class _Batch(NamedTuple):
     missing: dict[str, set[str]]
 
 
-def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) -> Outcome:
+def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None, parts: Sequence[str | Path] = ()) -> Outcome:
     """Run an evaluation, or go on with it.
 
     Args:
         evaluation: All options.
         report: Progress.
+        parts: Folders of evaluations of some of this, run side by side: what they have found is taken over first.
 
     Raises:
         InputError: If an option, set, model or adapter does not fit; before anything is evaluated.
-        RunFolderError: If the folder is something else, or began with other options or inputs.
+        RunFolderError: If the folder is something else, or it or a part began with other options or inputs.
         ServiceError: If a reader or judge failed for a whole batch.
         MemAlphaError: If the folder cannot be written, or memory ran out.
     """
@@ -70,11 +72,17 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
     sets = load_sets(evaluation, host)
     judge = _judge(evaluation)
     jobs = make_jobs(evaluation, sets, host, judge)
+    config, inputs = evaluation.to_json(), _inputs(evaluation, sets)
+    found = [read_part(part, config, inputs) for part in parts]
     with writing_to(arguments.output_dir):
-        folder = EvaluationFolder(
-            arguments.output_dir, evaluation.to_json(), _inputs(evaluation, sets), overwrite=arguments.overwrite
-        )
+        folder = EvaluationFolder(arguments.output_dir, config, inputs, overwrite=arguments.overwrite)
         done = folder.done()
+        for part in found:
+            taken = take_over(folder, part, _wanted(jobs) - done)
+            done |= taken
+            report(
+                "joined", {"folder": str(part.folder), "taken": len(taken), "left": len(part.results) + part.failed - len(taken)}
+            )
         failed = _run_all(jobs, folder, done, arguments.batch_size, judge, report)
         host.release()
         if judge is not None:
@@ -83,6 +91,17 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
     outcome = Outcome(folder.path, len(done), failed)
     report("compared", {"folder": str(folder.path), "results": outcome.results, "failed": failed})
     return outcome
+
+
+def _wanted(jobs: Sequence[Job]) -> set[ResultKey]:
+    """Keys of all results that the jobs give."""
+    return {
+        _key(job, reader, seed, instance)
+        for job in jobs
+        for reader in job.readers
+        for seed in job.seeds
+        for instance in job.where.instances
+    }
 
 
 def _run_all(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -232,6 +233,80 @@ def test_a_full_disk_is_one_clear_message_and_what_is_there_is_gone_on_with(opti
     ballast.unlink()
     outcome(options, disk / "run", *cheap)
     assert untimed(disk / "run") == untimed(free)
+
+
+# ------------------------------------------------------------------------------------------------ run side by side, then joined
+@pytest.fixture(scope="module")
+def part(options, tmp_path_factory) -> Path:
+    """A part of ``whole``: two of its systems, one with one of its readers alone."""
+    systems = [{"kind": "verbatim", "memory_tokens": 60, "readers": ["recall"]}, "gold"]
+    folder = tmp_path_factory.mktemp("part") / "run"
+    assert outcome(options, folder, "--systems", json.dumps(systems)).results == 3 + 6
+    return folder
+
+
+def test_joined_parts_and_the_rest_are_the_whole(options, whole, part, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert run([*command(options, folder), "--join", str(part)]) == 0
+    assert f"9 results of {part} taken over\n" in capsys.readouterr().out
+    lines = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    assert lines[:9] == (part / "results.jsonl").read_text(encoding="utf-8").splitlines()  # to the second: not run again
+
+    def in_order(rows: list[dict]) -> list[dict]:
+        return sorted(rows, key=lambda row: json.dumps(row))
+
+    assert in_order(untimed(folder)) == in_order(untimed(whole))
+    assert summary(folder) == summary(whole)
+    (made,) = json.loads((folder / "environment.json").read_text())["continued"]
+    assert made == json.loads((part / "environment.json").read_text())
+
+
+def test_what_is_there_is_not_taken_again_and_what_is_not_asked_for_is_left_and_said(options, part, tmp_path, capsys):
+    gold = ("--systems", "gold", "--readers", "recall")
+    folder = tmp_path / "run"
+    for taken in (3, 0):
+        assert run([*command(options, folder, *gold), "--join", str(part)]) == 0
+        said = f"{taken} results of {part} taken over; {9 - taken} left there: failed, here already, or not asked for"
+        assert said in capsys.readouterr().out
+    assert {(line["system"], line["reader"]) for line in untimed(folder)} == {("gold", "recall")} and len(untimed(folder)) == 3
+    assert len(json.loads((folder / "environment.json").read_text())["continued"]) == 2  # the part, and the second time
+
+
+def test_a_failed_result_is_not_taken_over(options, part, tmp_path):
+    bad = shutil.copytree(part, tmp_path / "part")
+    lines = (bad / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    lines[-1] = json.dumps({**json.loads(lines[-1]), "failed": "the reader is down"})
+    (bad / "results.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    evaluation = parse_evaluate_arguments(command(options, tmp_path / "run", "--systems", "gold")[1:])
+    told = []
+    assert evaluate(evaluation, lambda event, data: told.append((event, data)), [bad]).failed == 0
+    assert [data for event, data in told if event == "joined"] == [{"folder": str(bad), "taken": 5, "left": 4}]
+    assert [event for event, _ in told].count("read") == 1 and {row["failed"] for row in untimed(tmp_path / "run")} == {None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (("--reader_tokens", "100"), "reader_tokens was 200 and is 100"),
+        (("--systems", "[{kind: verbatim, memory_tokens: 59}, gold]"), r"system 'verbatim' was .*: 60.* and is .*59"),
+        (("--readers", "[recall, {kind: base, max_new_tokens: 4}]"), r"reader 'base' was .*: 3.* and is .*4"),
+        ({"sets": {"small": {"sha256": "0"}}}, "set 'small' is not the same"),  # other instances under the same path and name
+        ({"adapters": {"ADAPTER": "0"}}, "adapter '.*' is not the same"),  # other weights
+    ],
+)
+def test_a_part_of_something_else_is_refused_before_a_folder_is_made(changes, said, options, adapter, part, tmp_path):
+    its = shutil.copytree(part, tmp_path / "part")
+    if isinstance(changes, dict):
+        had = {
+            kind: {name.replace("ADAPTER", str(adapter)): digest for name, digest in named.items()}
+            for kind, named in changes.items()
+        }
+        (its / "inputs.json").write_text(json.dumps({"sets": {}, "adapters": {}, **had}))
+        changes = ()
+    evaluation = parse_evaluate_arguments(command(options, tmp_path / "run", *changes)[1:])
+    with pytest.raises(RunFolderError, match=rf"part' cannot be joined: {said}[\s\S]*expected: a part of the same evaluation"):
+        evaluate(evaluation, parts=[its])
+    assert not (tmp_path / "run").exists()
 
 
 # ------------------------------------------------------------------------------------------------ a reader behind a server
