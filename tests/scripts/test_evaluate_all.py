@@ -46,11 +46,18 @@ def test_the_page_says_how_it_was_made_and_names_no_machine(tmp_path):
     folder = tmp_path / "run"
     options = ["--model", "nano", "--schema", "facts", "--codec", "compact", "--max_chunk_tokens", "800", "--view_tokens", "64"]
     assert run(["evaluate", "--sets", sets, "--systems", "[verbatim, gold]", *options, "--output_dir", str(folder)]) == 0
+    environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    commands = [
+        [str(tmp_path / "bin" / "memalpha"), "evaluate", "--config", str(tmp_path / name)] for name in ("all.yaml", "part.yaml")
+    ]
+    environment |= {"command": commands[0], "continued": [{**environment, "command": commands[1]}]}
+    (folder / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
     evaluate_all.write_page(folder, tmp_path / "docs")
     page = (tmp_path / "docs" / "comparison.md").read_text(encoding="utf-8")
     assert page.startswith("# All systems, one protocol\n\nMade by `python scripts/evaluate_all.py ORIGINALS` (2")
     assert "| gold | 1.000" in page
     kept = json.loads((tmp_path / "docs" / "results" / "comparison.json").read_text(encoding="utf-8"))
     assert kept["summary"] == json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    assert kept["environment"]["command"] == ["python", "scripts/evaluate_all.py", "ORIGINALS"]
-    assert str(tmp_path) not in page
+    assert kept["environment"]["command"] == ["memalpha", "evaluate", "--config", "all.yaml"]
+    assert kept["environment"]["continued"][0]["command"] == ["memalpha", "evaluate", "--config", "part.yaml"]
+    assert str(tmp_path / "bin") not in page + json.dumps(kept["environment"])
