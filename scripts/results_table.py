@@ -12,6 +12,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
+EIGHTH = 8
+WATCHED = {
+    "completions/mean_length": "tokens a completion",
+    "completions/clipped_ratio": "completions cut off",
+    "memory/calls_per_chunk": "calls a chunk",
+    "memory/silent_chunks": "chunks after which nothing changed",
+    "memory/unparsed": "calls that are none",
+    "memory/duplicates": "calls that insert what is there",
+    "memory/verbatim": "entries copied word for word",
+    "memory/entry_words": "words an entry",
+    "memory/entries": "entries at the end",
+    "memory/tokens": "tokens of the memory at the end",
+}
+"""What would show a policy that games its reward, by its name in ``metrics.jsonl``."""
 
 
 def add(run: Path, name: str) -> None:
@@ -62,9 +76,24 @@ def table(name: str, record: dict) -> list[str]:
         lines.append(
             f"| kind: {kind} ({row['questions']} questions) | {before['kinds'][kind]['accuracy']:.3f} | {row['accuracy']:.3f} |"
         )
+    lines += watch(record["curve"])
     if (RESULTS / f"{name}.png").is_file():
         lines += ["", f"![curves of {name}](results/{name}.png)"]
     return [*lines, "", f"± is one standard error over instances. All numbers: [results/{name}.json](results/{name}.json).", ""]
+
+
+def watch(curve: list[dict]) -> list[str]:
+    """Markdown of what the sampled rollouts were like, at the start and at the end of training."""
+    if len(curve) < 2 * EIGHTH:
+        return []
+    parts = [curve[: len(curve) // EIGHTH], curve[-(len(curve) // EIGHTH) :]]
+    steps = [f"steps {part[0]['step']} to {part[-1]['step']}" for part in parts]
+    lines = ["", f"| sampled in training | {steps[0]} | {steps[1]} |", "| --- | --- | --- |"]
+    for key, shown in WATCHED.items():
+        if all(key in row for part in parts for row in part):
+            first, last = (sum(row[key] for row in part) / len(part) for part in parts)
+            lines.append(f"| {shown} | {first:.3f} | {last:.3f} |")
+    return lines
 
 
 def main() -> None:
