@@ -122,9 +122,10 @@ class _Hosted:
 
 
 def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Say of neighbouring prompts that have more than half in common how much that is, so that it is computed once.
+    """Say of prompts that begin alike how much they have in common, so that it is computed once.
 
-    Questions about one long text follow one another and differ in their last tokens alone.
+    Questions about one long text follow one another and differ in their last tokens alone: neighbours with more than half in common
+    share that. All others share what all of them begin with, such as the reader's instructions.
     """
     groups: list[list[Prompt]] = []
     common: list[int] = []
@@ -136,8 +137,10 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
         else:
             groups.append([prompt])
             common.append(len(prompt.ids))
+    lone = [group[0].ids for group in groups if len(group) == 1]
+    least = min(_common(lone[0], ids) for ids in lone) if len(lone) > 1 else 0
     return [
-        Prompt(prompt.messages, prompt.ids, shared if len(group) > 1 else 0)
+        Prompt(prompt.messages, prompt.ids, shared if len(group) > 1 else least)
         for group, shared in zip(groups, common, strict=True)
         for prompt in group
     ]

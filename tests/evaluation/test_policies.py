@@ -101,6 +101,12 @@ def test_neighbours_that_begin_alike_share_that_beginning():
     assert sharing([]) == []
 
 
+def test_those_without_such_a_neighbour_share_the_beginning_of_all_of_them():
+    rows = [(1, 2, 3, 4, 5, 6), (1, 2, 7, 7, 7, 7), (1, 2, 7, 7, 7, 8), (1, 2, 8, 8, 8, 8), (1, 2, 3, 9, 9, 9)]
+    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows])] == [2, 5, 5, 2, 2]
+    assert [prompt.shared for prompt in sharing([Prompt((), row) for row in rows[:3]])] == [0, 5, 5]  # alone: with nobody
+
+
 IDS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=8).map(tuple), max_size=8)
 
 
@@ -109,9 +115,9 @@ def test_what_is_shared_is_the_same_and_nothing_else_changes(rows):
     found = sharing([Prompt((), row) for row in rows])
     assert [prompt.ids for prompt in found] == rows
     for i, prompt in enumerate(found):
-        beside = [other for j, other in enumerate(found) if abs(i - j) == 1 and other.shared == prompt.shared]
+        with_it = [other for j, other in enumerate(found) if j != i and other.shared == prompt.shared]
         own = prompt.ids[: prompt.shared]
-        assert not prompt.shared or any(other.ids[: prompt.shared] == own for other in beside)
+        assert not prompt.shared or any(other.ids[: prompt.shared] == own for other in with_it)
 
 
 @given(IDS, st.integers(1, 30), st.integers(1, 4))
