@@ -47,6 +47,7 @@ SETS = {
     "test-dialogues-100x": TestSet(
         "synthetic", seed=13, options=("n=4", "split=test", "n_chunks=300", "people=12", "max_questions=60")
     ),
+    "test-dependent": TestSet("synthetic", seed=14, options=("n=64", "split=test", "preset=dependent")),
     "squad-train": TestSet("squad", "squad/train_flat.json", options=SHORT),
     "test-squad": TestSet("squad", "squad/dev_half_v2.json", options=SHORT, against="squad-train"),
     "test-hotpotqa": TestSet("hotpotqa", "hotpotqa_train_100q.json", options=("chunk_tokens=100-200", "instance_tokens=450")),
