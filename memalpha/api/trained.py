@@ -1,7 +1,7 @@
 """Loading a trained agent: its configuration, base model and adapter, from a folder or from the Hugging Face Hub.
 
 What always holds: what comes back is what was trained: the configuration that lies beside the weights, the base the adapter names
-(checked by ``memalpha.models.policy``), and budgets that fit the model. A Hub name is fetched by ``huggingface_hub``, whose cache
+(checked by ``memalpha.models.adapters``), and budgets that fit the model. A Hub name is fetched by ``huggingface_hub``, whose cache
 serves it without a network afterwards; only files an agent has are taken, and none of them is code.
 """
 
@@ -110,7 +110,7 @@ def load_trained(
     """
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
-    from memalpha.models.policy import base_of
+    from memalpha.models.adapters import base_of
 
     check_device(device)
     folder, name = find_trained(trained)

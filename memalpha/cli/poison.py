@@ -103,7 +103,7 @@ def _untrained(arguments: argparse.Namespace) -> tuple[AgentStep, Generator]:
     from memalpha.api.trained import find_trained
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
-    from memalpha.models.policy import base_of
+    from memalpha.models.adapters import base_of
 
     like = arguments.like or next((other for other in arguments.policies if other != UNTRAINED), None)
     if like is None:
