@@ -21,7 +21,7 @@ from typing import Any
 
 from memalpha.errors import InputError
 from memalpha.evaluation.gathering import gather
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, estimate
+from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, estimate
 from memalpha.evaluation.summary import SetSummary, Summary
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#e69f00", "#444444")
@@ -102,21 +102,22 @@ def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequenc
         sets: Which sets' instances, together (none = all); sets of one kind, or length is not what differs.
         options: How intervals are made.
     """
-    lengths: dict[str, dict[int, dict[Seed, dict[str, float]]]] = {}  # group -> chunks -> member -> instance -> accuracy
+    lengths: dict[str, dict[int, dict[str, float]]] = {}  # group -> chunks -> instance -> mean accuracy of its members
     for item in gather(folder):
         if item.reader != reader or (sets and item.set["name"] not in sets):
             continue
         for group, members in item.complete().items():
-            for member, row in ((member, row) for member, rows in members.items() for row in rows.values()):
-                here = lengths.setdefault(group, {}).setdefault(row.chunks, {})
-                here.setdefault(member, {})[f"{row.set}/{row.instance}"] = row.accuracy
+            by_instance = zip(*(rows.values() for rows in members.values()), strict=True)  # members may differ from set to set
+            for rows in by_instance:
+                here = lengths.setdefault(group, {}).setdefault(rows[0].chunks, {})
+                here[f"{rows[0].set}/{rows[0].instance}"] = sum(row.accuracy for row in rows) / len(rows)
     if not lengths:
         raise InputError(f"nothing to draw of reader {reader!r}", expected="a reader with results")
     figure = _figure(5.6, 3.8)
     panel = figure.subplots()
     for group, by_length in lengths.items():
         colour = _look(summary, group)[0]
-        points = {chunks: estimate(scores, options) for chunks, scores in sorted(by_length.items())}
+        points = {chunks: estimate({"0": scores}, options) for chunks, scores in sorted(by_length.items())}
         panel.plot(list(points), [point.mean for point in points.values()], color=colour, linewidth=1, alpha=0.6)
         for place, (chunks, point) in enumerate(points.items()):
             _point(panel, summary, group, point, chunks, label="" if place else group)

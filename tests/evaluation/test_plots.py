@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import yaml
 from examples import result, write_results
 from matplotlib.colors import to_hex
 from test_tables import KINDS, SCORES, configure
@@ -119,6 +120,26 @@ def test_chunks_are_drawn_by_length_over_the_chosen_sets(folder, summary):
     assert [label.get_text() for label in panel.get_xticklabels()] == ["3", "30", "40"]
     (only,) = plot_chunks(folder, summary, "recall", ["short"], FEW).axes
     assert {x for x, *_ in points(only)} == {3}
+
+
+def test_a_group_may_have_other_members_on_another_set(tmp_path):
+    folder = configure(tmp_path, ("warm", "agent"), ("short", "long"), {"warm": "agents", "agent": "agents"})
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["systems"][0]["sets"] = ["short"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    where = [("warm", "short"), ("agent", "short"), ("agent", "long")]
+    write_results(
+        folder,
+        [
+            replace(result(name, SCORES[system][name], KINDS[name], system=system, set=on), chunks=3)
+            for system, on in where
+            for name in "abc"
+        ],
+    )
+    (panel,) = plot_chunks(folder, summarise_evaluation(folder, FEW), "recall", options=FEW).axes
+    mean = {system: sum(sum(x) / len(x) for x in by.values()) / 3 for system, by in SCORES.items()}
+    ((x, y, *_),) = points(panel)
+    assert (x, y) == (3, pytest.approx(((mean["warm"] + mean["agent"]) / 2 + mean["agent"]) / 2))
 
 
 def test_a_system_looks_the_same_everywhere_and_what_is_missing_is_not_drawn(folder):
