@@ -30,6 +30,7 @@ def add_verbs(verbs: Any) -> None:
         metavar="FOLDER",
         help="evaluations of some of this, run side by side: take over their results",
     )
+    parser.add_argument("--tables", action="store_true", help="evaluate nothing more: write the tables of what is there")
     parser.add_argument("--options", action="store_true", help="list every option with its default")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
     parser.set_defaults(run=run, takes_more=True)
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
             expected="what to compare: --config FILE, or --trained FOLDER with --data SET",
             fix="memalpha evaluate --config configs/evaluate/quick.yaml",
         )
-    outcome = evaluate(parse_evaluate_arguments(given), Reporter(not arguments.json), arguments.join)
+    outcome = evaluate(parse_evaluate_arguments(given), Reporter(not arguments.json), arguments.join, arguments.tables)
     write_plots(outcome.folder, summarise_evaluation(outcome.folder))
     summary = outcome.folder / "summary.json"
     out(json.dumps(json.loads(summary.read_text(encoding="utf-8"))) if arguments.json else str(outcome.folder / "table.md"))

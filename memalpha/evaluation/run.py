@@ -52,13 +52,19 @@ class _Batch(NamedTuple):
     missing: dict[str, set[str]]
 
 
-def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None, parts: Sequence[str | Path] = ()) -> Outcome:
+def evaluate(
+    evaluation: Evaluation,
+    report: Report = lambda event, data: None,
+    parts: Sequence[str | Path] = (),
+    only_tables: bool = False,
+) -> Outcome:
     """Run an evaluation, or go on with it.
 
     Args:
         evaluation: All options.
         report: Progress.
         parts: Folders of evaluations of some of this, run side by side: what they have found is taken over first.
+        only_tables: Evaluate nothing; write the tables of what is there.
 
     Raises:
         InputError: If an option, set, model or adapter does not fit; before anything is evaluated.
@@ -83,9 +89,9 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None, 
             report(
                 "joined", {"folder": str(part.folder), "taken": len(taken), "left": len(part.results) + part.failed - len(taken)}
             )
-        failed = _run_all(jobs, folder, done, arguments.batch_size, judge, report)
+        failed = 0 if only_tables else _run_all(jobs, folder, done, arguments.batch_size, judge, report)
         host.release()
-        if judge is not None:
+        if judge is not None and not only_tables:
             _try_judge(judge, sets, folder)
         write_tables(folder.path)
     outcome = Outcome(folder.path, len(done), failed)

@@ -272,6 +272,16 @@ def test_what_is_there_is_not_taken_again_and_what_is_not_asked_for_is_left_and_
     assert len(json.loads((folder / "environment.json").read_text())["continued"]) == 2  # the part, and the second time
 
 
+def test_tables_can_be_had_of_what_is_there(options, part, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert run([*command(options, folder), "--join", str(part), "--tables"]) == 0
+    assert untimed(folder) == untimed(part)
+    said = capsys.readouterr().out
+    assert "9 results in" in said and "on small" not in said
+    item = json.loads((folder / "summary.json").read_text())["sets"][0]
+    assert set(item["left_out"]) >= {"full_context", "agents"} and "gold" not in item["left_out"]
+
+
 def test_a_failed_result_is_not_taken_over(options, part, tmp_path):
     bad = shutil.copytree(part, tmp_path / "part")
     lines = (bad / "results.jsonl").read_text(encoding="utf-8").splitlines()
