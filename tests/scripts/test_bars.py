@@ -78,3 +78,13 @@ def test_a_trained_policy_that_got_worse_meets_none_about_gains(evaluate, tmp_pa
         "dialogues: memory at most half the tokens of the input"
     ]
     assert page.count("**no**") == len(bars) - len(met) > 10
+
+
+def test_what_was_not_evaluated_is_said_and_not_met(evaluate, tmp_path, monkeypatch):
+    folder = evaluate({"kind": "verbatim", "memory_tokens": 20}, {"kind": "teacher"})
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    kept = [line for line in lines if (line["system"], line["set"]) != ("grpo-2", "dialogues 10x")]  # one seed is missing
+    (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    bars, page = bars_of(folder, WARM, WELL, tmp_path, monkeypatch)
+    assert [bar["found"] for bar in bars if "10x" in bar["asked"]] == ["not evaluated"] * 3
+    assert page.count("| not evaluated | **no** |") == 3
