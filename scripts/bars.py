@@ -89,7 +89,8 @@ def on_growth(sets: Mapping[str, Gathered]) -> Iterator[Bar]:
             levels = {group: (mean(home, group), mean(grown, group)) for group in (TRAINED, rival)}
             fall = {group: before - after for group, (before, after) in levels.items()}
             found = "; ".join(
-                f"`{group}` {before:.3f} → {after:.3f}, by {fall[group]:.3f}" for group, (before, after) in levels.items()
+                f"`{group}` {before:.3f} → {after:.3f}, by {fall[group]:.3f}" + (f", keeps {after / before:.2f}" if before else "")
+                for group, (before, after) in levels.items()
             )
             yield Bar(asked, found, fall[TRAINED] <= fall[rival], {"accuracy": levels, "fall": fall})
 

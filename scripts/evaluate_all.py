@@ -89,6 +89,7 @@ def page(folder: Path) -> str:
         "source: [evaluation.md](evaluation.md). Every number, and the configuration: "
         "[results/comparison.json](results/comparison.json).",
         "",
+        "",
     ]
     return "\n".join(lines) + table.lstrip("\n")
 

@@ -55,7 +55,7 @@ def test_the_page_says_how_it_was_made_and_names_no_machine(tmp_path):
     evaluate_all.write_page(folder, tmp_path / "docs")
     page = (tmp_path / "docs" / "comparison.md").read_text(encoding="utf-8")
     assert page.startswith("# All systems, one protocol\n\nMade by `python scripts/evaluate_all.py ORIGINALS` (2")
-    assert "| gold | 1.000" in page
+    assert "| gold | 1.000" in page and "comparison.json).\n\nAccuracy is" in page
     kept = json.loads((tmp_path / "docs" / "results" / "comparison.json").read_text(encoding="utf-8"))
     assert kept["summary"] == json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert kept["environment"]["command"] == ["memalpha", "evaluate", "--config", "all.yaml"]
