@@ -15,7 +15,8 @@ from memalpha.evaluation.tables import write_tables
 def test_the_verb_draws_the_pictures_and_says_where_the_tables_are(tmp_path, monkeypatch, capsys, failed):
     folder = write_results(configure(tmp_path / "run", ["rag"]), [result(instance, system="rag") for instance in "ab"])
 
-    def evaluate(evaluation, report):
+    def evaluate(evaluation, report, parts, only_tables):
+        assert (parts, only_tables) == ([], False)
         write_tables(folder)
         return run_module.Outcome(folder, 2, failed)
 
