@@ -21,7 +21,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -151,10 +151,10 @@ class RunFolder:
         return list(self.read_lines("metrics.jsonl"))
 
     def origin(self) -> dict[str, Any]:
-        """What makes published numbers traceable: ``config``, and ``environment`` with commands by their name, not their path."""
+        """What makes published numbers traceable: ``config``, and ``environment``, whose commands name no folder of a machine."""
         environment = self.read_json("environment.json")
-        for part in (environment, *environment.get("resumed", [])):
-            part["command"] = ["memalpha", *part["command"][1:]]
+        for part in (environment, *environment.get("resumed", []), *environment.get("continued", [])):
+            part["command"] = _portable(part["command"])
         return {"config": self.config, "environment": environment}
 
     def trajectory_files(self) -> list[Path]:
@@ -222,6 +222,12 @@ def code_version() -> str:
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "--", "memalpha") else "")
     except (OSError, subprocess.SubprocessError):
         return f"release {__version__}"
+
+
+def _portable(command: Sequence[str]) -> list[str]:
+    """A command with programs and files by their names, and this package as ``memalpha``, however it was started."""
+    program, *rest = (Path(word).name if Path(word).is_absolute() else word for word in command)
+    return ["memalpha" if program == "__main__.py" else program, *rest]
 
 
 def _processor() -> str:

@@ -18,8 +18,6 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = "configs/evaluate/main.yaml"
 MODEL = "smollm2-135m-instruct"
@@ -95,16 +93,11 @@ def page(folder: Path) -> str:
 
 
 def record(folder: Path) -> str:
-    """Everything the page is made of, as JSON; the commands of all who took part name no folder of a machine."""
-    environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    for run in (environment, *environment.get("continued", [])):
-        run["command"] = [Path(argument).name if Path(argument).is_absolute() else argument for argument in run["command"]]
-    parts = {
-        "config": yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")),
-        "environment": environment,
-        "inputs": json.loads((folder / "inputs.json").read_text(encoding="utf-8")),
-        "summary": json.loads((folder / "summary.json").read_text(encoding="utf-8")),
-    }
+    """Everything the page is made of, as JSON."""
+    from memalpha.runs import RunFolder
+
+    run = RunFolder(folder)
+    parts = {**run.origin(), "inputs": run.read_json("inputs.json"), "summary": run.read_json("summary.json")}
     return json.dumps(parts, indent=1, ensure_ascii=False) + "\n"
 
 

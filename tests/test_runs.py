@@ -107,7 +107,7 @@ def test_lines_round_trip_whatever_the_text(run: RunFolder) -> None:
 
 def test_the_origin_of_numbers_names_no_folder_of_the_machine(run: RunFolder) -> None:
     here = {"command": ["/" + "home/ann/bin/memalpha", "train", "--seed", "1"], "code": "abc"}
-    again = {"command": ["/" + "home/ann/bin/memalpha", "train", "--resume"]}
+    again = {"command": ["/" + "home/ann/memalpha/__main__.py", "train", "--resume"]}
     run.write_json("environment.json", {**here, "resumed": [again]})
     origin = run.origin()
     assert origin["config"] == CONFIG and origin["environment"]["code"] == "abc"

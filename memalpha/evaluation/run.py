@@ -83,8 +83,9 @@ def evaluate(
     with writing_to(arguments.output_dir):
         folder = EvaluationFolder(arguments.output_dir, config, inputs, overwrite=arguments.overwrite)
         done = folder.done()
+        wanted = _wanted(jobs) - done if found else set()
         for part in found:
-            taken = take_over(folder, part, _wanted(jobs) - done)
+            taken = take_over(folder, part, wanted - done)
             done |= taken
             report(
                 "joined", {"folder": str(part.folder), "taken": len(taken), "left": len(part.results) + part.failed - len(taken)}
