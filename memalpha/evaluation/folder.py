@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ MAY_CHANGE = frozenset({
     "judge_url",
 })  # fmt: skip
 """Options that change no result."""
+
+_HOW_SHOWN = ("in_mean",)
+"""What a row says that changes no result."""
 
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR})
 
@@ -158,12 +161,16 @@ def differences(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         if began.get(name) != now.get(name)
     ]
     for part in LISTS:
-        named = {row["name"]: row for row in now[part]}
-        for row in began[part]:
+        named = {row["name"]: _without(row, _HOW_SHOWN) for row in now[part]}
+        for row in (_without(row, _HOW_SHOWN) for row in began[part]):
             if row != named.get(row["name"]):
                 how = "is not there any more" if row["name"] not in named else f"was {row!r} and is {named[row['name']]!r}"
                 different.append(f"{part[:-1]} {row['name']!r} {how}")
     return different
+
+
+def _without(row: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in keys}
 
 
 def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:

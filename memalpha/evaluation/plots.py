@@ -35,13 +35,13 @@ _MOST_TICKS = 8
 
 
 def plot_comparison(summary: Summary, reader: str) -> Any:
-    """Return a panel for each set, and one for the mean over sets, with a line for each system."""
+    """Return a panel for each set, and one for the mean over the sets that count in it, with a line for each system."""
     items = _items(summary, reader)
     groups = _groups(summary, items)
     panels: list[tuple[str, Mapping[str, Estimate | None]]] = [
         (f"{item.set} (n = {item.instances})", {group: cell.accuracy for group, cell in item.cells.items()}) for item in items
     ]
-    if len(items) > 1:
+    if sum(item.in_mean for item in items) > 1:
         panels.append(("mean over sets", summary.over_sets[reader]))
     figure, axes = _panels(len(panels), 3.2, _INCH_A_SYSTEM * len(groups) + 1.2)
     for index, (panel, (title, estimates)) in enumerate(zip(axes, panels, strict=True)):

@@ -38,6 +38,7 @@ class SetSpec:
         retrieve_k: Entries retrieved for a question on this set (0 = the common number).
         max_completion_length: Longest completion of a chunk on this set (0 = the common one).
         readers: Names of the readers that read it (none = all).
+        in_mean: Whether it counts in the mean over sets; false for one that repeats another under harder conditions.
     """
 
     data: str
@@ -48,6 +49,7 @@ class SetSpec:
     retrieve_k: int = 0
     max_completion_length: int = 0
     readers: tuple[str, ...] = ()
+    in_mean: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def read_reader(row: Any) -> ReaderSpec:
 _EXPECTED: Mapping[str, tuple[type, str]] = {
     "str": (str, "text"),
     "int": (int, "an integer"),
+    "bool": (bool, "true or false"),
     "ReaderKind": (str, "text"),
     "tuple[str, ...]": (list, "a list of names"),
     "Mapping[str, Any]": (Mapping, "a mapping"),
@@ -160,7 +163,7 @@ def _value(value: Any, kind: str, what: str) -> Any:
         if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
             raise InputError(f"{what} is {value!r}", expected=named)
         return tuple(value)
-    if not isinstance(value, wanted) or isinstance(value, bool):
+    if not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool):
         raise InputError(f"{what} is {value!r}", expected=named)
     return value
 

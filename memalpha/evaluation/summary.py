@@ -6,7 +6,8 @@ by the order in which the configuration lists their members.
 What always holds: within one set and reader, all groups are compared on the same instances, those that every member of every group
 has a score for; what is left out is counted by group, with the first reason. A group without any result there is left out as a
 whole, and said to be. Accuracy is the mean over instances of the mean over their questions; that of a kind is the mean over its
-questions, whole instances being drawn for its interval. The mean over sets is simple, and only for groups that are on every set.
+questions, whole instances being drawn for its interval. The mean over sets is simple, over the sets that count in it, and only for
+groups that are on each of these.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class SetSummary:
         left_out: Of each group that lacks some, how many and the first reason.
         cells: By group, in the order of the configuration.
         differences: ``[first][second]`` is second - first, paired, for each pair of groups in that order.
+        in_mean: Whether it counts in the mean over sets.
         unmeasured: Why the scorecard is missing although the data should be there; empty if it is not.
     """
 
@@ -89,6 +91,7 @@ class SetSummary:
     left_out: Mapping[str, str]
     cells: Mapping[str, Cell]
     differences: Differences
+    in_mean: bool = True
     unmeasured: str = ""
 
 
@@ -98,7 +101,7 @@ class Summary:
 
     Attributes:
         sets: One for each set and reader.
-        over_sets: Simple mean over sets by reader and group; None for a group that lacks a set.
+        over_sets: Simple mean over the sets that count in it, by reader and group; None for a group that lacks one.
         differences: By reader, ``[first][second]`` is second - first, paired, in the mean over sets; of groups that lack none.
         bootstrap: How intervals were made.
         kinds_of: Kind of system by group.
@@ -137,9 +140,11 @@ def summarise_evaluation(
         instances, why = _instances(item, sets)
         cells = {group: _cell(members, instances, options) for group, members in kept.items()}
         by_group = {group: accuracies(members) for group, members in kept.items()}
-        scores.setdefault(item.reader, {})[name] = by_group
+        counted = bool(item.set.get("in_mean", True))
+        scores.setdefault(item.reader, {}).update({name: by_group} if counted else {})
         differences = _differences(by_group, options)
-        summaries.append(SetSummary(name, item.reader, len(item.common()), item.size, item.left_out(), cells, differences, why))
+        common, left_out = len(item.common()), item.left_out()
+        summaries.append(SetSummary(name, item.reader, common, item.size, left_out, cells, differences, counted, why))
     kinds = {row["group"]: row["kind"] for row in read_config(folder)["systems"]}
     asked = {reader: [g for g in kinds if _asked(summaries, reader, g)] for reader in scores}
     over_sets = {reader: _over_sets(by_set, asked[reader], options) for reader, by_set in scores.items()}
@@ -223,7 +228,7 @@ def _differences_over(
 
 
 def _everywhere(sets: Mapping[str, Mapping[str, Members]], group: str) -> bool:
-    return all(group in scores for scores in sets.values())
+    return bool(sets) and all(group in scores for scores in sets.values())
 
 
 __all__ = [

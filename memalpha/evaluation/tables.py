@@ -109,13 +109,16 @@ def markdown(summary: Summary, reference: str, judge: Mapping[str, Any] | None =
 
 def _overall(summary: Summary, reader: str, reference: str) -> list[str]:
     items = [item for item in summary.sets if item.reader == reader]
+    counted = [item for item in items if item.in_mean]
     rows = []
     for group, mean in summary.over_sets[reader].items():
         cells = [item.cells[group].accuracy if group in item.cells else None for item in items]
-        missing = f"{UNKNOWN} ({sum(cell is not None for cell in cells)} of {len(items)} sets)"
+        missing = f"{UNKNOWN} ({sum(group in item.cells for item in counted)} of {len(counted)} sets)"
         difference = interval(difference_from(summary.differences[reader], reference, group), signed=True)
         rows.append([group, *map(interval, cells), interval(mean) if mean else missing, difference])
-    return _table(["system", *(item.set for item in items), "mean over sets", f"minus `{reference}`"], rows)
+    head = ["system", *(item.set for item in items), f"mean over {_counted(len(counted), 'set')}", f"minus `{reference}`"]
+    outside = ", ".join(item.set for item in items if not item.in_mean)
+    return [*_table(head, rows), *([f"Not in the mean: {outside}.", ""] if outside else [])]
 
 
 def _set_lines(item: SetSummary, reference: str) -> list[str]:

@@ -70,6 +70,7 @@ WRONG = {
     "negative": ({"sets": [{"data": "toy", "instances": -1}]}, "instances of set 'toy' is -1"),
     "set option of the wrong type": ({"sets": [{"data": "toy", "instances": "many"}]}, "instances of a set is 'many'"),
     "true is no number": ({"sets": [{"data": "toy", "instances": True}]}, "instances of a set is True"),
+    "a number is not true": ({"sets": [{"data": "toy", "in_mean": 1}]}, "in_mean of a set is 1"),
     "names that are no names": ({"sets": [{"data": "toy", "readers": [1]}]}, "a list of names"),
     "unknown flat option": ({"reader_token": 3}, "reader_token"),
     "no budget": ({"reader_tokens": 0}, "reader_tokens is 0"),

@@ -202,6 +202,16 @@ def test_other_options_are_refused_unless_it_is_to_start_anew(changes, said, opt
     assert len(json.loads((folder / "environment.json").read_text())["continued"]) == 1
 
 
+def test_whether_a_set_counts_in_the_mean_may_change(options, tmp_path):
+    folder = tmp_path / "run"
+    data = write_instances(tmp_path / "data.jsonl", [MARTA])
+    for in_mean in ("true", "false", "true"):
+        sets = f"[{{name: a, data: '{data}'}}, {{name: b, data: '{data}', in_mean: {in_mean}}}]"
+        outcome(options, folder, *CHEAP, "--sets", sets)
+        assert len(untimed(folder)) == 4  # two sets, two systems, evaluated once
+        assert f"mean over {'2 sets' if in_mean == 'true' else '1 set'} " in (folder / "table.md").read_text()
+
+
 def test_other_instances_under_the_same_name_are_refused(options, tmp_path):
     data = write_instances(tmp_path / "data.jsonl", [MARTA])
     sets = ("--sets", json.dumps([{"name": "small", "data": str(data)}]))

@@ -142,10 +142,33 @@ def test_the_mean_over_sets_is_simple_and_for_systems_on_every_set(tmp_path):
     assert summary.sets[1].left_out == {}  # it was not to be evaluated there
     write_tables(folder, options=FEW)
     overall = rows((folder / "table.md").read_text())[0]
-    assert overall[0]["mean over sets"] == f"{UNKNOWN} (1 of 2 sets)" and overall[0]["large"] == UNKNOWN
-    assert overall[2]["mean over sets"] == interval(over["agent"]) and overall[2]["minus `agent`"] == UNKNOWN
+    assert overall[0]["mean over 2 sets"] == f"{UNKNOWN} (1 of 2 sets)" and overall[0]["large"] == UNKNOWN
+    assert overall[2]["mean over 2 sets"] == interval(over["agent"]) and overall[2]["minus `agent`"] == UNKNOWN
     gain = summary.differences["recall"]["warm"]["agent"].mean
     assert overall[1]["minus `agent`"].startswith(number(-gain, signed=True)) and overall[0]["minus `agent`"] == UNKNOWN
+
+
+def test_a_set_may_be_shown_without_counting_in_the_mean(tmp_path):
+    scores = {"small": (0.0, 1.0), "large": (1.0, 1.0), "harder": (0.0, 0.0)}
+    results = [result(i, (x,), set=name, system="agent") for name, row in scores.items() for i, x in zip("ab", row, strict=True)]
+    results += [result(i, (1.0,), set=name, system="rag") for name in ("small", "large") for i in "ab"]  # not on the third
+    folder = write_results(configure(tmp_path, ["rag", "agent"], sets=tuple(scores)), results)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["sets"][2]["in_mean"] = False
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    summary = write_tables(folder, options=FEW)
+    over = summary.over_sets["recall"]
+    assert (over["agent"].mean, over["rag"].mean) == (0.75, 1.0)
+    assert summary.differences["recall"]["rag"]["agent"].mean == -0.25
+    text = (folder / "table.md").read_text()
+    overall = rows(text)[0]
+    assert overall[1]["mean over 2 sets"].startswith(".750") and overall[1]["harder"].startswith(".000")
+    assert "Not in the mean: harder." in text
+    assert json.loads((folder / "summary.json").read_text())["sets"][2]["in_mean"] is False
+    for row in config["sets"]:
+        row["in_mean"] = False
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert summarise_evaluation(folder, FEW).over_sets["recall"] == {"rag": None, "agent": None}
 
 
 # ------------------------------------------------------------------------------------------------ what is missing
@@ -184,7 +207,7 @@ def test_a_member_that_is_not_evaluated_yet_keeps_its_group_out(tmp_path):
     write_tables(folder, options=FEW)
     overall = rows((folder / "table.md").read_text())[0]
     assert [row["system"] for row in overall] == ["rag", "agent"]  # nobody is left out of sight
-    assert overall[1]["mean over sets"] == f"{UNKNOWN} (0 of 1 sets)"
+    assert overall[1]["mean over 1 set"] == f"{UNKNOWN} (0 of 1 sets)"
     nothing = write_results(configure(tmp_path / "x"), [result(system="rag", failed="down", questions=())])
     write_tables(nothing, options=FEW)
     assert "Nothing to compare yet." in (nothing / "table.md").read_text()
