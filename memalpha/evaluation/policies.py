@@ -81,7 +81,7 @@ class PolicyHost:
     def answer(self, chats: Sequence[list[Message]], max_new_tokens: int) -> list[str]:
         """Answer chats greedily with the bare base; neighbours that begin alike, and long ones, are read economically."""
         prompts = sharing([Prompt(tuple(chat), chat_ids(self.tokenizer, chat)) for chat in chats])
-        generator = self._generator(_BASE)
+        generator = self._generator(_BASE, keep_prefix=True)
         replies: list[str] = []
         for batch in within_tokens(prompts, self.batch_tokens, max_new_tokens):
             replies += [completion.text for completion in generator.generate(batch, Sampling(max_new_tokens))]
@@ -93,7 +93,7 @@ class PolicyHost:
             self._policy = self._policy.unload()
             self._adapter = _BASE
 
-    def _generator(self, adapter: str) -> HFGenerator:
+    def _generator(self, adapter: str, *, keep_prefix: bool = False) -> HFGenerator:
         from memalpha.generation.hf import HFGenerator
 
         if self._policy is None:
@@ -102,7 +102,7 @@ class PolicyHost:
             self.release()
             if adapter != _BASE:
                 self._put_on(adapter)
-        return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch)
+        return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=keep_prefix)
 
     def _put_on(self, adapter: str) -> None:
         from peft import PeftModel

@@ -53,13 +53,22 @@ class HFGenerator:
         merge_adapters: Fold LoRA adapters into the weights during a call (see :func:`memalpha.generation.merging.merged_lora`):
             faster, at the price of a copy of the adapted weights.
         logprobs: Whether completions carry log-probabilities: of the whole distribution at the temperature (1 for greedy drawing).
+        keep_prefix: Keep what was computed for the last batch's prefixes, for a next batch with the same, such as more questions
+            about one long text. Only for a model whose weights do not change while this generator lives.
 
     Raises:
         InputError: ``max_batch`` is below 1, or the model's attention is not one of those covered.
     """
 
     def __init__(
-        self, model: nn.Module, tokenizer: Any, *, max_batch: int = 64, merge_adapters: bool = True, logprobs: bool = False
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        *,
+        max_batch: int = 64,
+        merge_adapters: bool = True,
+        logprobs: bool = False,
+        keep_prefix: bool = False,
     ) -> None:
         if max_batch < 1:
             raise InputError(f"max_batch {max_batch}", expected="at least 1")
@@ -68,6 +77,8 @@ class HFGenerator:
         self.max_batch = max_batch
         self.merge_adapters = merge_adapters
         self.logprobs = logprobs
+        self.keep_prefix = keep_prefix
+        self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] = ((), DynamicCache())
         _check_attention(self.model.config)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
@@ -132,8 +143,12 @@ class HFGenerator:
 
     def _prefix_cache(self, prefixes: Sequence[tuple[int, ...]], device: torch.device) -> DynamicCache:
         """Return keys and values of the prefixes, padded on the right, where causal attention never looks back at the padding."""
+        if prefixes == self._kept[0]:
+            return self._kept[1]
         cache = DynamicCache()
         self.model(input_ids=_pad(prefixes, device)[0], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        if self.keep_prefix:
+            self._kept = (prefixes, cache)
         return cache
 
     def _forward(self, ids: Tensor, cache: BufferCache, mask: Tensor, positions: Tensor, keep: Tensor | int) -> Tensor:

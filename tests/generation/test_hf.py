@@ -232,6 +232,21 @@ def test_each_prefix_is_computed_once():
     assert seen == [(2, 11), (4, 9), (4, 1), (4, 1)]
 
 
+def test_kept_prefixes_are_not_computed_again_and_change_nothing():
+    model, read = make_model(), []
+    model.register_forward_pre_hook(lambda _, __, kwargs: read.append(kwargs["input_ids"].shape[1]), with_kwargs=True)
+    a, b = ids(11, 1), ids(13, 2)
+    calls = [[Prompt((), start + ids(4, k + i), len(start)) for i in range(2)] for k, start in ((3, a), (5, a), (7, b), (9, a))]
+    found = {}
+    for keep in (False, True):
+        generator = HFGenerator(model, LetterTokenizer(), keep_prefix=keep)
+        read.clear()
+        found[keep] = [[row.ids for row in generator.generate(prompts, Sampling(3))] for prompts in calls]
+        assert [width for width in read if width in (11, 13)] == ([11, 13, 11] if keep else [11, 11, 13, 11])
+    assert found[True] == found[False]
+    assert found[True][1] == [tuple(alone(model, prompt, 3)) for prompt in calls[1]]
+
+
 def test_running_out_of_memory_names_max_batch():
     model = make_model()
 
