@@ -65,8 +65,8 @@ def room_of(spec: ReaderSpec, reader_tokens: int, reads_window: bool, host: Poli
             expected="window_tokens of the reader",
             fix=f"{{name: {spec.name}, kind: {spec.kind}, window_tokens: 32768}}, or budget: reader for the system",
         )
-    longest = max((q.text for instance in instances for q in instance.questions), key=len, default="")
-    frame = len(chat_ids(host.tokenizer, reader_messages(longest, ())))
+    asked = {question.text for instance in instances for question in instance.questions} or {""}
+    frame = max(len(chat_ids(host.tokenizer, reader_messages(text, ()))) for text in asked)
     left = window - frame - spec.max_new_tokens - _LINE_BREAKS
     if left < 1:
         raise InputError(

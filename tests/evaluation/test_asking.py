@@ -1,20 +1,23 @@
 """What a reader saw and what a budget kept from it, by hand; failures are no zeros."""
 
 import math
+import random
 
 import pytest
 from examples import MARTA
 from stubs import setting
 
+from memalpha.agent.encoding import chat_ids
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.evaluation.asking import ask
 from memalpha.evaluation.config import EvaluateArguments
 from memalpha.evaluation.readers import make_reader, room_of
 from memalpha.evaluation.specs import ReaderKind, ReaderSpec
 from memalpha.evaluation.systems.base import Kept, Room
+from memalpha.evaluation.systems.full_context import FullContext, FullContextOptions
 from memalpha.memory.store import count_words
 from memalpha.qa.readers import RecallReader, reader_messages
-from memalpha.types import Answer, Instance, Question
+from memalpha.types import Answer, Chunk, Instance, Question
 
 CITY, JOB = MARTA.questions[:2]
 TWO = Instance("two", "text", MARTA.chunks, (CITY, JOB))
@@ -70,6 +73,20 @@ def test_a_reader_has_the_common_budget_unless_the_system_reads_the_window():
     words = "".join(message["content"] for message in reader_messages(longest, passages))
     asked = len(where.host.tokenizer(words).input_ids) + base.max_new_tokens
     assert asked <= where.host.positions < asked + len(where.host.tokenizer(spare).input_ids)
+
+
+def test_what_is_read_of_many_lines_fits_the_window():
+    """Line breaks inside a chunk are written out for the reader, which takes more tokens than they took."""
+    rng = random.Random(0)
+    for lines in (1, 4, 30):
+        chunks = tuple(Chunk("\n".join(rng.choice(("Marta rests.", "Hugo?", "-")) for _ in range(lines))) for _ in range(60))
+        long = Instance("long", "text", chunks, (CITY, Question("Who?" + " ?" * 50, ("x",))))
+        where, base = setting([MARTA]), ReaderSpec(ReaderKind.BASE, window_tokens=600)
+        room = room_of(base, 64, True, where.host, [long])
+        found = FullContext(where, FullContextOptions()).write([long], 0)[0].find(long.questions, room)
+        prompts = [reader_messages(q.text, passages) for q, passages in zip(long.questions, found, strict=True)]
+        asked = [len(chat_ids(where.host.tokenizer, prompt)) for prompt in prompts]
+        assert 600 - 80 < max(asked) + base.max_new_tokens <= 600
 
 
 @pytest.mark.parametrize(

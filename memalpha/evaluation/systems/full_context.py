@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from memalpha.agent.quoting import one_line
 from memalpha.agent.rollout import StepCallback
 from memalpha.errors import InputError
 from memalpha.evaluation.pieces import UNIT_TOKENS, Piece, pieces
@@ -79,23 +80,26 @@ def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int
     Args:
         chunks: The input's chunks, whole.
         lines: The input's lines.
-        tokens: Most tokens, a line break after each passage included.
+        tokens: Most tokens, as a reader with a model sees the passages: each on one line, a line break after it.
         count: Counts tokens.
     """
+
+    def cost(piece: Piece) -> int:
+        return count(one_line(piece.render())) + 1
+
     kept: list[str] = []
     for chunk in reversed(chunks):
-        cost = count(chunk.render()) + 1
-        if cost > tokens:
+        if cost(chunk) > tokens:
             tail: list[Piece] = []
             for line in reversed([line for line in lines if line.chunk == chunk.chunk]):
                 grown = Piece("\n".join([line.text, *(other.text for other in tail)]), line.time, line.chunk)
-                if count(grown.render()) + 1 > tokens:
+                if cost(grown) > tokens:
                     break
                 tail.insert(0, line)
             kept += [Piece("\n".join(line.text for line in tail), chunk.time, chunk.chunk).render()] if tail else []
             break
         kept.append(chunk.render())
-        tokens -= cost
+        tokens -= cost(chunk)
     return tuple(reversed(kept))
 
 
