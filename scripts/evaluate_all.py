@@ -37,7 +37,7 @@ class TestSet(NamedTuple):
     against: str = ""
 
 
-LABELLED = ("chunk_tokens=200", "chunks=3", "questions=8", "max_instances=64", "metric=substring", "examples={examples}")
+LABELLED = ("chunk_tokens=200", "chunks=3", "questions=8", "max_instances=64", "metric=label", "examples={examples}")
 SHORT = ("chunk_tokens=80-200", "chunks=2-2", "max_answer_tokens=8")
 SETS = {
     "test-dialogues": TestSet("synthetic", seed=11, options=("n=64", "split=test")),

@@ -53,7 +53,7 @@ class ClassificationOptions(CommonOptions):
         examples_split: Split of ``examples``, where it has several.
         held_out: File or Hub name whose sentences are left out of the input, such as the test set ("" = none).
         held_out_split: Split of ``held_out``, where it has several.
-        metric: Metric of every question; ``boxed`` takes the number in ``\boxed{}``.
+        metric: Metric of every question; ``boxed`` takes the number in ``\boxed{}``, ``label`` the first label given.
     """
 
     chunk_tokens: int = 0

@@ -30,6 +30,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.errors import InputError
+from memalpha.qa.metrics import LABEL_METRICS
 from memalpha.types import Instance, Question
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class LeakCheck:
                 self._learn_question(instance.id, question)
 
     def _learn_question(self, instance: str, question: Question) -> None:
-        said, labelled = _answers(question), question.metric == "boxed"
+        said, labelled = _answers(question), question.metric in LABEL_METRICS
         for line in _lines(question.text):
             if labelled:
                 self._label_lines.add(line)
@@ -166,11 +167,11 @@ class LeakCheck:
 
     def _repeated_question(self, question: Question, where: str) -> Leak | None:
         for line in _lines(question.text):
-            if self._lines.get(line) is not None or (question.metric == "boxed" and hash(line) in self._context_lines):
+            if self._lines.get(line) is not None or (question.metric in LABEL_METRICS and hash(line) in self._context_lines):
                 return Leak("question", where, line, near=False)
         words, telling = " ".join(_words(question.text)), _telling(_answers(question))
         form = any(self._lines.get(line, telling) is None for line in _lines(question.text))
-        if form or not telling or question.metric == "boxed" or len(words.split()) < MIN_QUESTION_WORDS:
+        if form or not telling or question.metric in LABEL_METRICS or len(words.split()) < MIN_QUESTION_WORDS:
             return None
         near = self._near_questions.has(_letter_pieces(words), telling)
         return Leak("question", where, words, near=True) if near else None

@@ -5,7 +5,8 @@ Three families:
 * those of the published system (Mem-alpha, arXiv 2509.25911, experiments): ``substring``, ``parts``, ``boxed``, ``keywords``;
 * SQuAD's (Rajpurkar et al., 2016, arXiv 1606.05250, section 6.1): ``exact_match``, ``f1``;
 * our own, which count an answer only if it is *bound* to the right subject and not stale: ``bound``, ``bound_all``, ``absent``.
-  The published containment accepts a value that stands beside another person's name, or beside the value that replaced it.
+  The published containment accepts a value that stands beside another person's name, or beside the value that replaced it. And
+  ``label``, for readers that box no number: containment would accept the 8 of 1989, and any of several labels found.
 
 What always holds: a metric never raises for what an answer says, whatever its text; it raises InputError for a question it cannot
 score (no accepted answers, a label that is no integer, no subject), since a score of such a question would mean nothing.
@@ -31,10 +32,15 @@ Metric = Callable[[Question, Answer], float]
 JUDGE = "judge"
 """Metric name of questions that a ``memalpha.protocols.AnswerJudge`` decides; not in ``METRICS``."""
 
+LABEL_METRICS = frozenset({"boxed", "label"})
+"""Metrics of questions that ask for the number of a label, which is another in each instance."""
+
 _WORD = re.compile(r"\w+")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _BOXED_INTEGER = re.compile(r"\\boxed\s*\{\s*([+-]?[0-9]{1,18})\s*\}")
+_LABELLED = re.compile(r"\blabel[\s:=#]{0,3}([+-]?[0-9]{1,18})(?![0-9])", re.IGNORECASE)
+_INTEGER = re.compile(r"(?<![\w.,])[+-]?[0-9]{1,18}(?!\w|[.,][0-9])")
 _NUMBER_WORDS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
     "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
@@ -160,16 +166,42 @@ def boxed(question: Question, answer: Answer) -> float:
     Raises:
         InputError: If an accepted answer is no integer.
     """
-    labels = {_label(question, gold) for gold in _golds(question)}
-    start = answer.text.rfind(r"\boxed")
-    found = _BOXED_INTEGER.match(answer.text, start) if start >= 0 else None
-    return float(found is not None and int(found[1]) in labels)
+    return float(_boxed(answer.text) in _labels(question))
 
 
-def _label(question: Question, gold: str) -> int:
-    if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", gold):
-        raise InputError(f"question {question.text!r} has metric 'boxed' and answer {gold!r}", expected="an integer label")
-    return int(gold)
+def label(question: Question, answer: Answer) -> float:
+    r"""1 if the first label that is given is an accepted answer. Source: this project.
+
+    For an answer made of passages: the number after the word "label" in the first passage that has one, so that of the example
+    ranked first. For a generated answer: the number of ``boxed`` if there is one, else the first that is labelled, else the first.
+
+    Raises:
+        InputError: If an accepted answer is no integer.
+    """
+    labels = _labels(question)
+    if answer.passages is not None:
+        return float(next((int(found[1]) for text in answer.passages if (found := _LABELLED.search(text))), None) in labels)
+    if (boxed_number := _boxed(answer.text)) is not None:
+        return float(boxed_number in labels)
+    if found := _LABELLED.search(answer.text):
+        return float(int(found[1]) in labels)
+    first = _INTEGER.search(answer.text)
+    return float(first is not None and int(first[0]) in labels)
+
+
+def _boxed(text: str) -> int | None:
+    start = text.rfind(r"\boxed")
+    found = _BOXED_INTEGER.match(text, start) if start >= 0 else None
+    return int(found[1]) if found else None
+
+
+def _labels(question: Question) -> set[int]:
+    for gold in _golds(question):
+        if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", gold):
+            raise InputError(
+                f"question {question.text!r} has metric {question.metric!r} and answer {gold!r}", expected="an integer label"
+            )
+    return {int(gold) for gold in _golds(question)}
 
 
 # ------------------------------------------------------------------------------------------------ bound to the subject
@@ -257,6 +289,7 @@ METRICS: dict[str, Metric] = {
     "f1": f1,
     "parts": parts,
     "boxed": boxed,
+    "label": label,
     "keywords": keywords,
     "bound": bound,
     "bound_all": bound_all,
@@ -287,6 +320,6 @@ def score(question: Question, answer: Answer) -> float:
 
 
 __all__ = [
-    "JUDGE", "METRICS", "Metric", "absent", "bound", "bound_all", "boxed", "check_metric", "contains", "exact_match", "f1",
-    "gives_stale", "keywords", "normalise", "overlap_f1", "parts", "score", "substring", "words",
+    "JUDGE", "LABEL_METRICS", "METRICS", "Metric", "absent", "bound", "bound_all", "boxed", "check_metric", "contains",
+    "exact_match", "f1", "gives_stale", "keywords", "label", "normalise", "overlap_f1", "parts", "score", "substring", "words",
 ]  # fmt: skip

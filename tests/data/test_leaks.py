@@ -101,9 +101,9 @@ def test_a_form_is_no_leak():
     assert leaks(train[:1], [instance("n", ["d"], [q(ask, "trees")])]) == [("question", "instance 'n' question 'x'", False)]
 
 
-def labelled(name, shown, asked):
+def labelled(name, shown, asked, metric="boxed"):
     ask = "\nWhich label number does this have?"
-    questions = [Question(f"Sentence: {text}{ask}", (str(n),), "boxed", id="x") for text, n in asked]
+    questions = [Question(f"Sentence: {text}{ask}", (str(n),), metric, id="x") for text, n in asked]
     return instance(name, ["\n".join(f"Sentence: {text}\nLabel: {n}" for text, n in shown)], questions)
 
 
@@ -112,7 +112,8 @@ def test_sentences_to_label_leak_as_questions_and_as_examples():
     fresh = labelled("n", [("is the oven on", 1)], [("stop the washing machine", 0), ("wake me at six", 1)])
     assert leaks([train], [fresh]) == []
     again = labelled("n", [("is the oven on", 1)], [("Wake me at five!", 7), ("what time is it", 7)])
-    assert leaks([train], [again]) == [("question", "instance 'n' question 'x'", False)] * 2
+    scored_otherwise = labelled("n", [("is the oven on", 1)], [("Wake me at five!", 7), ("what time is it", 7)], "label")
+    assert leaks([train], [again]) == leaks([train], [scored_otherwise]) == [("question", "instance 'n' question 'x'", False)] * 2
     shown = labelled("n", [("turn on the light", 7)], [("stop the washing machine", 0)])
     assert leaks([train], [shown]) == [("question", "instance 'n' chunk 0", False)]
     check = LeakCheck()  # examples of another file are not the set's own

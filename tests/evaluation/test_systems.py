@@ -7,6 +7,7 @@ from examples import MARTA
 from stubs import POSITIONS, StubHost, setting, texts_of
 
 from memalpha.agent.config import AgentConfig
+from memalpha.agent.quoting import one_line
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate
@@ -76,8 +77,8 @@ def test_a_window_that_is_too_small_loses_the_oldest_and_says_how_much():
     where = setting([MARTA])
     texts = [f"[{chunk.time}] {chunk.text}" for chunk in MARTA.chunks]
     part = "[2024-02-01] Hugo: I am no longer a baker.\nHugo: I have a pony as a pet."
-    tokens = where.count(texts[2]) + 1 + where.count(part) + 1
-    for slack in range(where.count("Marta: I moved to Rome.\n")):  # until the next line fits as well
+    tokens = sum(where.count(one_line(text)) + 1 for text in (texts[2], part))  # as the reader sees them
+    for slack in range(where.count(one_line("Marta: I moved to Rome.\n"))):  # until the next line fits as well
         full = kept("full_context", protocol=where)
         found = full.find(MARTA.questions[:1], Room(tokens + slack, window=True))[0]
         assert found == (part, texts[2])
@@ -292,6 +293,14 @@ def test_gold_evidence_of_a_text_is_its_pieces_those_with_the_answer_first():
     assert "Tiber" in first[0]
     assert "France" in second[0] and len(second) == 3  # no evidence is named: all chunks
     assert kept("gold", PROSE, protocol=where).memory_tokens == sum(where.count(chunk.text) for chunk in PROSE.chunks)
+
+
+def test_gold_evidence_of_a_label_is_an_example_with_that_label():
+    chunk = Chunk("Sentence: Who wrote 2 books?\nLabel: 1\nSentence: Where is Rome?\nLabel: 2")
+    question = Question("Sentence: Where is Oslo?\nWhich label?", ("2",), "label", evidence=(0,))
+    asked = Instance("labels", "trec_coarse", (chunk,), (question,))
+    (found,) = kept("gold", asked, protocol=setting([asked])).find(asked.questions, EVERYTHING)
+    assert found == ("Sentence: Where is Rome?\nLabel: 2", "Sentence: Who wrote 2 books?\nLabel: 1")
 
 
 def test_the_teacher_is_for_generated_data_alone_and_can_be_worse():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memalpha.errors import InputError
 from memalpha.qa import metrics
-from memalpha.qa.metrics import METRICS, contains, normalise, overlap_f1, score
+from memalpha.qa.metrics import LABEL_METRICS, METRICS, contains, normalise, overlap_f1, score
 from memalpha.types import Answer, Question
 
 
@@ -92,6 +92,27 @@ def test_normalise(text, expected):
 )
 def test_published_metrics(question, answer, expected):
     assert score(question, Answer(answer)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (passages("What is 4? Label: 2", "Who? Label: 4"), 0),  # the first label, whatever else is found
+        (passages("In 1984, 4 of them.", "Who?\nLabel: 4"), 1),  # a number is no label
+        (passages("4", "label 41"), 0),
+        (passages("relabel 4"), 0),
+        (passages("LABEL=4."), 1),
+        (passages(), 0),
+        (Answer("4"), 1),
+        (Answer("It is 4."), 1),
+        (Answer("4.5 or 14 or x4, then 4"), 0),  # 4.5 is none, 14 is the first
+        (Answer("one of 3 kinds, label: 4"), 1),
+        (Answer(r"3, or label 3: \boxed{4}"), 1),
+        (Answer("unknown"), 0),
+    ],
+)
+def test_the_first_label_counts(given, expected):
+    assert score(ask("label", "4", "-04"), given) == expected
 
 
 def test_substring_does_not_match_across_passages():
@@ -232,7 +253,7 @@ TEXT = st.text() | st.sampled_from([r"\boxed{", r"\boxed{3", "Marta Oslo", "two"
     st.none() | st.lists(TEXT, max_size=3),
 )
 def test_every_metric_is_total_and_stays_in_the_unit_interval(metric, golds, stale, text, found):
-    golds = ["3", "-7"] if metric == "boxed" else golds
+    golds = ["3", "-7"] if metric in LABEL_METRICS else golds
     question = ask(metric, *golds, subject="Marta", stale=tuple(stale))
     value = score(question, Answer(text, None if found is None else tuple(found)))
     assert isinstance(value, float)
@@ -248,7 +269,7 @@ def test_the_gold_answer_itself_scores_one(metric, gold):
 def test_long_answers_are_quick(text):
     start = time.process_time()
     for metric in METRICS:
-        score(ask(metric, "3" if metric == "boxed" else "green tea", subject="Marta", stale=("tea",)), Answer(text, (text,)))
+        score(ask(metric, "3" if metric in LABEL_METRICS else "green tea", subject="Marta", stale=("tea",)), Answer(text, (text,)))
     assert time.process_time() - start < 2
 
 
@@ -258,6 +279,7 @@ def test_long_answers_are_quick(text):
         (ask("bleu", "x"), "'bleu'"),
         (ask("judge", "x"), "needs a judge"),
         (ask("boxed", "seven"), "'seven'"),
+        (ask("label", "8", "seven"), "metric 'label' and answer 'seven'"),
         (ask("substring"), "at least one answer"),
         (ask("f1", "x", "  "), "none of them blank"),
     ],

@@ -26,9 +26,9 @@ from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.memory.store import Memory
 from memalpha.protocols import TokenCounter
 from memalpha.qa.evaluator import find_passages
-from memalpha.qa.metrics import contains
+from memalpha.qa.metrics import contains, label
 from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.types import Instance, Question
+from memalpha.types import Answer, Instance, Question
 
 _FACTS = MemorySchema("gold", (Section("facts", SectionKind.LIST, timestamps=True),))
 
@@ -89,6 +89,8 @@ def _of(question: Question, found: Sequence[Piece]) -> list[Piece]:
 
 
 def _answers(question: Question, text: str) -> bool:
+    if question.metric == "label":
+        return label(question, Answer(text, (text,))) == 1
     return any(contains(text, answer) for answer in question.answers)
 
 
