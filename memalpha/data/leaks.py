@@ -1,25 +1,28 @@
 """The leak check: does a data set repeat questions or contexts of another, word for word or nearly?
 
 Texts are compared as their words (case-folded, punctuation dropped). Questions are compared line by line, contexts passage by
-passage (what stands between blank lines), each without a leading ``Word:`` such as a speaker or ``Sentence:``.
+passage (what stands between blank lines) and by runs of words, each without a leading ``Word:`` such as a speaker or ``Sentence:``.
 
 | what | is a leak if |
 | --- | --- |
 | a line of a question, at least 4 words | it is equal to a line of a question there |
-| a line of a question about a label (metric ``boxed``) | it is also equal to an example there, or the other way round |
+| a shorter line of a question | it is equal to one there *and* shares an answer with it that says something |
+| a line of a question about a label, of any length | it is equal to one there, or to an example there, or the other way round |
 | a question, at least 4 words | it is nearly equal to one there (MinHash) *and* shares an answer with it that says something |
 | a passage, at least 12 words | it is equal, or nearly equal (MinHash), to one there |
+| a run of words | it stands in a context there, however both are cut: always from 99 words on, never below 50 |
 
 Nearly equal is an estimated Jaccard similarity of at least 0.7 (``THRESHOLD``): of the sets of four-letter pieces of two questions,
 or of the sets of three-word pieces of two passages. The estimate comes from 128 random permutations (``datasketch``), so its
-standard error is below 0.05. Answers that say nothing are yes, no, none and the like, and numbers. Labels of ``boxed`` are numbers
-too, so sentences to label are compared word for word only: short utterances that differ in one word are different questions.
+standard error is below 0.05. Answers that say nothing are yes, no, none and the like, and numbers of one or two digits. Labels
+(metrics ``boxed`` and ``label``) are such numbers too, so sentences to label are compared word for word only: short utterances that
+differ in one word are different questions. Runs are not looked for among their examples, which are compared as lines.
 
 What is no leak: an example that a set took from another file, as a test set shows examples of the training set; a form, that is a
 line that the other set asks several times with answers that share none (``Where is Mary?``, ``Summarise the text.``; a line about a
-label only where one instance does so); questions and passages below the lengths above, which say too little to be told apart.
+label only where one instance does so); what is below the lengths above, which says too little to be told apart.
 
-What it does not find: a passage that stands inside longer ones without blank lines around it, a paraphrase, another language.
+What it does not find: a paraphrase, another language.
 """
 
 from __future__ import annotations
@@ -45,10 +48,13 @@ PERMUTATIONS = 128
 """Random permutations of a MinHash."""
 
 MIN_QUESTION_WORDS = 4
-"""Shortest question line that is compared."""
+"""Shortest question line that is compared whatever its answer."""
 
 MIN_PASSAGE_WORDS = 12
 """Shortest passage that is compared."""
+
+RUN_WORDS = 50
+"""Words of a run: those learned lie end to end, those checked begin at each word. Formulas of meetings and notices are shorter."""
 
 _QUESTION_LETTERS, _PASSAGE_WORDS = 4, 3
 _WORD = re.compile(r"\w+")
@@ -105,6 +111,7 @@ class LeakCheck:
         self._asked_in: dict[str, str] = {}
         self._context_lines: set[int] = set()
         self._passages: set[int] = set()
+        self._runs: set[int] = set()
         self._label_lines: set[str] = set()
         self._near_questions, self._near_passages = _Near(), _Near()
         self.leaks: list[Leak] = []
@@ -118,9 +125,12 @@ class LeakCheck:
             own_examples: Whether the labelled examples in its contexts are its own, rather than those of another file.
         """
         for instance in instances:
+            labelled = _labelled(instance)
             for chunk in instance.chunks:
                 if own_examples:
-                    self._context_lines.update(hash(line) for line in _lines(chunk.text))
+                    self._context_lines.update(hash(line) for line in _lines(chunk.text, short=labelled))
+                if not labelled:
+                    self._runs.update(hash(run) for run in _runs(chunk.text, RUN_WORDS))
                 for passage in _passages(chunk.text):
                     if hash(passage) not in self._passages:
                         self._passages.add(hash(passage))
@@ -130,7 +140,7 @@ class LeakCheck:
 
     def _learn_question(self, instance: str, question: Question) -> None:
         said, labelled = _answers(question), question.metric in LABEL_METRICS
-        for line in _lines(question.text):
+        for line in _lines(question.text, short=True):
             if labelled:
                 self._label_lines.add(line)
             known = self._lines.get(line, said)
@@ -148,30 +158,41 @@ class LeakCheck:
             return []
         found: list[Leak] = []
         for index, chunk in enumerate(instance.chunks):
-            found += self._repeated_context(chunk.text, f"instance {instance.id!r} chunk {index}", own_examples)
+            where = f"instance {instance.id!r} chunk {index}"
+            found += self._repeated_lines(chunk.text, where, short=_labelled(instance)) if own_examples else ()
+            found += self._repeated_context(chunk.text, where, runs=not _labelled(instance))
         for index, question in enumerate(instance.questions):
             if (leak := self._repeated_question(question, f"instance {instance.id!r} question {question.id!r}")) is not None:
                 found.append(leak._replace(question=index))
         self.leaks += found
         return found
 
-    def _repeated_context(self, text: str, where: str, own_examples: bool) -> Iterator[Leak]:
+    def _repeated_context(self, text: str, where: str, *, runs: bool) -> list[Leak]:
+        found = []
         for passage in _passages(text):
             if hash(passage) in self._passages:
-                yield Leak("context", where, passage, near=False)
+                found.append(Leak("context", where, passage, near=False))
             elif self._near_passages.has(_word_pieces(passage)):
-                yield Leak("context", where, passage, near=True)
-        for line in _lines(text) if own_examples else ():
+                found.append(Leak("context", where, passage, near=True))
+        if runs and not found and (run := next((run for run in _runs(text, 1) if hash(run) in self._runs), None)):
+            found.append(Leak("context", where, run, near=False))
+        return found
+
+    def _repeated_lines(self, text: str, where: str, *, short: bool) -> Iterator[Leak]:
+        for line in _lines(text, short=short):
             if line in self._label_lines and self._lines[line] is not None:
                 yield Leak("question", where, line, near=False)
 
     def _repeated_question(self, question: Question, where: str) -> Leak | None:
-        for line in _lines(question.text):
-            if self._lines.get(line) is not None or (question.metric in LABEL_METRICS and hash(line) in self._context_lines):
-                return Leak("question", where, line, near=False)
         words, telling = " ".join(_words(question.text)), _telling(_answers(question))
+        labelled = question.metric in LABEL_METRICS
+        for line in _lines(question.text, short=True):
+            says_enough = labelled or len(line.split()) >= MIN_QUESTION_WORDS
+            known = self._lines.get(line)
+            if (known is not None and (says_enough or known & telling)) or (labelled and hash(line) in self._context_lines):
+                return Leak("question", where, line, near=False)
         form = any(self._lines.get(line, telling) is None for line in _lines(question.text))
-        if form or not telling or question.metric in LABEL_METRICS or len(words.split()) < MIN_QUESTION_WORDS:
+        if form or not telling or labelled or len(words.split()) < MIN_QUESTION_WORDS:
             return None
         near = self._near_questions.has(_letter_pieces(words), telling)
         return Leak("question", where, words, near=True) if near else None
@@ -230,12 +251,24 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
-def _lines(text: str) -> Iterator[str]:
-    """The words of each line that is long enough."""
+def _labelled(instance: Instance) -> bool:
+    """Whether an instance shows labelled examples."""
+    return any(question.metric in LABEL_METRICS for question in instance.questions)
+
+
+def _lines(text: str, *, short: bool = False) -> Iterator[str]:
+    """The words of each line that is long enough, or of every one that is no mere number."""
     for line in text.split("\n"):
-        words = _words(_LABEL.sub("", line))
-        if len(words) >= MIN_QUESTION_WORDS:
-            yield " ".join(words)
+        words = " ".join(_words(_LABEL.sub("", line)))
+        if words.count(" ") + 1 >= MIN_QUESTION_WORDS or (short and words and not words.isdigit()):
+            yield words
+
+
+def _runs(text: str, step: int) -> Iterator[str]:
+    """The words of each run of a text; one begins every ``step`` words."""
+    words = [word for line in text.split("\n") for word in _words(_LABEL.sub("", line))]
+    for start in range(0, len(words) - RUN_WORDS + 1, step):
+        yield " ".join(words[start : start + RUN_WORDS])
 
 
 def _passages(text: str) -> Iterator[str]:
@@ -252,7 +285,7 @@ def _answers(question: Question) -> frozenset[str]:
 
 def _telling(answers: frozenset[str]) -> frozenset[str]:
     """The answers that say something."""
-    return frozenset(answer for answer in answers if answer not in _SAYS_NOTHING and not answer.isdigit())
+    return frozenset(answer for answer in answers if answer not in _SAYS_NOTHING and not (answer.isdigit() and len(answer) < 3))
 
 
 def _letter_pieces(words: str) -> list[bytes]:

@@ -69,6 +69,29 @@ def test_short_passages_say_too_little():
     ]
 
 
+@pytest.mark.parametrize("cut", [130, 251, 500])
+@pytest.mark.parametrize("size", [130, 251, 500])
+def test_a_text_without_blank_lines_is_found_however_it_is_cut(size, cut):
+    text, own = passage(1, 1000).split(), passage(2, 3000).split()
+    train = [instance("t", [" ".join(text[i : i + size]) for i in range(0, 1000, size)])]
+    whole = own[:777] + text[200:600] + own[777:]
+    new = [instance(f"n{i}", [" ".join(whole[i : i + cut])]) for i in range(0, len(whole), cut)]
+    found = {where for kind, where, near in leaks(train, new) if (kind, near) == ("context", False)}
+    overlap = {i: min(i + cut, 1177) - max(i, 777) for i in range(0, len(whole), cut)}
+    assert {f"instance 'n{i}' chunk 0" for i, words in overlap.items() if words >= 2 * 99 - 1} <= found  # a border may halve it
+    assert found <= {f"instance 'n{i}' chunk 0" for i, words in overlap.items() if words >= 50}
+
+
+@pytest.mark.parametrize("shared", [49, 50, 98, 99, 120])
+def test_runs_are_always_found_from_99_words_and_never_below_50(shared):
+    text = passage(1, 400).split()
+    found = [
+        leaks([instance("t", [" ".join(text)])], [instance("n", [f"{passage(2)} {' '.join(text[i : i + shared])} {passage(3)}"])])
+        for i in range(100, 150)
+    ]
+    assert sum(map(bool, found)) == {49: 0, 50: 1, 98: 49, 99: 50, 120: 50}[shared]  # places that hold a whole learned run
+
+
 # ------------------------------------------------------------------------------------------------ questions
 def q(text, *answers, metric="substring"):
     return Question(text, answers, metric, id="x")
@@ -81,7 +104,10 @@ CASES = [
     ("near, another answer", q("Who built the very old tower of Ulm?", "Ann"), q("Who built the old tower of Ulm?", "Bo"), None),
     ("near, an empty answer", q("Was the very old tower of Ulm built?", "yes"), q("Was the old tower of Ulm built?", "yes"), None),
     ("near, a number", q("When was the very old tower of Ulm built?", "9"), q("When was the old tower of Ulm built?", "9"), None),
-    ("short", q("Was apple seen?", "apple"), q("Was apple seen?", "apple"), None),
+    ("near, a year", q("When was the very old tower of Ulm lit?", "1890"), q("When was the old tower of Ulm lit?", "1890"), True),
+    ("short", q("What is ethology?", "a science"), q("What is Ethology", "A science."), False),
+    ("short, another answer", q("Who was seen?", "Ann"), q("Who was seen?", "Bo"), None),
+    ("short, an empty answer", q("Was Ann seen?", "yes"), q("Was Ann seen?", "yes"), None),
     ("different", q("Who built the old tower?", "Ann"), q("Which river runs by the mill?", "Ann"), None),
     ("dated", q("Asked on 1 May.\nWho built it in Ulm?", "Ann"), q("Asked on 2 May.\nWho built it in Ulm?", "Ann"), False),
 ]  # fmt: skip
@@ -120,6 +146,13 @@ def test_sentences_to_label_leak_as_questions_and_as_examples():
     check.learn([train], own_examples=False)
     assert [leak.text for leak in check.check(again)] == ["what time is it"]
     assert check.check(shown, own_examples=False) == []
+    short = labelled("t", [("stop", 1), ("go on", 2)], [("help", 0), ("what time is it", 3)])
+    assert (
+        leaks([short], [labelled("n", [("begin", 1)], [("Help!", 2), ("go on", 0), ("9", 1)])])
+        == [("question", "instance 'n' question 'x'", False)] * 2
+    )
+    assert leaks([short], [labelled("n", [("help", 1)], [("why", 2)])]) == [("question", "instance 'n' chunk 0", False)]
+    assert leaks([short], [instance("n", ["Ann: help"], [q("Who asked for it?", "Ann")])]) == []  # said in passing
     common = labelled("n", [("wake me at five", 7)], [("stop the washing machine", 0)])
     assert leaks([train], [common]) == []  # examples may be shared: they are not asked
 
