@@ -66,7 +66,7 @@ class Gathered:
     def instances(self) -> list[Instance]:
         """Read the set's instances, as the evaluation did; InputError if they are not where they were."""
         loaded = load_data(self.set["data"], self.set.get("options"))
-        return loaded[: self.set.get("instances") or None]
+        return loaded[self.set.get("skip", 0) :][: self.set.get("instances") or None]
 
 
 def accuracies(members: Scored) -> dict[Seed, dict[str, float]]:
@@ -89,7 +89,7 @@ def on_kinds(members: Scored, kinds: Collection[str]) -> tuple[dict[Seed, dict[s
 
 
 def gather(folder: str | Path) -> list[Gathered]:
-    """Return what an evaluation's folder holds, one item for each set and reader that has results.
+    """Return what an evaluation's folder holds, one item for each set and reader that was asked for, evaluated yet or not.
 
     Raises:
         InputError: If a file is missing or damaged, or results and configuration do not fit together.
@@ -105,9 +105,11 @@ def gather(folder: str | Path) -> list[Gathered]:
     items = []
     for row in config["sets"]:
         for reader in (reader["name"] for reader in config["readers"]):
-            if results := found.get((row["name"], reader)):
-                size = max(sizes.get(row["name"], 0), len({result.instance for result in results}))
-                items.append(Gathered(row, reader, _groups(config, row["name"], reader, results), size))
+            results = found.get((row["name"], reader), [])
+            size = max(sizes.get(row["name"], 0), len({result.instance for result in results}))
+            asked = reader in (row.get("readers") or (reader,))
+            if (results or asked) and (groups := _groups(config, row["name"], reader, results)):
+                items.append(Gathered(row, reader, groups, size))
     return items
 
 

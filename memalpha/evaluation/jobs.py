@@ -70,11 +70,11 @@ def load_sets(evaluation: Evaluation, host: PolicyHost) -> list[LoadedSet]:
 def _load_set(spec: SetSpec, evaluation: Evaluation, host: PolicyHost, steps: dict[AgentConfig, AgentStep]) -> LoadedSet:
     arguments = evaluation.arguments
     instances = load_data(spec.data, spec.options)
-    if not instances or spec.instances > len(instances):
+    if len(instances) < spec.skip + max(1, spec.instances):
         raise InputError(
             f"set {spec.name!r} has {len(instances)} instances",
-            expected=f"at least {max(1, spec.instances)}",
-            fix="lower instances",
+            expected=f"at least {spec.skip + max(1, spec.instances)}",
+            fix="lower instances or skip",
         )
     config = evaluation.agent.config(spec.max_completion_length or arguments.max_completion_length)
     step = steps.setdefault(config, steps.get(config) or AgentStep(config, host.tokenizer))
@@ -85,7 +85,7 @@ def _load_set(spec: SetSpec, evaluation: Evaluation, host: PolicyHost, steps: di
         retrieve_k=spec.retrieve_k or arguments.retrieve_k,
         temperature=arguments.temperature,
     )
-    return LoadedSet(spec, tuple(instances[: spec.instances or None]), setting)
+    return LoadedSet(spec, tuple(instances[spec.skip :][: spec.instances or None]), setting)
 
 
 def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost, judge: AnswerJudge | None) -> list[Job]:

@@ -41,7 +41,7 @@ def plot_comparison(summary: Summary, reader: str) -> Any:
     panels: list[tuple[str, Mapping[str, Estimate | None]]] = [
         (f"{item.set} (n = {item.instances})", {group: cell.accuracy for group, cell in item.cells.items()}) for item in items
     ]
-    if sum(item.in_mean for item in items) > 1:
+    if sum(item.in_mean for item in items) > 1 and any(mean is not None for mean in summary.over_sets[reader].values()):
         panels.append(("mean over sets", summary.over_sets[reader]))
     figure, axes = _panels(len(panels), 3.2, _INCH_A_SYSTEM * len(groups) + 1.2)
     for index, (panel, (title, estimates)) in enumerate(zip(axes, panels, strict=True)):

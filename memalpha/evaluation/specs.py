@@ -33,7 +33,8 @@ class SetSpec:
         data: Prepared folder, file of instances, or the name of a generated source.
         name: What it is called in results (empty = the folder's or source's name).
         options: Options of a generated source.
-        instances: How many of its first instances (0 = all).
+        instances: How many instances (0 = all).
+        skip: How many of its first instances are passed over, such as those that were looked at before.
         reader_tokens: The readers' budget on this set (0 = the common one).
         retrieve_k: Entries retrieved for a question on this set (0 = the common number).
         max_completion_length: Longest completion of a chunk on this set (0 = the common one).
@@ -45,6 +46,7 @@ class SetSpec:
     name: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     instances: int = 0
+    skip: int = 0
     reader_tokens: int = 0
     retrieve_k: int = 0
     max_completion_length: int = 0
@@ -100,9 +102,9 @@ def read_set(row: Any) -> SetSpec:
     spec = _fill(SetSpec, {"data": row} if isinstance(row, str) else row, "a set", "data")
     if not isinstance(spec.options, Mapping):
         raise InputError(f"options of set {spec.data!r} are {spec.options!r}", expected="a mapping such as {n: 60}")
-    for name in ("instances", "reader_tokens", "retrieve_k", "max_completion_length"):
+    for name in ("instances", "skip", "reader_tokens", "retrieve_k", "max_completion_length"):
         if getattr(spec, name) < 0:
-            raise InputError(f"{name} of set {spec.data!r} is {getattr(spec, name)}", expected="0 (the common value) or more")
+            raise InputError(f"{name} of set {spec.data!r} is {getattr(spec, name)}", expected="0 or more")
     return replace(spec, name=spec.name or Path(spec.data).name)
 
 

@@ -68,6 +68,7 @@ WRONG = {
     "unknown key of a set": ({"sets": [{"data": "toy", "split": "test"}]}, "unknown key 'split'"),
     "set without data": ({"sets": [{"name": "toy"}]}, "a set is {'name': 'toy'}"),
     "negative": ({"sets": [{"data": "toy", "instances": -1}]}, "instances of set 'toy' is -1"),
+    "negative skip": ({"sets": [{"data": "toy", "skip": -1}]}, "skip of set 'toy' is -1"),
     "set option of the wrong type": ({"sets": [{"data": "toy", "instances": "many"}]}, "instances of a set is 'many'"),
     "true is no number": ({"sets": [{"data": "toy", "instances": True}]}, "instances of a set is True"),
     "a number is not true": ({"sets": [{"data": "toy", "in_mean": 1}]}, "in_mean of a set is 1"),

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.data.schema import write_instances
 from memalpha.data.synthetic import PRESETS, generate
-from memalpha.errors import MemAlphaError, RunFolderError, ServiceError
+from memalpha.errors import InputError, MemAlphaError, RunFolderError, ServiceError
 from memalpha.evaluation.config import parse_evaluate_arguments
+from memalpha.evaluation.gathering import gather
 from memalpha.evaluation.results import SystemResult, read_results
 from memalpha.evaluation.run import evaluate
 from memalpha.models import fetch, load_policy_model
@@ -200,6 +202,20 @@ def test_other_options_are_refused_unless_it_is_to_start_anew(changes, said, opt
     anew = outcome(options, folder, *CHEAP, *changes, "--overwrite", "true").results
     assert evaluate(parse_evaluate_arguments(["--config", str(folder / "config.yaml")])).results == anew  # goes on, not anew
     assert len(json.loads((folder / "environment.json").read_text())["continued"]) == 1
+
+
+def test_instances_can_be_passed_over(options, tmp_path):
+    everyone = [replace(MARTA, id=f"m{i}") for i in range(5)]
+    data = write_instances(tmp_path / "data.jsonl", everyone)
+    for skip, instances, expected in ((1, 0, "1234"), (3, 1, "3"), (0, 2, "01")):
+        folder = tmp_path / f"{skip}"
+        outcome(options, folder, *CHEAP, "--sets", f"[{{name: a, data: '{data}', skip: {skip}, instances: {instances}}}]")
+        assert {line["instance"] for line in untimed(folder)} == {f"m{i}" for i in expected}
+        (item,) = gather(folder)
+        assert [instance.id for instance in item.instances()] == [f"m{i}" for i in expected]
+    for wrong in ("skip: 5", "skip: 4, instances: 2"):
+        with pytest.raises(InputError, match="has 5 instances"):
+            outcome(options, tmp_path / "x", *CHEAP, "--sets", f"[{{name: a, data: '{data}', {wrong}}}]")
 
 
 def test_whether_a_set_counts_in_the_mean_may_change(options, tmp_path):

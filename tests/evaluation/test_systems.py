@@ -62,14 +62,14 @@ def answers(found: Sequence[tuple[str, ...]], instance: Instance, where, tokens:
 
 
 # ------------------------------------------------------------------------------------------------ full context
-def test_full_context_gives_all_to_a_window_and_the_newest_lines_first_to_a_budget():
+def test_full_context_gives_all_that_fits_in_reading_order():
     where = setting([MARTA])
     full = kept("full_context", protocol=where)
     assert full.memory_tokens == sum(where.count(chunk.text) for chunk in MARTA.chunks)
     assert full.entries == () and full.write_calls == 0
-    assert full.find(MARTA.questions[:2], EVERYTHING) == [tuple(reversed(LINES))] * 2
-    whole = full.find(MARTA.questions[:1], Room(10_000, window=True))[0]
-    assert whole == tuple(f"[{chunk.time}] {chunk.text}" for chunk in MARTA.chunks)
+    whole = tuple(f"[{chunk.time}] {chunk.text}" for chunk in MARTA.chunks)
+    assert full.find(MARTA.questions[:2], EVERYTHING) == [whole] * 2
+    assert full.find(MARTA.questions[:1], Room(10_000, window=True)) == [whole]
     assert full.left_out(Room(10_000, window=True)) == full.left_out(EVERYTHING) == 0
 
 
@@ -82,10 +82,13 @@ def test_a_window_that_is_too_small_loses_the_oldest_and_says_how_much():
         full = kept("full_context", protocol=where)
         found = full.find(MARTA.questions[:1], Room(tokens + slack, window=True))[0]
         assert found == (part, texts[2])
+        assert full.find(MARTA.questions[:1], Room(tokens + slack))[0] == found  # a budget, and the recall reader
+        assert full.left_out(Room(tokens + slack)) == full.left_out(Room(tokens + slack, window=True))
         assert full.left_out(Room(tokens + slack, window=True)) == sum(map(where.count, texts)) - sum(map(where.count, found))
     assert full.find(MARTA.questions[:1], Room(tokens - 1, window=True))[0][0].startswith("[2024-02-01] Hugo: I have a pony")
     limited = kept("full_context", protocol=where, context_tokens=tokens)
     assert limited.find(MARTA.questions[:1], Room(10_000, window=True))[0] == (part, texts[2])
+    assert len(limited.find(MARTA.questions[:1], Room(10_000))[0]) == len(texts)  # context_tokens is about the window
 
 
 def test_full_context_reads_the_window_unless_told_not_to():

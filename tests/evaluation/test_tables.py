@@ -192,6 +192,22 @@ def test_what_one_system_lacks_is_left_out_for_all_and_said(tmp_path):
     assert f".667 [{UNKNOWN}, {UNKNOWN}]" in text
 
 
+def test_a_set_and_a_reader_that_nobody_has_evaluated_are_said_to_be_missing(tmp_path):
+    folder = write_results(configure(tmp_path, ["rag"], sets=("small", "large")), [result(set="small", system="rag")])
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["readers"].append({"name": "base", "kind": "base"})
+    config["sets"][1]["readers"] = ["recall"]  # so base is asked about the first alone
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "inputs.json").write_text(json.dumps({"sets": {"small": {"instances": 1}, "large": {"instances": 7}}}))
+    summary = write_tables(folder, options=FEW)
+    assert [(item.set, item.reader) for item in summary.sets] == [("small", "recall"), ("small", "base"), ("large", "recall")]
+    assert summary.over_sets == {"recall": {"rag": None}, "base": {"rag": None}}
+    text = (folder / "table.md").read_text()
+    assert rows(text)[0][0]["mean over 2 sets"] == f"{UNKNOWN} (1 of 2 sets)"
+    assert "### large (0 of 7 instances)\n\n- Left out: `rag` lacks 7 of 7: not evaluated yet" in text
+    assert text.count("Nothing to compare yet.") == 2
+
+
 def test_a_retry_counts_by_its_last_attempt(tmp_path):
     results = list(some_results())
     failed = replace(results[0], failed="down", questions=())

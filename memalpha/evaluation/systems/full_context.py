@@ -1,12 +1,12 @@
 """Full context: no memory at all, the reader gets the input itself. The reference every memory is there to save.
 
 With ``budget: window`` (the default) a reader with a model reads as much as its model takes, whatever the common budget is: the
-true full context. Chunks stand in reading order, each under its time. Where the input is longer than the window (or than
-``context_tokens``), the oldest is left out and counted in ``cut``, tokens of the input on average over the questions.
+true full context. With ``budget: reader``, and for the ``recall`` reader always (its answer is what it is given, so without a
+budget it would be right about everything), the common budget holds as for every other system: that is what "the last N tokens of
+the context" is worth.
 
-With ``budget: reader``, and for the ``recall`` reader always (its answer is what it is given, so without a budget it would be right
-about everything), the common budget holds as for every other system: the newest lines first, as many as fit, the rest counted in
-``cut``. That is what "the last N tokens of the context" is worth.
+Chunks stand in reading order, each under its time. Where the input is longer than the window (or than ``context_tokens``, or the
+budget), the oldest is left out, line by line, and counted in ``cut``: tokens of the input, on average over the questions.
 
 Departure from the published comparison (Mem-alpha, arXiv 2509.25911), which gives its long-context model the last 30k tokens:
 nothing is left out that the reader's model can take, and what is left out is stated.
@@ -61,12 +61,11 @@ class FullContext(PlainSystem):
         lines = pieces(instance.chunks, 1, UNIT_TOKENS, self.count)
 
         def read(room: Room) -> tuple[str, ...]:
-            if not room.window:
-                return tuple(line.render() for line in reversed(lines))
-            return newest_in_order(chunks, lines, min(room.tokens, self.options.context_tokens or room.tokens), self.count)
+            most = self.options.context_tokens if room.window else 0
+            return newest_in_order(chunks, lines, min(room.tokens, most or room.tokens), self.count)
 
         def left_out(room: Room) -> int:
-            return sum(self.count(chunk.render()) for chunk in chunks) - sum(map(self.count, read(room))) if room.window else 0
+            return sum(self.count(chunk.render()) for chunk in chunks) - sum(map(self.count, read(room)))
 
         def find(questions: Sequence[Question], room: Room) -> list[tuple[str, ...]]:
             return [read(room)] * len(questions)
