@@ -76,14 +76,22 @@ def prepare_arguments(name: str, item: TestSet, originals: Path) -> list[str]:
 
 def page(folder: Path) -> str:
     """The Markdown page of an evaluation: how it was made, then its tables."""
-    environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    from memalpha.runs import RunFolder
+
+    environment = RunFolder(folder).origin()["environment"]
+    parts = [environment, *environment.get("continued", [])]
+    began, ended = min(part["started"] for part in parts)[:10], max(part["started"] for part in parts)[:10]
+    code = ", ".join(sorted({part["code"] for part in parts}))
+    command = environment["command"]
+    own = Path(command[0]).name == Path(__file__).name
+    made_by = "python scripts/evaluate_all.py ORIGINALS" if own else " ".join(command)
     table = (folder / "table.md").read_text(encoding="utf-8").removeprefix("# Evaluation\n")
     packages = ", ".join(f"{name} {environment['packages'][name]}" for name in ("memalpha", "torch", "transformers", "peft"))
     lines = [
         "# All systems, one protocol",
         "",
-        f"Made by `python scripts/evaluate_all.py ORIGINALS` ({environment['started'][:10]}, code {environment['code']}, "
-        f"{environment['processor']}, {environment['cores']} cores; {packages}). What each system is and where it departs from its "
+        f"Made by `{made_by}` ({began}{'' if began == ended else f' to {ended}'}, {environment['processor']}, "
+        f"{environment['cores']} cores; code {code}; {packages}). What each system is and where it departs from its "
         "source: [evaluation.md](evaluation.md). Every number, and the configuration: "
         "[results/comparison.json](results/comparison.json).",
         "",

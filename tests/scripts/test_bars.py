@@ -77,7 +77,7 @@ def test_a_trained_policy_that_got_worse_meets_none_about_gains(evaluate, tmp_pa
     assert [text for text in met if "control" not in text and "falls" not in text] == [
         "dialogues: memory at most half the tokens of the input"
     ]
-    assert page.count("**no**") == len(bars) - len(met) > 10
+    assert page.count("| **no** |") == len(bars) - len(met) > 10
 
 
 def test_what_was_not_evaluated_is_said_and_not_met(evaluate, tmp_path, monkeypatch):
@@ -87,4 +87,38 @@ def test_what_was_not_evaluated_is_said_and_not_met(evaluate, tmp_path, monkeypa
     (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
     bars, page = bars_of(folder, WARM, WELL, tmp_path, monkeypatch)
     assert [bar["found"] for bar in bars if "10x" in bar["asked"]] == ["not evaluated"] * 3
-    assert page.count("| not evaluated | **no** |") == 3
+    assert page.count("| not evaluated | ? |") == 3
+    assert f"{len(bars) - 3} of {len(bars)} are met; 3 were not evaluated." in page
+
+
+def test_bars_about_rollouts_that_are_not_there_are_not_met(evaluate, tmp_path, monkeypatch):
+    folder = evaluate({"kind": "verbatim", "memory_tokens": 20}, {"kind": "teacher"})
+    kept = [line for line in (folder / "results.jsonl").read_text().splitlines() if json.loads(line)["system"] != "control"]
+    (folder / "results.jsonl").write_text("\n".join(kept) + "\n")
+    for there in (["warm"], ["grpo-1", "grpo-2"], ["warm", "grpo-2"]):
+        rollouts = tmp_path / "-".join(there)
+        for name in there:
+            (rollouts / name).mkdir(parents=True)
+            (rollouts / name / "summary.json").write_text(json.dumps(WELL))
+        monkeypatch.setattr("sys.argv", ["bars.py", str(folder), str(rollouts), "--docs", str(tmp_path / "docs")])
+        bars.main()
+        found = json.loads((tmp_path / "docs" / "results" / "bars.json").read_text())
+        missing = [bar["asked"] for bar in found["bars"] if bar["met"] is None]
+        assert len(missing) == 7 and sum("control" in asked for asked in missing) == 2
+        assert str(tmp_path) not in found["command"]
+
+
+def test_memory_is_counted_with_and_without_times(evaluate, tmp_path, monkeypatch):
+    folder = evaluate({"kind": "verbatim", "memory_tokens": 20}, {"kind": "verbatim"})
+    found, _ = bars_of(folder, WARM, WELL, tmp_path, monkeypatch)
+    (bar,) = (bar for bar in found if "memory at most" in bar["asked"])
+    contents, dated = (bar["numbers"][key][0] for key in ("contents", "with_times"))
+    assert 0.8 < contents <= 1 < dated and bar["met"] is False  # every line kept, each under its own time
+
+
+def test_a_folder_without_the_dialogues_is_refused(tmp_path, monkeypatch):
+    for name, text in (("config.yaml", "sets: []\nsystems: []\nreaders: []\n"), ("results.jsonl", "")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr("sys.argv", ["bars.py", str(tmp_path), str(tmp_path)])
+    with pytest.raises(SystemExit, match="has no set 'dialogues' with reader 'recall'"):
+        bars.main()

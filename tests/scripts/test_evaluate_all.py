@@ -50,14 +50,20 @@ def test_the_page_says_how_it_was_made_and_names_no_machine(tmp_path):
     commands = [
         [str(tmp_path / "bin" / "memalpha"), "evaluate", "--config", str(tmp_path / name)] for name in ("all.yaml", "part.yaml")
     ]
-    environment |= {"command": commands[0], "continued": [{**environment, "command": commands[1]}]}
+    later = {**environment, "command": commands[1], "code": "0123456789ab", "started": "2999-01-02T00:00:00"}
+    environment |= {"command": commands[0], "continued": [later]}
     (folder / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
     evaluate_all.write_page(folder, tmp_path / "docs")
     page = (tmp_path / "docs" / "comparison.md").read_text(encoding="utf-8")
-    assert page.startswith("# All systems, one protocol\n\nMade by `python scripts/evaluate_all.py ORIGINALS` (2")
+    assert page.startswith("# All systems, one protocol\n\nMade by `memalpha evaluate --config all.yaml` (2")
+    assert f" to 2999-01-02, {environment['processor']}" in page
+    assert f"code {', '.join(sorted(['0123456789ab', environment['code']]))}; memalpha" in page
     assert "| gold | 1.000" in page and "comparison.json).\n\nAccuracy is" in page
     kept = json.loads((tmp_path / "docs" / "results" / "comparison.json").read_text(encoding="utf-8"))
     assert kept["summary"] == json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     assert kept["environment"]["command"] == ["memalpha", "evaluate", "--config", "all.yaml"]
+    environment["command"][0] = str(tmp_path / "scripts" / "evaluate_all.py")
+    (folder / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
+    assert "Made by `python scripts/evaluate_all.py ORIGINALS` (2" in evaluate_all.page(folder)
     assert kept["environment"]["continued"][0]["command"] == ["memalpha", "evaluate", "--config", "part.yaml"]
     assert str(tmp_path) not in page + json.dumps(kept["environment"])
