@@ -10,6 +10,8 @@ import json
 import sys
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 EIGHTH = 8
@@ -49,11 +51,13 @@ def table(name: str, record: dict) -> list[str]:
         "",
         f"`{' '.join(environment['command'])}`",
         "",
-        f"Seed {summary['seed']}, {summary['steps']} steps, {summary['seconds']:.0f} s, {environment['started'][:10]}; "
-        f"{environment['processor']}, {environment['cores']} cores, {environment['world_size']} process; "
+        f"Seed {summary['seed']}, {summary['steps']} steps, {summary['seconds']:.0f} s{_of_parts(environment)}, "
+        f"{environment['started'][:10]}; {environment['processor']}, {environment['cores']} cores, "
+        f"{environment['world_size']} process; code {environment.get('code', 'not recorded')}; "
         + ", ".join(f"{package} {environment['packages'][package]}" for package in ("memalpha", "trl", "torch"))
         + ".",
         "",
+        *_since_changed(environment["command"], record["config"]),
         "| held out | before | after |",
         "| --- | --- | --- |",
         f"| accuracy | {before['accuracy']:.3f} ± {before['stderr']:.3f} | {after['accuracy']:.3f} ± {after['stderr']:.3f} |",
@@ -80,6 +84,24 @@ def table(name: str, record: dict) -> list[str]:
     if (RESULTS / f"{name}.png").is_file():
         lines += ["", f"![curves of {name}](results/{name}.png)"]
     return [*lines, "", f"± is one standard error over instances. All numbers: [results/{name}.json](results/{name}.json).", ""]
+
+
+def _of_parts(environment: dict) -> str:
+    """What the seconds of an interrupted run are of."""
+    parts = 1 + len(environment.get("resumed", []))
+    return f" (the last of {parts} parts, the run having been stopped and gone on with)" if parts > 1 else ""
+
+
+def _since_changed(command: list[str], options: dict) -> list[str]:
+    """Markdown of the options that the named configuration gives otherwise today, as the run had them."""
+    if "--config" not in command or not (path := ROOT / command[command.index("--config") + 1]).is_file():
+        return []
+    today = yaml.safe_load(path.read_text(encoding="utf-8"))
+    given = {"output_dir", "seed", *(text.removeprefix("--").partition("=")[0] for text in command if text.startswith("--"))}
+    other = {key: options.get(key) for key, value in today.items() if key not in given and options.get(key) != value}
+    if not other:
+        return []
+    return [f"The configuration has changed since; here: {', '.join(f'`{key}: {value}`' for key, value in other.items())}.", ""]
 
 
 def watch(curve: list[dict]) -> list[str]:

@@ -16,3 +16,18 @@ def test_the_first_and_the_last_eighth_of_the_steps_are_averaged():
 
 def test_too_short_a_run_has_no_first_and_last_part():
     assert results_table.watch([{"step": step, "memory/entries": 1.0} for step in range(1, 16)]) == []
+
+
+def test_what_the_configuration_says_otherwise_today_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_table, "ROOT", tmp_path)
+    (tmp_path / "run.yaml").write_text("max_steps: 48\nseed: 1\nsilence: 0.75\nlearning_rate: 4.0e-4\noutput_dir: runs/x\n")
+    options = {"max_steps": 40, "seed": 3, "silence": 0.75, "learning_rate": 0.1, "output_dir": "runs/y", "more": 1}
+    command = ["memalpha", "train", "--config", "run.yaml", "--learning_rate", "0.1"]
+    assert results_table._since_changed(command, options) == ["The configuration has changed since; here: `max_steps: 40`.", ""]
+    assert results_table._since_changed(command, {**options, "max_steps": 48}) == []
+    assert results_table._since_changed(["memalpha", "train"], options) == []
+
+
+def test_seconds_of_an_interrupted_run_are_said_to_be_of_its_last_part():
+    assert results_table._of_parts({}) == ""
+    assert results_table._of_parts({"resumed": [{}, {}]}).startswith(" (the last of 3 parts")
