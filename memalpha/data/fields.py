@@ -13,7 +13,9 @@ EMPTY_ANSWER = "empty answer"
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
-    """Return an object; SchemaError if it is something else."""
+    """Return an object; SchemaError if it is something else, or the SchemaError that stands in its place."""
+    if isinstance(value, SchemaError):
+        raise value
     if not isinstance(value, Mapping):
         raise SchemaError(f"{where} is {type(value).__name__}", expected="an object")
     return value

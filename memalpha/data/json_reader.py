@@ -59,6 +59,8 @@ class JsonReader:
                 if self._may_go_on(error) and self._more():
                     continue
                 raise self._error(error.msg, error.pos) from error
+            except ValueError as error:  # the decoder's one other fault: an integer of more digits than Python reads
+                raise self._error("a number of too many digits", self._at) from error
             except RecursionError as error:
                 raise self._error("nested too deeply", self._at) from error
             if len(self._text) - end < _MARGIN and self._more():

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from memalpha.data.fields import EMPTY_ANSWER, answers, first_of, items, mapping, optional_text, text, texts
+from memalpha.data.files import file_name
 from memalpha.data.packing import TokenRange, check_range, pack_texts, split_text
 from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
 from memalpha.data.rows import Row, check_text, data_file, file_rows, iter_rows
@@ -165,7 +166,7 @@ def _musique_articles(data: Mapping[str, Any], where: str) -> tuple[_Article, ..
 
 def _corpus(path: str) -> tuple[_Article, ...]:
     file = data_file(path)
-    return tuple(_Article(article, needed=False) for article in texts([row.data for row in file_rows(file)], file.name))
+    return tuple(_Article(article, needed=False) for article in texts([row.data for row in file_rows(file)], file_name(file)))
 
 
 def _chosen(articles: tuple[_Article, ...], options: MultihopOptions, where: str) -> tuple[_Article, ...]:

@@ -1,7 +1,7 @@
 """Rows of a data file or of a data set on the Hugging Face Hub, each with its place.
 
 Kinds of file: JSON (``.json``: a list of rows, one row, or rows one after another), JSON Lines (``.jsonl``), tables with a first
-line of names (``.csv``, ``.tsv``), all with ``.gz`` or without, and Parquet (``.parquet``). A file of another name (``.txt``, none)
+line of names (``.csv``, ``.tsv``) and Parquet (``.parquet``), all with ``.gz`` or without. A file of another name (``.txt``, none)
 is read as JSON; sets whose text has a form of its own read it with ``text_lines``.
 
 What always holds: a file that is missing, damaged or of an unknown kind is one InputError (SchemaError where it is readable but not
@@ -11,20 +11,17 @@ what they must hold is the loader's to say.
 
 from __future__ import annotations
 
-import codecs
-import csv
-import gzip
-import io
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from memalpha.data.files import decoded_lines, file_name, open_bytes, path_of, reading
 from memalpha.data.json_reader import JsonReader
-from memalpha.errors import InputError, SchemaError, ServiceError
+from memalpha.data.tables import hub_rows, parquet_rows, table_rows
+from memalpha.errors import InputError, SchemaError
 
 _KINDS = (".json", ".jsonl", ".parquet", ".csv", ".tsv", ".txt", "")
 _SHOWN_KINDS = ".json, .jsonl, .parquet, .csv, .tsv"
@@ -36,7 +33,7 @@ class Row(NamedTuple):
 
     Attributes:
         where: Its place, such as ``train.jsonl line 3``; begins messages about it.
-        data: What stands there.
+        data: What stands there; a SchemaError where that is known not to be a row.
     """
 
     where: str
@@ -58,7 +55,7 @@ def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
         ServiceError: If the Hub cannot be reached, when the first row is asked for.
     """
     if on_hub(source):
-        return _hub_rows(source, split)
+        return (Row(*row) for row in hub_rows(source, split))
     return file_rows(data_file(source))
 
 
@@ -68,9 +65,9 @@ def file_rows(path: Path) -> Iterator[Row]:
         case ".jsonl":
             return _line_rows(path)
         case ".parquet":
-            return _parquet_rows(path)
-        case ".csv" | ".tsv":
-            return _table_rows(path)
+            return (Row(*row) for row in parquet_rows(path))
+        case ".csv" | ".tsv" as kind:
+            return (Row(*row) for row in table_rows(path, tabs=kind == ".tsv"))
     return _json_rows(path)
 
 
@@ -84,7 +81,7 @@ def data_file(source: str) -> Path:
 
 def existing_file(source: str) -> Path:
     """Return the path of an existing file, whatever its name; InputError otherwise."""
-    path = Path(source)
+    path = path_of(source)
     if path.is_dir():
         raise InputError(f"{path} is a folder", expected="a file", fix=f"name the file in it, e.g. {path / 'train.json'}")
     if not path.exists():
@@ -97,20 +94,25 @@ def existing_file(source: str) -> Path:
 def data_files(source: str, pattern: str) -> list[Path]:
     """Return the file that ``source`` names, or the files of a folder whose names match ``pattern``, in order of their names.
 
+    A packed file (the pattern and ``.gz``) is one of them unless the same stands unpacked beside it.
+
     Raises:
         InputError: If there is no such file, or none in the folder.
     """
-    folder = Path(source)
+    folder = path_of(source)
     if not folder.is_dir():
         return [data_file(source)]
-    if not (found := sorted(path for path in folder.glob(pattern) if path.is_file())):
+    listed = {path for each in (pattern, f"{pattern}.gz") for path in folder.glob(each) if path.is_file()}
+    if not (found := sorted(path for path in listed if path.suffix != ".gz" or path.with_suffix("") not in listed)):
         raise InputError(f"{folder} has no file {pattern}", expected=f"a folder with files {pattern}, or one file")
     return found
 
 
 def on_hub(source: str) -> bool:
     """Whether ``source`` names a data set on the Hub: it looks like ``owner/name`` and there is no such path."""
-    return not Path(source).exists() and _looks_like_hub(source)
+    if path_of(source).exists() or not _HUB_NAME.fullmatch(source):
+        return False
+    return kind_of(Path(source)) not in _KINDS[:-1] and not Path(source).parent.exists()
 
 
 def kind_of(path: Path) -> str:
@@ -122,20 +124,14 @@ def kind_of(path: Path) -> str:
 @contextmanager
 def open_json(path: Path) -> Iterator[JsonReader]:
     """Open a JSON file to be read piece by piece; what goes wrong meanwhile is one InputError that names it."""
-    with _reading(path), _open(path) as file:
+    with reading(path), open_bytes(path) as file:
         yield JsonReader(file, str(path))
 
 
 def text_lines(path: Path) -> Iterator[Row]:
     """Read a text line by line, line ends taken off and blank lines kept; lines that are not UTF-8 are read as Latin-1."""
-    with _reading(path), _open(path) as lines:
-        for number, line in enumerate(lines, start=1):
-            raw = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError:
-                text = raw.decode("latin-1")
-            yield Row(f"{path.name} line {number}", text.rstrip("\r\n"))
+    for number, line in enumerate(decoded_lines(path), start=1):
+        yield Row(f"{file_name(path)} line {number}", line.rstrip("\r\n"))
 
 
 def check_text(value: Any, where: str) -> str:
@@ -152,22 +148,7 @@ def check_text(value: Any, where: str) -> str:
     return value.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
-# ------------------------------------------------------------------------------------------------ files
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while a file is read into one InputError."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: {error}", expected="a JSON file in UTF-8") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"cannot read {path}: {error}", expected="a file that is whole", fix="download it again") from error
-
-
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
+# ------------------------------------------------------------------------------------------------ JSON
 def _not_json(where: str, error: Exception) -> SchemaError:
     return SchemaError(f"{where} is not JSON: {error}", expected="JSON", fix="download it again: it may be cut off")
 
@@ -180,11 +161,11 @@ def _json_rows(path: Path) -> Iterator[Row]:
         listed = first == "["
         rows = reader.items() if listed else _values(reader)
         for index, data in enumerate(rows):
-            yield Row(f"{path.name} item {index}", data)
+            yield Row(f"{file_name(path)} item {index}", data)
         if listed:
             reader.end()
     if index < 0:
-        raise SchemaError(f"{path.name} holds []", expected="a list of rows that is not empty")
+        raise SchemaError(f"{file_name(path)} holds []", expected="a list of rows that is not empty")
 
 
 def _values(reader: JsonReader) -> Iterator[Any]:
@@ -192,67 +173,15 @@ def _values(reader: JsonReader) -> Iterator[Any]:
         yield reader.value()
 
 
-def _table_rows(path: Path) -> Iterator[Row]:
-    with _reading(path), _open(path) as file:
-        lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-        table = csv.DictReader(lines, delimiter="\t" if kind_of(path) == ".tsv" else ",", strict=True)
-        try:
-            for data in table:
-                yield Row(f"{path.name} line {table.line_num}", data)
-        except UnicodeDecodeError as error:
-            where = f"{path.name} after line {table.reader.line_num}"
-            raise InputError(f"{where} is not UTF-8 text: {error.reason}", expected="a table in UTF-8") from error
-        except csv.Error as error:
-            where = f"{path.name} after line {table.reader.line_num}"
-            raise SchemaError(f"{where} is not CSV: {error}", expected="a table with names on top") from error
-
-
 def _line_rows(path: Path) -> Iterator[Row]:
-    with _reading(path), _open(path) as lines:
+    with reading(path), open_bytes(path) as lines:
         for number, line in enumerate(lines, start=1):
-            where = f"{path.name} line {number}"
+            where = f"{file_name(path)} line {number}"
             if line.strip():
                 try:
                     data = json.loads(line.decode("utf-8-sig"))
                 except UnicodeDecodeError as error:
                     raise InputError(f"{where} is not UTF-8 text: {error.reason}", expected="JSON Lines in UTF-8") from error
-                except (json.JSONDecodeError, RecursionError) as error:
+                except (ValueError, RecursionError) as error:
                     raise _not_json(where, error) from error
                 yield Row(where, data)
-
-
-def _parquet_rows(path: Path) -> Iterator[Row]:
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetGenerationError
-
-    try:
-        rows = load_dataset("parquet", data_files=str(path.resolve()), split="train", streaming=True)
-        for index, data in enumerate(rows):
-            yield Row(f"{path.name} row {index}", data)
-    except (OSError, ValueError, DatasetGenerationError) as error:
-        raise SchemaError(f"{path} is not a Parquet file: {error}", expected="Parquet", fix="download it again") from error
-
-
-# ------------------------------------------------------------------------------------------------ the Hub
-def _looks_like_hub(source: str) -> bool:
-    return bool(_HUB_NAME.fullmatch(source)) and kind_of(Path(source)) not in _KINDS[:-1] and not Path(source).parent.exists()
-
-
-def _hub_rows(name: str, split: str) -> Iterator[Row]:
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetNotFoundError
-
-    fix = "give the path of a downloaded file instead"
-    try:
-        repository, _, configuration = name.partition(":")
-        rows = load_dataset(*filter(None, (repository, configuration)), split=split, streaming=True)
-        for index, data in enumerate(rows):
-            yield Row(f"{name} {split} row {index}", data)
-    except DatasetNotFoundError as error:
-        raise InputError(f"no file {name}, and no such data set on the Hub", expected="a path, or owner/name", fix=fix) from error
-    except (OSError, RuntimeError) as error:
-        raise ServiceError(
-            f"no file {name}, and the Hub's data set of that name cannot be read: {error}\n  to fix: {fix}"
-        ) from error
-    except ValueError as error:
-        raise InputError(f"data set {name}, split {split!r}: {error}", expected="a split that the data set has") from error

@@ -110,7 +110,7 @@ def _parse(raw: bytes, where: str) -> Any:
         return json.loads(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise InputError(f"{where} is not UTF-8 text: {error}", expected="a JSONL file of instances") from error
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise SchemaError(f"{where} is not JSON: {error}", expected="one JSON object a line") from error
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import pytest
 
@@ -56,7 +57,8 @@ def test_one_object_is_one_row(tmp_path):
         ("x.json", b'[{"a": 1}] and', r"x\.json is not JSON: Extra data: line 1 column 12"),
         ("x.csv", b'a,b\n1,"2\n', r"x\.csv after line 2 is not CSV"),
         ("x.json", b'["\xff"]', r"x\.json is not UTF-8"),
-        ("x.csv", b"a\n\xff\n", r"x\.csv after line 0 is not UTF-8"),
+        ("x.json", b'[1, ' + b"9" * 5000 + b"]", r"x\.json is not JSON: a number of too many digits: line 1 column 5"),
+        ("x.jsonl", b"1\n" + b"9" * 5000 + b"\n", r"x\.jsonl line 2 is not JSON"),
         ("x.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', r"x\.jsonl line 2 is not UTF-8"),
         ("x.csv.gz", b"no gzip", r"cannot read .*x\.csv\.gz"),
     ],
@@ -82,10 +84,24 @@ def test_files_of_a_folder(tmp_path):
         (tmp_path / name).write_text("x")
     assert [path.name for path in data_files(str(tmp_path), "qa*.txt")] == ["qa1_a.txt", "qa2_b.txt"]
     assert data_files(str(tmp_path / "other.txt"), "qa*.txt") == [tmp_path / "other.txt"]
+    for name in ("qa1_a.txt.gz", "qa3_c.txt.gz"):  # packed files are taken unless the same stands there unpacked
+        (tmp_path / name).write_text("x")
+    assert [path.name for path in data_files(str(tmp_path), "qa*.txt")] == ["qa1_a.txt", "qa2_b.txt", "qa3_c.txt.gz"]
     with pytest.raises(InputError, match=r"has no file perltqa\*\.json"):
         data_files(str(tmp_path), "perltqa*.json")
     with pytest.raises(InputError, match="no file"):
         data_files(str(tmp_path / "missing.txt"), "*")
+
+
+def test_a_name_that_the_system_refuses_is_an_error(tmp_path):
+    with pytest.raises(InputError, match=r"cannot look for 'xxx.*\.\.\.': File name too long"):
+        iter_rows("x" * 400 + ".jsonl")
+
+
+def test_a_name_that_is_not_utf_8_is_shown_as_text(tmp_path):
+    path = tmp_path / os.fsdecode(b"h\xff.jsonl")
+    path.write_text('{"a": 1}\n')
+    assert rows(path) == [("h\ufffd.jsonl line 1", {"a": 1})]
 
 
 def test_what_looks_like_the_hub(tmp_path, monkeypatch):

@@ -1,0 +1,72 @@
+"""Paths and bytes of data files: what every reader of them shares.
+
+What always holds: a name that the system refuses, and bytes that cannot be read, are one InputError that names the file; a name
+goes into messages and ids as text that can be written, whatever its bytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from memalpha.errors import InputError
+
+_AFTER_RETURN = re.compile(r"(?<=\r)(?=[^\n])")
+
+
+def path_of(source: str) -> Path:
+    """Return a path that can be looked for, there or not; InputError where the system refuses to look (a name that is too long)."""
+    path = Path(source)
+    try:
+        path.exists()
+    except OSError as error:
+        shown = source if len(source) <= 80 else f"{source[:77]}..."
+        raise InputError(
+            f"cannot look for {shown!r}: {error.strerror}", expected="the path of a file, or owner/name on the Hub"
+        ) from error
+    return path
+
+
+def file_name(path: Path) -> str:
+    """Return a file's name without its folder, bytes that are not UTF-8 replaced."""
+    return os.fsencode(path.name).decode("utf-8", errors="replace")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while a file is read into one InputError."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: {error}", expected="a JSON file in UTF-8") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {path}: {error}", expected="a file that is whole", fix="download it again") from error
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file, unpacked where its name ends in ``.gz``."""
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def decoded_lines(path: Path) -> Iterator[str]:
+    r"""Read a text line by line, line ends (``\n``, ``\r\n``) kept; lines that are not UTF-8 are read as Latin-1."""
+    with reading(path), open_bytes(path) as lines:
+        for number, line in enumerate(lines):
+            raw = line if number else line.removeprefix(codecs.BOM_UTF8)
+            try:
+                yield raw.decode("utf-8")
+            except UnicodeDecodeError:
+                yield raw.decode("latin-1")
+
+
+def cut_at_returns(lines: Iterator[str]) -> Iterator[str]:
+    r"""Cut lines after each ``\r`` that stands alone, as old tables end theirs."""
+    for line in lines:
+        yield from _AFTER_RETURN.split(line) if "\r" in line else (line,)
