@@ -1,7 +1,7 @@
 """bAbI tasks (Weston et al., arXiv 1502.05698): small stories with questions in between.
 
-Reads the original text (``1 Mary went home.``, ``2 Where is Mary?<tab>home<tab>1``; a line numbered 1 begins a story), one file or
-a folder of ``qa*.txt``, and rows on the Hub (``facebook/babi_qa``: ``{story{id[], type[], text[], supporting_ids[][],
+Reads the original text (``1 Mary went home.``, ``2 Where is Mary?<tab>home<tab>1``; a number that does not grow begins a story),
+one file or a folder of ``qa*.txt``, and rows on the Hub (``facebook/babi_qa``: ``{story{id[], type[], text[], supporting_ids[][],
 answer[]}}``).
 
 A question is an instance, since later sentences may change its answer: its chunks are the sentences before it, packed to at most
@@ -9,8 +9,9 @@ A question is an instance, since later sentences may change its answer: its chun
 (``apple,milk``) is scored by the share of them (``keywords``).
 
 What always holds: stories stream; the evidence of a question is the chunks with its supporting sentences. Reasons to skip: ``empty
-answer``, ``asked before the end`` (with option ``questions=last``), ``malformed`` (a story one of whose lines has no number is left
-out whole, since what it says is not known).
+answer``, ``asked before the end`` (with option ``questions=last``), ``malformed`` (a story one of whose lines is missing or has no
+number is left out whole, since what it says is not known; a last line that breaks off counts as a question). Where the names of a
+folder's files say several splits, those of option ``split`` are read, and the others are counted in ``notes``.
 
 Departures: the order that a path's answer has (task 19, ``n,w``) is not scored.
 """
@@ -21,14 +22,16 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from memalpha.data.fields import EMPTY_ANSWER, items, mapping, scalar_text
+from memalpha.data.files import decoded_lines, file_name
 from memalpha.data.packing import TokenRange, pack_texts, split_text
 from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
-from memalpha.data.rows import Row, check_text, data_files, iter_rows, kind_of, on_hub, text_lines
+from memalpha.data.rows import Row, check_text, data_files, iter_rows, kind_of, on_hub
 from memalpha.data.source import LoadResult
-from memalpha.errors import SchemaError
+from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import check_metric
 from memalpha.types import Chunk, Instance, Question
@@ -37,6 +40,8 @@ SOURCE = "babi"
 """``Instance.source`` of everything made here."""
 
 _LINE = re.compile(r"([0-9]{1,9}) (.*)", re.DOTALL)
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_SPLIT = re.compile(r"_(train|test|valid)(?=[_.]|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,30 +82,55 @@ def load_babi(source: str, options: BabiOptions, seed: int, count_tokens: TokenC
     def story(row: Row) -> list[Instance]:
         return list(_instances(row, options, count_tokens, result))
 
-    made = (instance for found in read_rows(_stories(source, options.split), result, _held, story) for instance in found)
+    made = (instance for found in read_rows(_stories(source, options.split, result), result, _held, story) for instance in found)
     result.instances = finish(made, options, seed, result)
     return result
 
 
-def _stories(source: str, split: str) -> Iterator[Row]:
+def _stories(source: str, split: str, result: LoadResult) -> Iterator[Row]:
     """Yield each story as {"task", "name", "lines"} with its lines as they stand in the file, or a Hub row."""
     if on_hub(source):
         yield from iter_rows(source, split)
         return
-    for path in data_files(source, "qa*.txt"):
+    for path in _of_split(data_files(source, "qa*.txt"), split, result):
         if kind_of(path) not in (".txt", ""):
             yield from iter_rows(str(path))
+        else:
+            yield from _stories_of(path)
+
+
+def _of_split(files: list[Path], split: str, result: LoadResult) -> list[Path]:
+    """The files of one split, and those whose name says none; all of them where no two differ in theirs."""
+    named = {path: match[1] if (match := _SPLIT.search(path.name)) else "" for path in files}
+    splits, wanted = sorted(set(named.values()) - {""}), split.replace("validation", "valid")
+    if len(splits) < 2:
+        return files
+    if wanted not in splits:
+        raise InputError(f"{files[0].parent} has no file of split {split!r}", expected=f"one of {', '.join(splits)}")
+    kept = [path for path in files if named[path] in ("", wanted)]
+    result.notes["files of other splits not read"] += len(files) - len(kept)
+    return kept
+
+
+def _stories_of(path: Path) -> Iterator[Row]:
+    task = file_name(path).removesuffix(".gz").removesuffix(".txt").partition("_")[0] or path.stem
+    shown, story, number, last = file_name(path), list[Row](), 0, 0
+    name = Path(shown).stem
+    for index, line in enumerate(decoded_lines(path), start=1):
+        if not (said := line.rstrip("\r\n")).strip():
             continue
-        task, story, number = path.name.partition("_")[0] or path.stem, list[Row](), 0
-        for line in text_lines(path):
-            if not line.data.strip():
-                continue
-            if story and line.data.startswith("1 "):
-                yield Row(story[0].where, {"task": task, "name": f"{path.stem}-{number}", "lines": story})
-                story, number = [], number + 1
-            story.append(line)
-        if story:
-            yield Row(story[0].where, {"task": task, "name": f"{path.stem}-{number}", "lines": story})
+        where, match = f"{shown} line {index}", _LINE.fullmatch(said)
+        cut = line == said and not said.rstrip().endswith((".", "?")) and said.count("\t") < 2
+        if story and (cut or (match and int(match[1]) <= last)):
+            yield Row(story[0].where, {"task": task, "name": f"{name}-{number}", "lines": story})
+            story, number = [], number + 1
+        if cut:
+            yield Row(where, SchemaError(f"{where} breaks off", expected="a whole line", fix="download the file again"))
+            return
+        story.append(Row(where, said))
+        last = int(match[1]) if match else last if len(story) > 1 else 0
+    if story:
+        yield Row(story[0].where, {"task": task, "name": f"{name}-{number}", "lines": story})
 
 
 def _held(data: Any) -> int:
@@ -118,6 +148,7 @@ def _instances(row: Row, options: BabiOptions, count: TokenCounter, result: Load
     data = mapping(row.data, row.where)
     if isinstance(data.get("lines"), list):
         task, name, lines = data["task"], data["name"], [_line(line) for line in data["lines"]]
+        _check_whole(lines, data["lines"])
     else:
         task, name, lines = SOURCE, row.where, list(_hub_lines(mapping(data.get("story"), f"{row.where} field 'story'"), row.where))
     _check_sentences(lines, row.where)
@@ -133,6 +164,12 @@ def _instances(row: Row, options: BabiOptions, count: TokenCounter, result: Load
 
         questions = tuple(read_questions([lines[index]], row.where, result, question))
         yield Instance(f"{name}-{lines[index].number}", SOURCE, chunks, questions)
+
+
+def _check_whole(lines: Sequence[_Line], rows: Sequence[Row]) -> None:
+    for wanted, (line, row) in enumerate(zip(lines, rows, strict=True), start=1):
+        if line.number != wanted:
+            raise SchemaError(f"{row.where} has number {line.number}", expected=f"{wanted}: a line of its story is missing")
 
 
 def _check_sentences(lines: Sequence[_Line], where: str) -> None:
@@ -185,7 +222,7 @@ def _line(row: Row) -> _Line:
 
 def _numbers(text: str, where: str) -> tuple[int, ...]:
     words = text.split()
-    if not all(word.isascii() and word.isdigit() for word in words):
+    if not all(_NUMBER.fullmatch(word) for word in words):
         raise SchemaError(f"{where} has supporting sentences {text!r:.40}", expected="numbers")
     return tuple(int(word) for word in words)
 
