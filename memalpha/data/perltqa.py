@@ -14,7 +14,8 @@ that its ``Reference Memory`` names, or the field of the profile, None where it 
 skip: ``empty answer`` (four fifths of the English questions have none), ``person without memories``, ``malformed``.
 
 Departures: all questions are asked, not 100 a person (option ``max_questions``); a memory longer than a chunk is cut. Parts of the
-English circle that stand as Python text in the file are read as such.
+English circle that stand as Python text in the file are read as such. Sections of the questions are found under their names with
+spaces or capitals as well, and may be one ``{key: []}`` in place of a list of these; questions of any other section are malformed.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from typing import Any
 
 from memalpha.data.dates import time_of
 from memalpha.data.fields import EMPTY_ANSWER, answers, mapping, optional_text, scalar_text, text
+from memalpha.data.files import file_name
 from memalpha.data.packing import split_text
 from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
-from memalpha.data.rows import Row, data_file, data_files, open_json
+from memalpha.data.rows import Row, check_text, data_file, data_files, open_json
 from memalpha.data.source import LoadResult
 from memalpha.data.spool import Spool
 from memalpha.errors import InputError, SchemaError
@@ -70,7 +72,10 @@ class PerltqaOptions(CommonOptions):
 
 def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
     """Load PerLTQA person by person; raises InputError if one of the two files cannot be read."""
-    asked = data_files(source, "perltqa*.json")[0]
+    asked, *others = data_files(source, "perltqa*.json")
+    if others:
+        names = ", ".join(path.name for path in (asked, *others))
+        raise InputError(f"{source} has the questions of several releases: {names}", expected="one of these files as input")
     beside = options.memory or str(asked.with_name(asked.name.replace("perltqa", "perltmem")))
     if Path(beside) == asked:
         raise InputError(f"the memories of {asked} are not told apart from its questions", expected="option 'memory'")
@@ -90,11 +95,11 @@ def _persons(path: Path) -> Iterator[Row]:
         if reader.peek() == "{":
             for name in reader.members():
                 index += 1
-                yield Row(f"{path.name} {name!r}", {"name": name, "data": reader.value()})
+                yield Row(f"{file_name(path)} {name!r}", {"name": name, "data": reader.value()})
         else:
             for item in reader.items():
                 index += 1
-                where = f"{path.name} item {index}"
+                where = f"{file_name(path)} item {index}"
                 if not isinstance(item, Mapping):
                     yield Row(where, item)
                     continue
@@ -106,7 +111,7 @@ def _persons(path: Path) -> Iterator[Row]:
                     yield from (Row(f"{where} {name!r}", {"name": name, "data": data}) for name, data in item.items())
         reader.end()
     if index < 0:
-        raise SchemaError(f"{path.name} holds nobody", expected="a person's questions or memories")
+        raise SchemaError(f"{file_name(path)} holds nobody", expected="a person's questions or memories")
 
 
 def _memories(path: Path) -> Spool:
@@ -115,7 +120,7 @@ def _memories(path: Path) -> Spool:
         if isinstance(row.data, Mapping) and isinstance(row.data.get("name"), str):
             spool.add(spool.key(row.data["name"]), row.data["data"])
     if not len(spool):
-        raise SchemaError(f"{path.name} holds no memories of anybody", expected="{person: {profile, events, ...}}")
+        raise SchemaError(f"{file_name(path)} holds no memories of anybody", expected="{person: {profile, events, ...}}")
     return spool
 
 
@@ -124,15 +129,29 @@ def _held(data: Any) -> int:
 
 
 def _asked(data: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (section, question) pairs, whatever the questions are; lists of ``{key: [questions]}`` are opened."""
+    """Yield (section, question) pairs, whatever the questions are; of a section that is not known, what looks like a question."""
     if not isinstance(data, Mapping):
         return
+    named = {key: "_".join(str(key).lower().replace("_", " ").split()) for key in data}
     for section in SECTIONS:
-        given = data.get(section)
-        for item in given if isinstance(given, list) else []:
-            inner = isinstance(item, Mapping) and not set(item) & _FIELDS and all(isinstance(v, list) for v in item.values())
-            for value in item.values() if inner else [[item]]:
-                yield from ((section, asked) for asked in (value if isinstance(value, list) else [value]))
+        for key in (key for key, name in named.items() if name == section):
+            yield from ((section, asked) for asked in _opened(data[key]))
+    for key in (key for key, name in named.items() if name not in SECTIONS):
+        yield from ((str(key), asked) for asked in _opened(data[key]) if _is_question(asked))
+
+
+def _opened(section: Any) -> Iterator[Any]:
+    """Yield what stands for a question each in a section: a list, an object of lists, or a list of such objects."""
+    if section is None or section in ("", [], {}):
+        return
+    for item in section if isinstance(section, list) else [section]:
+        lists = isinstance(item, Mapping) and not _is_question(item) and any(isinstance(value, list) for value in item.values())
+        for value in item.values() if lists else [[item]]:
+            yield from value if isinstance(value, list) else [value]
+
+
+def _is_question(item: Any) -> bool:
+    return isinstance(item, Mapping) and not _FIELDS.isdisjoint(item)
 
 
 # ------------------------------------------------------------------------------------------------ one person
@@ -155,10 +174,12 @@ def _instance(row: Row, memories: Spool, options: PerltqaOptions, count: TokenCo
 
     def question(item: Any, where: str) -> Question | str:
         section, data = item[0], mapping(item[1], where)
+        if section not in SECTIONS:
+            raise SchemaError(f"{where} is of section {section!r:.40}", expected=f"one of {', '.join(SECTIONS)}")
         words = text(data, "Question", where)
         if not (golds := answers(data.get("Answer"), f"{where} field 'Answer'")):
             return EMPTY_ANSWER
-        anchors = _anchors(data.get("Memory Anchors"))
+        anchors = _anchors(data.get("Memory Anchors"), where)
         named = (
             optional_text(data, "Reference Memory", where)
             if not isinstance(data.get("Reference Memory"), list)
@@ -172,10 +193,11 @@ def _instance(row: Row, memories: Spool, options: PerltqaOptions, count: TokenCo
     return Instance(name, SOURCE, tuple(chunks), tuple(read_questions(asked, row.where, result, question)))
 
 
-def _anchors(value: Any) -> list[str]:
+def _anchors(value: Any, where: str) -> list[str]:
     """The distinct phrases that point into the memory, their entities written out; a semicolon in one would split it."""
     phrases = [key for item in (value if isinstance(value, list) else []) if isinstance(item, Mapping) for key in item]
-    cleaned = (" ".join(html.unescape(phrase).replace(";", ",").split()) for phrase in phrases if isinstance(phrase, str))
+    texts = (check_text(phrase, f"{where} field 'Memory Anchors'") for phrase in phrases)
+    cleaned = (" ".join(html.unescape(phrase).replace(";", ",").split()) for phrase in texts)
     return list(dict.fromkeys(filter(None, cleaned)))
 
 
@@ -222,7 +244,7 @@ def _event(key: str, event: Mapping[str, Any], dialogues: Mapping[str, Any], whe
 def _talk(dialogue: Mapping[str, Any], where: str) -> Iterator[str]:
     contents = dialogue.get("contents")
     for when, said in (contents if isinstance(contents, Mapping) else {}).items():
-        yield f"[Dialogue, {time_of(str(when))}]"
+        yield f"[Dialogue, {time_of(scalar_text(when, f'{where} dialogue'))}]"
         yield from (scalar_text(line, f"{where} dialogue") for line in (said if isinstance(said, list) else [said]))
 
 
@@ -243,9 +265,12 @@ def _section(person: Mapping[str, Any], key: str, where: str) -> Mapping[str, An
     if isinstance(value, str) and value.strip():
         try:
             value = json.loads(value) if value.lstrip().startswith('{"') else ast.literal_eval(value)
-        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
             raise SchemaError(f"{where} section {key!r} is text that spells no object: {error}", expected="an object") from error
-    return mapping(value, f"{where} section {key!r}") if value else {}
+    section = mapping(value, f"{where} section {key!r}") if value else {}
+    for name in section:
+        check_text(name, f"{where} section {key!r}: a key")
+    return section
 
 
 def _plain(value: Any, where: str) -> str:

@@ -16,8 +16,8 @@ from typing import Any
 from memalpha.errors import InputError
 
 _TABLES = """
-CREATE TABLE keys (number INTEGER PRIMARY KEY, digest BLOB UNIQUE, key TEXT);
-CREATE TABLE items (number INTEGER, value TEXT);
+CREATE TABLE keys (number INTEGER PRIMARY KEY, digest BLOB UNIQUE, key BLOB);
+CREATE TABLE items (number INTEGER, value BLOB);
 CREATE INDEX by_number ON items (number);
 """
 
@@ -39,35 +39,47 @@ class Spool:
 
     def key(self, key: str) -> int:
         """Return the number of a key, giving it the next one if it is new."""
-        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        digest = _digest(key)
         with _on_disk():
             found = self._base.execute("SELECT number FROM keys WHERE digest = ?", (digest,)).fetchone()
             if found is None:
-                self._base.execute("INSERT INTO keys VALUES (?, ?, ?)", (self._count, digest, key))
+                self._base.execute("INSERT INTO keys VALUES (?, ?, ?)", (self._count, digest, _packed(key)))
                 self._count += 1
         return self._count - 1 if found is None else int(found[0])
 
     def find(self, key: str) -> int | None:
         """Return the number of a key, or None if it never came."""
-        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         with _on_disk():
-            found = self._base.execute("SELECT number FROM keys WHERE digest = ?", (digest,)).fetchone()
+            found = self._base.execute("SELECT number FROM keys WHERE digest = ?", (_digest(key),)).fetchone()
         return None if found is None else int(found[0])
 
     def add(self, number: int, value: Any) -> None:
         """Append a JSON value to the list of the key of that number."""
         with _on_disk():
-            self._base.execute("INSERT INTO items VALUES (?, ?)", (number, json.dumps(value, ensure_ascii=False)))
+            self._base.execute("INSERT INTO items VALUES (?, ?)", (number, _packed(json.dumps(value, ensure_ascii=False))))
 
     def get(self, number: int) -> tuple[str, list[Any]]:
         """Return the key of that number and its values in the order in which they came."""
         with _on_disk():
             (key,) = self._base.execute("SELECT key FROM keys WHERE number = ?", (number,)).fetchone()
             values = self._base.execute("SELECT value FROM items WHERE number = ? ORDER BY rowid", (number,)).fetchall()
-        return str(key), [json.loads(value) for (value,) in values]
+        return _unpacked(key), [json.loads(_unpacked(value)) for (value,) in values]
 
     def __iter__(self) -> Iterator[tuple[str, list[Any]]]:
         return (self.get(number) for number in range(self._count))
+
+
+def _packed(text: str) -> bytes:
+    """UTF-8, lone surrogates as well: what is not valid Unicode is for the loader to find."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _unpacked(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogatepass")
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.blake2b(_packed(key), digest_size=16).digest()
 
 
 @contextmanager
