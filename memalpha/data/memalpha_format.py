@@ -5,9 +5,9 @@ a list of texts and ``questions_and_answers`` a list of ``{question, answer}``, 
 lists. An answer is a text, a number, a list of those (all accepted; for ``keywords``: all wanted) or ``{"text": ...}``.
 
 What always holds: rows stream; the metric follows from ``data_source`` by ``METRIC_OF`` and ``METRIC_OF_PREFIX``; questions +
-skipped = questions of the input. Reasons to skip: ``unknown data_source``, ``other data_source`` (not the one asked for),
-``empty answer``, ``malformed`` (what is not of this form, ``num_chunks`` or ``num_questions`` that do not agree with the lists,
-a label that is no integer).
+skipped = questions of the input; rows without a question left are dropped (``notes``). Reasons to skip: ``unknown data_source``,
+``other data_source`` (not the one asked for), ``empty answer``, ``malformed`` (what is not of this form, ``num_chunks`` or
+``num_questions`` that do not agree with the lists, a label that is no integer).
 
 It does not read ``prompt`` (one sentence of framing) nor ``metadata``. No question has evidence, since the columns do not say. The
 dates of chunks stand in their texts, as published, not in ``Chunk.time``.
@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from memalpha.data.fields import mapping
+from memalpha.data.reading import NO_QUESTIONS, free_id
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.source import LoadResult
 from memalpha.errors import SchemaError
@@ -94,7 +95,7 @@ def load_memalpha(source: str, options: MemalphaOptions, seed: int, count_tokens
 
 
 def _instances(rows: Iterator[Row], source: str, options: MemalphaOptions, result: LoadResult) -> Iterator[Instance]:
-    ids, read = Counter[str](), 0
+    ids, read = dict[str, int](), 0
     for number, row in enumerate(rows):
         try:
             fields = _Fields(row, number)
@@ -113,10 +114,11 @@ def _instances(rows: Iterator[Row], source: str, options: MemalphaOptions, resul
             result.problem(f"{row.where}: data_source {fields.data_source!r} has no metric; give option 'metric'")
         else:
             questions = tuple(_questions(fields, metric, result))
-            ids[fields.id] += 1
-            repeated = ids[fields.id] > 1
-            result.notes["repeated instance_id numbered"] += repeated
-            name = f"{fields.id}#{ids[fields.id]}" if repeated else fields.id
+            if not questions:
+                result.notes[NO_QUESTIONS] += 1
+                continue
+            name = free_id(fields.id, ids)
+            result.notes["repeated instance_id numbered"] += name != fields.id
             yield Instance(name, fields.data_source, fields.chunks, questions)
     if not read:
         problem = result.problems[0] if result.problems else f"{source} has no rows"
@@ -128,11 +130,10 @@ class _Fields:
     """The columns of one row, checked; SchemaError names the place and the column."""
 
     def __init__(self, row: Row, number: int) -> None:
-        if not isinstance(row.data, Mapping):
-            raise SchemaError(f"{row.where} is {type(row.data).__name__}", expected=f"columns {', '.join(COLUMNS)}")
+        data = mapping(row.data, row.where)
         self.where = row.where
-        self.data_source = check_text(row.data.get("data_source"), f"{row.where} column 'data_source'")
-        given = row.data.get("instance_id")
+        self.data_source = check_text(data.get("data_source"), f"{row.where} column 'data_source'")
+        given = data.get("instance_id")
         self.id = ("" if given is None else check_text(str(given), f"{row.where} column 'instance_id'")) or f"row-{number}"
         texts = _list(row, "chunks", "num_chunks")
         cleaned = [check_text(text, f"{row.where} chunk {i}") for i, text in enumerate(texts)]
@@ -148,7 +149,7 @@ def _list(row: Row, column: str, counted: str) -> list[Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise SchemaError(f"{row.where} column {column!r} is not JSON: {error}", expected="a JSON list") from error
     if not isinstance(value, list):
         raise SchemaError(f"{row.where} column {column!r} is {type(value).__name__}", expected="a list, or JSON text of one")
@@ -165,7 +166,7 @@ def _stated_questions(data: Any) -> int:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             value = None
     if isinstance(value, list):
         return len(value)

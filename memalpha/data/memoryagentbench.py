@@ -114,7 +114,7 @@ def _instance(row: Row, options: MemoryAgentBenchOptions, count: TokenCounter, r
         if not golds:
             return EMPTY_ANSWER
         dated = f"Asked on {scalar_text(dates[index], where)}.\n{said}" if dates[index] else said
-        kind = scalar_text(kinds[index], where) if kinds[index] else default
+        kind = (scalar_text(kinds[index], where) if kinds[index] else "") or default
         return Question(dated, golds, metric, kind, id=scalar_text(ids[index], where) if ids[index] else str(index))
 
     questions = read_questions(list(zip(range(len(asked)), asked, given, strict=True)), row.where, result, question)

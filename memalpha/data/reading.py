@@ -2,13 +2,12 @@
 
 What always holds: a row that cannot be read is skipped whole, with as many questions as it shows to hold (at least one), and
 nothing it had counted before stays counted; a question that cannot be read is skipped alone; after ``finish`` no instance is
-without a question, and no id of an instance or of a question in one comes twice.
+without a question or with a blank kind, and no id of an instance or of a question in one comes twice.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -20,8 +19,14 @@ from memalpha.types import Instance, Question
 
 _T = TypeVar("_T")
 
+NO_KIND = "single"
+"""Kind of a question whose source names none, or a blank one."""
+
 OVER_QUESTIONS = "over max_questions"
 """Reason of a question that was not drawn."""
+
+NO_QUESTIONS = "instances without questions dropped"
+"""Note of the instances that have no question, or none that could be kept."""
 
 OVER_INSTANCES = "over max_instances"
 """Reason of the questions of an instance that is not wanted any more."""
@@ -101,32 +106,49 @@ def read_questions(
 
 def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, result: LoadResult) -> Iterator[Instance]:
     """Yield the instances that have questions, at most so many and each with at most so many questions, under ids that differ."""
-    ids, made = Counter[str](), 0
+    ids, made = dict[str, int](), 0
     for instance in instances:
         if not instance.questions:
-            result.notes["instances without questions dropped"] += 1
+            result.notes[NO_QUESTIONS] += 1
             continue
         if options.max_instances and made >= options.max_instances:
             result.skip(OVER_INSTANCES, len(instance.questions))
             continue
         made += 1
-        ids[instance.id] += 1
-        if ids[instance.id] > 1:
+        name = free_id(instance.id, ids)
+        if name != instance.id:
             result.notes["repeated ids numbered"] += 1
-            instance = replace(instance, id=f"{instance.id}#{ids[instance.id]}")
+            instance = replace(instance, id=name)
         rng = random.Random(f"{instance.source}:{seed}:{instance.id}")
         drawn = draw_questions(instance.questions, options.max_questions, rng, result)
-        yield replace(instance, questions=tuple(number_repeats(drawn, result)))
+        kinds = (question if question.kind.strip() else replace(question, kind=NO_KIND) for question in drawn)
+        yield replace(instance, questions=tuple(number_repeats(kinds, result)))
+
+
+def free_id(name: str, taken: dict[str, int]) -> str:
+    """Return an id that nothing has yet: the name, or the name with the next number that is free (``x``, ``x#2``).
+
+    Args:
+        name: The id wanted.
+        taken: Ids given so far, each with the last number tried for it; the one given is added.
+    """
+    if name not in taken:
+        taken[name] = 1
+        return name
+    while True:
+        taken[name] += 1
+        if (free := f"{name}#{taken[name]}") not in taken:
+            taken[free] = 1
+            return free
 
 
 def number_repeats(questions: Iterable[Question], result: LoadResult) -> Iterator[Question]:
     """Yield questions under ids that differ; what comes again gets a number (``x``, ``x#2``)."""
-    seen = Counter[str]()
+    taken = dict[str, int]()
     for question in questions:
-        seen[question.id] += 1
-        again = seen[question.id] > 1
-        result.notes["repeated question ids numbered"] += again
-        yield replace(question, id=f"{question.id}#{seen[question.id]}") if again else question
+        name = free_id(question.id, taken)
+        result.notes["repeated question ids numbered"] += name != question.id
+        yield question if name == question.id else replace(question, id=name)
 
 
 def load_rows(

@@ -131,7 +131,7 @@ def test_every_question_is_kept_or_counted(tmp_path):
         17,
     ]
     instances, result = load(save(tmp_path, rows))
-    assert [[q.text for q in instance.questions] for instance in instances] == [["q?"], ["label?"], []]
+    assert [[q.text for q in instance.questions] for instance in instances] == [["q?"], ["label?"]]
     malformed = 4 + 1 + 3 + 1 + 4 + 1 + 1 + 1 + 1 + 1
     assert result.skipped == {"empty answer": 2, "unknown data_source": 2, "malformed": malformed}
     assert any("rows.jsonl line 4 column 'chunks' has 2 items; expected: 9" in problem for problem in result.problems)
@@ -155,6 +155,24 @@ def test_ids_missing_or_repeated(tmp_path):
     instances, result = load(save(tmp_path, rows))
     assert [instance.id for instance in instances] == ["0", "0#2", "row-2", "0#3"]
     assert result.notes["repeated instance_id numbered"] == 2
+
+
+def test_a_numbered_id_is_one_that_no_other_row_has(tmp_path):
+    instances, result = load(save(tmp_path, [row(instance_id=name) for name in ("a#2", "a", "a")]))
+    assert [instance.id for instance in instances] == ["a#2", "a", "a#3"]
+    assert result.notes["repeated instance_id numbered"] == 1
+
+
+def test_rows_without_a_question_left_are_dropped(tmp_path):
+    instances, result = load(save(tmp_path, [row(asked=()), row(asked=(("q?", ""),)), row()]))
+    assert [len(instance.questions) for instance in instances] == [1] and result.asked == 2
+    assert result.skipped == {"empty answer": 1} and result.notes["instances without questions dropped"] == 2
+
+
+def test_an_answer_of_too_many_digits_is_malformed(tmp_path):
+    huge = '[{"question": "q?", "answer": ' + "9" * 5000 + "}]"
+    instances, result = load(save(tmp_path, [row(), row(questions_and_answers=huge)]))
+    assert len(instances) == 1 and result.skipped == {"malformed": 1}
 
 
 def test_other_columns_are_an_error_that_names_them(tmp_path):
@@ -248,7 +266,11 @@ _SOURCE = st.sampled_from(["squad", "perltqa", "booksum", "lme_train"])
 
 
 @settings(max_examples=60, deadline=None)
-@given(_SOURCE, st.lists(_WORD, min_size=1, max_size=4), st.lists(st.lists(_WORD, min_size=1, max_size=3, unique=True), max_size=4))
+@given(
+    _SOURCE,
+    st.lists(_WORD, min_size=1, max_size=4),
+    st.lists(st.lists(_WORD, min_size=1, max_size=3, unique=True), min_size=1, max_size=4),
+)
 def test_there_and_back(tmp_path_factory, source, chunks, answers):
     questions = tuple(Question(f"q{i}?", tuple(given), metric=METRIC_OF[source], id=str(i)) for i, given in enumerate(answers))
     instance = Instance("x", source, tuple(Chunk(text) for text in chunks), questions)

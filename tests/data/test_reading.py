@@ -64,6 +64,22 @@ def test_questions_of_one_id_are_told_apart():
     assert result.notes == {"repeated question ids numbered": 2}
 
 
+def test_a_numbered_id_is_one_that_nothing_has():
+    result, given = LoadResult(), [instance(name, 1) for name in ("a#2", "a", "a", "a", "b", "b", "b#2", "b")]
+    made = [i.id for i in finish(given, CommonOptions(), 1, result)]
+    assert made == ["a#2", "a", "a#3", "a#4", "b", "b#2", "b#2#2", "b#3"]
+    assert +result.notes == {"repeated ids numbered": 5}
+    asked = tuple(Question(f"q{n}", ("a",), id=name) for n, name in enumerate(("x#2", "x", "x")))
+    (made,) = finish([Instance("i", "s", (Chunk("c"),), asked)], CommonOptions(), 1, LoadResult())
+    assert [question.id for question in made.questions] == ["x#2", "x", "x#3"]
+
+
+def test_a_question_without_a_kind_is_single():
+    asked = tuple(Question("q", ("a",), kind=kind, id=kind) for kind in ("", " ", "own"))
+    (made,) = finish([Instance("i", "s", (Chunk("c"),), asked)], CommonOptions(), 1, LoadResult())
+    assert [question.kind for question in made.questions] == ["single", "single", "own"]
+
+
 def test_questions_are_drawn_evenly_and_in_their_order():
     questions, result = instance("a", 6).questions, LoadResult()
     drawn = Counter()
