@@ -13,8 +13,9 @@ What always holds: no sentence stands among the examples of its own instance, no
 question is the chunks with an example of its label; examples are drawn evenly over the labels while there are any. A question of
 the input is a sentence of it; reasons to skip are ``shown as an example``, ``label not shown`` (its label has no example in the
 instance), ``repeated sentence``, ``held out``, ``left over`` (too few for another instance), ``other split``, ``empty
-sentence``, ``empty answer``, ``over max_questions``, ``over max_instances`` and ``malformed``. Sentences are kept on disk; memory
-grows by about 15 bytes a sentence.
+sentence``, ``empty answer``, ``too long`` (for a chunk, so for an example), ``over max_questions``, ``over max_instances`` and
+``malformed``; of the files of options ``examples`` and ``held_out`` the manifest's notes say what could not be read. Sentences are
+kept on disk; memory grows by about 15 bytes a sentence.
 
 Departures: sentences are not repeated over instances (the published 180 instances of TREC hold its sentences several times over);
 MemoryAgentBench's test questions are never training questions unless its files are given as input, where the published training
@@ -25,15 +26,15 @@ from __future__ import annotations
 
 import random
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memalpha.data.labelled import Labelled, Reader
+from memalpha.data.fields import EMPTY_ANSWER
+from memalpha.data.labelled import Reader
 from memalpha.data.reading import CommonOptions, check_at_least, finish
-from memalpha.data.source import LoadResult
-from memalpha.data.spool import Spool
-from memalpha.errors import InputError, SchemaError
+from memalpha.data.sentences import EMPTY_SENTENCE, TOO_LONG, SentencePool, read_pool
+from memalpha.data.source import MALFORMED, LoadResult
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import check_metric
 from memalpha.types import Chunk, Instance, Question
@@ -94,60 +95,34 @@ class LabelledSet:
     def __call__(self, source: str, options: ClassificationOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
         """Load the set; the input is read once, to disk, before the first instance is made. InputError if it cannot be read."""
         result = LoadResult()
-        held_out = self._other(options.held_out, options.held_out_split)
-        asked = _Pool(_of_split(self.read(source, options.split), options.split, result), result, held_out)
-        if not len(asked.labels):
-            first = f": {result.problems[0]}" if result.problems else ""
-            raise SchemaError(f"{source} has no labelled sentence{first}", expected="sentences with labels")
-        shown = self._other(options.examples, options.examples_split)
+        fits = self._fits(options, count_tokens)
+        held_out = self._other("held_out", options.held_out, options.held_out_split, result)
+        rows, shown_apart = self.read(source, options.split), bool(options.examples)
+        asked = read_pool(rows, source, options.split, result, None if shown_apart else fits, held_out)
+        shown = self._other("examples", options.examples, options.examples_split, result, fits)
         result.instances = finish(_Builder(self, asked, shown, options, seed, count_tokens, result).build(), options, seed, result)
         return result
 
-    def _other(self, source: str, split: str) -> _Pool | None:
-        """The sentences of another file, whose questions are not asked; None if none is named."""
+    def _fits(self, options: ClassificationOptions, count: TokenCounter) -> Callable[[str], bool]:
+        """Whether a sentence, written as an example, is within the limit of a chunk."""
+        limit = options.chunk_tokens or self.chunk_tokens
+        return lambda text: count(_example(self.word, text)) <= limit
+
+    def _other(
+        self, option: str, source: str, split: str, result: LoadResult, fits: Callable[[str], bool] | None = None
+    ) -> SentencePool | None:
+        """The sentences of the file of an option, which asks nothing; None if none is named. What it lacks goes to the notes."""
         if not source:
             return None
-        pool = _Pool(_of_split(self.read(source, split), split, LoadResult()), LoadResult())
-        if not len(pool.labels):
-            raise InputError(f"{source} has no labelled sentence", expected="sentences with labels")
+        other = LoadResult(problems=result.problems)
+        pool = read_pool(self.read(source, split), source, split, other, fits)
+        for reason in (MALFORMED, EMPTY_SENTENCE, EMPTY_ANSWER, TOO_LONG):
+            result.notes[f"{reason} in the file of option {option!r}"] += other.skipped[reason]
         return pool
 
 
-def _of_split(rows: Iterable[Labelled], split: str, result: LoadResult) -> Iterator[Labelled]:
-    """Leave out sentences of other splits, and count all."""
-    for row in rows:
-        result.saw()
-        if row.split in ("", split):
-            yield row
-        else:
-            result.skip("other split")
-
-
-class _Pool:
-    """Distinct sentences on disk, their labels in memory."""
-
-    def __init__(self, rows: Iterable[Labelled], result: LoadResult, held_out: _Pool | None = None) -> None:
-        self.spool, self.labels, self.names = Spool(), array("I"), dict[str, int]()
-        for row in rows:
-            if isinstance(row.label, SchemaError):
-                result.malformed(str(row.label))
-            elif not row.text or not row.label:
-                result.skip("empty sentence" if not row.text else "empty answer")
-            elif self.spool.find(key := row.text.casefold()) is not None:
-                result.skip("repeated sentence")
-            elif held_out is not None and held_out.spool.find(key) is not None:
-                result.skip("held out")
-            else:
-                self.spool.add(self.spool.key(key), [row.text, row.where])
-                self.labels.append(self.names.setdefault(row.label, len(self.names)))
-
-    def text(self, number: int) -> tuple[str, str]:
-        """The sentence of that number, and its place in the input."""
-        text, where = self.spool.get(number)[1][0]
-        return str(text), str(where)
-
-    def key(self, number: int) -> str:
-        return self.spool.get(number)[0]
+def _example(word: str, text: str, number: int = 0) -> str:
+    return f"{word}: {text}\nLabel: {number}"
 
 
 class _Example(NamedTuple):
@@ -189,8 +164,8 @@ class _Builder:
     def __init__(
         self,
         labelled: LabelledSet,
-        asked: _Pool,
-        shown: _Pool | None,
+        asked: SentencePool,
+        shown: SentencePool | None,
         options: ClassificationOptions,
         seed: int,
         count: TokenCounter,
@@ -227,13 +202,13 @@ class _Builder:
         self.result.skip("shown as an example", sum(map(len, chunks)))
         return chunks
 
-    def _given_examples(self, pool: _Pool, asked: list[int], rng: random.Random) -> list[list[_Example]]:
+    def _given_examples(self, pool: SentencePool, asked: list[int], rng: random.Random) -> list[list[_Example]]:
         forbidden = frozenset(self.asked.key(index) for index in asked)
         queues = self._queues(pool, _shuffled(len(pool.labels), rng))
         return self._examples(pool, queues, rng, lambda index: pool.key(index) in forbidden)
 
     @staticmethod
-    def _queues(pool: _Pool, order: array[int]) -> dict[int, array[int]]:
+    def _queues(pool: SentencePool, order: array[int]) -> dict[int, array[int]]:
         """The sentences by label, in the given order."""
         queues: dict[int, array[int]] = {}
         for index in order:
@@ -241,7 +216,7 @@ class _Builder:
         return queues
 
     def _examples(
-        self, pool: _Pool, queues: dict[int, array[int]], rng: random.Random, barred: Callable[[int], bool]
+        self, pool: SentencePool, queues: dict[int, array[int]], rng: random.Random, barred: Callable[[int], bool]
     ) -> list[list[_Example]]:
         """Take chunks of examples off the queues, one of each label in turn, leaving out those barred."""
         chunks, tokens = list[list[_Example]]([[]]), 0
@@ -251,7 +226,7 @@ class _Builder:
                 if index is None:
                     continue
                 text, _ = pool.text(index)
-                added = self.count(f"{self.set.word}: {text}\nLabel: 0\n")
+                added = self.count(_example(self.set.word, text) + "\n")
                 if chunks[-1] and tokens + added > self.tokens:
                     if len(chunks) == self.options.chunks:
                         queues.setdefault(label, array("I")).append(index)
@@ -270,7 +245,7 @@ class _Builder:
             for label in sorted({example.label for example in chunk}):
                 places.setdefault(label, []).append(place)
         chunks = tuple(
-            Chunk("\n".join(f"{self.set.word}: {example.text}\nLabel: {numbers[example.label]}" for example in chunk))
+            Chunk("\n".join(_example(self.set.word, example.text, numbers[example.label]) for example in chunk))
             for chunk in examples
         )
         questions = []

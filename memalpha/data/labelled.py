@@ -4,12 +4,14 @@
 | --- | --- | --- |
 | TREC (Li and Roth, 2002) | ``COARSE:fine sentence`` a line, Latin-1 | ``{text, coarse_label, fine_label}`` |
 | HWU64 (Liu et al., arXiv 1903.05566) | a folder with ``seq.in`` and ``label``, parallel lines | ``{text, label}`` |
+| | the first release, one CSV ``scenario;intent;...;answer;question`` | |
 | BANKING77 (Casanueva et al., arXiv 2003.04807) | CSV ``text,category`` | ``{text, label}`` |
 | CLINC150 (Larson et al., arXiv 1909.02027) | JSON ``{split: [[text, intent]]}`` | ``{text, intent}`` |
 | PubMed-RCT (Dernoncourt and Lee, arXiv 1710.06071) | ``###id``, then ``LABEL<tab>sentence`` a line | ``{text, label}`` |
 | CSAbstruct (Cohan et al., arXiv 1909.04054) | JSON Lines ``{sentences[], labels[]}`` | the same |
 
 Each also comes as a table or JSON Lines with a sentence and a label a row, under any of the names in ``_TEXTS`` and ``_LABELS``.
+The label is what stands under the first of these names that the row has, be it nothing.
 
 What always holds: each sentence of the input comes once, in order, with its label or with what is wrong with it. Fields that are
 wrong are a ``SchemaError`` in place of the label, never an exception.
@@ -23,7 +25,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.data.fields import first_of, scalar_text
+from memalpha.data.fields import first_of, mapping, scalar_text
+from memalpha.data.files import file_name, path_of
 from memalpha.data.rows import Row, check_text, data_file, existing_file, iter_rows, kind_of, on_hub, open_json, text_lines
 from memalpha.errors import InputError, SchemaError
 
@@ -78,22 +81,39 @@ def _trec(source: str, split: str, names: tuple[str, ...], label: Callable[[re.M
 
 def read_parallel(source: str, split: str) -> Iterator[Labelled]:
     """Read HWU64: a folder of ``seq.in`` and ``label``, or rows; raises InputError if the input cannot be read."""
-    folder = Path(source)
+    folder = path_of(source)
     if not folder.is_dir():
-        yield from _columns(iter_rows(source, split), _LABELS)
+        yield from _columns((_first_release(row) for row in iter_rows(source, split)), _LABELS)
         return
     folder = folder / split if (folder / split).is_dir() else folder
-    files = [folder / "seq.in", folder / "label"]
+    files = [_packed_or_not(folder / name) for name in ("seq.in", "label")]
     if missing := [str(file) for file in files if not file.is_file()]:
-        raise InputError(f"no file {missing[0]}", expected=f"a folder with seq.in and label, or with a folder {split!r} of them")
+        there = sorted({file.parent.name for file in folder.glob("*/seq.in*")})
+        also = f" (there is {', '.join(there)})" if there else ""
+        wanted = f"a folder with seq.in and label, or with a folder {split!r} of them{also}"
+        raise InputError(f"no file {missing[0]}", expected=wanted)
     for said, label in zip_longest(*(text_lines(file) for file in files)):
         if said is None or label is None:
-            row = said or label
+            if not (row := said or label).data.strip():
+                continue
             raise SchemaError(
                 f"{row.where} of {folder} has no line beside it in the other file", expected="seq.in and label with as many lines"
             )
         if said.data.strip() or label.data.strip():
             yield _labelled(said.where, said.data, label.data)
+
+
+def _packed_or_not(file: Path) -> Path:
+    packed = file.with_name(f"{file.name}.gz")
+    return packed if packed.is_file() and not file.is_file() else file
+
+
+def _first_release(row: Row) -> Row:
+    """A row of HWU64's first release as {text, label}, any other as it is; that release writes ``null`` for what is missing."""
+    if not isinstance(row.data, Mapping) or not {"scenario", "intent", "answer"} <= set(row.data):
+        return row
+    said, scenario, intent = (row.data[key] for key in ("answer", "scenario", "intent"))
+    return Row(row.where, {"text": "" if said == "null" else said, "label": f"{scenario}_{intent}"})
 
 
 def read_columns(source: str, split: str) -> Iterator[Labelled]:
@@ -107,17 +127,18 @@ def read_clinc(source: str, split: str) -> Iterator[Labelled]:
         yield from _columns(iter_rows(source, split), _LABELS)
         return
     path = data_file(source)
+    shown = file_name(path)
     with open_json(path) as reader:
         if reader.peek() == "[":
-            yield from _columns((Row(f"{path.name} item {i}", data) for i, data in enumerate(reader.items())), _LABELS)
+            yield from _columns((Row(f"{shown} item {i}", data) for i, data in enumerate(reader.items())), _LABELS)
             return
         for name in reader.members():
             if reader.peek() != "[":
                 reader.value()
-                yield _wrong(f"{path.name} {name!r}", f"{path.name} {name!r} is no list of [text, intent]", name)
+                yield _wrong(f"{shown} {name!r}", f"{shown} {name!r} is no list of [text, intent]", name)
                 continue
             for index, pair in enumerate(reader.items()):
-                where = f"{path.name} {name}[{index}]"
+                where = f"{shown} {name}[{index}]"
                 if isinstance(pair, list) and len(pair) == 2:
                     yield _labelled(where, pair[0], pair[1])._replace(split=name)
                 else:
@@ -158,14 +179,14 @@ def _abstract(row: Row, data: Mapping[str, Any]) -> Iterator[Labelled]:
 def _columns(rows: Iterable[Row], names: tuple[str, ...]) -> Iterator[Labelled]:
     for row in rows:
         try:
-            if not isinstance(row.data, Mapping):
-                raise SchemaError(f"{row.where} is {type(row.data).__name__}", expected="an object with a sentence and a label")
-            said = first_of(row.data, _TEXTS, row.where)
-            label = first_of(row.data, names, row.where)
+            data = mapping(row.data, row.where)
+            said = first_of(data, _TEXTS, row.where)
+            there = next((name for name in names if name in data), None)
+            label = first_of(data, names, row.where) if there is None else data[there]
         except SchemaError as error:
             yield Labelled(row.where, "", error)
             continue
-        yield _labelled(row.where, said, label)
+        yield _labelled(row.where, said, "" if label is None else label)
 
 
 def _labelled(where: str, said: Any, label: Any) -> Labelled:

@@ -1,5 +1,6 @@
 """Sets of labelled sentences: every form of file, examples and questions kept apart, one order of labels an instance."""
 
+import gzip
 import json
 import random
 import re
@@ -66,6 +67,39 @@ def test_parallel_lines(tmp_path):
     (tmp_path / "train" / "label").unlink()
     with pytest.raises(InputError, match=r"no file .*label"):
         read(read_parallel, tmp_path)
+
+
+def test_parallel_lines_packed_and_with_blank_ends(tmp_path):
+    (tmp_path / "seq.in.gz").write_bytes(gzip.compress(b"wake me\nplay it\n"))
+    (tmp_path / "label.gz").write_bytes(gzip.compress(b"alarm_set\nplay_music\n\n\n"))
+    assert read(read_parallel, tmp_path) == [("wake me", "alarm_set"), ("play it", "play_music")]
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "seq.in").write_text("")
+    (tmp_path / "seq.in.gz").unlink()
+    with pytest.raises(InputError, match=r"no file .*seq\.in\n.* a folder 'dev' of them \(there is test\)"):
+        read(read_parallel, tmp_path, "dev")
+
+
+def test_the_first_release_of_hwu64(tmp_path):
+    names = "userid;answerid;scenario;intent;status;answer_annotation;notes;suggested_entities;answer_normalised;answer;question"
+    lines = [
+        '1;1;alarm;set;null;wake me [x : at "5"];null;null;wake me;wake me, now;Write what',
+        "1;2;play;music;;x;;;x;null;Write what",
+    ]
+    (tmp_path / "NLU-Data-Home-Domain-Annotated-All.csv").write_text("\n".join([names, *lines]))
+    found = read(read_parallel, tmp_path / "NLU-Data-Home-Domain-Annotated-All.csv")
+    assert found == [("wake me, now", "alarm_set"), ("", "play_music")]
+
+
+def test_a_label_that_is_null_is_no_other_label(tmp_path):
+    rows = [
+        {"text": "a", "coarse_label": None, "fine_label": 44},
+        {"text": "b", "fine_label": 4},
+        {"text": "c", "label": None},
+        {"text": "d"},
+    ]
+    found = read(read_trec_coarse, write(tmp_path / "x.jsonl", rows))
+    assert found[:3] == [("a", ""), ("b", "4"), ("c", "")] and isinstance(found[3][1], SchemaError)
 
 
 def test_columns_under_other_names(tmp_path):
@@ -179,6 +213,41 @@ def test_sentences_of_a_held_out_file_are_left_out(tmp_path):
     assert result.skipped["held out"] == 1 and result.asked == 40
     assert not any("s3 about d" in question.text.lower() for i in instances for question in i.questions)
     assert not any("s3 about d" in chunk.text.lower() for i in instances for chunk in i.chunks)
+
+
+def test_what_cannot_be_read_in_the_other_files_stands_in_the_notes(tmp_path):
+    path, other = table(tmp_path / "x.tsv", PAIRS[:40]), tmp_path / "y.jsonl"
+    other.write_text('{"text": "s3 about d", "label": "d"}\n{"text": "no label"}\n{"text": "s4", "label": ""}\n')
+    _, result = load("banking77", path, held_out=str(other), questions=5, chunk_tokens=30)
+    assert result.asked == 40 and result.skipped["held out"] == 1 and "malformed" not in result.skipped
+    wanted = {"malformed in the file of option 'held_out'": 1, "empty answer in the file of option 'held_out'": 1}
+    assert +result.notes == wanted and result.problems[0].startswith("y.jsonl line 2 has none of 'label'")
+    _, result = load("banking77", path, examples=str(other), questions=5, chunk_tokens=30)
+    assert result.notes["malformed in the file of option 'examples'"] == 1
+
+
+def test_a_sentence_longer_than_a_chunk_is_no_example(tmp_path):
+    long = "word " * 27  # "Sentence:", 27 words and "Label: 0" are 30
+    path = table(tmp_path / "x.tsv", [*PAIRS[:40], (long, "a"), (long + "more", "a")])
+    instances, result = load("banking77", path, questions=5, chunk_tokens=30)
+    assert result.skipped["too long"] == 1 and "more" not in str(instances)
+    assert all(len(chunk.text.split()) <= 30 for i in instances for chunk in i.chunks)
+    _, result = load("banking77", table(tmp_path / "y.tsv", PAIRS[40:50]), examples=str(path), questions=5, chunk_tokens=30)
+    assert "too long" not in result.skipped and result.notes["too long in the file of option 'examples'"] == 1
+
+
+def test_a_split_that_is_not_there_lists_those_that_are(tmp_path):
+    path = write(tmp_path / "x.json", {"val": [["v", "a"]], "train": [list(p) for p in PAIRS[:20]]})
+    with pytest.raises(InputError, match=r"x\.json has no split 'tset'\n  expected: one of train, val"):
+        load("clinc150", path, split="tset")
+    with pytest.raises(InputError, match=r"x\.json has no split 'test'\n  expected: one of train, val"):
+        load("clinc150", path, held_out=str(path))
+
+
+def test_a_label_whose_kind_is_blank_has_a_kind(tmp_path):
+    path = table(tmp_path / "x.tsv", [(text, "_x" if label == "a" else label) for text, label in PAIRS[:40]])
+    instances, _ = load("hwu64", path, questions=20, chunk_tokens=100)
+    assert {question.kind for i in instances for question in i.questions} == {"single", "b", "c", "d"}
 
 
 def test_nothing_labelled_is_an_error(tmp_path):
