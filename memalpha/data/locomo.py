@@ -42,7 +42,8 @@ NO_GOLD = "adversarial, no gold answer"
 """Reason of the questions of category 5."""
 
 _SESSION = re.compile(r"session_([0-9]+)")
-_TURN = re.compile(r"D([0-9]+):([0-9]+)")
+_TURN = re.compile(r"D([0-9]{1,9}):([0-9]{1,9})(?![0-9])")
+_MOST_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,10 @@ class _Conversation:
         return Instance(name, SOURCE, self.dialogue.chunks, questions)
 
     def _sessions(self) -> Iterator[Session]:
-        numbers = sorted(int(match[1]) for key in self.talk if (match := _SESSION.fullmatch(str(key))))
-        for number in numbers:
-            key = f"session_{number}"
+        found = [match for key in self.talk if (match := _SESSION.fullmatch(str(key)))]
+        if long := next((match[0] for match in found if len(match[1]) > _MOST_DIGITS), None):
+            raise SchemaError(f"{self.where} has a session {long:.30}...", expected=f"a number of at most {_MOST_DIGITS} digits")
+        for number, key in sorted((int(match[1]), match[0]) for match in found):
             turns = items(self.talk, key, f"{self.where} field 'conversation'")
             read = (self._turn(turn, f"{self.where} {key} turn {index}") for index, turn in enumerate(turns))
             time = time_of(optional_text(self.talk, f"{key}_date_time", self.where))
@@ -111,7 +113,8 @@ class _Conversation:
         turn = mapping(data, where)
         said, caption = optional_text(turn, "text", where), optional_text(turn, "blip_caption", where)
         shown = f"{said} [shows {caption}]".strip() if caption else said
-        return Turn(text(turn, "speaker", where), shown, optional_text(turn, "dia_id", where))
+        name = optional_text(turn, "dia_id", where)
+        return Turn(text(turn, "speaker", where), shown, next(_turn_names(name), name))
 
     def _question(self, item: Any, where: str) -> Question | str:
         asked = mapping(item, where)
@@ -136,8 +139,13 @@ class _Conversation:
 
     def _evidence(self, asked: Mapping[str, Any], where: str) -> tuple[int, ...] | None:
         given = asked.get("evidence")
-        named = [check_text(item, f"{where} field 'evidence'") for item in (given if isinstance(given, list) else [])]
-        keys = [f"D{session}:{turn}" for item in named for session, turn in _TURN.findall(item)]
-        found = self.dialogue.evidence(keys)
+        texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+        named = [check_text(item, f"{where} field 'evidence'") for item in texts]
+        found = self.dialogue.evidence(name for item in named for name in _turn_names(item))
         self.result.notes["evidence that is not there"] += found is None
         return found
+
+
+def _turn_names(written: str) -> Iterator[str]:
+    """The turns that a text names, as ``D1:2`` whatever zeros stand before the numbers."""
+    return (f"D{int(session)}:{int(turn)}" for session, turn in _TURN.findall(written))

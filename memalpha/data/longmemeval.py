@@ -11,7 +11,8 @@ item's ``question_type``, or ``abstention`` where its id ends in ``_abs``. The m
 What always holds: the evidence of a question is the chunks with the turns marked ``has_answer``, or with the sessions in
 ``answer_session_ids`` where no turn is marked. Reasons to skip: ``empty answer``, ``malformed``.
 
-Departures: sessions are put in order of their dates, which the oracle file does not do, as a memory reads them; a session longer
+Departures: sessions are put in order of their dates, which the oracle file does not do, as a memory reads them (those whose date
+cannot be read keep their places, and are counted in ``notes``); a session longer
 than a chunk is cut between turns rather than standing over-long; the question's date goes on a line of its own before it.
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memalpha.data.dates import time_of
+from memalpha.data.dates import iso_date, time_of
 from memalpha.data.fields import EMPTY_ANSWER, answers, items, mapping, optional_text, scalar_text, text
 from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
 from memalpha.data.rows import Row, check_text, iter_rows
@@ -34,6 +35,10 @@ from memalpha.types import Instance, Question
 
 SOURCE = "longmemeval"
 """``Instance.source`` of everything made here."""
+
+
+UNDATED = "sessions without a date that can be read"
+"""Note of the sessions that are not put in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,8 @@ def load_longmemeval(source: str, options: LongMemEvalOptions, seed: int, count_
 def _instance(row: Row, options: LongMemEvalOptions, count: TokenCounter, result: LoadResult) -> Instance:
     data = mapping(row.data, row.where)
     name = scalar_text(data.get("question_id"), f"{row.where} field 'question_id'") or f"item-{row.where}"
-    sessions = sorted(_sessions(data, row.where), key=lambda session: session.time or "")
+    sessions, undated = _by_date(list(_sessions(data, row.where)))
+    result.notes[UNDATED] += undated
     if not any(session.turns for session in sessions):
         raise SchemaError(f"{row.where} field 'haystack_sessions' holds no turn", expected="sessions of {role, content}")
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, join=options.join)
@@ -102,6 +108,14 @@ def _sessions(data: Mapping[str, Any], where: str) -> Iterator[Session]:
         read = (_turn(turn, f"{place} turn {index}", f"{number}.{index}") for index, turn in enumerate(turns))
         time = time_of(check_text(date, f"{where} haystack_dates[{number}]"))
         yield Session([turn for turn in read if turn.text], "Session", time, f"session {name}")
+
+
+def _by_date(sessions: list[Session]) -> tuple[list[Session], int]:
+    """The sessions in order of their dates, those without a date that can be read in their places; and how many those are."""
+    dated = [session.time is not None and iso_date(session.time) is not None for session in sessions]
+    ordered = iter(sorted((s for s, known in zip(sessions, dated, strict=True) if known), key=lambda s: s.time or ""))
+    placed = [next(ordered) if known else session for session, known in zip(sessions, dated, strict=True)]
+    return placed, dated.count(False)
 
 
 def _turn(data: Any, where: str, key: str) -> Turn:

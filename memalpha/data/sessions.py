@@ -122,6 +122,10 @@ def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[_Line]
         if (tokens := count(whole + "\n")) <= limit:
             yield _Line(whole, tokens, keys)
             continue
-        for span in split_text(turn.text, max(1, limit - count(named)), count):
-            piece = f"{named}{turn.text[span.start : span.end]}"
+        if count(named) >= limit:  # a name that leaves no room: said once, and cut like what is said
+            named, said = "", whole
+        else:
+            said = turn.text
+        for span in split_text(said, limit - count(named), count):
+            piece = f"{named}{said[span.start : span.end]}"
             yield _Line(piece, count(piece + "\n"), keys)

@@ -30,6 +30,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.data.fields import listed, mapping
+from memalpha.data.files import file_name, path_of
 from memalpha.data.packing import Packed, Span, TokenRange, check_range, overlapping, pack_texts, split_text
 from memalpha.data.reading import draw_questions, number_repeats
 from memalpha.data.rows import Row, check_text, data_file, file_rows, iter_rows, kind_of, open_json
@@ -121,7 +123,7 @@ class _Reader:
 
     def _rows(self, source: str) -> Iterator[Row]:
         """Yield paragraphs with ``qas``, or flat rows, whichever the input holds."""
-        if not Path(source).is_file() or kind_of(Path(source)) != ".json":
+        if not path_of(source).is_file() or kind_of(Path(source)) != ".json":
             return iter_rows(source, self.options.split)
         return self._json_rows(data_file(source))
 
@@ -137,20 +139,21 @@ class _Reader:
                     reader.value()
                     continue
                 if reader.peek() != "[":
-                    raise SchemaError(f"{path.name} data holds no list", expected="data[].paragraphs[].{context, qas[]}")
+                    raise SchemaError(f"{file_name(path)} data holds no list", expected="data[].paragraphs[].{context, qas[]}")
                 for index, article in enumerate(reader.items()):
-                    yield from self._article(Row(f"{path.name} data item {index}", article))
+                    yield from self._article(Row(f"{file_name(path)} data item {index}", article))
             reader.end()
         if "data" not in keys:
             raise SchemaError(
-                f"{path.name} holds an object with {sorted(keys)[:8]}", expected="an object with 'data', or a list of rows"
+                f"{file_name(path)} holds an object with {sorted(keys)[:8]}", expected="an object with 'data', or a list of rows"
             )
 
     def _article(self, article: Row) -> Iterator[Row]:
         paragraphs = article.data.get("paragraphs") if isinstance(article.data, Mapping) else None
         if not isinstance(paragraphs, list):
-            self.result.saw()
-            self.result.malformed(f"{article.where} has no list 'paragraphs'")
+            held = _questions_in(article.data)
+            self.result.saw(held)
+            self.result.malformed(f"{article.where} has no list 'paragraphs'", held)
             return
         for index, paragraph in enumerate(paragraphs):
             yield Row(f"{article.where} paragraph {index}", paragraph)
@@ -160,14 +163,14 @@ class _Reader:
         nested = isinstance(data, Mapping) and "qas" in data
         asked = data["qas"] if nested else [data]
         try:
-            if not isinstance(data, Mapping) or not isinstance(asked, list):
+            if not isinstance(mapping(data, row.where).get("qas", asked), list):
                 raise SchemaError(f"{row.where} is no paragraph", expected="an object with a context and its questions")
             context = check_text(data.get("context"), f"{row.where} field 'context'")
             if not context:
                 raise SchemaError(f"{row.where} field 'context' is empty", expected="text")
         except SchemaError as error:
-            held = len(asked) if isinstance(asked, list) else 1
-            self.result.saw(max(held, 1))
+            held = _questions_in(data)
+            self.result.saw(held)
             self.result.malformed(str(error), held)
             return
         kept = self.paragraphs.key(context)
@@ -208,6 +211,15 @@ class _Reader:
         if limit and all(self.count(answer) > limit for answer in answers):
             return "answer too long", (), -1
         return "", answers, _place(context, *pairs[0])
+
+
+def _questions_in(data: Any) -> int:
+    """How many questions a row that cannot be read shows to hold, a paragraph or an article; 1 where that cannot be told."""
+    if not isinstance(data, Mapping):
+        return 1
+    paragraphs = data.get("paragraphs")
+    within = paragraphs if isinstance(paragraphs, list) else [paragraphs]
+    return max(1, sum(listed(item.get("qas")) for item in (data, *within) if isinstance(item, Mapping)))
 
 
 def _given_answers(row: Row) -> list[tuple[Any, Any]]:

@@ -18,6 +18,7 @@ of fewer than 5 chunks are kept unless option ``chunks`` says otherwise (publish
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -113,12 +114,24 @@ def _chapter(row: Row, options: BooksumOptions, count: TokenCounter, result: Loa
     def question(item: Any, where: str) -> Question | str:
         if not options.chunks[0] <= len(spans) <= options.chunks[1]:
             return "too few chunks" if len(spans) < options.chunks[0] else "too many chunks"
-        given = data.get("summary_text") if data.get("summary_text") is not None else data.get("summary")
+        given = data.get("summary_text") if data.get("summary_text") is not None else _written_summary(data.get("summary"))
         return _summary_question(SUMMARISE, answers(given, f"{row.where} field 'summary_text'"), "summary", options)
 
     questions = tuple(read_questions([data], row.where, result, question))
     name = "-".join(filter(None, ["booksum", *named])) if any(named) else f"booksum {row.where}"
     return Instance(name, "booksum", tuple(Chunk(chapter[span.start : span.end]) for span in spans), questions)
+
+
+def _written_summary(value: Any) -> Any:
+    """What column ``summary`` holds: on the Hub JSON text of ``{name, url, summary[], analysis}``; another text is as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value
+    try:
+        read = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    told = read.get("summary") if isinstance(read, Mapping) else value
+    return "\n".join(told) if isinstance(told, list) and all(isinstance(item, str) for item in told) else told
 
 
 # ------------------------------------------------------------------------------------------------ QMSum
@@ -131,7 +144,7 @@ def _meeting(row: Row, options: SummaryOptions, count: TokenCounter, result: Loa
     turns = list(_turns(data, row.where))
     if not turns:
         raise SchemaError(f"{row.where} field 'meeting_transcripts' holds no turn", expected="turns of {speaker, content}")
-    dialogue = dialogue_chunks([Session(turns, "Meeting")], options.chunk_tokens, count)
+    dialogue, last = dialogue_chunks([Session(turns, "Meeting")], options.chunk_tokens, count), int(turns[-1].key)
     asked = [
         (kind, item)
         for kind in ("general", "specific")
@@ -141,7 +154,7 @@ def _meeting(row: Row, options: SummaryOptions, count: TokenCounter, result: Loa
     def question(item: Any, where: str) -> Question | str:
         kind, query = item[0], mapping(item[1], where)
         words = text(query, "query", where)
-        evidence = dialogue.evidence(_span_turns(query.get("relevant_text_span"), where))
+        evidence = dialogue.evidence(_span_turns(query.get("relevant_text_span"), last, where))
         return _summary_question(words, answers(query.get("answer"), f"{where} field 'answer'"), kind, options, evidence)
 
     questions = tuple(read_questions(asked, row.where, result, question))
@@ -156,13 +169,14 @@ def _turns(data: Mapping[str, Any], where: str) -> Iterator[Turn]:
             yield Turn(optional_text(turn, "speaker", where), said, str(index))
 
 
-def _span_turns(spans: Any, where: str) -> list[str]:
-    """The keys of the turns in ``[[first, last], ...]``; SchemaError if it is of another form."""
+def _span_turns(spans: Any, end: int, where: str) -> set[str]:
+    """The keys of the turns in ``[[first, last], ...]``, up to turn ``end``; SchemaError if it is of another form."""
     if spans is None:
-        return []
+        return set()
     try:
-        return [str(turn) for first, last in spans for turn in range(int(first), min(int(last), int(first) + 100_000) + 1)]
-    except (TypeError, ValueError) as error:
+        pairs = {(max(int(first), 0), min(int(last), end)) for first, last in spans}
+        return {str(turn) for first, last in pairs for turn in range(first, last + 1)}
+    except (TypeError, ValueError, OverflowError) as error:
         raise SchemaError(
             f"{where} field 'relevant_text_span' is no list of pairs", expected="[[first turn, last turn], ...]"
         ) from error

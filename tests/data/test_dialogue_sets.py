@@ -37,6 +37,9 @@ def load(name, path, **options):
         ("12:48 am on 1 February, 2023", "2023-02-01T00:48"),
         ("May 12, 2022", "2022-05-12"),
         ("2022-05-13 10:00:00", "2022-05-13T10:00"),
+        ("2023-05-25T20:21:30Z", "2023-05-25T20:21+00:00"),
+        ("2023-05-25T20:21:30.5+02:00", "2023-05-25T20:21+02:00"),
+        ("2023-05-25 25:00", None),
         ("in spring", None),
         ("2023/02/30", None),
         ("", None),
@@ -69,6 +72,11 @@ def test_sessions_are_joined_while_they_fit():
         "[Session 3, continued]\nA: g h",
     ]
     assert made.places["s3"] == made.places["3.0"] == (1, 2)
+
+
+def test_a_name_that_leaves_no_room_is_said_once_and_cut():
+    made = dialogue_chunks([Session([Turn("r " * 9, "hi there")], "S")], 6, words)
+    assert [chunk.text for chunk in made.chunks] == ["[S]\nr r r r", "[S, continued]\nr r r r", "[S, continued]\nr : hi there"]
 
 
 @given(st.lists(st.lists(st.integers(1, 12), max_size=5), max_size=5), st.integers(6, 20), st.booleans())
@@ -111,6 +119,17 @@ def test_longmemeval_evidence_by_session_where_no_turn_is_marked(tmp_path):
     assert (joined.questions[0].evidence, apart.questions[0].evidence) == ((0,), (1,))
     marked = write(tmp_path / "lme.json", [longmemeval_item(answer_session_ids=["late", "early"])])
     assert load("longmemeval", marked, join=False)[0][0].questions[0].evidence == (1,)  # a marked turn says more
+
+
+def test_longmemeval_sessions_without_a_date_that_can_be_read_keep_their_places(tmp_path):
+    dates = ["2023-05-25T20:21:00", "in May", "2023/05/20 (Sat) 10:20", ""]
+    sessions = [[{"role": "user", "content": f"said {n}"}] for n in range(4)]
+    item = longmemeval_item(haystack_dates=dates, haystack_sessions=sessions, haystack_session_ids=None)
+    (instance,), result = load("longmemeval", write(tmp_path / "lme.json", [item]), join=False)
+    assert [(chunk.time, chunk.text[-6:]) for chunk in instance.chunks] == [
+        ("2023-05-20T10:20", "said 2"), ("in May", "said 1"), ("2023-05-25T20:21", "said 0"), (None, "said 3"),
+    ]  # fmt: skip
+    assert result.notes["sessions without a date that can be read"] == 2
 
 
 @pytest.mark.parametrize(
@@ -193,6 +212,28 @@ def test_locomo_malformed_questions(tmp_path, changed, reason, fault):
     assert [q.text for q in instance.questions] == ["When was that?"]
     assert result.skipped == Counter([reason, "malformed"])
     assert fault in result.problems[0]
+
+
+def test_locomo_evidence_with_zeros_or_as_a_text(tmp_path):
+    named = [["D1:01"], "D2:1", ["D01:1, D2:001"], ["D1:12345678901"], None]
+    asked = [{"question": f"q{n}?", "answer": "a", "evidence": given, "category": 4} for n, given in enumerate(named)]
+    (instance,), result = load("locomo", write(tmp_path / "locomo.json", [locomo_sample(qa=asked)]))
+    assert [q.evidence for q in instance.questions] == [(0,), (1,), (0, 1), None, None]
+    assert result.notes["evidence that is not there"] == 2
+
+
+def test_locomo_sessions_are_found_by_their_own_key(tmp_path):
+    talk = locomo_sample()["conversation"]
+    zero = {key.replace("_2", "_02"): value for key, value in talk.items()}
+    path = write(
+        tmp_path / "locomo.json",
+        [locomo_sample(conversation=zero), locomo_sample(conversation={**talk, "session_" + "9" * 5000: []})],
+    )
+    (instance,), result = load("locomo", path)
+    assert [chunk.time for chunk in instance.chunks] == ["2023-05-08T13:56", "2023-06-02T09:05"]
+    assert (
+        result.skipped == {"adversarial, no gold answer": 1, "malformed": 3} and "has a session session_999" in result.problems[0]
+    )
 
 
 def test_locomo_malformed_conversations_lose_all_their_questions(tmp_path):

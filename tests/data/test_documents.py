@@ -42,6 +42,18 @@ def test_booksum(tmp_path):
     assert instance.id == "booksum-7-chapter 1"
 
 
+def test_booksum_summary_in_the_json_text_of_the_hub(tmp_path):
+    told = json.dumps(
+        {"name": "Chapter 1", "url": "u", "summary": ["Then Ahab came.", "The Pequod sailed."], "analysis": ["No Moby."]}
+    )
+    rows = [booksum_row(summary_text=None, summary=text) for text in (told, "Ahab sees {x}.", '{"name": "Only"}', '{"cut')]
+    instances, result = load("booksum", write(tmp_path / "b.jsonl", rows), metric="f1")
+    assert [i.questions[0].answers for i in instances] == [
+        ("Then Ahab came.\nThe Pequod sailed.",), ("Ahab sees {x}.",), ('{"cut',)
+    ]  # fmt: skip
+    assert result.skipped == {"empty answer": 1}
+
+
 def test_booksum_other_metrics_and_what_is_skipped(tmp_path):
     rows = [
         booksum_row(),
@@ -87,6 +99,15 @@ def test_qmsum_malformed(tmp_path):
     (instance,), result = load("qmsum", write(tmp_path / "q.jsonl", rows))
     assert [(q.text, q.evidence) for q in instance.questions] == [("q0?", None), ("q1?", None), ("q4?", (0,))]
     assert result.skipped == {"malformed": 2 + 3 + 2 + 1}
+
+
+def test_qmsum_spans_that_are_no_turns(tmp_path):
+    spans = [[[float("inf"), 2]], [[0, 100_000_000]] * 200, [["-3", "1"]], [[50_000_000, 60_000_000]]]
+    asked = [{"query": f"q{n}?", "answer": "a", "relevant_text_span": span} for n, span in enumerate(spans)]
+    path = write(tmp_path / "q.jsonl", [qmsum_row(specific_query_list=asked, general_query_list=None)])
+    (instance,), result = load("qmsum", path, chunk_tokens=8)
+    assert [(q.text, q.evidence) for q in instance.questions] == [("q1?", (0, 1, 2)), ("q2?", (0, 1)), ("q3?", None)]
+    assert result.skipped == {"malformed": 1}
 
 
 def test_real_qmsum(real):
@@ -199,6 +220,12 @@ def test_memoryagentbench_metric_by_source(tmp_path, source, metric, answer, gol
         source, question.kind
     )
     assert any(source.startswith(prefix) for prefix in METRIC_OF_PREFIX)
+
+
+def test_memoryagentbench_kinds_that_are_blank(tmp_path):
+    rows = [mab_row(metadata={"source": "ruler_qa", "question_types": [" ", "x"]}), mab_row(metadata={"source": "_12"})]
+    instances, _ = load("memoryagentbench", write(tmp_path / "m.jsonl", rows), metric="f1")
+    assert [[q.kind for q in i.questions] for i in instances] == [["ruler_qa", "x"], ["single", "single"]]
 
 
 def test_memoryagentbench_keypoints_dates_and_what_is_skipped(tmp_path):

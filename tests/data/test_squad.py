@@ -143,6 +143,22 @@ def test_malformed_parts_of_a_nested_file_are_counted_by_their_questions(tmp_pat
     assert any("paragraph 3 question 0 is int" in problem for problem in result.problems)
 
 
+def test_rows_that_cannot_be_read_count_the_questions_they_show(tmp_path):
+    article = {"title": "t", "paragraphs": [{"context": "c", "qas": [{}, {}]}, {"qas": [{}]}, 5]}
+    rows = [
+        {"context": "c d", "question": "q?", "answer": "d"},
+        article,
+        {"paragraphs": article["paragraphs"][0]},
+        {"qas": []},
+        "no row",
+    ]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = get_source("squad").load(path)
+    assert [len(i.questions) for i in result.instances] == [1]
+    assert result.skipped == {"malformed": 3 + 2 + 1 + 1} and result.asked == 8
+
+
 def test_an_answer_is_too_long_only_if_all_of_them_are(tmp_path):
     data = nested((LIMA, [qa("What?", "the capital of Peru", "capital", context=LIMA), qa("Full?", LIMA, context=LIMA)]))
     instances, result = load(save(tmp_path, data), max_answer_tokens=1)
