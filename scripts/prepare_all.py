@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from memalpha.data.counting import tokenizer_counter
+from memalpha.data.counting import count_words_and_signs, tokenizer_counter
 from memalpha.data.prepare import prepare
 from memalpha.errors import MemAlphaError
-from memalpha.memory.store import count_words
 from memalpha.models import resolve_model
 
 
@@ -87,7 +86,7 @@ def main() -> int:
     parser.add_argument("--model", help="count tokens with this model's tokenizer instead of words")
     parser.add_argument("--overwrite", action="store_true", help="replace folders prepared before")
     args = parser.parse_args()
-    count = tokenizer_counter(str(resolve_model(args.model))) if args.model else count_words
+    count = tokenizer_counter(str(resolve_model(args.model))) if args.model else count_words_and_signs
     found = [(item, path) for item in INPUTS if (path := find(args.input, item.patterns)) is not None]
     wanted = [(item, path) for item, path in found if not args.only or item.source in args.only]
     if not wanted:

@@ -12,11 +12,10 @@ The same as `memalpha prepare squad`, with SQuAD's options spelled out.
 import argparse
 import sys
 
-from memalpha.data.counting import tokenizer_counter
+from memalpha.data.counting import count_words_and_signs, tokenizer_counter
 from memalpha.data.prepare import prepare
 from memalpha.data.squad import SquadOptions
 from memalpha.errors import MemAlphaError
-from memalpha.memory.store import count_words
 
 
 def main() -> int:
@@ -41,7 +40,7 @@ def main() -> int:
             "squad",
             **fixed,
             options=args,
-            count_tokens=tokenizer_counter(tokenizer) if tokenizer else count_words,
+            count_tokens=tokenizer_counter(tokenizer) if tokenizer else count_words_and_signs,
             token_counter=tokenizer or "words",
         )
     except MemAlphaError as error:

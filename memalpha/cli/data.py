@@ -40,13 +40,12 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Prepare a data set and print its manifest in short."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from memalpha.data.counting import tokenizer_counter
+    from memalpha.data.counting import count_words_and_signs, tokenizer_counter
     from memalpha.data.prepare import prepare
-    from memalpha.memory.store import count_words
     from memalpha.models import resolve_model
 
     options = dict(_pair(text) for text in arguments.option)
-    count = tokenizer_counter(str(resolve_model(arguments.model))) if arguments.model else count_words
+    count = tokenizer_counter(str(resolve_model(arguments.model))) if arguments.model else count_words_and_signs
     columns = (SpinnerColumn(), TextColumn("{task.description}: {task.completed} instances"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(f"preparing {arguments.name}", total=None)

@@ -1,9 +1,27 @@
-"""Token counters by a tokenizer's name, for preparing data that fit a policy's prompts."""
+"""Token counters for preparing data that fit a policy's prompts: a tokenizer's, and words where none is at hand.
+
+Words are those of ``memalpha.memory.store.count_words``, but that each sign of a script that is written without spaces (Chinese,
+Japanese, Thai, Lao, Burmese, Khmer, Tibetan) counts as one. A run of other signs without white space counts as one word, however
+long it is.
+"""
 
 from __future__ import annotations
 
+import re
+
 from memalpha.errors import InputError
+from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
+
+_UNSPACED = re.compile(
+    "[\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007\u3040-\u30ff"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
+
+
+def count_words_and_signs(text: str) -> int:
+    """Count whitespace-separated words, and each sign of a script without spaces as a word of its own."""
+    return count_words(text) if text.isascii() else len(_UNSPACED.sub(r" \g<0> ", text).split())
 
 
 def tokenizer_counter(name_or_path: str) -> TokenCounter:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.data.counting import count_words_and_signs
 from memalpha.data.folders import replacing
 from memalpha.data.leaks import LeakCheck, without
 from memalpha.data.registry import get_source
@@ -24,7 +25,6 @@ from memalpha.data.source import LoadResult
 from memalpha.data.storage import PARQUET_NAME, InstanceWriter, iter_parquet
 from memalpha.disk import file_sha256
 from memalpha.errors import InputError, MemAlphaError, SchemaError
-from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
 from memalpha.version import __version__
@@ -94,7 +94,7 @@ def prepare(
     *,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
-    count_tokens: TokenCounter = count_words,
+    count_tokens: TokenCounter = count_words_and_signs,
     token_counter: str = "words",
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -164,7 +164,7 @@ def prepare(
             checked_against=[Path(other).name for other in check_against],
         )
         text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2)
-        (partial / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8")
+        (partial / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8", errors="replace")  # of names of files
     return manifest
 
 

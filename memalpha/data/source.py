@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from memalpha.data.counting import count_words_and_signs
 from memalpha.data.options import parse_options
 from memalpha.errors import InputError
-from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
 
@@ -110,7 +110,7 @@ class Source:
         path_or_hub_name: str | Path | None = None,
         options: Mapping[str, Any] | None = None,
         seed: int = 0,
-        count_tokens: TokenCounter = count_words,
+        count_tokens: TokenCounter = count_words_and_signs,
     ) -> LoadResult:
         """Load instances.
 

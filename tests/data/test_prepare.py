@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from data_samples import locomo_sample
+from data_samples import locomo_sample, qmsum_row
 
 from memalpha import __version__
 from memalpha.data import registry
@@ -107,6 +107,13 @@ def test_the_same_call_gives_the_same_bytes_wherever_the_files_lie(squad, tmp_pa
     one = prepare("squad", squad, tmp_path / "a", seed=1)
     two = prepare("squad", other / "copy.json", tmp_path / "b", seed=1)
     assert one.sha256 == two.sha256
+
+
+def test_a_file_whose_name_is_not_utf_8(tmp_path):
+    path = tmp_path / os.fsdecode(b"h\xff.jsonl")
+    path.write_text(json.dumps(qmsum_row()) + "\n")
+    manifest = prepare("qmsum", path, tmp_path / "out")
+    assert manifest.questions == 3 and load_prepared(tmp_path / "out").manifest.input == "h?.jsonl"
 
 
 def test_generated_sources_tell_their_total(tmp_path):

@@ -57,7 +57,7 @@ def test_one_object_is_one_row(tmp_path):
         ("x.json", b'[{"a": 1}] and', r"x\.json is not JSON: Extra data: line 1 column 12"),
         ("x.csv", b'a,b\n1,"2\n', r"x\.csv after line 2 is not CSV"),
         ("x.json", b'["\xff"]', r"x\.json is not UTF-8"),
-        ("x.json", b'[1, ' + b"9" * 5000 + b"]", r"x\.json is not JSON: a number of too many digits: line 1 column 5"),
+        ("x.json", b"[1, " + b"9" * 5000 + b"]", r"x\.json is not JSON: a number of too many digits: line 1 column 5"),
         ("x.jsonl", b"1\n" + b"9" * 5000 + b"\n", r"x\.jsonl line 2 is not JSON"),
         ("x.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', r"x\.jsonl line 2 is not UTF-8"),
         ("x.csv.gz", b"no gzip", r"cannot read .*x\.csv\.gz"),

@@ -1,4 +1,4 @@
-"""Tables by value: quoting, rows that do not fit their names, encodings, Parquet of any name, numbers of classes, the Hub's faults."""
+"""Tables by value: quoting, rows that do not fit their names, encodings, Parquet, numbers of classes, faults of the Hub."""
 
 import gzip
 
