@@ -18,6 +18,9 @@ WRONG = st.sampled_from(
 )
 
 
+WRONG_KEYS = st.sampled_from(["", " ", "\ud800", "caf\u00e9\r\n", "text", "events ", "9" * 5000, "session_" + "9" * 5000])
+
+
 def test_there_is_a_sample_of_every_source_that_reads():
     assert set(SAMPLES) == {name for name, source in SOURCES.items() if source.needs_input}
 
@@ -52,6 +55,15 @@ def replaced(data, path, value, *, drop=False):
     return copy
 
 
+def at(data, path):
+    return at(data[path[0]], path[1:]) if path else data
+
+
+def renamed(data, path, key):
+    """A copy with another key at a place inside an object."""
+    return replaced(data, path[:-1], {key if name == path[-1] else name: value for name, value in at(data, path[:-1]).items()})
+
+
 def corrupt_text(draw, raw):
     kind = draw(st.sampled_from(["cut", "bytes", "crlf", "bom", "twice", "line", "empty"]))
     at = draw(st.integers(0, max(0, len(raw) - 1)))
@@ -77,12 +89,21 @@ def corrupt_values(draw, raw, lines):
         if not places:
             break
         place = draw(st.sampled_from(places))
-        data = replaced(data, place, draw(WRONG), drop=draw(st.booleans()))
+        if isinstance(place[-1], str) and draw(st.booleans()):
+            data = renamed(data, place, draw(WRONG_KEYS))
+        else:
+            data = replaced(data, place, draw(WRONG), drop=draw(st.booleans()))
     return ("".join(json.dumps(row) + "\n" for row in data) if lines else json.dumps(data)).encode()
 
 
 def listed(value):
     return len(value) if isinstance(value, list) else 0
+
+
+def questions_in(data):
+    """How many objects in PerLTQA's file have a field ``Question``, wherever they stand."""
+    parts = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    return (isinstance(data, dict) and "Question" in data) + sum(map(questions_in, parts))
 
 
 # An independent count of the questions that stand in (damaged) data: how many at least.
@@ -91,6 +112,7 @@ COUNT = {
     "musique": len,
     "longmemeval": len,
     "booksum": len,
+    "perltqa": questions_in,
     "msc": lambda rows: sum(1 for row in rows if isinstance(row, dict) and row.get("self_instruct") is not None),
     "locomo": lambda rows: sum(listed(row.get("qa")) if isinstance(row, dict) else 1 for row in rows),
     "memoryagentbench": lambda rows: sum(listed(row.get("questions")) if isinstance(row, dict) else 1 for row in rows),
@@ -116,19 +138,22 @@ def test_damage_is_a_located_error_or_is_counted(tmp_path, name, data):
     shutil.rmtree(tmp_path / "in", ignore_errors=True)
     (tmp_path / "in").mkdir()
     sample = SAMPLES[name](tmp_path / "in")
-    raw = sample.file.read_bytes()
-    as_values = sample.file.suffix in (".json", ".jsonl") and data.draw(st.booleans())
-    lines = sample.file.suffix == ".jsonl"
+    files = sorted(file for file in (tmp_path / "in").rglob("*") if file.is_file())
+    file = data.draw(st.sampled_from([*files, sample.file]))
+    raw = file.read_bytes()
+    as_values = file.suffix in (".json", ".jsonl") and data.draw(st.booleans())
+    lines = file.suffix == ".jsonl"
     damaged = corrupt_values(data.draw, raw, lines) if as_values else corrupt_text(data.draw, raw)
-    sample.file.write_bytes(damaged)
+    file.write_bytes(damaged)
     try:
         manifest = prepare(name, sample.path, tmp_path / "out", options=sample.options, seed=1, overwrite=True)
     except InputError as error:
         assert not isinstance(error, ServiceError)
-        assert re.search(re.escape(sample.file.name) + r"|memories of|made no instance", str(error)), str(error)
+        names = "|".join(re.escape(each.name) for each in files)
+        assert re.search(rf"{names}|memories of|made no instance", str(error)), str(error)
         return
     assert manifest.asked == manifest.questions + sum(manifest.skipped.values())
-    if as_values and name in COUNT:
+    if as_values and name in COUNT and file == sample.file:
         stands = [json.loads(line) for line in damaged.splitlines()] if lines else json.loads(damaged)
         assert manifest.asked >= COUNT[name](stands)
     assert manifest.questions == sum(len(instance.questions) for instance in load_prepared(tmp_path / "out").instances)
