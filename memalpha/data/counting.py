@@ -1,8 +1,8 @@
 """Token counters for preparing data that fit a policy's prompts: a tokenizer's, and words where none is at hand.
 
-Words are those of ``memalpha.memory.store.count_words``, but that each sign of a script that is written without spaces (Chinese,
-Japanese, Thai, Lao, Burmese, Khmer, Tibetan) counts as one. A run of other signs without white space counts as one word, however
-long it is.
+Words are those of ``memalpha.memory.store.count_words``. In a text with more signs of scripts that are written without spaces
+(Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan) than words, each of these signs counts as a word of its own; a name or two in
+such signs changes no count. A run of other signs without white space is one word, however long it is.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ _UNSPACED = re.compile(
 
 
 def count_words_and_signs(text: str) -> int:
-    """Count whitespace-separated words, and each sign of a script without spaces as a word of its own."""
-    return count_words(text) if text.isascii() else len(_UNSPACED.sub(r" \g<0> ", text).split())
+    """Count whitespace-separated words, and each sign as one where signs of scripts without spaces outnumber the words."""
+    words = count_words(text)
+    if text.isascii() or len(_UNSPACED.findall(text)) <= words:
+        return words
+    return len(_UNSPACED.sub(r" \g<0> ", text).split())
 
 
 def tokenizer_counter(name_or_path: str) -> TokenCounter:

@@ -18,7 +18,8 @@ from memalpha.memory.store import count_words
         ("\u4e2d\u56fd", 2),
         ("\u4e2d\u56fd\u4eba\u3002", 4),  # a mark stands for a word of its own, as "." does alone
         ("GPT\u306f\u826f\u3044 model", 5),
-        ("\u4e2d\u6587 is Chinese", 4),
+        ("\u4e2d\u6587 is Chinese", 3),
+        ("\u4e2d\u6587", 2),
     ],
 )
 def test_by_value(text, count):
