@@ -85,9 +85,8 @@ class RunFolder:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The resolved options of the run."""
-        data: dict[str, Any] = yaml.safe_load((self.path / _MARKER).read_text(encoding="utf-8"))
-        return data
+        """The resolved options of the run; RunFolderError if they cannot be read."""
+        return read_object(self.path / _MARKER)
 
     # -------------------------------------------------------------------------------------------- writing
     def write_json(self, name: str, data: Any) -> None:
@@ -131,18 +130,21 @@ class RunFolder:
             path.write_bytes(data[: data.rfind(b"\n") + 1])
 
     # -------------------------------------------------------------------------------------------- reading
-    def read_json(self, name: str) -> Any:
-        """Read a JSON file; RunFolderError if it is not there."""
-        path = self.path / name
-        if not path.is_file():
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read a JSON file; RunFolderError if it is not there, damaged, or holds no object."""
+        if not (self.path / name).is_file():
             raise RunFolderError(f"{str(self.path)!r} has no {name}", expected="a run that came that far")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_object(self.path / name)
+
+    def read_optional(self, name: str) -> dict[str, Any]:
+        """Read a JSON file as ``read_json`` does; empty if it is not there yet."""
+        return self.read_json(name) if (self.path / name).is_file() else {}
 
     def read_lines(self, name: str) -> Iterator[dict[str, Any]]:
         """Iterate over a JSON-lines file; nothing if it is not there."""
         path = self.path / name
         if path.is_file():
-            with path.open(encoding="utf-8") as file:
+            with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     yield _parse_line(line, path, number)
 
@@ -164,6 +166,28 @@ class RunFolder:
     def checkpoints(self) -> list[Path]:
         """Checkpoint folders in order of their step."""
         return checkpoints_in(self.path)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON or YAML file of names and values.
+
+    Raises:
+        RunFolderError: If it is empty, cut short, not UTF-8, or holds something else.
+    """
+    found, wrong = None, ""
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:  # what json and UTF-8 find wrong are ValueErrors
+        wrong = str(error)
+    if isinstance(found, dict):
+        return found
+    wrong = wrong or ("it is empty" if found is None else f"it holds a {type(found).__name__}")
+    raise RunFolderError(
+        f"{path} is damaged: {wrong}",
+        expected="names and values, as they were written",
+        fix="put the file back from a copy, or make its folder anew with --overwrite",
+    )
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -237,11 +261,13 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
-def _parse_line(line: str, path: Path, number: int) -> dict[str, Any]:
+def _parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        row: dict[str, Any] = json.loads(line)
+        row = json.loads(line.decode("utf-8"))
     except ValueError as error:
         raise InputError(f"{path}, line {number} is damaged: {error}", expected="one JSON object a line") from error
+    if not isinstance(row, dict):
+        raise InputError(f"{path}, line {number} holds a {type(row).__name__}", expected="one JSON object a line")
     return row
 
 

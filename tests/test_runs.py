@@ -168,6 +168,36 @@ def test_a_damaged_line_is_named(run: RunFolder) -> None:
         run.metrics()
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "wrong"),
+    [
+        ("config.yaml", b"", "it is empty"),
+        ("config.yaml", b"- 1\n", "it holds a list"),
+        ("config.yaml", b"model: [na", "flow sequence"),
+        ("config.yaml", b"model: \xff\n", "can't decode byte 0xff"),
+        ("summary.json", b"", "Expecting value"),
+        ("summary.json", b'{"steps": 1', "Expecting ',' delimiter"),
+        ("summary.json", b"null", "it is empty"),
+        ("summary.json", b"[1]", "it holds a list"),
+        ("summary.json", b'{"a": "\xff"}', "can't decode byte 0xff"),
+    ],
+)
+def test_a_damaged_file_is_named_with_what_is_wrong_and_what_to_do(run: RunFolder, name: str, content: bytes, wrong: str) -> None:
+    (run.path / name).write_bytes(content)
+    with pytest.raises(RunFolderError) as raised:
+        _ = run.config if name == "config.yaml" else run.read_json(name)
+    said = str(raised.value)
+    assert f"{run.path / name} is damaged" in said and wrong in said and "to fix: put the file back" in said
+
+
+@pytest.mark.parametrize(("line", "wrong"), [(b"3", "holds a int"), (b'{"a": "\xff"}', "can't decode byte 0xff")])
+def test_a_line_that_is_no_object_or_no_text_is_named(run: RunFolder, line: bytes, wrong: str) -> None:
+    (run.path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2") as raised:
+        run.metrics()
+    assert wrong in str(raised.value)
+
+
 # ------------------------------------------------------------------------------------------------ resuming
 def test_a_resumed_run_forgets_what_it_will_write_again(run: RunFolder) -> None:
     for step in range(1, 13):

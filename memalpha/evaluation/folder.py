@@ -41,7 +41,9 @@ MAY_CHANGE = frozenset({
 _HOW_SHOWN = ("in_mean",)
 """What a row says that changes no result."""
 
-_CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR})
+_CANNOT_WRITE = frozenset({
+    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EISDIR,
+})  # fmt: skip
 
 _FIX = "give the options it began with, or another --output_dir, or --overwrite to start anew"
 

@@ -7,19 +7,17 @@ instances alone.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.evaluation.results import SystemResult, read_results
 from memalpha.evaluation.statistics import Seed
+from memalpha.runs import RunFolder
 from memalpha.types import Instance
 
 Scored = dict[Seed, dict[str, SystemResult]]
@@ -116,8 +114,8 @@ def gather(folder: str | Path) -> list[Gathered]:
 def read_config(folder: str | Path) -> dict[str, Any]:
     """Read ``config.yaml`` of an evaluation's folder; InputError if it is none."""
     path = Path(folder) / "config.yaml"
-    config = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None
-    if not isinstance(config, dict) or not all(isinstance(config.get(name), list) for name in _PARTS):
+    config = RunFolder(folder).config if path.is_file() else {}
+    if not all(isinstance(config.get(name), list) for name in _PARTS):
         raise InputError(f"{path} is missing or not an evaluation's", expected="the folder that memalpha evaluate wrote")
     return config
 
@@ -163,7 +161,7 @@ def _sizes(path: Path) -> dict[str, int]:
     """Instances of each set, as the evaluation noted them; empty where it did not."""
     if not path.is_file():
         return {}
-    noted = json.loads(path.read_text(encoding="utf-8")).get("sets", {})
+    noted = RunFolder(path.parent).read_json(path.name).get("sets", {})
     return {name: int(row["instances"]) for name, row in noted.items()}
 
 

@@ -70,6 +70,8 @@ def take_over(folder: EvaluationFolder, part: Part, wanted: Collection[ResultKey
 def _other_inputs(part: RunFolder, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Sets and adapters of which the part had others under the same name."""
     its = part.read_json("inputs.json")
+    if lacking := [kind for kind in inputs if not isinstance(its.get(kind), dict)]:
+        return [f"its inputs.json does not say which {' and '.join(lacking)} it was made of"]
     return [
         f"{kind[:-1]} {name!r} is not the same"
         for kind, digests in inputs.items()

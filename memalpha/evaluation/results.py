@@ -176,14 +176,18 @@ def read_results(folder: str | Path, *, latest: bool = True) -> Iterator[SystemR
 
 
 def _lines(path: Path) -> Iterator[SystemResult]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return
             try:
-                yield SystemResult.from_json(json.loads(line))
+                yield SystemResult.from_json(json.loads(line.decode("utf-8")))
             except ValueError as error:
-                raise InputError(f"{path}, line {number} is damaged: {error}", expected="one result a line") from error
+                raise InputError(
+                    f"{path}, line {number} is damaged: {error}",
+                    expected="one result a line",
+                    fix="take the line out; the same memalpha evaluate command makes it again",
+                ) from error
 
 
 def _question(data: Mapping[str, Any]) -> QuestionResult:

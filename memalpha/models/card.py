@@ -15,12 +15,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from memalpha.agent.config import AgentConfig
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.registry import MODELS, DownloadSpec
 from memalpha.rewards.total import RewardConfig
+from memalpha.runs import RunFolder, read_object
 
 _MEASURES = (
     "accuracy", "reward", "tool_success", "content", "compression", "memory_tokens", "input_tokens", "entries",
@@ -50,16 +49,11 @@ class RunFacts:
     @classmethod
     def of(cls, folder: Path) -> RunFacts:
         """Read them for an adapter's or a model's folder, which may lie in its run's."""
-        run = folder.parent
-        config = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8")) if (run / "config.yaml").is_file() else {}
-        warmup = _read(folder / "memalpha_warmup.json")
-        return (
-            cls(_read(run / "summary.json"), config, _read(run / "environment.json"), warmup) if config else cls({}, {}, {}, warmup)
-        )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        warmup = read_object(folder / "memalpha_warmup.json") if (folder / "memalpha_warmup.json").is_file() else {}
+        if not (folder.parent / "config.yaml").is_file():
+            return cls({}, {}, {}, warmup)
+        run = RunFolder(folder.parent)
+        return cls(run.read_optional("summary.json"), run.config, run.read_optional("environment.json"), warmup)
 
 
 def hub_name(base: str) -> str | None:

@@ -19,7 +19,6 @@ from memalpha.errors import InputError
 from memalpha.evaluation.held_out import standard_error
 from memalpha.report.curves import series
 from memalpha.report.figures import Variant
-from memalpha.report.overview import optional
 from memalpha.report.seeds import interval
 from memalpha.report.tables import with_error
 from memalpha.report.view import UNKNOWN, known, mean, number
@@ -87,7 +86,7 @@ def read_run(folder: RunFolder) -> Run:
     rows = folder.read_lines("held_out/after.jsonl")
     pairs = ((_identity(row), known(row["result"]["accuracy"])) for row in rows)
     accuracies = {instance: accuracy for instance, accuracy in pairs if accuracy is not None}
-    return Run(folder.path.resolve().name, folder.config, folder.metrics(), optional(folder, "summary.json"), accuracies)
+    return Run(folder.path.resolve().name, folder.config, folder.metrics(), folder.read_optional("summary.json"), accuracies)
 
 
 def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -10,7 +10,6 @@ from memalpha.report.catalogue import Facts
 from memalpha.report.curves import series
 from memalpha.report.seeds import interval
 from memalpha.report.view import UNKNOWN, counted, known, number
-from memalpha.runs import RunFolder
 
 TIMES: Mapping[str, str] = {"time/rollouts": "rollouts", "time/scoring": "scoring", "step_time": "update"}
 """Parts of a training step's time, as ``metrics.jsonl`` has them, and what to call them. Those of the first process."""
@@ -163,9 +162,3 @@ def drawn(config: Mapping[str, Any]) -> str:
     """How the held-out rollouts were drawn."""
     temperature = known(config.get("eval_temperature")) or 0.0
     return f"Rollouts drawn at temperature {temperature:g}" if temperature else "Greedy rollouts"
-
-
-def optional(run: RunFolder, name: str) -> dict[str, Any]:
-    """Return a JSON file of a run, empty if it is not there yet."""
-    data: dict[str, Any] = run.read_json(name) if (run.path / name).is_file() else {}
-    return data

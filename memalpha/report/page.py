@@ -13,7 +13,7 @@ from memalpha.report.compare import Group, comparison, read_run, spread_note
 from memalpha.report.curves import write_curves
 from memalpha.report.examples import find_picks
 from memalpha.report.figures import Variant, write_figures
-from memalpha.report.overview import cards, drawn, failures, optional, several_headline, state, time_split, troubles
+from memalpha.report.overview import cards, drawn, failures, several_headline, state, time_split, troubles
 from memalpha.report.tables import headline, summary_markdown, summary_rows
 from memalpha.report.templating import render
 from memalpha.runs import RunFolder
@@ -61,7 +61,7 @@ def overview_page(
         **shared,
         headline=headline(summaries[0]) if len(runs) == 1 else several_headline(summaries),
         states=[(run.name, state(run.metrics, run.summary)) for run in found],
-        environments=[optional(run, "environment.json") for run in runs],
+        environments=[run.read_optional("environment.json") for run in runs],
         cards=cards(found[0].metrics, config) if len(runs) == 1 else [],
         control=bool(config.get("shuffle_advantages")),
         tables=_tables(runs, summaries),

@@ -141,3 +141,18 @@ def test_the_report_command_takes_seeds_and_refuses_what_differs(
     assert "differ in more than their seed: learning_rate is '0.1' and '0.5'" in capsys.readouterr().err
     assert memalpha(["report", str(runs[0].path), "--pages", "-1"]) == 1
     assert "--pages is -1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "environment.json"])
+@pytest.mark.parametrize("verb", ["report", "compare"])
+def test_a_damaged_run_is_one_clear_message(
+    verb: str, name: str, finished_run: RunFolder, bare_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finished_run.path / name).write_text("")
+    folders = [str(finished_run.path)] + ([str(bare_run.path)] if verb == "compare" else [])
+    code = memalpha([verb, *folders, "--output", str(tmp_path / "site")])
+    error = capsys.readouterr().err
+    if verb == "compare" and name == "environment.json":  # which it does not read
+        assert code == 0
+    else:
+        assert code == 1 and f"{finished_run.path / name} is damaged" in error and "to fix: " in error
