@@ -45,7 +45,7 @@ def add_verbs(verbs: Any) -> None:
     undo_.add_argument("operation", help="its number, as history shows it")
     undo_.add_argument("--by", default=_BY, help="who asks, for the journal (default: %(default)s)")
     verify_ = _add(actions, "verify", verify, "find everything edited, missing or moved; exit code 1 if anything is", whose=None)
-    verify_.add_argument("--head", help="the head an earlier verify showed: fails if the store has changed since")
+    verify_.add_argument("--head", help="the head an earlier verify showed: fails if the store has other content now")
     export_ = _add(actions, "export", export, "write a namespace, or the whole store, to a JSON Lines file", whose=False)
     export_.add_argument("file", help="new file")
     import_ = _add(
@@ -213,18 +213,19 @@ def undo(journal: Journal, arguments: argparse.Namespace) -> int:
 def verify(journal: Journal, arguments: argparse.Namespace) -> int:
     """Check the store."""
     report = journal.verify()
-    faults = list(report.faults)
-    if arguments.head and arguments.head != report.head:
-        faults.append(f"the head is {report.head} and was {arguments.head}: the store was written or replaced since")
+    changed = bool(arguments.head) and arguments.head != report.head
+    ok = not report.faults and not changed
     if arguments.json:
-        _print_json({**asdict(report), "faults": faults, "ok": not faults})
-        return int(bool(faults))
-    for fault in faults:
+        _print_json({**asdict(report), "changed": changed, "ok": ok})
+        return int(not ok)
+    for fault in report.faults:
         out(f"fault: {fault}")
     counts = f"{report.namespaces} namespaces, {report.operations} operations, {report.forgotten} of them forgotten"
-    out(f"{'damaged' if faults else 'whole'}: {counts}")
+    out(f"{'damaged' if report.faults else 'whole'}: {counts}")
+    if changed:
+        out(f"other content than at head {arguments.head}: it was written (any write changes the head) or replaced since")
     out(f"head {report.head}")
-    return int(bool(faults))
+    return int(not ok)
 
 
 def export(journal: Journal, arguments: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.store.durable import DurableMemory
-from memalpha.store.exchange import export_to, import_from
+from memalpha.store.exchange import export_to, import_from, no_namespace
 from memalpha.store.forgetting import finish_scrub, forget_namespace, in_backups, receipt_of
 from memalpha.store.in_memory import IN_MEMORY, InMemoryBackend
 from memalpha.store.log import Log
@@ -105,11 +105,7 @@ class Journal:
         with self._log.reading():
             begun = self._log.begun.get(namespace)
         if begun is None or begun.shape is None:
-            raise InputError(
-                f"no namespace {namespace}",
-                expected="one of journal.namespaces()",
-                fix="memalpha journal namespaces STORE lists them",
-            )
+            raise no_namespace(namespace)
         return schema_of(begun.shape)
 
     def forget(self, namespace: Namespace) -> Receipt:
@@ -123,7 +119,7 @@ class Journal:
         receipt = forget_namespace(self._log, namespace)
         backups, missing = in_backups(self._log, lambda copy: forget_namespace(copy, namespace) is not None)
         if receipt is None and not backups:
-            raise InputError(f"no namespace {namespace}", expected="one of journal.namespaces()")
+            raise no_namespace(namespace)
         found = receipt or Receipt("", self._log.clock(), 0)
         return Receipt(found.entry, found.time, found.operations, (), backups, missing)
 

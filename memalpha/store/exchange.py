@@ -27,6 +27,15 @@ from memalpha.store.records import REGISTRY, Head, Kind, Namespace, Record
 _FORMAT = {"format": "memalpha-journal", "version": 1}
 
 
+def no_namespace(namespace: Namespace) -> InputError:
+    """Return the error for a namespace that a store does not have."""
+    return InputError(
+        f"no namespace {namespace}",
+        expected="a namespace of this store",
+        fix="memalpha journal namespaces STORE lists them; in Python, Journal.namespaces()",
+    )
+
+
 def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
     """Write one namespace, or the whole store, to a new file; return the number of records.
 
@@ -40,7 +49,7 @@ def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
         raise InputError(f"no folder {str(path.parent)!r}", expected="a new file in a folder that exists", fix="make it")
     with log.reading():
         if namespace is not None and namespace not in log.begun:
-            raise InputError(f"no namespace {namespace}", expected="one of journal.namespaces()")
+            raise no_namespace(namespace)
         lines = list(_lines(log, [namespace] if namespace is not None else list(log.begun), whole=namespace is None))
     lines.append({"end": len(lines)})
     draft = path.with_name(path.name + ".part")

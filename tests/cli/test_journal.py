@@ -142,7 +142,11 @@ def test_verify_says_whole_then_damaged(ask, store, capsys):
     assert "whole: 2 namespaces, 5 operations" in capsys.readouterr().out
     ask("undo", "3")
     assert run(["journal", "verify", str(store), "--head", report["head"]]) == 1
-    assert "was written or replaced since" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"other content than at head {report['head']}" in said and "whole: 2" in said and "damaged" not in said
+    assert run(["journal", "verify", str(store), "--head", report["head"], "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["changed"], found["faults"]) == (False, True, [])
     with sqlite3.connect(store) as database:
         [(table,)] = database.execute("select name from sqlite_master where sql like '%commitment%' and type = 'table'")
         database.execute(f"update {table} set body = replace(body, 'Rome', 'Bonn')")
@@ -239,3 +243,10 @@ def test_what_is_printable():
     assert printable("é 世 👩\u200d💻 [b]") == "é 世 👩\u200d💻 [b]"
     assert printable("a\nb\tc\x1b\x07\u202e\u200b\u2028\x9b") == "a\\nb\\tc\\x1b\\x07\\u202e\\u200b\\u2028\\x9b"
     assert printable_lines("a\nb\x1b") == "a\nb\\x1b"
+
+
+@pytest.mark.parametrize("verb", [["history"], ["export", "FILE"], ["forget", "--all", "--yes"]])
+def test_a_namespace_that_is_not_there_is_answered_with_a_command(verb, store, tmp_path, capsys):
+    words = [str(tmp_path / "copy") if word == "FILE" else word for word in verb[1:]]
+    assert run(["journal", verb[0], str(store), *words, "-n", "nobody"]) == 1
+    assert "to fix: memalpha journal namespaces STORE lists them" in capsys.readouterr().err
