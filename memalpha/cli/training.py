@@ -36,6 +36,7 @@ def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.training.warmup_run import parse_warmup_arguments, warm_up
 
     quiet_libraries()
+    _check_given(arguments, rest, "warmup", "where demonstrations come from: --config FILE, or at least --data", "warmup.yaml")
     parsed = parse_warmup_arguments(["--help"] if arguments.options else rest)
     with Reporter(is_main_process()) as reporter:
         folder = warm_up(parsed, reporter)
@@ -48,12 +49,7 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.training.config import parse_train_arguments
 
     quiet_libraries()
-    if not rest and not arguments.options:
-        raise InputError(
-            "memalpha train without options",
-            expected="what to train on what: --config FILE, or at least --train_data",
-            fix="memalpha train --config configs/train/nano.yaml; memalpha train --options lists everything",
-        )
+    _check_given(arguments, rest, "train", "what to train on what: --config FILE, or at least --train_data", "nano.yaml")
     parsed = parse_train_arguments(["--help"] if arguments.options else rest)
     with Reporter(is_main_process(), str(parsed.grpo.output_dir), parsed.run.log_rollouts) as reporter:
         reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})
@@ -67,3 +63,13 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
             console.print(summary_table(summary))
         out(f"run folder: {parsed.grpo.output_dir}")
     return 0
+
+
+def _check_given(arguments: argparse.Namespace, rest: list[str], verb: str, expected: str, example: str) -> None:
+    """Raise InputError where nothing at all is given."""
+    if not rest and not arguments.options:
+        raise InputError(
+            f"memalpha {verb} without options",
+            expected=expected,
+            fix=f"memalpha {verb} --config configs/train/{example}; memalpha {verb} --options lists everything",
+        )

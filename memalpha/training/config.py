@@ -23,6 +23,7 @@ from memalpha.errors import InputError
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.endpoints import EndpointArguments
+from memalpha.training.options import check_file, check_flags, check_rate, check_training
 
 REPORTERS = ("tensorboard", "wandb", "trackio")
 """Packages that ``report_to`` asks for by their own names."""
@@ -112,6 +113,9 @@ class RunArguments(EndpointArguments):
         for name in ("rows_per_forward", "generation_rows", "lora_r", "retrieve_k", "reader_tokens"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}", expected="at least 1")
+        if self.warm_start_steps < 0:
+            raise InputError(f"warm_start_steps is {self.warm_start_steps}", expected="0 (none) or more")
+        check_rate("warm_start_learning_rate", self.warm_start_learning_rate)
         for name in ("max_masked_share", "question_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise InputError(f"{name} is {getattr(self, name)}", expected="a share in (0, 1]")
@@ -232,6 +236,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
                 f"per_device_train_batch_size is {self.per_device_train_batch_size}, num_generations {generations}",
                 expected="num_generations of at least 2, and a batch size that is a multiple of it",
             )
+        check_training(self.max_steps, self.learning_rate)
         super().__post_init__()
         for name in self.report_to or ():
             if name in REPORTERS and not find_spec(name):
@@ -264,25 +269,17 @@ def parse_options(arguments: Sequence[str], groups: Sequence[type], program: str
     Raises:
         InputError: If the file is missing, is no YAML mapping, or holds an option that does not exist; or a value does not fit.
     """
-    arguments = list(arguments)
+    arguments = [word for given in arguments for word in (given.split("=", 1) if given.startswith("--config=") else (given,))]
+    flags = arguments
     if "--config" in arguments:
-        _check_config_file(arguments[arguments.index("--config") + 1 :])
+        at = arguments.index("--config") + 1
+        check_file(Path(arguments[at]) if at < len(arguments) else Path(), groups, program)
+        flags = arguments[: at - 1] + arguments[at + 1 :]
     parser = TrlParser(list(groups), prog=program, allow_abbrev=False)
+    check_flags(parser.parse_known_args(flags)[1], groups, program)
     try:
         return tuple(parser.parse_args_and_config(arguments))
     except InputError:
         raise
     except (ValueError, TypeError) as error:
         raise InputError(f"the options do not fit: {error}", expected=f"options that {program} --options lists") from error
-
-
-def _check_config_file(rest: Sequence[str]) -> None:
-    path = Path(rest[0]) if rest else Path()
-    if not path.is_file():
-        raise InputError(f"no config file {str(path)!r}", expected="--config FILE with a YAML file, see configs/")
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML: {error}", expected="one option a line, name: value") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path} holds {type(data).__name__}", expected="a YAML mapping of options")

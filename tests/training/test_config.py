@@ -7,6 +7,7 @@ from trl import GRPOConfig
 
 from memalpha.errors import InputError
 from memalpha.training.config import MemoryGRPOConfig, RunArguments, parse_train_arguments
+from memalpha.training.warmup_run import parse_warmup_arguments
 
 CPU = ["--use_cpu", "true"]
 
@@ -56,11 +57,48 @@ def test_every_option_of_trl_is_there():
     assert (grpo.epsilon_high, grpo.importance_sampling_level, grpo.warmup_steps, grpo.weight_decay) == (0.28, "sequence", 3, 0.5)
 
 
-@pytest.mark.parametrize("where", ["file", "command line"])
-def test_an_unknown_option_is_named(tmp_path, where):
-    arguments = write(tmp_path, "learning_rat: 1") if where == "file" else ["--learning_rat", "1"]
-    with pytest.raises(InputError, match=r"learning_rat\b"):
-        parse_train_arguments([*arguments, *CPU])
+@pytest.mark.parametrize("where", ["file", "file=", "command line"])
+def test_an_unknown_option_is_named_with_the_nearest(tmp_path, where):
+    arguments = {"file": write(tmp_path, "learning_rat: 1"), "command line": ["--learning_rat", "1"]}
+    arguments["file="] = ["=".join(arguments["file"])]
+    with pytest.raises(InputError) as raised:
+        parse_train_arguments([*arguments[where], *CPU])
+    place = "" if where == "command line" else f" in {tmp_path / 'options.yaml'}"
+    assert str(raised.value) == (
+        f"there is no option 'learning_rat'{place}\n  expected: such as learning_rate\n"
+        "  to fix: memalpha train --options lists them all"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("reader_tokens: [1]", r"reader_tokens is \[1\] in .*options.yaml\n  expected: a whole number"),
+        ("reader_tokens: 1.5", r"reader_tokens is 1.5 in .*\n  expected: a whole number"),
+        ("seed: true", "seed is True in .*\n  expected: a whole number"),
+        ("learning_rate: {a: 1}", "learning_rate is .*\n  expected: a number"),
+        ("overwrite: 1", "overwrite is 1 in .*\n  expected: true or false"),
+        ("adapter: [a]", "adapter is .*\n  expected: a text"),
+        ("report_to: {a: b}", "report_to is .*\n  expected: nothing or a text or a list"),
+    ],
+)
+def test_a_value_of_another_type_is_named_with_what_is_expected(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        parse_train_arguments([*write(tmp_path, text), *CPU])
+
+
+@pytest.mark.parametrize("verb", [parse_train_arguments, parse_warmup_arguments])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_steps", "-5"), ("max_steps", "0"), ("learning_rate", "-1"), ("learning_rate", "0"), ("learning_rate", "nan")],
+)
+def test_steps_and_rates_that_train_nothing_or_without_end_are_refused_as_they_are_read(verb, name, value):
+    with pytest.raises(InputError, match=f"{name} is {value}"):
+        verb([*CPU, f"--{name}", value])
+
+
+def test_minus_one_step_is_as_many_as_the_epochs_say():
+    assert parse_train_arguments([*CPU, "--max_steps", "-1"]).grpo.max_steps == -1
 
 
 @pytest.mark.parametrize(
@@ -111,6 +149,7 @@ def test_batches_that_do_not_hold_whole_groups_are_refused(options, message):
     [
         ("reader", "oracle"), ("content_judge", "none"), ("grouping", "batch"), ("rows_per_forward", 0), ("lora_r", 0),
         ("max_masked_share", 0.0), ("max_masked_share", 1.5), ("train_options", "a list"),
+        ("warm_start_steps", -1), ("warm_start_learning_rate", 0.0),
     ],
 )  # fmt: skip
 def test_values_that_make_no_sense_are_refused_by_name(option, value):
