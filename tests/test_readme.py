@@ -1,10 +1,14 @@
-"""README's example does what its comments say, with the shipped agent; skipped where its base has not been fetched."""
+"""README's example does what its comments say (skipped where its base has not been fetched), and commands that are shown fit."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from memalpha.cli import build_parser
+from memalpha.cli.serve import _known
+from memalpha.data.load import load_data
 from memalpha.models.registry import MODEL_RECORD, models_dir
 
 ROOT = Path(__file__).parent.parent
@@ -24,3 +28,32 @@ def test_the_example_does_what_it_says(tmp_path, monkeypatch, capsys):
     assert written[0] == "1 Marta city Rome"
     assert [entry.content for entry in names["agent"].memory(namespace="marta")] == ["Marta city Oslo"]
     assert 'undo(moved.operations[0], namespace="marta")  # Marta city Oslo,' in EXAMPLE[1]
+
+
+def commands(name, verb):
+    """The lines of a page that begin with ``memalpha VERB``, as words, comments left out."""
+    text = (ROOT / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    return [shlex.split(line, comments=True)[1:] for line in text.splitlines() if line.startswith(f"memalpha {verb} ")]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/recipe.md", "docs/serve.md"])
+def test_every_server_that_is_shown_knows_whose_memory_it_serves(name, monkeypatch):
+    monkeypatch.setattr("memalpha.serve.callers.Tokens.load", lambda path: {})
+    shown = commands(name, "serve")
+    assert shown
+    for words in shown:
+        _known(build_parser().parse_args(words))
+
+
+def test_the_training_that_is_shown_uses_data_that_are_prepared_before():
+    text = (ROOT / "README.md").read_text(encoding="utf-8").split("## Train your own")[1].split("```")[1]
+    made = re.findall(r"--output (\S+)", text)
+    assert re.findall(r"--(?:train_data|eval_data) (\S+)", text) == made == ["runs/data/mine", "runs/data/held-out"]
+
+
+def test_the_instance_that_is_shown_is_one(tmp_path, monkeypatch):
+    block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8"), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block[1], "recipe.md", "exec"), {})
+    (instance,) = load_data("mine.jsonl")
+    assert (instance.id, len(instance.chunks), instance.questions[0].stale) == ("1", 2, ("Oslo",))

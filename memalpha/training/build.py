@@ -50,14 +50,18 @@ class Parts:
     eval_temperature: float = 0.0
 
 
-def build_parts(arguments: TrainArguments) -> Parts:
+def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     """Load and check everything before anything is trained.
+
+    Args:
+        arguments: All options.
+        training: Whether there is something to train on; without, ``instances`` is empty.
 
     Raises:
         InputError: If data, model, adapter or schema do not fit, or a chunk is longer than the agent accepts.
     """
     run = arguments.run
-    train = load_data(run.train_data, as_mapping("train_options", run.train_options), arguments.grpo.seed)
+    train = load_data(run.train_data, as_mapping("train_options", run.train_options), arguments.grpo.seed) if training else []
     held_out = load_data(run.eval_data, as_mapping("eval_options", run.eval_options), arguments.grpo.seed) if run.eval_data else []
     held_out = held_out[: run.eval_instances or None]
     set_seed(arguments.grpo.seed)  # so a new adapter is the same in every run, and on every rank: FSDP2 copies none from rank 0

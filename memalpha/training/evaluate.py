@@ -27,7 +27,7 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
         raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
     clock = time.time()
     report("load", {"what": f"{arguments.run.model} and {arguments.run.eval_data}"})
-    parts = build_parts(arguments)
+    parts = build_parts(arguments, training=False)
     config = {**asdict(arguments.run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
     folder = RunFolder.create(str(arguments.grpo.output_dir), config, overwrite=arguments.run.overwrite)
     folder.write_json("environment.json", environment())
