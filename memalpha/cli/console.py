@@ -112,7 +112,7 @@ def _who(data: dict[str, Any]) -> str:
 
 def _accuracy(data: dict[str, Any]) -> str:
     known = data["accuracy"] is not None
-    return f"accuracy {data['accuracy']:.3f} on {data['questions']} questions" if known else "no question has a score"
+    return f"accuracy {data['accuracy']:.3f}, the mean of {data['scored']} instances" if known else "no instance has a score"
 
 
 def _left(number: int) -> str:

@@ -7,6 +7,7 @@ gives a line that says so and is tried again next time; one that fails for a who
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -232,9 +233,10 @@ def _progress(batch: _Batch, report: Report) -> Callable[[int, int], None]:
 
 
 def _tell(batch: _Batch, reader: NamedReader, results: Sequence[SystemResult], report: Report) -> None:
-    scores = [question.score for result in results for question in result.questions if result.failed is None]
+    """Report the mean over a batch's instances that have a score: what the table calls accuracy."""
+    scores = [result.accuracy for result in results if result.failed is None and not math.isnan(result.accuracy)]
     accuracy = sum(scores) / len(scores) if scores else None
-    report("read", {**_where(batch), "reader": reader.name, "accuracy": accuracy, "questions": len(scores)})
+    report("read", {**_where(batch), "reader": reader.name, "accuracy": accuracy, "scored": len(scores)})
 
 
 def _where(batch: _Batch) -> dict[str, Any]:
