@@ -15,6 +15,7 @@ An existing run folder is never touched unless it is to be overwritten or resume
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import platform
@@ -22,6 +23,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -31,6 +33,8 @@ import yaml
 
 from memalpha.errors import InputError, RunFolderError
 from memalpha.version import __version__
+
+logger = logging.getLogger(__name__)
 
 _MARKER = "config.yaml"
 _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
@@ -49,7 +53,9 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        if not (self.path / _MARKER).is_file():
+        with _said_clearly(self.path):
+            is_run = (self.path / _MARKER).is_file()
+        if not is_run:
             raise RunFolderError(
                 f"{str(path)!r} is no run folder", expected=f"a folder with {_MARKER}, as memalpha train writes it"
             )
@@ -60,33 +66,43 @@ class RunFolder:
 
         Raises:
             RunFolderError: If it exists and neither ``overwrite`` nor ``resume`` is given, both are, the folder holds something
-                else, it is a file, or there is nothing to resume.
+                else, it is a file, it cannot be made, or there is nothing to resume.
         """
         folder = Path(path)
-        exists = folder.is_dir() and any(folder.iterdir())
-        is_run = (folder / _MARKER).is_file()
-        if folder.exists() and not folder.is_dir():
-            raise RunFolderError(f"{str(path)!r} is a file", expected="a folder, or none yet", fix="choose another --output_dir")
         if overwrite and resume:
             raise RunFolderError("both overwrite and resume are given", expected="one of them")
         if resume:
             return cls(folder)
+        exists = holds_something(folder)
+        if exists and not (folder / _MARKER).is_file():
+            raise RunFolderError(
+                f"{str(path)!r} exists already and is no run folder",
+                expected="a new folder or a run's",
+                fix="choose another --output_dir",
+            )
         if exists and not overwrite:
             raise RunFolderError(f"{str(path)!r} exists already", expected="a new folder", fix="add --overwrite or --resume")
-        if exists and not is_run:
-            raise RunFolderError(
-                f"{str(path)!r} exists and is no run folder", expected="a new folder or a run's", fix="choose another --output_dir"
-            )
-        if exists:
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / _MARKER).write_text(yaml.safe_dump(dict(config), sort_keys=True), encoding="utf-8")
+        with _said_clearly(folder):
+            if exists:
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / _MARKER).write_text(yaml.safe_dump(dict(config), sort_keys=True), encoding="utf-8")
         return cls(folder)
 
     @property
     def config(self) -> dict[str, Any]:
         """The resolved options of the run; RunFolderError if they cannot be read."""
         return read_object(self.path / _MARKER)
+
+    def check_training(self) -> None:
+        """Raise RunFolderError if the folder is of ``memalpha evaluate``, which has another layout."""
+        if {"sets", "systems", "readers"} <= self.config.keys():
+            raise RunFolderError(
+                f"{str(self.path)!r} is the folder of an evaluation",
+                expected="the folder of a training run or a rollout",
+                fix=f"its numbers are in {self.path / 'table.md'}; "
+                f"memalpha evaluate --config {self.path / _MARKER} goes on with it",
+            )
 
     # -------------------------------------------------------------------------------------------- writing
     def write_json(self, name: str, data: Any) -> None:
@@ -149,8 +165,13 @@ class RunFolder:
                     yield _parse_line(line, path, number)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One row a logged training step."""
-        return list(self.read_lines("metrics.jsonl"))
+        """One row a logged training step; of a run that was killed as it wrote one, without that one, which is said."""
+        path = self.path / "metrics.jsonl"
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        if lines and not lines[-1].endswith(b"\n"):
+            logger.warning("%s ends in a cut line (the run was killed, or is writing it): it is left out", path)
+            lines.pop()
+        return [_parse_line(line, path, number) for number, line in enumerate(lines, 1)]
 
     def origin(self) -> dict[str, Any]:
         """What makes published numbers traceable: ``config``, and ``environment``, whose commands name no folder of a machine."""
@@ -166,6 +187,37 @@ class RunFolder:
     def checkpoints(self) -> list[Path]:
         """Checkpoint folders in order of their step."""
         return checkpoints_in(self.path)
+
+
+def holds_something(folder: Path) -> bool:
+    """Whether there is a folder with something in it.
+
+    Raises:
+        RunFolderError: If a file is in its place, or no folder can be there.
+    """
+    with _said_clearly(folder):
+        if folder.exists() and not folder.is_dir():
+            raise RunFolderError(f"{str(folder)!r} is a file", expected="a folder, or none yet", fix="choose another --output_dir")
+        return folder.is_dir() and any(folder.iterdir())
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, with those above it, unless it is there; RunFolderError if that cannot be done."""
+    with _said_clearly(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _said_clearly(folder: Path) -> Iterator[None]:
+    """Say of a folder that it cannot be made or read, instead of an OSError: no such place, no permission, too long a name."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"the folder {str(folder)!r} cannot be used: {error.strerror}",
+            expected="a place where folders can be made",
+            fix="choose another folder",
+        ) from error
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -163,9 +163,27 @@ def _failure(action: Any) -> list[BaseException]:
 
 
 def test_a_damaged_line_is_named(run: RunFolder) -> None:
-    (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "los', encoding="utf-8")
+    (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "los\n', encoding="utf-8")
     with pytest.raises(InputError, match=r"metrics\.jsonl, line 2 is damaged(.|\n)*one JSON object a line"):
         run.metrics()
+
+
+@pytest.mark.parametrize("cut", ['{"step": 2, "los', '{"step": 2}'])
+def test_a_line_of_the_metrics_cut_by_a_kill_is_left_out_and_said(
+    run: RunFolder, cut: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = '{"step": 1}\n' + cut
+    (run.path / "metrics.jsonl").write_text(text, encoding="utf-8")
+    assert run.metrics() == [{"step": 1}]
+    assert "ends in a cut line" in caplog.text
+    assert (run.path / "metrics.jsonl").read_text(encoding="utf-8") == text
+
+
+def test_an_evaluations_folder_is_no_training_run(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "train", CONFIG).check_training()
+    run = RunFolder.create(tmp_path / "evaluated", {"sets": [], "systems": [], "readers": []})
+    with pytest.raises(RunFolderError, match=r"is the folder of an evaluation(.|\n)*evaluated/table\.md"):
+        run.check_training()
 
 
 @pytest.mark.parametrize(

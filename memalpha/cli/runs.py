@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import Reporter, console, out, quiet_libraries
 from memalpha.errors import InputError
+from memalpha.runs import RunFolder, trajectory_step
 
 
 def add_verbs(verbs: Any) -> None:
@@ -75,21 +77,19 @@ def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
 def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Write the site and print the path of its first page."""
     from memalpha.report.site import write_site
-    from memalpha.runs import RunFolder
 
     if arguments.pages < 0:
         raise InputError(f"--pages is {arguments.pages}", expected="0 (all) or more")
     target = Path(arguments.output) if arguments.output else None
-    out(str(write_site([RunFolder(path) for path in arguments.run_folders], target, arguments.pages)))
+    out(str(write_site(_training_runs(arguments.run_folders), target, arguments.pages)))
     return 0
 
 
 def run_compare(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Show the table, write the page and print its path."""
     from memalpha.report.compare_page import comparison_table, write_comparison
-    from memalpha.runs import RunFolder
 
-    folders = [RunFolder(path) for path in arguments.run_folders]
+    folders = _training_runs(arguments.run_folders)
     console.print(comparison_table(folders))
     out(str(write_comparison(folders, Path(arguments.output))))
     return 0
@@ -98,23 +98,64 @@ def run_compare(arguments: argparse.Namespace, rest: list[str]) -> int:
 def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Show one rollout."""
     from memalpha.report.terminal import list_rollouts, show_rollout
-    from memalpha.runs import RunFolder, trajectory_step
 
     run = RunFolder(arguments.run_folder)
+    run.check_training()
     if arguments.list:
         console.print(list_rollouts(run))
         return 0
-    if arguments.held_out:
-        rows = [row["rollout"] for row in run.read_lines(f"held_out/{arguments.held_out}.jsonl")]
-    else:
-        files = run.trajectory_files()
-        steps = sorted({trajectory_step(file) for file in files})
-        step = steps[-1] if arguments.step is None and steps else arguments.step
-        rows = [row for file in files if trajectory_step(file) == step for row in run.read_lines(f"trajectories/{file.name}")]
+    rows = _recorded(run, arguments.held_out, arguments.step)
     if not 0 <= arguments.rollout < len(rows):
-        raise InputError(
-            f"there is no rollout {arguments.rollout} where there are {len(rows)}",
-            expected="a step and rollout that memalpha inspect RUN --list names",
-        )
+        raise InputError(f"--rollout is {arguments.rollout}", expected=f"0 to {len(rows) - 1}")
     show_rollout(rows[arguments.rollout], console)
     return 0
+
+
+def _recorded(run: RunFolder, held_out: str | None, step: int | None) -> list[dict[str, Any]]:
+    """Read the rollouts of a held-out evaluation, or of a training step (None = the last).
+
+    Raises:
+        InputError: If there are none of that name.
+    """
+    names = sorted(path.stem for path in (run.path / "held_out").glob("*.jsonl"))
+    files = run.trajectory_files()
+    steps = sorted({trajectory_step(file) for file in files})
+    if held_out is not None:
+        if held_out not in names:
+            raise InputError(f"--held-out is {held_out!r}", expected=f"one of {', '.join(names)}" if names else "nothing: none yet")
+        return [row["rollout"] for row in run.read_lines(f"held_out/{held_out}.jsonl")]
+    if not steps:
+        evaluations = f"--held-out with one of {', '.join(names)}" if names else "a run that came that far"
+        raise InputError(f"{str(run.path)!r} has no rollouts of training", expected=evaluations)
+    chosen = steps[-1] if step is None else step
+    if chosen not in steps:
+        raise InputError(f"--step is {chosen}", expected=f"a step with rollouts, {_ranges(steps)}")
+    return [row for file in files if trajectory_step(file) == chosen for row in run.read_lines(f"trajectories/{file.name}")]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Say which whole numbers there are: ``1 to 4, 7``."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{part[0]} to {part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def _training_runs(paths: Sequence[str]) -> list[RunFolder]:
+    """Open run folders that are to be shown.
+
+    Raises:
+        InputError: If one is given twice, is none or an evaluation's, or its file of metrics is there and holds no step.
+    """
+    places = [Path(path).resolve() for path in paths]
+    if twice := next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None):
+        raise InputError(f"{twice!r} is given twice", expected="each run once", fix="take one of them out")
+    folders = [RunFolder(path) for path in paths]
+    for folder in folders:
+        folder.check_training()
+        if (folder.path / "metrics.jsonl").is_file() and not folder.metrics():
+            raise InputError(f"{folder.path / 'metrics.jsonl'} holds no step", expected="a run that has trained at least one")
+    return folders

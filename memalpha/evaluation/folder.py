@@ -43,6 +43,7 @@ _HOW_SHOWN = ("in_mean",)
 
 _CANNOT_WRITE = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EISDIR,
+    errno.ENAMETOOLONG,
 })  # fmt: skip
 
 _FIX = "give the options it began with, or another --output_dir, or --overwrite to start anew"

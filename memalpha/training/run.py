@@ -264,6 +264,7 @@ def _open_folder(arguments: TrainArguments, rank: int, world: int, wait: Callabl
         folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
         here = environment(world)
         if run.resume:
+            folder.check_training()
             began = folder.read_json("environment.json")
             check_same_options(folder.config, config)
             check_same_processes(began, world)
@@ -279,7 +280,8 @@ def _dropped_if_unbegun(folder: RunFolder, state: PartialState) -> Iterator[None
     try:
         yield
     except MemAlphaError:
-        if state.is_main_process and {path.name for path in folder.path.iterdir()} == {"config.yaml", "environment.json"}:
+        unbegun = {"config.yaml", "environment.json", ".warm_start"}  # the last is of a warm start that is not done
+        if state.is_main_process and {path.name for path in folder.path.iterdir()} <= unbegun:
             shutil.rmtree(folder.path)
         raise
 

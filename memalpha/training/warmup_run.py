@@ -20,8 +20,10 @@ from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.store import Memory
 from memalpha.models import load_policy_model, name_base, resolve_model, write_adapter_record
+from memalpha.runs import holds_something, make_folder
 from memalpha.training.config import AgentArguments, as_mapping, parse_options
 from memalpha.training.demonstrations import Demonstration, Teacher, count_operations, demonstrate
+from memalpha.training.options import check_training
 from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
 from memalpha.types import Instance, Operation
 
@@ -82,6 +84,11 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
     disable_tqdm: bool | None = field(default=True, metadata={"help": "Progress is shown by memalpha."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every trained weight gets a gradient."})
 
+    def __post_init__(self) -> None:
+        """Check values that transformers takes for something else."""
+        check_training(self.max_steps, self.learning_rate)
+        super().__post_init__()
+
 
 class WarmupRunArguments(NamedTuple):
     """All options of a warm start."""
@@ -106,12 +113,13 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
 
     Raises:
         InputError: If an option, model or source does not fit.
-        RunFolderError: If the folder exists and is not to be overwritten.
+        RunFolderError: If the folder exists and is not to be overwritten, or cannot be made.
     """
     warmup, training = arguments.warmup, arguments.training
     target = Path(str(training.output_dir))
-    if target.exists() and any(target.iterdir()) and not warmup.overwrite:
+    if holds_something(target) and not warmup.overwrite:
         raise RunFolderError(f"{str(target)!r} exists already", expected="a new folder", fix="add --overwrite")
+    make_folder(target)
     set_seed(training.seed)
     report("load", {"what": f"{warmup.model} and demonstrations of {warmup.data}"})
     if warmup.full_finetuning and warmup.adapter:

@@ -53,7 +53,10 @@ def unknown_section(tmp_path: Path, nano: Path) -> list[str]:
 
 CASES = {
     "missing config": (lambda t, n: ["train", "--config", str(t / "none.yaml")], ["no config file", "--config FILE"]),
-    "unknown option": (lambda t, n: ["train", "--config", write(t / "c.yaml", "learning_rat: 1\n")], ["learning_rat"]),
+    "unknown option": (
+        lambda t, n: ["train", "--config", write(t / "c.yaml", "learning_rat: 1\n")],
+        ["no option 'learning_rat'", "such as learning_rate"],
+    ),
     "config is no mapping": (lambda t, n: ["train", "--config", write(t / "c.yaml", "- 1\n")], ["list", "mapping"]),
     "missing data": (lambda t, n: train(t, "--train_data", "none.jsonl"), ["no data at 'none.jsonl'", "memalpha prepare"]),
     "wrong data": (
@@ -85,7 +88,7 @@ def test_one_clear_message(name, tmp_path, nano, capsys):
     assert run(arguments) == 1
     error = capsys.readouterr().err
     assert error.count("error: ") == 1 and "Traceback" not in error
-    for words in (*said, "expected: " if name != "unknown option" else ""):
+    for words in (*said, "expected: "):
         assert words in error, error
 
 
@@ -105,6 +108,7 @@ def test_help_says_what_a_verb_needs_and_makes(verb, capsys):
 
 def test_training_and_evaluation_without_options_say_what_is_needed(capsys):
     assert run(["train"]) == 1 and "expected: what to train on what: --config FILE" in capsys.readouterr().err
+    assert run(["warmup"]) == 1 and "expected: where demonstrations come from: --config FILE" in capsys.readouterr().err
     assert run(["evaluate"]) == 1 and "--trained FOLDER with --data SET" in capsys.readouterr().err
 
 
@@ -132,3 +136,38 @@ def test_a_file_in_the_place_of_a_run_folder_is_named(tmp_path, capsys):
     assert run(["train", "--model", "nano", "--train_data", "toy", "--output_dir", str(tmp_path / "notes.txt")]) == 1
     assert "notes.txt' is a file" in capsys.readouterr().err
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("verb", ["train", "warmup", "evaluate"])
+@pytest.mark.parametrize("place", ["file", "under a file", "proc", "long"])
+def test_a_folder_that_cannot_be_made_is_one_clear_message_and_nothing_is_left(verb, place, tmp_path, nano, capsys):
+    (tmp_path / "afile").write_text("mine")
+    long = str(tmp_path / ("x" * 300))
+    folder = {"file": str(tmp_path / "afile"), "under a file": str(tmp_path / "afile" / "run"), "proc": "/proc/x", "long": long}[
+        place
+    ]
+    options = {
+        "train": ["--train_data", "toy", "--use_cpu", "true"],
+        "warmup": ["--data", "toy", "--use_cpu", "true"],
+        "evaluate": ["--sets", "[{data: toy, instances: 1}]", "--systems", "gold"],
+    }
+    assert run([verb, "--model", "nano", *options[verb], "--output_dir", folder]) == 1
+    error = capsys.readouterr().err
+    assert error.count("error: ") == 1 and folder in error and "to fix: " in error
+    assert [path.name for path in tmp_path.iterdir()] == ["afile"] and (tmp_path / "afile").read_text() == "mine"
+
+
+def test_a_rollout_needs_no_training_data(tmp_path, nano):
+    folder = tmp_path / "rollout"
+    more = [
+        "--train_data",
+        str(tmp_path / "nowhere"),
+        "--train_options",
+        "{}",
+        "--eval_instances",
+        "1",
+        "--output_dir",
+        str(folder),
+    ]
+    assert run(["rollout", "--config", NANO, *more]) == 0
+    assert len((folder / "held_out" / "rollouts.jsonl").read_text().splitlines()) == 1

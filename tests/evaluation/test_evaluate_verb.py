@@ -1,6 +1,8 @@
 """What ``memalpha evaluate`` leaves and prints once an evaluation is done, whatever was evaluated."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,3 +85,32 @@ def test_a_damaged_part_is_not_joined(name, content, said, done, tmp_path, capsy
     assert command([*again, str(tmp_path / "whole"), "--join", str(folder)]) == 1
     assert said in capsys.readouterr().err
     assert not (tmp_path / "whole").exists()
+
+
+def test_the_console_tells_the_mean_over_instances_as_the_table_does(tmp_path, capsys):
+    unlike = replace(MARTA, id="short", questions=MARTA.questions[:1])
+    data = write_instances(tmp_path / "instances.jsonl", [MARTA, unlike])
+    options = ["--model", "nano", "--systems", "[rag_bm25]", "--retrieve_k", "1", "--output_dir", str(tmp_path / "run")]
+    assert command(["evaluate", *options, "--sets", json.dumps([{"name": "one", "data": str(data)}])]) == 0
+    told = re.search(r"accuracy ([0-9.]+), the mean of 2 instances", capsys.readouterr().out)
+    cell = json.loads((tmp_path / "run" / "summary.json").read_text())["sets"][0]["cells"]["rag_bm25"]
+    results = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").read_text().splitlines()]
+    scores = [[question["score"] for question in row["questions"]] for row in results]
+    over_questions = sum(map(sum, scores)) / sum(map(len, scores))
+    assert told and float(told[1]) == pytest.approx(cell["accuracy"]["mean"], abs=5e-4)
+    assert abs(over_questions - float(told[1])) > 0.01
+
+
+def test_a_folder_of_something_else_is_not_said_to_be_resumed(done, tmp_path, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    assert command([*done[1], str(tmp_path / "mine")]) == 1
+    error = capsys.readouterr().err
+    assert "exists already and is no run folder" in error and "--resume" not in error
+
+
+def test_training_does_not_go_on_with_an_evaluation(done, capsys):
+    options = ["--model", "nano", "--train_data", "toy", "--use_cpu", "true", "--output_dir", str(done[0]), "--resume"]
+    assert command(["train", *options]) == 1
+    error = capsys.readouterr().err
+    assert "is the folder of an evaluation" in error and "not there" not in error

@@ -156,3 +156,54 @@ def test_a_damaged_run_is_one_clear_message(
         assert code == 0
     else:
         assert code == 1 and f"{finished_run.path / name} is damaged" in error and "to fix: " in error
+
+
+def test_what_would_be_an_empty_page_is_refused(
+    finished_run: RunFolder, bare_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = RunFolder.create(tmp_path / "evaluated", {"sets": [], "systems": [], "readers": []})
+    (bare_run.path / "metrics.jsonl").write_text("")
+    run, other, empty = (str(folder.path) for folder in (finished_run, evaluation, bare_run))
+    for arguments, said in (
+        (["report", other], f"{other!r} is the folder of an evaluation"),
+        (["compare", other, other + "/"], "is given twice"),
+        (["compare", run, other], f"{other!r} is the folder of an evaluation"),
+        (["compare", run, run + "/../finished"], f"{run!r} is given twice"),
+        (["report", run, run], f"{run!r} is given twice"),
+        (["report", empty], "metrics.jsonl holds no step"),
+    ):
+        assert memalpha([*arguments, "--output", str(tmp_path / "site")]) == 1
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "site").exists()
+
+
+def test_a_run_killed_as_it_wrote_a_line_is_shown_without_it(
+    finished_run: RunFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (finished_run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 11, "los')
+    assert memalpha(["report", str(finished_run.path), "--output", str(tmp_path / "site")]) == 0
+    assert "ends in a cut line" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--held-out", "middle"], "--held-out is 'middle'\n  expected: one of after, before"),
+        (["--step", "99"], "--step is 99\n  expected: a step with rollouts, 1 to 2"),
+        (["--step", "1", "--rollout", "2"], "--rollout is 2\n  expected: 0 to 1"),
+        (["--rollout", "-1"], "--rollout is -1\n  expected: 0 to 1"),
+    ],
+)
+def test_inspect_names_the_value_and_the_choices(
+    options: list[str], said: str, finished_run: RunFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert memalpha(["inspect", str(finished_run.path), *options]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_inspect_says_what_there_is_where_nothing_was_trained(bare_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert memalpha(["inspect", str(bare_run.path)]) == 1
+    assert "has no rollouts of training" in capsys.readouterr().err
+    assert memalpha(["inspect", str(bare_run.path), "--held-out", "before"]) == 1
+    assert "--held-out is 'before'\n  expected: nothing: none yet" in capsys.readouterr().err
