@@ -4,9 +4,10 @@ python scripts/ablations.py --config configs/train/mixed.yaml --output_dir runs/
 python scripts/ablations.py ... --only control,no_immediate    some of them
 python scripts/ablations.py --output_dir runs/ablations --collect    no training; what is finished so far
 
-Finished runs are kept, and a run that was cut short goes on from its last checkpoint. Further arguments are options of
+Finished runs are kept, and a run that was cut short goes on from its last checkpoint; one that was begun with other options than
+are asked for now is refused, and so is a comparison of runs of different lengths. Further arguments are options of
 ``memalpha train`` for all variants alike. ``default`` is the run without a change; every other is compared with it, and with its
-own start, on the same held-out instances.
+own start, on the same held-out instances; one without a score (its reader or judge failed) is left out of both, and counted.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import argparse
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from memalpha.evaluation.held_out import standard_error
+from memalpha.evaluation.held_out import paired_difference, read_results
+from memalpha.report.compare import differences
+from memalpha.runs import RunFolder
+from memalpha.training.config import parse_train_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIANTS = ROOT / "configs" / "train" / "ablations.yaml"
@@ -40,43 +45,68 @@ def variants(only: str) -> dict[str, dict[str, Any]]:
 
 
 def train(config: Path, run: Path, seed: int, options: list[str]) -> None:
-    """Train one variant with one seed, unless it is finished."""
+    """Train one variant with one seed, unless it is finished; a run that was begun with other options is refused."""
+    command = ["--config", str(config), "--output_dir", str(run), "--seed", str(seed), *options]
+    begun = (run / "config.yaml").is_file()
+    if begun and (different := other_options(RunFolder(run), command)):
+        said = "; ".join(f"{name} was {was!r} and is {now!r}" for name, (was, now) in different.items())
+        raise SystemExit(f"{run} was begun with other options: {said}\n  to fix: give those, or another --output_dir")
     if (run / "summary.json").is_file():
         print(f"{run} is finished", flush=True)
         return
-    mode = ["--resume"] if (run / "config.yaml").is_file() else []
-    command = ["train", "--config", str(config), "--output_dir", str(run), "--seed", str(seed), *options, *mode]
+    command = ["train", *command, *(["--resume"] if begun else [])]
     print(f"memalpha {' '.join(command)}", flush=True)
     subprocess.run([sys.executable, "-m", "memalpha", *command], check=True)
 
 
-def accuracies(run: Path, name: str) -> dict[str, float]:
-    """Accuracy of each held-out instance, ``before`` or ``after``."""
-    rows = [json.loads(line) for line in (run / "held_out" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
-    return {row["result"]["instance"]: float(row["result"]["accuracy"]) for row in rows}
+def other_options(run: RunFolder, command: list[str]) -> dict[str, list[Any]]:
+    """Options that matter and differ from those a run was begun with, each with both values; new ones do not count."""
+    run_, agent, reward, grpo = parse_train_arguments(command)
+    now = yaml.safe_load(yaml.safe_dump({**asdict(run_), **asdict(agent), **asdict(reward), **grpo.to_dict()}))
+    known = run.config.keys() & now.keys()
+    return differences([{name: config[name] for name in known} for config in (run.config, now)])
 
 
-def difference(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
-    """Mean of second - first over the instances, with its standard error; they must be the same instances."""
-    if first.keys() != second.keys():
+def given_options(command: list[str], change: dict[str, Any]) -> list[str]:
+    """The options that a run's command gave to all variants: without its folder, its seed and its change."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for name in ("--config", "--output_dir", "--seed", *(f"--{key}" for key in change)):
+        parser.add_argument(name)
+    parser.add_argument("--resume", action="store_true")
+    return parser.parse_known_args(command[2:])[1]  # after: memalpha train
+
+
+def difference(first: RunFolder, at_first: str, second: RunFolder, at_second: str) -> dict[str, float]:
+    """Mean accuracy of the second evaluation less the first, paired by instance; ``left_out`` lack a score in either.
+
+    Both must be of the same instances, after the same number of steps.
+    """
+    steps = [folder.read_json("summary.json")["steps"] for folder in (first, second)]
+    if steps[0] != steps[1]:
+        raise SystemExit(
+            f"{first.path} has {steps[0]} steps and {second.path} has {steps[1]}\n  to fix: train both with the same --max_steps"
+        )
+    results = [read_results(first, at_first), read_results(second, at_second)]
+    if len({frozenset(result.instance for result in found) for found in results}) > 1:
         raise SystemExit("two runs were evaluated on different instances\n  to fix: train them again with the same eval_data")
-    values = [second[key] - first[key] for key in first]
-    return {"mean": sum(values) / len(values), "stderr": standard_error(values), "n": len(values)}
+    found = paired_difference(*results)
+    left_out = len(results[0]) - found["n"]
+    return {"mean": found["accuracy"], "stderr": found["stderr"], "n": found["n"], "left_out": left_out}
 
 
 def collect(folder: Path) -> list[dict[str, Any]]:
     """One record a finished run."""
     records = []
-    for summary_path in sorted(folder.glob("*/seed-*/summary.json")):
-        run = summary_path.parent
-        summary = json.loads(summary_path.read_text(encoding="utf-8"))
-        environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
-        after, reference = accuracies(run, "after"), folder / DEFAULT / run.name
-        compared = difference(accuracies(reference, "after"), after) if (reference / "summary.json").is_file() else None
+    for path in sorted(folder.glob("*/seed-*/summary.json")):
+        run, name = RunFolder(path.parent), path.parent.parent.name
+        summary, environment = run.read_json("summary.json"), run.origin()["environment"]
+        change, reference = variants(name)[name], folder / DEFAULT / run.path.name
+        compared = difference(RunFolder(reference), "after", run, "after") if (reference / "summary.json").is_file() else None
         records.append(
             {
-                "name": run.parent.name,
-                "change": variants(run.parent.name)[run.parent.name],
+                "name": name,
+                "change": change,
+                "options": given_options(environment["command"], change),
                 "seed": summary["seed"],
                 "steps": summary["steps"],
                 "seconds": summary["seconds"],
@@ -87,15 +117,28 @@ def collect(folder: Path) -> list[dict[str, Any]]:
                 "before": {key: summary["before"][key] for key in WATCHED},
                 "after": {key: summary["after"][key] for key in WATCHED},
                 "kinds": {kind: row["accuracy"] for kind, row in summary["after"]["kinds"].items()},
-                "gain": difference(accuracies(run, "before"), after),
+                "gain": difference(run, "before", run, "after"),
                 "against_default": compared,
             }
         )
     return records
 
 
+def shared_options(records: list[dict[str, Any]]) -> list[str]:
+    """The options that all runs were given; none where they differ, which each record says of itself."""
+    first: list[str] = records[0]["options"]
+    return first if all(record["options"] == first for record in records) else []
+
+
 def _signed(value: dict[str, float] | None) -> str:
-    return f"{value['mean']:+.3f} ± {value['stderr']:.3f}" if value else "–"
+    if not value:
+        return "–"
+    left_out = f" ({value['left_out']} of {value['n'] + value['left_out']} left out)" if value["left_out"] else ""
+    return f"{value['mean']:+.3f} ± {value['stderr']:.3f}{left_out}"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def page(result: dict[str, Any]) -> str:
@@ -115,10 +158,10 @@ def page(result: dict[str, Any]) -> str:
     for run in runs:
         before, after = run["before"], run["after"]
         change = ", ".join(f"`{key}: {value}`" for key, value in run["change"].items()) or "–"
-        cells = [run["name"], change, f"{run['seed']}, {run['steps']}", f"{before['accuracy']:.3f}", f"{after['accuracy']:.3f}"]
+        cells = [run["name"], change, f"{run['seed']}, {run['steps']}", _number(before["accuracy"]), _number(after["accuracy"])]
         cells += [_signed(run["gain"]), _signed(run["against_default"])]
-        cells += ["–" if after[key] is None else f"{after[key]:.2f}" for key in ("tool_success", "content", "memory_tokens")]
-        cells += [f"{after[key]:.3f}" for key in ("update_share", "delete_share", "cut_off")]
+        cells += [_number(after[key], 2) for key in ("tool_success", "content", "memory_tokens")]
+        cells += [_number(after[key]) for key in ("update_share", "delete_share", "cut_off")]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -139,7 +182,10 @@ def main() -> None:
             changed = [text for key, value in change.items() for text in (f"--{key}", str(value))]
             train(arguments.config, arguments.output_dir / name / f"seed-{seed}", seed, [*options, *changed])
     command = " ".join(["python", "scripts/ablations.py", *sys.argv[1:]])
-    result = {"command": command, "options": options, "runs": collect(arguments.output_dir)}
+    records = collect(arguments.output_dir)
+    if not records:
+        raise SystemExit(f"no finished run in {arguments.output_dir}\n  expected: runs of this script, VARIANT/seed-N")
+    result = {"command": command, "options": shared_options(records), "runs": records}
     arguments.result.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     arguments.page.write_text(page(result), encoding="utf-8")
 

@@ -10,6 +10,7 @@ Not covered: latency of single kernels, stragglers, start-up, evaluation and che
 
 from __future__ import annotations
 
+import argparse
 import math
 from dataclasses import dataclass
 
@@ -247,3 +248,7 @@ def memory(model: Model, device: Device, setting: Setting, training: Training, g
         "activations": tokens * device.bytes * (model.layers * model.hidden + layers * inside),
         "logits": training.rows_per_forward * setting.completion * model.vocabulary * 2 * device.bytes,
     }
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).print_help()

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+
+def read_labels(description: str | None, count: str) -> list[str]:
+    """Read the command line: as many labels, with or without runs, as argparse's ``nargs`` says."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("labels", nargs=count, metavar="LABEL[=RUN]", help="a run to record, or, alone, one recorded before")
+    labels: list[str] = parser.parse_args().labels
+    return labels
 
 
 def record_runs(path: Path, arguments: Sequence[str], read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:

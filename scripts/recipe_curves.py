@@ -10,11 +10,10 @@ Needs: run folders of ``memalpha train``, finished or not. A thin line is each s
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from labelled_runs import record_runs
+from labelled_runs import read_labels, record_runs
 
 from memalpha.report.curves import LIGHT, rolling_mean, series
 from memalpha.runs import RunFolder
@@ -75,8 +74,9 @@ def draw(record: dict[str, Any], picture: Path) -> None:
 
 def main() -> None:
     """Write both files."""
-    if sys.argv[1:]:
-        record_runs(RECORD, sys.argv[1:], lambda run: read(Path(run)))
+    labels = read_labels(__doc__, "*")
+    if labels:
+        record_runs(RECORD, labels, lambda run: read(Path(run)))
     draw(json.loads(RECORD.read_text(encoding="utf-8")), PICTURE)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labelled_runs import record_runs
+from labelled_runs import read_labels, record_runs
 
 from memalpha.data.load import load_data
 from memalpha.runs import RunFolder, trajectory_name
@@ -103,7 +103,7 @@ def read(place: str) -> dict[str, Any]:
 
 def main() -> None:
     """Count the runs named and write the file."""
-    for label, found in record_runs(RECORD, sys.argv[1:], read).items():
+    for label, found in record_runs(RECORD, read_labels(__doc__, "+"), read).items():
         print(label, {kind: round(share, 3) for kind, share in found["right"].items()})
 
 

@@ -5,6 +5,7 @@ python scripts/router_table.py
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def memories(record: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     lines = ["# Results of the learned router", "", "Made by `scripts/router_table.py` from `docs/results/router_*.json`.", ""]
     for name, make in (("router_synthetic", synthetic), ("router_memories", memories)):
         path = RESULTS / f"{name}.json"

@@ -10,6 +10,7 @@ from typing import Any
 
 from memalpha.agent.rollout import Rollout
 from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.runs import RunFolder
 from memalpha.types import OperationKind
 
 
@@ -121,6 +122,12 @@ def standard_error(values: Sequence[float]) -> float:
     return math.sqrt(variance / len(values))
 
 
+def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
+    """Read a held-out evaluation of a run, ``before`` or ``after``; empty if it is not there. What is null is NaN."""
+    rows = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
+    return [InstanceResult(**{key: math.nan if value is None else value for key, value in row.items()}) for row in rows]
+
+
 def _by_kind(results: Sequence[InstanceResult]) -> dict[str, Any]:
     scores: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
@@ -143,4 +150,4 @@ def _share(part: Sequence[int], whole: Sequence[int]) -> float:
     return sum(part) / sum(whole) if sum(whole) else math.nan
 
 
-__all__ = ["InstanceResult", "instance_result", "paired_difference", "standard_error", "summarise"]
+__all__ = ["InstanceResult", "instance_result", "paired_difference", "read_results", "standard_error", "summarise"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from memalpha.agent.rollout import Rollout
 from memalpha.errors import InputError, MemAlphaError, TrainingStopped
-from memalpha.evaluation.held_out import InstanceResult, paired_difference, summarise
+from memalpha.evaluation.held_out import InstanceResult, paired_difference, read_results, summarise
 from memalpha.evaluation.records import rollout_to_json
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.rewards.total import StepReward
@@ -66,7 +65,7 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     held_out = parts.held_out
     before: list[InstanceResult] = []
     if held_out:
-        before = _read_results(folder, "before") if arguments.run.resume else []
+        before = read_results(folder, "before") if arguments.run.resume else []
         before = before or evaluate_held_out(trainer, parts, held_out, folder, "before", report)
     _run_steps(trainer, folder, checkpoint)
     save_adapter(trainer, parts, arguments, folder.path / "adapter")
@@ -208,12 +207,6 @@ def evaluate_held_out(
     if rank == 0:
         report("evaluated", {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)})
     return results
-
-
-def _read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
-    results: list[dict[str, Any]] = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
-    known: list[dict[str, Any]] = [{key: math.nan if value is None else value for key, value in row.items()} for row in results]
-    return [InstanceResult(**row) for row in known]
 
 
 def save_adapter(trainer: MemoryGRPOTrainer, parts: Parts, arguments: TrainArguments, target: Path) -> None:
