@@ -6,8 +6,8 @@ python scripts/results_table.py add RUN NAME    keeps a run folder's numbers as 
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import yaml
@@ -120,8 +120,13 @@ def watch(curve: list[dict]) -> list[str]:
 
 def main() -> None:
     """Write the page."""
-    if sys.argv[1:2] == ["add"]:
-        add(Path(sys.argv[2]), sys.argv[3])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    adding = parser.add_subparsers(dest="verb").add_parser("add", help="keep a run folder's numbers first")
+    adding.add_argument("run", type=Path)
+    adding.add_argument("name")
+    arguments = parser.parse_args()
+    if arguments.verb:
+        add(arguments.run, arguments.name)
     lines = ["# Results", "", "Made by `scripts/results_table.py` from `docs/results/*.json`; not written by hand.", ""]
     for path in sorted(RESULTS.glob("*.json")):
         record = json.loads(path.read_text())

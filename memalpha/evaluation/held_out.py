@@ -124,8 +124,9 @@ def standard_error(values: Sequence[float]) -> float:
 
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
     """Read a held-out evaluation of a run, ``before`` or ``after``; empty if it is not there. What is null is NaN."""
-    rows = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
-    return [InstanceResult(**{key: math.nan if value is None else value for key, value in row.items()}) for row in rows]
+    rows: list[dict[str, Any]] = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
+    known: list[dict[str, Any]] = [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]
+    return [InstanceResult(**row) for row in known]
 
 
 def _by_kind(results: Sequence[InstanceResult]) -> dict[str, Any]:
