@@ -157,10 +157,11 @@ class LeakCheck:
         if not self._lines and not self._passages:
             return []
         found: list[Leak] = []
+        labelled = _labelled(instance)
         for index, chunk in enumerate(instance.chunks):
             where = f"instance {instance.id!r} chunk {index}"
-            found += self._repeated_lines(chunk.text, where, short=_labelled(instance)) if own_examples else ()
-            found += self._repeated_context(chunk.text, where, runs=not _labelled(instance))
+            found += self._repeated_lines(chunk.text, where, short=labelled) if own_examples else ()
+            found += self._repeated_context(chunk.text, where, runs=not labelled)
         for index, question in enumerate(instance.questions):
             if (leak := self._repeated_question(question, f"instance {instance.id!r} question {question.id!r}")) is not None:
                 found.append(leak._replace(question=index))
@@ -251,6 +252,11 @@ def _words(text: str) -> list[str]:
     return _WORD.findall(text.casefold())
 
 
+def _unlabelled_words(text: str) -> list[str]:
+    """The words of a text, each line without its leading ``Word:``."""
+    return [word for line in text.split("\n") for word in _words(_LABEL.sub("", line))]
+
+
 def _labelled(instance: Instance) -> bool:
     """Whether an instance shows labelled examples."""
     return any(question.metric in LABEL_METRICS for question in instance.questions)
@@ -266,7 +272,7 @@ def _lines(text: str, *, short: bool = False) -> Iterator[str]:
 
 def _runs(text: str, step: int) -> Iterator[str]:
     """The words of each run of a text; one begins every ``step`` words."""
-    words = [word for line in text.split("\n") for word in _words(_LABEL.sub("", line))]
+    words = _unlabelled_words(text)
     for start in range(0, len(words) - RUN_WORDS + 1, step):
         yield " ".join(words[start : start + RUN_WORDS])
 
@@ -274,7 +280,7 @@ def _runs(text: str, step: int) -> Iterator[str]:
 def _passages(text: str) -> Iterator[str]:
     """The words of each passage that is long enough."""
     for passage in re.split(r"\n\s*\n", text):
-        words = [word for line in passage.split("\n") for word in _words(_LABEL.sub("", line))]
+        words = _unlabelled_words(passage)
         if len(words) >= MIN_PASSAGE_WORDS:
             yield " ".join(words)
 

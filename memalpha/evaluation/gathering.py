@@ -16,6 +16,7 @@ from typing import Any
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.evaluation.results import SystemResult, read_results
+from memalpha.evaluation.specs import asked_for
 from memalpha.evaluation.statistics import Seed
 from memalpha.runs import RunFolder
 from memalpha.types import Instance
@@ -64,7 +65,7 @@ class Gathered:
     def instances(self) -> list[Instance]:
         """Read the set's instances, as the evaluation did; InputError if they are not where they were."""
         loaded = load_data(self.set["data"], self.set.get("options"))
-        return loaded[self.set.get("skip", 0) :][: self.set.get("instances") or None]
+        return asked_for(loaded, self.set.get("skip", 0), self.set.get("instances", 0))
 
 
 def accuracies(members: Scored) -> dict[Seed, dict[str, float]]:

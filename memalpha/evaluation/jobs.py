@@ -12,7 +12,7 @@ from memalpha.errors import InputError
 from memalpha.evaluation.config import Evaluation
 from memalpha.evaluation.policies import PolicyHost
 from memalpha.evaluation.readers import BudgetedReader, make_reader, room_of
-from memalpha.evaluation.specs import ReaderSpec, SetSpec, SystemSpec
+from memalpha.evaluation.specs import ReaderSpec, SetSpec, SystemSpec, asked_for
 from memalpha.evaluation.systems.base import Room, Setting, System
 from memalpha.evaluation.systems.registry import make_system, system_options
 from memalpha.protocols import AnswerJudge
@@ -85,7 +85,7 @@ def _load_set(spec: SetSpec, evaluation: Evaluation, host: PolicyHost, steps: di
         retrieve_k=spec.retrieve_k or arguments.retrieve_k,
         temperature=arguments.temperature,
     )
-    return LoadedSet(spec, tuple(instances[spec.skip :][: spec.instances or None]), setting)
+    return LoadedSet(spec, tuple(asked_for(instances, spec.skip, spec.instances)), setting)
 
 
 def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost, judge: AnswerJudge | None) -> list[Job]:

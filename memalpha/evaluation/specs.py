@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from memalpha.errors import InputError
 from memalpha.evaluation.systems.registry import KINDS, system_options
+from memalpha.types import Instance
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 
@@ -52,6 +53,11 @@ class SetSpec:
     max_completion_length: int = 0
     readers: tuple[str, ...] = ()
     in_mean: bool = True
+
+
+def asked_for(instances: list[Instance], skip: int, count: int) -> list[Instance]:
+    """Return the instances that a set's ``skip`` and ``instances`` (0 = all) ask for."""
+    return instances[skip:][: count or None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,4 +176,4 @@ def _value(value: Any, kind: str, what: str) -> Any:
     return value
 
 
-__all__ = ["ReaderKind", "ReaderSpec", "SetSpec", "SystemSpec", "flat", "read_reader", "read_set", "read_system"]
+__all__ = ["ReaderKind", "ReaderSpec", "SetSpec", "SystemSpec", "asked_for", "flat", "read_reader", "read_set", "read_system"]

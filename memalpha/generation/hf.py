@@ -78,7 +78,7 @@ class HFGenerator:
         self.merge_adapters = merge_adapters
         self.logprobs = logprobs
         self.keep_prefix = keep_prefix
-        self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] = ((), DynamicCache())
+        self._kept: tuple[Sequence[tuple[int, ...]], DynamicCache] | None = None
         _check_attention(self.model.config)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
@@ -143,7 +143,7 @@ class HFGenerator:
 
     def _prefix_cache(self, prefixes: Sequence[tuple[int, ...]], device: torch.device) -> DynamicCache:
         """Return keys and values of the prefixes, padded on the right, where causal attention never looks back at the padding."""
-        if prefixes == self._kept[0]:
+        if self._kept is not None and prefixes == self._kept[0]:
             return self._kept[1]
         cache = DynamicCache()
         self.model(input_ids=_pad(prefixes, device)[0], past_key_values=cache, use_cache=True, logits_to_keep=1)

@@ -178,15 +178,15 @@ def label(question: Question, answer: Answer) -> float:
     Raises:
         InputError: If an accepted answer is no integer.
     """
-    labels = _labels(question)
-    if answer.passages is not None:
-        return float(next((int(found[1]) for text in answer.passages if (found := _LABELLED.search(text))), None) in labels)
-    if (boxed_number := _boxed(answer.text)) is not None:
-        return float(boxed_number in labels)
-    if found := _LABELLED.search(answer.text):
-        return float(int(found[1]) in labels)
-    first = _INTEGER.search(answer.text)
-    return float(first is not None and int(first[0]) in labels)
+    if answer.passages is None:
+        said = _first(_boxed(answer.text), _labelled(answer.text), _integer(answer.text))
+    else:
+        said = _first(*map(_labelled, answer.passages))
+    return float(said in _labels(question))
+
+
+def _first(*numbers: int | None) -> int | None:
+    return next((number for number in numbers if number is not None), None)
 
 
 def _boxed(text: str) -> int | None:
@@ -195,13 +195,24 @@ def _boxed(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def _labelled(text: str) -> int | None:
+    found = _LABELLED.search(text)
+    return int(found[1]) if found else None
+
+
+def _integer(text: str) -> int | None:
+    found = _INTEGER.search(text)
+    return int(found[0]) if found else None
+
+
 def _labels(question: Question) -> set[int]:
-    for gold in _golds(question):
+    golds = _golds(question)
+    for gold in golds:
         if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", gold):
             raise InputError(
                 f"question {question.text!r} has metric {question.metric!r} and answer {gold!r}", expected="an integer label"
             )
-    return {int(gold) for gold in _golds(question)}
+    return {int(gold) for gold in golds}
 
 
 # ------------------------------------------------------------------------------------------------ bound to the subject

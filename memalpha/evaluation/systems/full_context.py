@@ -88,7 +88,8 @@ def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int
 
     kept: list[str] = []
     for chunk in reversed(chunks):
-        if cost(chunk) > tokens:
+        needed = cost(chunk)
+        if needed > tokens:
             tail: list[Piece] = []
             for line in reversed([line for line in lines if line.chunk == chunk.chunk]):
                 grown = Piece("\n".join([line.text, *(other.text for other in tail)]), line.time, line.chunk)
@@ -98,7 +99,7 @@ def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int
             kept += [Piece("\n".join(line.text for line in tail), chunk.time, chunk.chunk).render()] if tail else []
             break
         kept.append(chunk.render())
-        tokens -= cost(chunk)
+        tokens -= needed
     return tuple(reversed(kept))
 
 
