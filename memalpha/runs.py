@@ -106,12 +106,8 @@ class RunFolder:
 
     # -------------------------------------------------------------------------------------------- writing
     def write_json(self, name: str, data: Any) -> None:
-        """Write a JSON file whole: a reader never sees half of it. NaN becomes null."""
-        target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(_finite(data), indent=2, ensure_ascii=False) + "\n", **_UTF8)
-        temporary.replace(target)
+        """Write a JSON file of the run, as ``write_object`` does."""
+        write_object(self.path / name, data)
 
     def write_lines(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write a JSON-lines file whole."""
@@ -240,6 +236,14 @@ def read_object(path: Path) -> dict[str, Any]:
         expected="names and values, as they were written",
         fix="put the file back from a copy, or make its folder anew with --overwrite",
     )
+
+
+def write_object(path: Path, data: Any) -> None:
+    """Write a JSON file whole: a reader never sees half of it. NaN becomes null."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(_finite(data), indent=2, ensure_ascii=False) + "\n", **_UTF8)
+    temporary.replace(path)
 
 
 def checkpoints_in(folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
     python scripts/evaluate_all.py ORIGINALS                       with configs/evaluate/main.yaml, into runs/main
     python scripts/evaluate_all.py ORIGINALS --readers recall      further arguments are options of memalpha evaluate
     python scripts/evaluate_all.py ORIGINALS --join PART ...       such as parts that other cores or GPUs have evaluated
+    python scripts/evaluate_all.py ORIGINALS --only locomo,squad   some sets anew; on the page the others stay as they were
     python scripts/evaluate_all.py --page-only runs/main           the page alone, from an evaluation that is there
 
 Needs: a folder with the sets' original files (squad/, hotpotqa_train_100q.json, locomo_first2.json, trec/, csabstruct/; see
@@ -13,10 +14,13 @@ Makes: runs/data/test-*, the evaluation's folder, docs/comparison.md and docs/re
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import NamedTuple
+
+import yaml
+
+from memalpha.evaluation.published import Published
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = "configs/evaluate/main.yaml"
@@ -63,6 +67,14 @@ def find(originals: Path, pattern: str) -> str:
     return str(found[0])
 
 
+def needed(config: Path) -> dict[str, TestSet]:
+    """The sets of ``SETS`` that a configuration names, after those that they must not repeat."""
+    data = {row["data"] for row in yaml.safe_load(config.read_text(encoding="utf-8"))["sets"]}
+    named = {name for name in SETS if f"runs/data/{name}" in data}
+    against = {SETS[name].against for name in named}
+    return {name: item for name, item in SETS.items() if name in named | against}
+
+
 def prepare_arguments(name: str, item: TestSet, originals: Path) -> list[str]:
     """Arguments of ``memalpha prepare`` that make a set."""
     arguments = ["prepare", item.source, "--output", f"runs/data/{name}", "--seed", str(item.seed), "--model", MODEL]
@@ -74,47 +86,64 @@ def prepare_arguments(name: str, item: TestSet, originals: Path) -> list[str]:
     return [*arguments, "--check-against", f"runs/data/{item.against}", "--drop-leaks"] if item.against else arguments
 
 
-def page(folder: Path) -> str:
-    """The Markdown page of an evaluation: how it was made, then its tables."""
-    from memalpha.runs import RunFolder
+def page(found: Published) -> str:
+    """The Markdown page of a comparison: how it was made, then its tables."""
+    from memalpha.evaluation.tables import markdown, reference_group
 
-    environment = RunFolder(folder).origin()["environment"]
-    parts = [environment, *environment.get("continued", [])]
-    began, ended = min(part["started"] for part in parts)[:10], max(part["started"] for part in parts)[:10]
-    code = ", ".join(sorted({part["code"] for part in parts}))
-    command = environment["command"]
-    own = Path(command[0]).name == Path(__file__).name
-    made_by = "python scripts/evaluate_all.py ORIGINALS" if own else " ".join(command)
-    table = (folder / "table.md").read_text(encoding="utf-8").removeprefix("# Evaluation\n")
-    packages = ", ".join(f"{name} {environment['packages'][name]}" for name in ("memalpha", "torch", "transformers", "peft"))
+    environments = [part.environment for part in found.parts]
+    runs = [run for environment in environments for run in (environment, *environment.get("continued", []))]
+    began, ended = min(run["started"] for run in runs)[:10], max(run["started"] for run in runs)[:10]
+    code = ", ".join(sorted({run["code"] for run in runs}))
+    made_by = ", ".join(dict.fromkeys(_shown(environment["command"]) for environment in environments))
+    newest, judge = environments[-1], next((part.false_accept for part in reversed(found.parts) if part.false_accept), None)
+    packages = ", ".join(f"{name} {newest['packages'][name]}" for name in ("memalpha", "torch", "transformers", "peft"))
     lines = [
         "# All systems, one protocol",
         "",
-        f"Made by `{made_by}` ({began}{'' if began == ended else f' to {ended}'}, {environment['processor']}, "
-        f"{environment['cores']} cores; code {code}; {packages}). What each system is and where it departs from its "
+        f"Made by {made_by} ({began}{'' if began == ended else f' to {ended}'}, {newest['processor']}, "
+        f"{newest['cores']} cores; code {code}; {packages}). What each system is and where it departs from its "
         "source: [evaluation.md](evaluation.md). Every number, and the configuration: "
         "[results/comparison.json](results/comparison.json).",
         "",
-        "",
+        *markdown(found.summary, reference_group(found.summary), judge)[2:],
     ]
-    return "\n".join(lines) + table.lstrip("\n")
+    return "\n".join(lines) + "\n"
 
 
-def record(folder: Path) -> str:
-    """Everything the page is made of, as JSON."""
-    from memalpha.runs import RunFolder
-
-    run = RunFolder(folder)
-    parts = {**run.origin(), "inputs": run.read_json("inputs.json"), "summary": run.read_json("summary.json")}
-    return json.dumps(parts, indent=1, ensure_ascii=False) + "\n"
+def _shown(command: list[str]) -> str:
+    """A command as one would give it."""
+    own = Path(command[0]).name == Path(__file__).name
+    return f"`{'python scripts/evaluate_all.py ORIGINALS' if own else ' '.join(command)}`"
 
 
 def write_page(folder: Path, docs: Path) -> None:
-    """Write the page and its record."""
-    (docs / "results").mkdir(parents=True, exist_ok=True)
-    (docs / "results" / "comparison.json").write_text(record(folder), encoding="utf-8")
-    (docs / "comparison.md").write_text(page(folder), encoding="utf-8")
+    """Write the page and its record; sets that are on it and not in the evaluation stay as they are."""
+    from memalpha.runs import write_object
+
+    record = docs / "results" / "comparison.json"
+    found = Published.from_folder(folder)
+    found = Published.read(record).with_newer(found) if record.is_file() else found
+    write_object(record, found.to_json())
+    (docs / "comparison.md").write_text(page(found), encoding="utf-8")
     print(f"{docs / 'comparison.md'}")
+
+
+def some_sets(config: Path, only: str, output_dir: Path) -> Path:
+    """Write a configuration with some of its sets alone, beside the evaluation's folder."""
+    data = yaml.safe_load(config.read_text(encoding="utf-8"))
+    names = [row["name"] for row in data["sets"]]
+    wanted = [name.strip() for name in only.split(",")]
+    if unknown := [name for name in wanted if name not in names]:
+        sys.exit(f"error: no set {unknown[0]!r} in {config}\n  expected: some of {', '.join(names)}")
+    data["sets"] = [row for row in data["sets"] if row["name"] in wanted]
+    systems = [row if isinstance(row, dict) else {"kind": row} for row in data["systems"]]
+    for row in (row for row in systems if "sets" in row):
+        row["sets"] = [name for name in row["sets"] if name in wanted]
+    data["systems"] = [row for row in systems if row.get("sets", wanted)]
+    path = output_dir.with_suffix(".yaml")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    return path
 
 
 def main() -> int:
@@ -125,16 +154,18 @@ def main() -> int:
     parser.add_argument("--page-only", type=Path, metavar="FOLDER", help="write the page of an evaluation that is there")
     parser.add_argument("--config", default=CONFIG)
     parser.add_argument("--output_dir", default="runs/main")
+    parser.add_argument("--only", default="", help="names of some sets of the configuration, with commas between them")
     args, rest = parser.parse_known_args()
     if args.page_only:
         write_page(args.page_only, ROOT / "docs")
         return 0
     if args.originals is None or not args.originals.is_dir():
         parser.error(f"ORIGINALS is {args.originals}; expected: the folder of the sets' original files")
-    for name, item in SETS.items():
+    config = some_sets(Path(args.config), args.only, Path(args.output_dir)) if args.only else Path(args.config)
+    for name, item in needed(config).items():
         if not (ROOT / "runs" / "data" / name / "manifest.json").is_file() and run(prepare_arguments(name, item, args.originals)):
             return 1
-    if code := run(["evaluate", "--config", args.config, "--output_dir", args.output_dir, *rest]):
+    if code := run(["evaluate", "--config", str(config), "--output_dir", args.output_dir, *rest]):
         return code
     write_page(Path(args.output_dir), ROOT / "docs")
     return 0

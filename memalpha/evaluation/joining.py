@@ -19,6 +19,9 @@ from memalpha.evaluation.gathering import read_config
 from memalpha.evaluation.results import ResultKey, SystemResult, read_results
 from memalpha.runs import RunFolder
 
+Made = tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
+"""What an evaluation was made with: its resolved options, and the digests of its instances and adapters."""
+
 _WHERE_ASKED = ("sets", "readers", "group")
 """What a system's row says besides what it is: on what it is evaluated, and with whom it is shown."""
 
@@ -44,10 +47,8 @@ def read_part(path: str | Path, config: Mapping[str, Any], inputs: Mapping[str, 
         RunFolderError: If an option, or a set, system or reader that both name, or its instances or weights differ.
         InputError: If the part is no evaluation's folder, or a line is damaged.
     """
-    began = read_config(path)
     run = RunFolder(path)
-    different = differences(_common(began, config), _common(config, began)) + _other_inputs(run, inputs)
-    if different:
+    if different := unlike((read_config(path), run.read_json("inputs.json")), (config, inputs)):
         raise RunFolderError(
             f"{str(path)!r} cannot be joined: " + "; ".join(different),
             expected="a part of the same evaluation: the same options, sets, systems, readers, instances and weights",
@@ -67,9 +68,17 @@ def take_over(folder: EvaluationFolder, part: Part, wanted: Collection[ResultKey
     return {result.key for result in new}
 
 
-def _other_inputs(part: RunFolder, inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Sets and adapters of which the part had others under the same name."""
-    its = part.read_json("inputs.json")
+def unlike(part: Made, other: Made) -> list[str]:
+    """Return what keeps results of one evaluation from standing among those of another, one text each.
+
+    Each of the two is its resolved options and the digests of its instances and adapters. Sets, systems and readers that only one
+    of them names are no difference.
+    """
+    return differences(_common(part[0], other[0]), _common(other[0], part[0])) + _other_inputs(part[1], other[1])
+
+
+def _other_inputs(its: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Sets and adapters that are others under the same name."""
     if lacking := [kind for kind in inputs if not isinstance(its.get(kind), dict)]:
         return [f"its inputs.json does not say which {' and '.join(lacking)} it was made of"]
     return [
@@ -87,4 +96,4 @@ def _common(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, An
     return {**config, **rows}
 
 
-__all__ = ["Part", "read_part", "take_over"]
+__all__ = ["Made", "Part", "read_part", "take_over", "unlike"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
@@ -151,43 +151,36 @@ def difference(first: Scores, second: Scores, options: Bootstrap = DEFAULT) -> E
     return _estimate(_matrix(differences, names), list(pairs), _weights(None, names), options)
 
 
-def mean_over_sets(sets: Mapping[str, Scores], options: Bootstrap = DEFAULT) -> Estimate:
-    """Return the simple mean over sets, each counting the same whatever its size, of one system.
+def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
+    """Return the simple mean over sets, each counting the same whatever its size, of one system or of one difference.
 
-    The instances of each set are drawn on their own. ``stderr`` is the root of the sum of the sets' squared standard errors, over
-    the number of sets. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them. The mean
-    over one set is its own estimate.
+    Sets are independent of one another, so ``stderr`` is the root of the sum of the sets' squared standard errors, over the number
+    of sets; the interval is made from it. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of
+    them. The mean over one set is its own estimate.
 
     Args:
-        sets: Scores of each set. For a difference give ``paired_scores`` of each.
-        options: How the interval is made.
+        parts: The estimate of each set.
 
     Raises:
-        InputError: If there are no sets, or one of them could not be estimated.
+        InputError: If there are no sets, or their intervals are not of one level.
     """
-    import numpy as np
-
-    if not sets:
+    if not parts:
         raise InputError("a mean over no sets", expected="at least one set")
-    parts, means = [], []
-    for name, scores in sets.items():
-        names = _instances(scores)
-        values = _matrix(scores, names)
-        parts.append(_estimate(values, list(scores), None, options))
-        means.append(resampled_means(values.mean(axis=0), np.ones(len(names)), options.resamples, options.seed, name))
     if len(parts) == 1:
         return parts[0]
-    known = all(part.n > 1 for part in parts)
-    low, high = percentiles(np.mean(means, axis=0), options.level) if known else (math.nan, math.nan)
-    return Estimate(
-        mean=float(np.mean([part.mean for part in parts])),
-        low=low,
-        high=high,
+    if len(levels := sorted({part.level for part in parts})) > 1:
+        raise InputError(f"sets with intervals of the levels {levels}", expected="one level")
+    found = Estimate(
+        mean=sum(part.mean for part in parts) / len(parts),
+        low=math.nan,
+        high=math.nan,
         stderr=math.sqrt(sum(part.stderr**2 for part in parts)) / len(parts),
         n=sum(part.n for part in parts),
         per_seed=_seeds_of_all(parts),
-        level=options.level,
+        level=levels[0],
     )
+    low, high = found.normal
+    return replace(found, low=low, high=high)
 
 
 def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]:

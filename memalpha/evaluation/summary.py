@@ -12,7 +12,7 @@ groups that are on each of these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 from memalpha.errors import InputError
 from memalpha.evaluation.gathering import Gathered, Scored, accuracies, gather, on_kinds, read_config
 from memalpha.evaluation.scorecard import Measure, scorecard
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, difference, estimate, mean_over_sets, paired_scores
+from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, difference, estimate, mean_over_sets
 from memalpha.types import Instance
 
 Members = dict[Seed, dict[str, float]]
@@ -131,25 +131,37 @@ def summarise_evaluation(
     Raises:
         InputError: If a file is missing or damaged, or results and configuration do not fit together.
     """
-    gathered = gather(folder)
     summaries = []
-    scores: dict[str, dict[str, dict[str, Members]]] = {}  # by reader, set, group
-    for item in gathered:
-        name = item.set["name"]
-        kept = item.complete()
-        instances, why = _instances(item, sets)
+    for item in gather(folder):
+        kept, (instances, why) = item.complete(), _instances(item, sets)
         cells = {group: _cell(members, instances, options) for group, members in kept.items()}
-        by_group = {group: accuracies(members) for group, members in kept.items()}
-        counted = bool(item.set.get("in_mean", True))
-        scores.setdefault(item.reader, {}).update({name: by_group} if counted else {})
-        differences = _differences(by_group, options)
-        common, left_out = len(item.common()), item.left_out()
-        summaries.append(SetSummary(name, item.reader, common, item.size, left_out, cells, differences, counted, why))
-    kinds = {row["group"]: row["kind"] for row in read_config(folder)["systems"]}
-    asked = {reader: [g for g in kinds if _asked(summaries, reader, g)] for reader in scores}
-    over_sets = {reader: _over_sets(by_set, asked[reader], options) for reader, by_set in scores.items()}
-    differences_over = {reader: _differences_over(by_set, asked[reader], options) for reader, by_set in scores.items()}
-    return Summary(tuple(summaries), over_sets, differences_over, options, kinds)
+        differences = _differences({group: accuracies(members) for group, members in kept.items()}, options)
+        counted, common = bool(item.set.get("in_mean", True)), len(item.common())
+        summaries.append(
+            SetSummary(item.set["name"], item.reader, common, item.size, item.left_out(), cells, differences, counted, why)
+        )
+    return over_sets(summaries, {row["group"]: row["kind"] for row in read_config(folder)["systems"]}, options)
+
+
+def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str], options: Bootstrap = DEFAULT) -> Summary:
+    """Put sets together, of one evaluation or of several, and take the means over them.
+
+    Args:
+        sets: Each set with each reader, in the order in which they are shown.
+        kinds_of: Kind of system by group, in the order in which they are shown.
+        options: How the intervals of the sets were made.
+    """
+    means: dict[str, dict[str, Estimate | None]] = {}
+    differences: dict[str, Differences] = {}
+    for reader in dict.fromkeys(item.reader for item in sets):
+        items = [item for item in sets if item.reader == reader]
+        counted = [item for item in items if item.in_mean]
+        asked = [group for group in kinds_of if any(group in item.cells or group in item.left_out for item in items)]
+        everywhere = [group for group in asked if counted and all(group in item.cells for item in counted)]
+        accuracy = {group: [item.cells[group].accuracy for item in counted] for group in everywhere}
+        means[reader] = {group: mean_over_sets(accuracy[group]) if group in accuracy else None for group in asked}
+        differences[reader] = _differences_over(counted, everywhere)
+    return Summary(tuple(sets), means, differences, options, kinds_of)
 
 
 # ------------------------------------------------------------------------------------------------ one set
@@ -205,32 +217,13 @@ def _kinds(members: Scored, options: Bootstrap) -> dict[str, KindScore]:
 
 
 # ------------------------------------------------------------------------------------------------ all sets
-def _asked(summaries: Sequence[SetSummary], reader: str, group: str) -> bool:
-    """Whether a group was to be evaluated with a reader on any set."""
-    return any(group in item.cells or group in item.left_out for item in summaries if item.reader == reader)
-
-
-def _over_sets(sets: Mapping[str, Mapping[str, Members]], groups: Iterable[str], options: Bootstrap) -> dict[str, Estimate | None]:
-    return {
-        group: mean_over_sets({name: scores[group] for name, scores in sets.items()}, options) if _everywhere(sets, group) else None
-        for group in groups
-    }
-
-
-def _differences_over(
-    sets: Mapping[str, Mapping[str, Members]], groups: Iterable[str], options: Bootstrap
-) -> dict[str, dict[str, Estimate]]:
+def _differences_over(sets: Sequence[SetSummary], groups: Sequence[str]) -> dict[str, dict[str, Estimate]]:
     found: dict[str, dict[str, Estimate]] = {}
-    for first, second in combinations([group for group in groups if _everywhere(sets, group)], 2):
-        paired = {name: paired_scores(*_pairable(scores[first], scores[second])) for name, scores in sets.items()}
-        found.setdefault(first, {})[second] = mean_over_sets(paired, options)
+    for first, second in combinations(groups, 2):
+        found.setdefault(first, {})[second] = mean_over_sets([item.differences[first][second] for item in sets])
     return found
 
 
-def _everywhere(sets: Mapping[str, Mapping[str, Members]], group: str) -> bool:
-    return bool(sets) and all(group in scores for scores in sets.values())
-
-
 __all__ = [
-    "COSTS", "Cell", "Differences", "KindScore", "OPERATIONS", "SetSummary", "Summary", "summarise_evaluation",
+    "COSTS", "Cell", "Differences", "KindScore", "OPERATIONS", "SetSummary", "Summary", "over_sets", "summarise_evaluation",
 ]  # fmt: skip

@@ -46,7 +46,7 @@ def write_tables(folder: str | Path, *, reference: str | None = None, options: B
     """
     summary = summarise_evaluation(folder, options)
     compared = reference_group(summary, reference)
-    judge = _judge_report(Path(folder))
+    judge = judge_report(Path(folder))
     RunFolder(folder).write_json(SUMMARY_FILE, {**summary.to_json(), "reference": compared, "false_accept": judge})
     _write(Path(folder) / MARKDOWN_FILE, "\n".join(markdown(summary, compared, judge)) + "\n")
     _write(Path(folder) / CSV_FILE, csv_text(summary))
@@ -95,7 +95,8 @@ def markdown(summary: Summary, reference: str, judge: Mapping[str, Any] | None =
         "# Evaluation",
         "",
         f"Accuracy is the mean over instances of the mean over their questions, [with its {bootstrap.level:.0%} interval] from "
-        f"{bootstrap.resamples:,} draws of the instances; differences are paired by instance. Costs are means over instances. "
+        f"{bootstrap.resamples:,} draws of the instances, for a mean over sets from their standard errors; differences are paired by "
+        "instance. Costs are means over instances. "
         f"{UNKNOWN} is not known; * is an interval that one made from the standard error does not confirm (too few instances).",
         "",
     ]
@@ -257,7 +258,8 @@ def _or_nan(value: float | None) -> float:
 
 
 # ------------------------------------------------------------------------------------------------ files
-def _judge_report(folder: Path) -> dict[str, Any] | None:
+def judge_report(folder: Path) -> dict[str, Any] | None:
+    """Return what ``FalseAccepts.to_json`` gave, if the judge of an evaluation was tried."""
     path = folder / FALSE_ACCEPT_FILE
     if not path.is_file():
         return None
@@ -273,6 +275,6 @@ def _write(path: Path, text: str) -> None:
 
 
 __all__ = [
-    "CSV_FILE", "MARKDOWN_FILE", "NOT_MEASURED", "SUMMARY_FILE", "UNKNOWN", "csv_text", "difference_from", "interval", "markdown",
-    "number", "reference_group", "write_tables",
+    "CSV_FILE", "MARKDOWN_FILE", "NOT_MEASURED", "SUMMARY_FILE", "UNKNOWN", "csv_text", "difference_from", "interval",
+    "judge_report", "markdown", "number", "reference_group", "write_tables",
 ]  # fmt: skip

@@ -152,8 +152,8 @@ def test_what_cannot_be_paired_is_refused_by_name():
 # ------------------------------------------------------------------------------------------------ several sets
 def test_the_mean_over_sets_is_simple_and_its_interval_that_of_independent_draws():
     small, large = sample(11, n=20), sample(12, n=200)
-    found = mean_over_sets({"small": small, "large": large})
     parts = [estimate(small), estimate(large)]
+    found = mean_over_sets(parts)
     assert found.mean == pytest.approx((parts[0].mean + parts[1].mean) / 2) and found.n == 220
     assert found.stderr == pytest.approx(math.hypot(parts[0].stderr, parts[1].stderr) / 2)
     rng = np.random.default_rng(13)
@@ -166,21 +166,24 @@ def test_the_mean_over_sets_is_simple_and_its_interval_that_of_independent_draws
 
 def test_the_mean_over_sets_of_two_equal_sets_is_narrower_by_root_two():
     data = sample(14, n=100)
-    both = mean_over_sets({"one": data, "two": data})
     alone = estimate(data)
+    both = mean_over_sets([alone, alone])
     assert (both.high - both.low) == pytest.approx((alone.high - alone.low) / math.sqrt(2), rel=0.05)
 
 
 def test_seeds_of_a_mean_over_sets():
     trained, fixed = scores([0, 1], [1, 1]), scores([0.5, 0.5])
-    assert mean_over_sets({"x": trained, "y": trained}, FEW).per_seed == {0: 0.5, 1: 1.0}
-    assert mean_over_sets({"x": fixed, "y": trained}, FEW).per_seed == {0: 0.5, 1: 0.75}
-    assert mean_over_sets({"x": fixed}, FEW).per_seed == {0: 0.5}
-    single = mean_over_sets({"x": trained, "y": scores([1.0])}, FEW)
+    several, one = estimate(trained, FEW), estimate(fixed, FEW)
+    assert mean_over_sets([several, several]).per_seed == {0: 0.5, 1: 1.0}
+    assert mean_over_sets([one, several]).per_seed == {0: 0.5, 1: 0.75}
+    assert mean_over_sets([one]).per_seed == {0: 0.5}
+    single = mean_over_sets([several, estimate(scores([1.0]), FEW)])
     assert math.isnan(single.low) and single.mean == pytest.approx(0.875)
-    assert mean_over_sets({"x": trained}, FEW) == estimate(trained, FEW)
+    assert mean_over_sets([several]) is several
     with pytest.raises(InputError, match="no sets"):
-        mean_over_sets({})
+        mean_over_sets([])
+    with pytest.raises(InputError, match=r"levels \[0.9, 0.95\]"):
+        mean_over_sets([several, estimate(trained, Bootstrap(level=0.9))])
 
 
 # ------------------------------------------------------------------------------------------------ determinism
@@ -189,8 +192,8 @@ def test_the_same_numbers_whatever_the_order_and_others_for_another_seed():
     turned = {0: dict(reversed(list(data[0].items())))}
     assert estimate(data) == estimate(turned) == estimate(data)
     assert estimate(data).low != estimate(data, Bootstrap(seed=1)).low
-    sets = {"a": data, "b": sample(16)}
-    assert mean_over_sets(sets).low == pytest.approx(mean_over_sets(dict(reversed(list(sets.items())))).low)
+    sets = [estimate(data), estimate(sample(16))]
+    assert mean_over_sets(sets) == mean_over_sets(sets[::-1])
 
 
 def test_many_instances_are_drawn_in_blocks():

@@ -10,6 +10,7 @@ import yaml
 from memalpha.cli import run
 from memalpha.data.options import parse_options
 from memalpha.data.registry import get_source
+from memalpha.evaluation.published import Published
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,10 +61,44 @@ def test_the_page_says_how_it_was_made_and_names_no_machine(tmp_path):
     assert f"code {', '.join(sorted(['0123456789ab', environment['code']]))}; memalpha" in page
     assert "| gold | 1.000" in page and "comparison.json).\n\nAccuracy is" in page
     kept = json.loads((tmp_path / "docs" / "results" / "comparison.json").read_text(encoding="utf-8"))
-    assert kept["summary"] == json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    assert kept["environment"]["command"] == ["memalpha", "evaluate", "--config", "all.yaml"]
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert kept["summary"]["sets"] == [{"part": 0, **item} for item in summary["sets"]]
+    assert kept["summary"]["over_sets"] == summary["over_sets"]
+    (part,) = kept["parts"]
+    assert part["environment"]["command"] == ["memalpha", "evaluate", "--config", "all.yaml"]
     environment["command"][0] = str(tmp_path / "scripts" / "evaluate_all.py")
     (folder / "environment.json").write_text(json.dumps(environment), encoding="utf-8")
-    assert "Made by `python scripts/evaluate_all.py ORIGINALS` (2" in evaluate_all.page(folder)
-    assert kept["environment"]["continued"][0]["command"] == ["memalpha", "evaluate", "--config", "part.yaml"]
-    assert str(tmp_path) not in page + json.dumps(kept["environment"])
+    assert "Made by `python scripts/evaluate_all.py ORIGINALS` (2" in evaluate_all.page(Published.from_folder(folder))
+    assert part["environment"]["continued"][0]["command"] == ["memalpha", "evaluate", "--config", "part.yaml"]
+    assert str(tmp_path) not in page + json.dumps(part["environment"])
+
+
+def test_a_set_evaluated_alone_takes_its_place_on_the_page(tmp_path):
+    sets = [
+        {"name": name, "data": "synthetic", "options": {"n": 2, "split": "test", "seed": seed}} for seed, name in enumerate("ab")
+    ]
+    settings = {"model": "nano", "schema": "facts", "codec": "compact", "max_chunk_tokens": 800, "view_tokens": 64}
+    config = tmp_path / "all.yaml"
+    systems = ["gold", {"kind": "verbatim", "sets": ["a"]}, {"name": "again", "kind": "verbatim", "sets": ["a", "b"]}]
+    config.write_text(yaml.safe_dump({"sets": sets, "systems": systems, "readers": ["recall"], **settings}))
+    assert run(["evaluate", "--config", str(config), "--output_dir", str(tmp_path / "all")]) == 0
+    evaluate_all.write_page(tmp_path / "all", tmp_path / "docs")
+    before = Published.read(tmp_path / "docs/results/comparison.json")
+
+    alone = evaluate_all.some_sets(config, "b", tmp_path / "alone")
+    assert alone == tmp_path / "alone.yaml"
+    assert run(["evaluate", "--config", str(alone), "--output_dir", str(tmp_path / "alone"), "--systems", "[gold]"]) == 0
+    evaluate_all.write_page(tmp_path / "alone", tmp_path / "docs")
+    after = Published.read(tmp_path / "docs/results/comparison.json")
+    assert [item.set for item in after.summary.sets] == ["a", "b"] and after.made_by == (0, 1)
+    assert after.summary.sets[0] == before.summary.sets[0] and list(after.summary.sets[1].cells) == ["gold"]
+    assert (tmp_path / "docs" / "comparison.md").read_text(encoding="utf-8") == evaluate_all.page(after)
+    with pytest.raises(SystemExit, match=r"no set 'c' in .*\n  expected: some of a, b"):
+        evaluate_all.some_sets(config, "a,c", tmp_path / "none")
+
+
+def test_only_what_is_asked_for_is_prepared(tmp_path):
+    path = evaluate_all.some_sets(ROOT / evaluate_all.CONFIG, "squad, locomo", tmp_path / "some")
+    assert list(evaluate_all.needed(path)) == ["squad-train", "test-squad", "test-locomo"]
+    systems = {row.get("name", row["kind"]): row for row in yaml.safe_load(path.read_text(encoding="utf-8"))["systems"]}
+    assert systems["control"]["sets"] == ["squad"] and "teacher" not in systems and "sets" not in systems["warm"]

@@ -1,0 +1,154 @@
+"""A comparison as it is published: one JSON file, to which sets may be added, or evaluated again, one at a time.
+
+    {"parts": [{"config": ..., "environment": ..., ...}, ...],    each evaluation that has made some of the sets
+     "summary": {"sets": [{"part": 0, "set": ..., ...}, ...], ...}}         as in ``summary.json``; ``part`` says which
+
+What always holds: a set with a reader is of one evaluation, whole, so that all systems on it are compared on the same instances; a
+set evaluated again takes the place of what was there; the parts were made with the same options, and with the same system, reader
+and weights under one name; the means over sets are taken anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memalpha.errors import InputError
+from memalpha.evaluation.joining import unlike
+from memalpha.evaluation.scorecard import Measure
+from memalpha.evaluation.statistics import Bootstrap, Estimate
+from memalpha.evaluation.summary import Cell, KindScore, SetSummary, Summary, over_sets, summarise_evaluation
+from memalpha.evaluation.tables import judge_report, reference_group
+from memalpha.runs import RunFolder, read_object
+
+
+class Part(NamedTuple):
+    """An evaluation: its options, where and when it was made, of what (``inputs.json``), and what its judge let pass."""
+
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    inputs: dict[str, Any]
+    false_accept: dict[str, Any] | None = None
+
+    def of_sets(self, names: Iterable[str]) -> Part:
+        """Return the part without the sets that are not named, and without the instances they had."""
+        kept = set(names)
+        sets = {name: digest for name, digest in self.inputs.get("sets", {}).items() if name in kept}
+        rows = [row for row in self.config["sets"] if row["name"] in kept]
+        return self._replace(config={**self.config, "sets": rows}, inputs={**self.inputs, "sets": sets})
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A comparison of one or more evaluations.
+
+    Attributes:
+        parts: The evaluations, oldest first.
+        summary: All sets, and the means over them.
+        made_by: For each set of the summary, the index of its evaluation.
+    """
+
+    parts: tuple[Part, ...]
+    summary: Summary
+    made_by: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON-ready data; what is not known is NaN."""
+        summary = self.summary.to_json()
+        sets = [{"part": part, **item} for part, item in zip(self.made_by, summary["sets"], strict=True)]
+        reference = reference_group(self.summary)
+        return {"parts": [part._asdict() for part in self.parts], "summary": {**summary, "sets": sets, "reference": reference}}
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Published:
+        """Sum up an evaluation's folder. InputError as ``summarise_evaluation``."""
+        run, summary = RunFolder(folder), summarise_evaluation(folder)
+        origin = run.origin()
+        part = Part(origin["config"], origin["environment"], run.read_json("inputs.json"), judge_report(run.path))
+        return cls((part,), summary, (0,) * len(summary.sets))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Published:
+        """Read a published file; InputError if it is none."""
+        data = read_object(Path(path))
+        try:
+            rows, bootstrap = data["summary"]["sets"], Bootstrap(**data["summary"]["bootstrap"])
+            summary = over_sets([_set(row) for row in rows], data["summary"]["kinds_of"], bootstrap)
+            return cls(tuple(Part(**part) for part in data["parts"]), summary, tuple(row["part"] for row in rows))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{path} is no published comparison: {error!r}", expected="what scripts/evaluate_all.py wrote"
+            ) from error
+
+    def with_newer(self, newer: Published) -> Published:
+        """Return the comparison with the sets of a newer one in the place of its own.
+
+        Sets and groups stand in the order of this one, what is new after them; if nothing of this one is left, it is the newer
+        one. What the newer has no result for yet stays as it was.
+
+        Raises:
+            InputError: If the two were made with other options, or with something else under the same name.
+        """
+        had = [_name(item) for _, item in self._rows if item.cells]
+        fresh = [(part, item) for part, item in newer._rows if item.cells or _name(item) not in had]
+        kept = [(part, item) for part, item in self._rows if _name(item) not in [_name(item) for _, item in fresh]]
+        if not kept:
+            return newer
+        used = sorted({part for part, _ in kept})
+        parts = [self.parts[index].of_sets(item.set for part, item in kept if part == index) for index in used]
+        for part in parts:
+            _check_alike(part, newer)
+        rows = [(used.index(part), item) for part, item in kept] + [(len(parts) + part, item) for part, item in fresh]
+        order = [_name(item) for _, item in (*self._rows, *fresh)]
+        rows.sort(key=lambda row: order.index(_name(row[1])))
+        kinds = {**self.summary.kinds_of, **newer.summary.kinds_of}
+        summary = over_sets([item for _, item in rows], kinds, newer.summary.bootstrap)
+        return Published((*parts, *newer.parts), summary, tuple(part for part, _ in rows))
+
+    @property
+    def _rows(self) -> list[tuple[int, SetSummary]]:
+        return list(zip(self.made_by, self.summary.sets, strict=True))
+
+
+def _name(item: SetSummary) -> tuple[str, str]:
+    return item.set, item.reader
+
+
+def _check_alike(part: Part, newer: Published) -> None:
+    different = [text for other in newer.parts for text in unlike((part.config, part.inputs), (other.config, other.inputs))]
+    if different:
+        raise InputError(
+            f"a set evaluated anew cannot stand beside those of before: {'; '.join(different)}",
+            expected="the same options, and the same systems, readers and weights under the same names",
+            fix="evaluate all sets again, or this one with the options of before",
+        )
+
+
+# ------------------------------------------------------------------------------------------------ from JSON
+def _set(row: Mapping[str, Any]) -> SetSummary:
+    given = {name: value for name, value in row.items() if name != "part"}
+    cells = {group: _cell(cell) for group, cell in row["cells"].items()}
+    differences = {first: {second: _estimate(value) for second, value in of.items()} for first, of in row["differences"].items()}
+    return SetSummary(**{**given, "cells": cells, "differences": differences})
+
+
+def _cell(row: Mapping[str, Any]) -> Cell:
+    kinds = {kind: KindScore(_estimate(score["accuracy"]), score["questions"]) for kind, score in row["kinds"].items()}
+    costs = {name: _known(value) for name, value in row["costs"].items()}
+    card = {name: None if (value := row["scorecard"][name]) is None else _estimate(value) for name in map(str, Measure)}
+    return Cell(row["members"], _estimate(row["accuracy"]), kinds, costs, row["operations"], card)
+
+
+def _estimate(row: Mapping[str, Any]) -> Estimate:
+    numbers = {name: _known(row[name]) for name in ("mean", "low", "high", "stderr")}
+    return Estimate(**numbers, n=row["n"], per_seed=row["per_seed"], level=row["level"])
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+__all__ = ["Part", "Published"]
