@@ -1,11 +1,15 @@
-"""Says which of the bars set for the result are met: docs/bars.md and docs/results/bars.json, from an evaluation and rollouts.
+"""Says which of the bars set for the result are met: docs/bars.md and docs/results/bars.json.
 
-    python scripts/bars.py runs/main runs/behaviour
+    python scripts/bars.py runs/main runs/behaviour     after an evaluation of all sets, and rollouts
+    python scripts/bars.py                              after an evaluation of some sets that has changed the published comparison
 
-Needs: the folder of configs/evaluate/main.yaml, and one of ``memalpha rollout`` on its dialogues for each agent, by its name there.
+Needs: docs/results/comparison.json, as scripts/evaluate_all.py writes it; the folder of its dialogues' evaluation, and one of
+``memalpha rollout`` on the same dialogues for each agent, by its name there. What is made from these two folders stays as it was
+where they are not given.
+
 A bar about a difference is met where its whole 95% interval (paired bootstrap over instances) is on the right side, if nothing else
-is said; one about behaviour where every training seed meets it. What was not evaluated, or not with every training seed, is neither
-met nor missed, and said to be missing.
+is said; one about behaviour where every training seed meets it. What was not evaluated is neither met nor missed, and said to be
+missing.
 """
 
 from __future__ import annotations
@@ -16,11 +20,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.evaluation.gathering import Gathered, Scored, accuracies, gather, on_kinds, read_config
+from memalpha.evaluation.gathering import Gathered, Scored, gather, on_kinds, read_config
 from memalpha.evaluation.pieces import Piece
-from memalpha.evaluation.statistics import Estimate, difference, estimate, paired_scores
+from memalpha.evaluation.published import Published
+from memalpha.evaluation.statistics import Estimate, estimate, paired_scores
+from memalpha.evaluation.summary import Cell, SetSummary
 from memalpha.models.policy import load_tokenizer
 from memalpha.protocols import TokenCounter
+from memalpha.runs import write_object
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = "configs/evaluate/main.yaml"
@@ -55,31 +62,33 @@ def numbers(value: Estimate) -> dict[str, Any]:
     return {"mean": value.mean, "low": value.low, "high": value.high, "n": value.n, "seeds": list(value.per_seed.values())}
 
 
-def on_accuracy(sets: Mapping[str, Gathered]) -> Iterator[Bar]:
-    """Bars about differences on one set."""
-    home = sets[HOME].complete()
-    gain = change(home, WARM, TRAINED)
+def on_accuracy(sets: Mapping[str, SetSummary]) -> Iterator[Bar]:
+    """Bars about what training has changed, set by set."""
     asked = f"{HOME}: GRPO gains at least .15 over its warm start, every seed above 0, interval off 0"
+    gain = change(sets, HOME, TRAINED)
     yield about(asked, gain, lambda d: d.mean >= 0.15 and d.low > 0 and all(seed > 0 for seed in d.per_seed.values()))
-    for rival in RAW:
-        asked = f"{HOME}, questions about changed and removed facts: above `{rival}`"
-        yield about(asked, on_changed(home, rival), lambda d: d.low > 0)
-    for name, item in sets.items():
-        if name in (HOME, *GROWN):
-            continue
-        found = change(item.complete(), WARM, TRAINED)
+    for name in (name for name in sets if name not in (HOME, *GROWN)):
+        found = change(sets, name, TRAINED)
         if name in KIN:
             yield about(f"{name}: GRPO gains over its warm start", found, lambda d: d.low > 0)
         else:
             yield about(f"{name} (never trained on): no loss beyond the interval", found, lambda d: d.high >= 0)
     for name in (name for name in (HOME, "squad") if name in sets):
-        found = change(sets[name].complete(), WARM, CONTROL)
-        yield about(f"{name}: the control (advantages shuffled) does not gain", found, lambda d: d.low <= 0)
+        asked = f"{name}: the control (advantages shuffled) does not gain"
+        yield about(asked, change(sets, name, CONTROL), lambda d: d.low <= 0)
 
 
-def change(rows: Mapping[str, Scored], first: str, second: str) -> Estimate | None:
-    """Accuracy of the second group minus that of the first; None if one is not there."""
-    return difference(accuracies(rows[first]), accuracies(rows[second])) if {first, second} <= rows.keys() else None
+def change(sets: Mapping[str, SetSummary], name: str, group: str) -> Estimate | None:
+    """Accuracy of a group minus that of the warm start on a set; None if one is not there."""
+    return sets[name].differences.get(WARM, {}).get(group) if name in sets else None
+
+
+def on_facts(home: Gathered | None) -> Iterator[Bar]:
+    """Bars about questions on changed and removed facts, against what keeps the input as it is."""
+    rows = home.complete() if home else {}
+    for rival in RAW:
+        asked = f"{HOME}, questions about changed and removed facts: above `{rival}`"
+        yield about(asked, on_changed(rows, rival), lambda d: d.low > 0)
 
 
 def on_changed(rows: Mapping[str, Scored], rival: str) -> Estimate | None:
@@ -95,34 +104,36 @@ def about(asked: str, found: Estimate | None, meets: Callable[[Estimate], bool])
     return Bar(asked) if found is None else Bar(asked, shown(found), meets(found), numbers(found))
 
 
-def on_growth(sets: Mapping[str, Gathered]) -> Iterator[Bar]:
+def on_growth(sets: Mapping[str, SetSummary]) -> Iterator[Bar]:
     """Bars about longer inputs: how far accuracy falls from the usual length, against the retrievers over raw chunks."""
-    home = sets[HOME].complete()
+    home = sets[HOME].cells if HOME in sets else {}
     for name in (name for name in GROWN if name in sets):
-        grown = sets[name].complete()
+        grown = sets[name].cells
         for rival in RAW[1:]:
             asked = f"{name}: accuracy falls no further than that of `{rival}` (means alone)"
             if not {TRAINED, rival} <= grown.keys() & home.keys():
                 yield Bar(asked)
                 continue
-            levels = {group: (mean(home, group), mean(grown, group)) for group in (TRAINED, rival)}
+            levels = {group: fallen(home[group], grown[group]) for group in (TRAINED, rival)}
             fall = {group: before - after for group, (before, after) in levels.items()}
             found = "; ".join(
                 f"`{group}` {before:.3f} → {after:.3f}, by {fall[group]:.3f}" + (f", keeps {after / before:.2f}" if before else "")
                 for group, (before, after) in levels.items()
             )
-            yield Bar(asked, found, fall[TRAINED] <= fall[rival], {"accuracy": levels, "fall": fall})
+            members = grown[TRAINED].members.values()
+            alone = f" ({', '.join(members)} alone)" if len(members) < len(home[TRAINED].members) else ""
+            yield Bar(asked, found + alone, fall[TRAINED] <= fall[rival], {"accuracy": levels, "fall": fall})
 
 
-def mean(rows: Mapping[str, Scored], group: str) -> float:
-    """Mean accuracy of a group, over its members and instances."""
-    return estimate(accuracies(rows[group])).mean
+def fallen(home: Cell, grown: Cell) -> tuple[float, float]:
+    """Mean accuracy before and after, over the seeds that were evaluated on both."""
+    before, after = home.accuracy.per_seed, grown.accuracy.per_seed
+    both = [seed for seed in after if seed in before]
+    return sum(before[seed] for seed in both) / len(both), sum(after[seed] for seed in both) / len(both)
 
 
-def on_behaviour(home: Gathered, rollouts: Mapping[str, Mapping[str, Any]], count: TokenCounter) -> Iterator[Bar]:
+def on_behaviour(members: Sequence[str], rollouts: Mapping[str, Mapping[str, Any]]) -> Iterator[Bar]:
     """Bars about what the trained policies do, each seed, on the dialogues."""
-    rows = home.complete().get(TRAINED, {})
-    members = [next(iter(of.values())).system for of in rows.values()]
     known = rollouts if members and {WARM, *members} <= rollouts.keys() else {}
     asked = {
         "op success at least .85": ("tool_success", lambda value, warm: value >= 0.85),
@@ -139,14 +150,18 @@ def on_behaviour(home: Gathered, rollouts: Mapping[str, Mapping[str, Any]], coun
         text = f"{HOME}: {name}s above 0 and more an instance than at the warm start"
         bar = of_seeds(text, rate, lambda value, warm: value > warm)
         yield bar if bar.met is None else bar._replace(found=f"{bar.found} an instance ({share} of the calls)")
+
+
+def on_memory(home: Gathered | None, count: TokenCounter | None) -> Bar:
+    """The bar about the size of the memory."""
     text = f"{HOME}: memory at most half the tokens of the input"
-    if not rows:
-        yield Bar(text)
-        return
+    rows = home.complete().get(TRAINED) if home else None
+    if home is None or rows is None or count is None:
+        return Bar(text)
     shares = [sum(r.memory_tokens for r in of.values()) / sum(r.input_tokens for r in of.values()) for of in rows.values()]
     dated = with_times(home, rows, count)
     found = f"{_plain(shares)}; with the time before each entry and each chunk, {_plain(dated)}"
-    yield Bar(text, found, max(*shares, *dated) <= 0.5, {"contents": shares, "with_times": dated})
+    return Bar(text, found, max(*shares, *dated) <= 0.5, {"contents": shares, "with_times": dated})
 
 
 def of_seeds(asked: str, values: Mapping[str, float], meets: Callable[[float, float], bool]) -> Bar:
@@ -174,7 +189,7 @@ def _series(values: list[float]) -> str:
     return f"{_plain(values[:1])} → {_plain(values[1:])}"
 
 
-def page(bars: list[Bar], command: str) -> str:
+def page(bars: Sequence[Bar], command: str) -> str:
     """The Markdown page."""
     missing = sum(bar.met is None for bar in bars)
     lines = [
@@ -194,27 +209,51 @@ def page(bars: list[Bar], command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def kept(bars: Sequence[Bar], before: Mapping[str, Any]) -> list[Bar]:
+    """The bars, with what an earlier record found where it is not known now."""
+    found = {row["asked"]: Bar(**row) for row in before.get("bars", [])}
+    return [found.get(bar.asked, bar) if bar.met is None else bar for bar in bars]
+
+
+def read_home(folder: Path | None) -> tuple[Gathered | None, TokenCounter | None]:
+    """The dialogues of an evaluation with ``READER``, and its model's token counter."""
+    if folder is None:
+        return None, None
+    home = next((item for item in gather(folder) if (item.set["name"], item.reader) == (HOME, READER)), None)
+    if home is None:
+        raise SystemExit(f"error: {folder} has no set {HOME!r} with reader {READER!r}\n  expected: an evaluation of {CONFIG}")
+    tokenizer = load_tokenizer(read_config(folder)["model"])
+    return home, lambda text: len(tokenizer(text, add_special_tokens=False).input_ids)
+
+
 def main() -> None:
     """Write both files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("evaluation", type=Path)
-    parser.add_argument("rollouts", type=Path)
+    parser.add_argument("evaluation", type=Path, nargs="?")
+    parser.add_argument("rollouts", type=Path, nargs="?")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs")
     arguments = parser.parse_args()
-    sets = {item.set["name"]: item for item in gather(arguments.evaluation) if item.reader == READER}
-    if HOME not in sets:
-        raise SystemExit(
-            f"error: {arguments.evaluation} has no set {HOME!r} with reader {READER!r}\n  expected: an evaluation of {CONFIG}"
-        )
-    rollouts = {path.parent.name: json.loads(path.read_text()) for path in sorted(arguments.rollouts.glob("*/summary.json"))}
-    tokenizer = load_tokenizer(read_config(arguments.evaluation)["model"])
-    behaviour = on_behaviour(sets[HOME], rollouts, lambda text: len(tokenizer(text, add_special_tokens=False).input_ids))
-    bars = [*on_accuracy(sets), *on_growth(sets), *behaviour]
-    named = [path.name if path.is_absolute() else str(path) for path in (arguments.evaluation, arguments.rollouts)]
-    command = f"python scripts/bars.py {' '.join(named)}"
-    record = {"command": command, "bars": [bar._asdict() for bar in bars], "rollouts": rollouts}
-    (arguments.docs / "results").mkdir(parents=True, exist_ok=True)
-    (arguments.docs / "results" / "bars.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    record = arguments.docs / "results" / "bars.json"
+    before = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    home, count = read_home(arguments.evaluation)
+    summary = Published.read(arguments.docs / "results" / "comparison.json").summary
+    sets = {item.set: item for item in summary.sets if item.reader == READER}
+    rollouts = before.get("rollouts", {})
+    if arguments.rollouts:
+        paths = sorted(arguments.rollouts.glob("*/summary.json"))
+        rollouts = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    cell = sets[HOME].cells.get(TRAINED) if HOME in sets else None
+    members = [member.rsplit(" seed ", 1)[0] for member in cell.members.values()] if cell else []
+    bars = [
+        *on_accuracy(sets),
+        *kept(list(on_facts(home)), before),
+        *on_growth(sets),
+        *on_behaviour(members, rollouts),
+        *kept([on_memory(home, count)], before),
+    ]
+    named = [path.name if path.is_absolute() else str(path) for path in (arguments.evaluation, arguments.rollouts) if path]
+    command = " ".join(["python scripts/bars.py", *named]) if named else before.get("command", "python scripts/bars.py")
+    write_object(record, {"command": command, "bars": [bar._asdict() for bar in bars], "rollouts": rollouts})
     (arguments.docs / "bars.md").write_text(page(bars, command), encoding="utf-8")
 
 

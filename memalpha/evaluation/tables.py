@@ -95,8 +95,8 @@ def markdown(summary: Summary, reference: str, judge: Mapping[str, Any] | None =
         "# Evaluation",
         "",
         f"Accuracy is the mean over instances of the mean over their questions, [with its {bootstrap.level:.0%} interval] from "
-        f"{bootstrap.resamples:,} draws of the instances, for a mean over sets from their standard errors; differences are paired by "
-        "instance. Costs are means over instances. "
+        f"{bootstrap.resamples:,} draws of the instances, that of a mean over sets from their standard errors; differences are "
+        "paired by instance. Costs are means over instances. "
         f"{UNKNOWN} is not known; * is an interval that one made from the standard error does not confirm (too few instances).",
         "",
     ]

@@ -3,6 +3,7 @@
 import json
 
 import bars
+import evaluate_all
 import pytest
 
 from memalpha.cli import run
@@ -38,10 +39,15 @@ def bars_of(evaluation, warm, trained, tmp_path, monkeypatch):
     for name, row in (("warm", warm), ("grpo-1", trained), ("grpo-2", WELL), ("control", warm)):
         (tmp_path / "rollouts" / name).mkdir(parents=True)
         (tmp_path / "rollouts" / name / "summary.json").write_text(json.dumps(row))
-    monkeypatch.setattr("sys.argv", ["bars.py", str(evaluation), str(tmp_path / "rollouts"), "--docs", str(tmp_path / "docs")])
+    return made([evaluation, tmp_path / "rollouts"], evaluation, tmp_path / "docs", monkeypatch)
+
+
+def made(arguments, evaluation, docs, monkeypatch):
+    """The bars and the page that the script makes of a comparison that is published."""
+    evaluate_all.write_page(evaluation, docs)
+    monkeypatch.setattr("sys.argv", ["bars.py", *map(str, arguments), "--docs", str(docs)])
     bars.main()
-    record = json.loads((tmp_path / "docs" / "results" / "bars.json").read_text())
-    return record["bars"], (tmp_path / "docs" / "bars.md").read_text()
+    return json.loads((docs / "results" / "bars.json").read_text())["bars"], (docs / "bars.md").read_text()
 
 
 def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluate, tmp_path, monkeypatch):
@@ -58,7 +64,8 @@ def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluate, tmp_pa
         name: sum(cell["kinds"][kind]["accuracy"]["mean"] * cell["kinds"][kind]["questions"] for kind in ("latest", "removed"))
         for name, cell in home["cells"].items()
     }
-    assert bars[1]["numbers"]["mean"] == pytest.approx((right["grpo"] - right["verbatim"]) / asked)
+    (facts,) = (bar for bar in bars if bar["asked"].endswith("removed facts: above `verbatim`"))
+    assert facts["numbers"]["mean"] == pytest.approx((right["grpo"] - right["verbatim"]) / asked)
     assert f"{len(bars)} of {len(bars)} are met." in page and page.count("| yes |") == len(bars)
 
 
@@ -100,12 +107,29 @@ def test_bars_about_rollouts_that_are_not_there_are_not_met(evaluate, tmp_path, 
         for name in there:
             (rollouts / name).mkdir(parents=True)
             (rollouts / name / "summary.json").write_text(json.dumps(WELL))
-        monkeypatch.setattr("sys.argv", ["bars.py", str(folder), str(rollouts), "--docs", str(tmp_path / "docs")])
-        bars.main()
-        found = json.loads((tmp_path / "docs" / "results" / "bars.json").read_text())
-        missing = [bar["asked"] for bar in found["bars"] if bar["met"] is None]
+        found, _ = made([folder, rollouts], folder, tmp_path / "docs", monkeypatch)
+        missing = [bar["asked"] for bar in found if bar["met"] is None]
         assert len(missing) == 7 and sum("control" in asked for asked in missing) == 2
-        assert str(tmp_path) not in found["command"]
+        assert str(tmp_path) not in (tmp_path / "docs" / "results" / "bars.json").read_text()
+
+
+def test_what_needs_a_folder_stays_as_it_was_without_it_and_the_rest_follows_the_comparison(evaluate, tmp_path, monkeypatch):
+    folder = evaluate({"kind": "verbatim", "memory_tokens": 20}, {"kind": "teacher"})
+    before, page = bars_of(folder, WARM, WELL, tmp_path, monkeypatch)
+    record, docs = tmp_path / "docs" / "results" / "comparison.json", tmp_path / "docs"
+    assert made([], folder, docs, monkeypatch) == (before, page)
+    data = json.loads(record.read_text())
+    (longer,) = (item for item in data["summary"]["sets"] if item["set"] == "dialogues 10x")
+    cell = longer["cells"]["grpo"]
+    cell["members"], cell["accuracy"]["per_seed"] = {"1": "grpo-2 seed 0"}, {"1": 0.0}  # the second seed alone, and nothing right
+    record.write_text(json.dumps(data))
+    monkeypatch.setattr("sys.argv", ["bars.py", "--docs", str(docs)])
+    bars.main()
+    after = json.loads((docs / "results" / "bars.json").read_text())["bars"]
+    assert [bar["asked"] for bar in after] == [bar["asked"] for bar in before]
+    changed = [bar for bar, was in zip(after, before, strict=True) if bar != was]
+    assert len(changed) == 3 and all("`grpo` 1.000 → 0.000, by 1.000, keeps 0.00" in bar["found"] for bar in changed)
+    assert all(bar["found"].endswith("(grpo-2 seed 0 alone)") and bar["met"] is False for bar in changed)
 
 
 def test_memory_is_counted_with_and_without_times(evaluate, tmp_path, monkeypatch):
@@ -119,6 +143,6 @@ def test_memory_is_counted_with_and_without_times(evaluate, tmp_path, monkeypatc
 def test_a_folder_without_the_dialogues_is_refused(tmp_path, monkeypatch):
     for name, text in (("config.yaml", "sets: []\nsystems: []\nreaders: []\n"), ("results.jsonl", "")):
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr("sys.argv", ["bars.py", str(tmp_path), str(tmp_path)])
+    monkeypatch.setattr("sys.argv", ["bars.py", str(tmp_path), str(tmp_path), "--docs", str(tmp_path)])
     with pytest.raises(SystemExit, match="has no set 'dialogues' with reader 'recall'"):
         bars.main()
