@@ -8,6 +8,7 @@ Finished runs are kept, and a run that was cut short goes on from its last check
 are asked for now is refused, and so is a comparison of runs of different lengths. Further arguments are options of
 ``memalpha train`` for all variants alike. ``default`` is the run without a change; every other is compared with it, and with its
 own start, on the same held-out instances; one without a score (its reader or judge failed) is left out of both, and counted.
+Runs that are written down and not in the folder (they were made elsewhere) stay, if ``default`` comes out here as it did there.
 """
 
 from __future__ import annotations
@@ -124,6 +125,22 @@ def collect(folder: Path) -> list[dict[str, Any]]:
     return records
 
 
+def with_earlier(records: list[dict[str, Any]], earlier: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records of the folder's runs, and after them those written down before of runs that are not in it."""
+    here = {(record["name"], record["seed"]): record for record in records}
+    there = {(record["name"], record["seed"]): record for record in earlier}
+    kept = [record for key, record in there.items() if key not in here]
+    for seed in {record["seed"] for record in kept}:
+        now, then = here.get((DEFAULT, seed)), there.get((DEFAULT, seed))
+        if now and then and now["after"] != then["after"]:
+            raise SystemExit(
+                f"{DEFAULT} with seed {seed} has accuracy {now['after']['accuracy']} and had {then['after']['accuracy']}\n"
+                "  expected: the same numbers, since what is written down was compared with them\n"
+                "  to fix: train all variants here, or write them down elsewhere: --result FILE --page FILE"
+            )
+    return [*records, *kept]
+
+
 def shared_options(records: list[dict[str, Any]]) -> list[str]:
     """The options that all runs were given; none where they differ, which each record says of itself."""
     first: list[str] = records[0]["options"]
@@ -185,6 +202,8 @@ def main() -> None:
     records = collect(arguments.output_dir)
     if not records:
         raise SystemExit(f"no finished run in {arguments.output_dir}\n  expected: runs of this script, VARIANT/seed-N")
+    if arguments.result.is_file():
+        records = with_earlier(records, json.loads(arguments.result.read_text(encoding="utf-8"))["runs"])
     result = {"command": command, "options": shared_options(records), "runs": records}
     arguments.result.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     arguments.page.write_text(page(result), encoding="utf-8")

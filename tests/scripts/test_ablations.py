@@ -141,3 +141,19 @@ def test_nothing_finished_overwrites_nothing(tmp_path):
     done = run(tmp_path, "--collect")
     assert done.returncode == 1 and "no finished run" in done.stderr
     assert (tmp_path / "page.md").read_text() == "as it was" and not (tmp_path / "found.json").exists()
+
+
+def record(name, seed, accuracy):
+    return {"name": name, "seed": seed, "after": {"accuracy": accuracy}}
+
+
+def test_runs_made_elsewhere_stay_if_the_default_came_out_alike():
+    earlier = [record("default", 1, 0.5), record("control", 1, 0.25), record("kl", 1, 0.4)]
+    here = [record("default", 1, 0.5), record("kl", 1, 0.45)]
+    assert ablations.with_earlier(here, earlier) == [*here, earlier[1]]
+    assert ablations.with_earlier([record("kl", 2, 0.3)], earlier) == [record("kl", 2, 0.3), *earlier]
+    assert (
+        ablations.with_earlier([record("default", 1, 0.6), *earlier[1:]], earlier)[0]["after"]["accuracy"] == 0.6
+    )  # all made anew
+    with pytest.raises(SystemExit, match=r"default with seed 1 has accuracy 0\.6 and had 0\.5"):
+        ablations.with_earlier([record("default", 1, 0.6)], earlier)
