@@ -164,6 +164,19 @@ def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str], options: 
     return Summary(tuple(sets), means, differences, options, kinds_of)
 
 
+def difference_from(differences: Differences, reference: str, group: str) -> Estimate | None:
+    """Return group - reference, paired, whichever way round it was estimated; None for the reference and for what is not there."""
+    if (found := differences.get(reference, {}).get(group)) is not None:
+        return found
+    turned = differences.get(group, {}).get(reference)
+    return None if turned is None else _negative(turned)
+
+
+def _negative(estimate: Estimate) -> Estimate:
+    by_seed = {seed: -value for seed, value in estimate.per_seed.items()}
+    return Estimate(-estimate.mean, -estimate.high, -estimate.low, estimate.stderr, estimate.n, by_seed, estimate.level)
+
+
 # ------------------------------------------------------------------------------------------------ one set
 def _instances(item: Gathered, sets: Mapping[str, Sequence[Instance]] | None) -> tuple[dict[str, Instance], str]:
     """The instances of a set by id; empty, and why, if they are not there any more."""
@@ -220,10 +233,12 @@ def _kinds(members: Scored, options: Bootstrap) -> dict[str, KindScore]:
 def _differences_over(sets: Sequence[SetSummary], groups: Sequence[str]) -> dict[str, dict[str, Estimate]]:
     found: dict[str, dict[str, Estimate]] = {}
     for first, second in combinations(groups, 2):
-        found.setdefault(first, {})[second] = mean_over_sets([item.differences[first][second] for item in sets])
+        parts = [difference_from(item.differences, first, second) for item in sets]
+        found.setdefault(first, {})[second] = mean_over_sets([part for part in parts if part is not None])
     return found
 
 
 __all__ = [
-    "COSTS", "Cell", "Differences", "KindScore", "OPERATIONS", "SetSummary", "Summary", "over_sets", "summarise_evaluation",
+    "COSTS", "Cell", "Differences", "KindScore", "OPERATIONS", "SetSummary", "Summary", "difference_from", "over_sets",
+    "summarise_evaluation",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from memalpha.errors import InputError
 from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE
 from memalpha.evaluation.scorecard import Measure
 from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate
-from memalpha.evaluation.summary import COSTS, OPERATIONS, Differences, SetSummary, Summary, summarise_evaluation
+from memalpha.evaluation.summary import COSTS, OPERATIONS, SetSummary, Summary, difference_from, summarise_evaluation
 from memalpha.runs import RunFolder
 
 SUMMARY_FILE, MARKDOWN_FILE, CSV_FILE = "summary.json", "table.md", "table.csv"
@@ -66,19 +66,6 @@ def reference_group(summary: Summary, name: str | None = None) -> str:
 
 def _members(summary: Summary, group: str) -> int:
     return max((len(item.cells[group].members) for item in summary.sets if group in item.cells), default=0)
-
-
-def difference_from(differences: Differences, reference: str, group: str) -> Estimate | None:
-    """Return group - reference, paired, whichever way round it was estimated; None for the reference and for what is not there."""
-    if (found := differences.get(reference, {}).get(group)) is not None:
-        return found
-    turned = differences.get(group, {}).get(reference)
-    return None if turned is None else _negative(turned)
-
-
-def _negative(estimate: Estimate) -> Estimate:
-    by_seed = {seed: -value for seed, value in estimate.per_seed.items()}
-    return Estimate(-estimate.mean, -estimate.high, -estimate.low, estimate.stderr, estimate.n, by_seed, estimate.level)
 
 
 # ------------------------------------------------------------------------------------------------ Markdown
@@ -275,6 +262,6 @@ def _write(path: Path, text: str) -> None:
 
 
 __all__ = [
-    "CSV_FILE", "MARKDOWN_FILE", "NOT_MEASURED", "SUMMARY_FILE", "UNKNOWN", "csv_text", "difference_from", "interval",
-    "judge_report", "markdown", "number", "reference_group", "write_tables",
+    "CSV_FILE", "MARKDOWN_FILE", "NOT_MEASURED", "SUMMARY_FILE", "UNKNOWN", "csv_text", "interval", "judge_report",
+    "markdown", "number", "reference_group", "write_tables",
 ]  # fmt: skip

@@ -74,6 +74,18 @@ def test_a_set_evaluated_again_takes_its_place_and_the_means_are_taken_anew(eval
     assert both.summary.differences["recall"]["warm"]["agent"] == mean_over_sets(gains)
 
 
+def test_systems_in_another_order_are_still_paired(evaluated):
+    first = Published.from_folder(evaluated("first", {"large": of_agent(1, 0, 1)}))
+    folder = evaluated("newer", {"small": of_agent(1, 0.5, 1)})
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["systems"].reverse()
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    newer = Published.from_folder(folder)
+    both = first.with_newer(newer).summary.differences["recall"]
+    gains = first.summary.sets[0].differences["warm"]["agent"].mean, -newer.summary.sets[0].differences["agent"]["warm"].mean
+    assert both["warm"]["agent"].mean == pytest.approx(sum(gains) / 2) and "warm" not in both.get("agent", {})
+
+
 def test_where_nothing_of_before_is_left_it_is_the_newer_one(evaluated):
     first = Published.from_folder(evaluated("first", {"small": of_agent(0, 0, 0)}, model="other"))
     newer = Published.from_folder(evaluated("newer", {"small": of_agent(1, 1, 1)}))
