@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything behind the published result, from the original files of the data sets to the tables: about five hours on two quiet cores.
+# Everything behind the published result, from the original files of the data sets to the tables: some fourteen hours of one core, most of it ablations (four) and evaluation (seven).
 #
 #   bash scripts/result.sh ORIGINALS      folder with squad/, hotpotqa/, locomo/, trec/ and csabstruct/ as published
 #
