@@ -5,6 +5,7 @@
     python scripts/evaluate_all.py ORIGINALS --join PART ...       such as parts that other cores or GPUs have evaluated
     python scripts/evaluate_all.py ORIGINALS --only locomo,squad   some sets anew; on the page the others stay as they were
     python scripts/evaluate_all.py --page-only runs/main           the page alone, from an evaluation that is there
+    python scripts/evaluate_all.py --record runs/mine mine.json    what any evaluation was and found, as one file
 
 Needs: a folder with the sets' original files (squad/, hotpotqa_train_100q.json, locomo_first2.json, trec/, csabstruct/; see
 docs/data.md), and the adapters that the configuration names. Run again after an interruption, it goes on where it stopped.
@@ -21,6 +22,7 @@ from typing import NamedTuple
 import yaml
 
 from memalpha.evaluation.published import Published
+from memalpha.runs import write_object
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = "configs/evaluate/main.yaml"
@@ -118,8 +120,6 @@ def _shown(command: list[str]) -> str:
 
 def write_page(folder: Path, docs: Path) -> None:
     """Write the page and its record; sets that are on it and not in the evaluation stay as they are."""
-    from memalpha.runs import write_object
-
     record = docs / "results" / "comparison.json"
     found = Published.from_folder(folder)
     found = Published.read(record).with_newer(found) if record.is_file() else found
@@ -152,10 +152,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("originals", nargs="?", type=Path, help="folder of original files")
     parser.add_argument("--page-only", type=Path, metavar="FOLDER", help="write the page of an evaluation that is there")
+    parser.add_argument("--record", nargs=2, metavar=("FOLDER", "FILE"), help="write down an evaluation that is there, no page")
     parser.add_argument("--config", default=CONFIG)
     parser.add_argument("--output_dir", default="runs/main")
     parser.add_argument("--only", default="", help="names of some sets of the configuration, with commas between them")
     args, rest = parser.parse_known_args()
+    if args.record:
+        write_object(Path(args.record[1]), Published.from_folder(args.record[0]).to_json())
+        return 0
     if args.page_only:
         write_page(args.page_only, ROOT / "docs")
         return 0
