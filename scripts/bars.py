@@ -126,10 +126,15 @@ def on_growth(sets: Mapping[str, SetSummary]) -> Iterator[Bar]:
 
 
 def fallen(home: Cell, grown: Cell) -> tuple[float, float]:
-    """Mean accuracy before and after, over the seeds that were evaluated on both."""
-    before, after = home.accuracy.per_seed, grown.accuracy.per_seed
-    both = [seed for seed in after if seed in before]
-    return sum(before[seed] for seed in both) / len(both), sum(after[seed] for seed in both) / len(both)
+    """Mean accuracy before and after, over the members that were evaluated on both."""
+    before, after = by_member(home), by_member(grown)
+    both = [member for member in after if member in before]
+    return sum(before[member] for member in both) / len(both), sum(after[member] for member in both) / len(both)
+
+
+def by_member(cell: Cell) -> dict[str, float]:
+    """Accuracy by the system's name and sampling seed."""
+    return {member: cell.accuracy.per_seed[seed] for seed, member in cell.members.items()}
 
 
 def on_behaviour(members: Sequence[str], rollouts: Mapping[str, Mapping[str, Any]]) -> Iterator[Bar]:

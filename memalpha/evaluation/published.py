@@ -75,13 +75,15 @@ class Published:
         """Read a published file; InputError if it is none."""
         data = read_object(Path(path))
         try:
-            rows, bootstrap = data["summary"]["sets"], Bootstrap(**data["summary"]["bootstrap"])
-            summary = over_sets([_set(row) for row in rows], data["summary"]["kinds_of"], bootstrap)
-            return cls(tuple(Part(**part) for part in data["parts"]), summary, tuple(row["part"] for row in rows))
+            parts = tuple(Part(**part) for part in data["parts"])
+            made_by = tuple(row["part"] for row in data["summary"]["sets"])
+            sets = [_set(row) for row in data["summary"]["sets"]]
+            kinds, bootstrap = data["summary"]["kinds_of"], Bootstrap(**data["summary"]["bootstrap"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{path} is no published comparison: {error!r}", expected="what scripts/evaluate_all.py wrote"
             ) from error
+        return cls(parts, over_sets(sets, kinds, bootstrap), made_by)
 
     def with_newer(self, newer: Published) -> Published:
         """Return the comparison with the sets of a newer one in the place of its own.

@@ -150,6 +150,9 @@ def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str], options: 
         sets: Each set with each reader, in the order in which they are shown.
         kinds_of: Kind of system by group, in the order in which they are shown.
         options: How the intervals of the sets were made.
+
+    Raises:
+        InputError: If the members of a group stand in another order in one set than in another, of those in the mean.
     """
     means: dict[str, dict[str, Estimate | None]] = {}
     differences: dict[str, Differences] = {}
@@ -158,6 +161,7 @@ def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str], options: 
         counted = [item for item in items if item.in_mean]
         asked = [group for group in kinds_of if any(group in item.cells or group in item.left_out for item in items)]
         everywhere = [group for group in asked if counted and all(group in item.cells for item in counted)]
+        _check_members(counted, everywhere)
         accuracy = {group: [item.cells[group].accuracy for item in counted] for group in everywhere}
         means[reader] = {group: mean_over_sets(accuracy[group]) if group in accuracy else None for group in asked}
         differences[reader] = _differences_over(counted, everywhere)
@@ -230,6 +234,20 @@ def _kinds(members: Scored, options: Bootstrap) -> dict[str, KindScore]:
 
 
 # ------------------------------------------------------------------------------------------------ all sets
+def _check_members(sets: Sequence[SetSummary], groups: Sequence[str]) -> None:
+    """See that what is shown as one member of a group is the same in all sets."""
+    for group in groups:
+        known: dict[Seed, str] = {}
+        for item in sets:
+            for seed, member in item.cells[group].members.items():
+                if known.setdefault(seed, member) != member:
+                    raise InputError(
+                        f"member {seed} of group {group!r} is {member!r} on {item.set!r} and {known[seed]!r} elsewhere",
+                        expected="the members of a group in one order on all sets",
+                        fix="evaluate all members of the group on that set",
+                    )
+
+
 def _differences_over(sets: Sequence[SetSummary], groups: Sequence[str]) -> dict[str, dict[str, Estimate]]:
     found: dict[str, dict[str, Estimate]] = {}
     for first, second in combinations(groups, 2):

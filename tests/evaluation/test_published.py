@@ -86,6 +86,14 @@ def test_systems_in_another_order_are_still_paired(evaluated):
     assert both["warm"]["agent"].mean == pytest.approx(sum(gains) / 2) and "warm" not in both.get("agent", {})
 
 
+def test_members_of_a_group_in_another_order_are_refused(evaluated):
+    groups, rows = {"a": "grpo", "b": "grpo"}, {name: [result("x", (1.0,), system=name)] for name in "ab"}
+    first = Published.from_folder(evaluated("first", {"large": rows["a"] + rows["b"]}, systems="ab", groups=groups))
+    newer = Published.from_folder(evaluated("newer", {"small": rows["b"]}, systems="b", groups=groups))
+    with pytest.raises(InputError, match="member 0 of group 'grpo' is 'b seed 0' on 'small' and 'a seed 0' elsewhere"):
+        first.with_newer(newer)
+
+
 def test_where_nothing_of_before_is_left_it_is_the_newer_one(evaluated):
     first = Published.from_folder(evaluated("first", {"small": of_agent(0, 0, 0)}, model="other"))
     newer = Published.from_folder(evaluated("newer", {"small": of_agent(1, 1, 1)}))

@@ -120,8 +120,8 @@ def test_what_needs_a_folder_stays_as_it_was_without_it_and_the_rest_follows_the
     assert made([], folder, docs, monkeypatch) == (before, page)
     data = json.loads(record.read_text())
     (longer,) = (item for item in data["summary"]["sets"] if item["set"] == "dialogues 10x")
-    cell = longer["cells"]["grpo"]
-    cell["members"], cell["accuracy"]["per_seed"] = {"1": "grpo-2 seed 0"}, {"1": 0.0}  # the second seed alone, and nothing right
+    longer["in_mean"], cell = False, longer["cells"]["grpo"]
+    cell["members"], cell["accuracy"]["per_seed"] = {"0": "grpo-2 seed 0"}, {"0": 0.0}  # the second seed alone, and nothing right
     record.write_text(json.dumps(data))
     monkeypatch.setattr("sys.argv", ["bars.py", "--docs", str(docs)])
     bars.main()
