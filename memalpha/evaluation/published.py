@@ -25,7 +25,7 @@ from memalpha.evaluation.tables import judge_report, reference_group
 from memalpha.runs import RunFolder, read_object
 
 
-class Part(NamedTuple):
+class Origin(NamedTuple):
     """An evaluation: its options, where and when it was made, of what (``inputs.json``), and what its judge let pass."""
 
     config: dict[str, Any]
@@ -33,7 +33,7 @@ class Part(NamedTuple):
     inputs: dict[str, Any]
     false_accept: dict[str, Any] | None = None
 
-    def of_sets(self, names: Iterable[str]) -> Part:
+    def of_sets(self, names: Iterable[str]) -> Origin:
         """Return the part without the sets that are not named, and without the instances they had."""
         kept = set(names)
         sets = {name: digest for name, digest in self.inputs.get("sets", {}).items() if name in kept}
@@ -51,7 +51,7 @@ class Published:
         made_by: For each set of the summary, the index of its evaluation.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Origin, ...]
     summary: Summary
     made_by: tuple[int, ...]
 
@@ -67,7 +67,7 @@ class Published:
         """Sum up an evaluation's folder. InputError as ``summarise_evaluation``."""
         run, summary = RunFolder(folder), summarise_evaluation(folder)
         origin = run.origin()
-        part = Part(origin["config"], origin["environment"], run.read_json("inputs.json"), judge_report(run.path))
+        part = Origin(origin["config"], origin["environment"], run.read_json("inputs.json"), judge_report(run.path))
         return cls((part,), summary, (0,) * len(summary.sets))
 
     @classmethod
@@ -75,7 +75,7 @@ class Published:
         """Read a published file; InputError if it is none."""
         data = read_object(Path(path))
         try:
-            parts = tuple(Part(**part) for part in data["parts"])
+            parts = tuple(Origin(**part) for part in data["parts"])
             made_by = tuple(row["part"] for row in data["summary"]["sets"])
             sets = [_set(row) for row in data["summary"]["sets"]]
             kinds, bootstrap = data["summary"]["kinds_of"], Bootstrap(**data["summary"]["bootstrap"])
@@ -119,7 +119,7 @@ def _name(item: SetSummary) -> tuple[str, str]:
     return item.set, item.reader
 
 
-def _check_alike(part: Part, newer: Published) -> None:
+def _check_alike(part: Origin, newer: Published) -> None:
     different = [text for other in newer.parts for text in unlike((part.config, part.inputs), (other.config, other.inputs))]
     if different:
         raise InputError(
@@ -153,4 +153,4 @@ def _known(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-__all__ = ["Part", "Published"]
+__all__ = ["Origin", "Published"]
