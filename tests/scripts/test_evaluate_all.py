@@ -101,4 +101,5 @@ def test_only_what_is_asked_for_is_prepared(tmp_path):
     path = evaluate_all.some_sets(ROOT / evaluate_all.CONFIG, "squad, locomo", tmp_path / "some")
     assert list(evaluate_all.needed(path)) == ["squad-train", "test-squad", "test-locomo"]
     systems = {row.get("name", row["kind"]): row for row in yaml.safe_load(path.read_text(encoding="utf-8"))["systems"]}
-    assert systems["control"]["sets"] == ["squad"] and "teacher" not in systems and "sets" not in systems["warm"]
+    assert systems["control"]["sets"] == ["squad"] and systems["warm"]["sets"] == ["squad", "locomo"]
+    assert "teacher" not in systems and "sets" not in systems["verbatim"]
