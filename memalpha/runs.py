@@ -14,31 +14,20 @@ An existing run folder is never touched unless it is to be overwritten or resume
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-import os
-import platform
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from memalpha.errors import InputError, RunFolderError
-from memalpha.version import __version__
+from memalpha.errors import RunFolderError
+from memalpha.files import append_lines, drop_cut_line, parse_line, read_object, write_lines, write_object, write_yaml
+from memalpha.provenance import portable
 
 logger = logging.getLogger(__name__)
 
 _MARKER = "config.yaml"
-_UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
-_PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "numpy")
 
 
 class RunFolder:
@@ -85,8 +74,7 @@ class RunFolder:
         with _said_clearly(folder):
             if exists:
                 shutil.rmtree(folder)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / _MARKER).write_text(yaml.safe_dump(dict(config), sort_keys=True), encoding="utf-8")
+            write_yaml(folder / _MARKER, config)
         return cls(folder)
 
     @property
@@ -111,22 +99,15 @@ class RunFolder:
 
     def write_lines(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write a JSON-lines file whole."""
-        target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        with temporary.open("w", **_UTF8) as file:
-            for row in rows:
-                file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
-        temporary.replace(target)
+        write_lines(self.path / name, rows)
 
     def append_line(self, name: str, row: Mapping[str, Any]) -> None:
         """Append one line to a JSON-lines file."""
-        with (self.path / name).open("a", **_UTF8) as file:
-            file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
+        append_lines(self.path / name, [row])
 
     def drop_after(self, step: int) -> None:
         """Forget metrics and trajectories past a step, which a resumed run writes again, and what a kill left half done."""
-        self._drop_cut_line("metrics.jsonl")
+        drop_cut_line(self.path / "metrics.jsonl")
         if metrics := self.metrics():
             self.write_lines("metrics.jsonl", [row for row in metrics if int(row.get("step", 0)) <= step])
         for file in self.trajectory_files():
@@ -134,12 +115,6 @@ class RunFolder:
                 file.unlink()
         for file in (self.path / "trajectories").glob(".step-*"):
             file.unlink()
-
-    def _drop_cut_line(self, name: str) -> None:
-        """Cut off a last line without its line break: its writer was killed."""
-        path = self.path / name
-        if path.is_file() and not (data := path.read_bytes()).endswith(b"\n"):
-            path.write_bytes(data[: data.rfind(b"\n") + 1])
 
     # -------------------------------------------------------------------------------------------- reading
     def read_json(self, name: str) -> dict[str, Any]:
@@ -158,7 +133,7 @@ class RunFolder:
         if path.is_file():
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
-                    yield _parse_line(line, path, number)
+                    yield parse_line(line, path, number)
 
     def metrics(self) -> list[dict[str, Any]]:
         """One row a logged training step; of a run that was killed as it wrote one, without that one, which is said."""
@@ -167,13 +142,13 @@ class RunFolder:
         if lines and not lines[-1].endswith(b"\n"):
             logger.warning("%s ends in a cut line (the run was killed, or is writing it): it is left out", path)
             lines.pop()
-        return [_parse_line(line, path, number) for number, line in enumerate(lines, 1)]
+        return [parse_line(line, path, number) for number, line in enumerate(lines, 1)]
 
     def origin(self) -> dict[str, Any]:
         """What makes published numbers traceable: ``config``, and ``environment``, whose commands name no folder of a machine."""
         environment = self.read_json("environment.json")
         for part in (environment, *environment.get("resumed", []), *environment.get("continued", [])):
-            part["command"] = _portable(part["command"])
+            part["command"] = portable(part["command"])
         return {"config": self.config, "environment": environment}
 
     def trajectory_files(self) -> list[Path]:
@@ -216,36 +191,6 @@ def _said_clearly(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON or YAML file of names and values.
-
-    Raises:
-        RunFolderError: If it is empty, cut short, not UTF-8, or holds something else.
-    """
-    found, wrong = None, ""
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:  # what json and UTF-8 find wrong are ValueErrors
-        wrong = str(error)
-    if isinstance(found, dict):
-        return found
-    wrong = wrong or ("it is empty" if found is None else f"it holds a {type(found).__name__}")
-    raise RunFolderError(
-        f"{path} is damaged: {wrong}",
-        expected="names and values, as they were written",
-        fix="put the file back from a copy, or make its folder anew with --overwrite",
-    )
-
-
-def write_object(path: Path, data: Any) -> None:
-    """Write a JSON file whole: a reader never sees half of it. NaN becomes null."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(_finite(data), indent=2, ensure_ascii=False) + "\n", **_UTF8)
-    temporary.replace(path)
-
-
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the checkpoint folders inside a folder, in order of their step."""
     found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[1].isdigit() and path.is_dir()]
@@ -265,74 +210,3 @@ def trajectory_name(step: int, rank: int) -> str:
 def trajectory_step(path: Path) -> int:
     """The step a trajectory file belongs to."""
     return int(path.stem.split("-")[1])
-
-
-def environment(world_size: int = 1) -> dict[str, Any]:
-    """Describe what a run runs on: code, versions, machine, command, time."""
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return {
-        "command": sys.argv,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "world_size": world_size,
-        "packages": versions,
-        "code": code_version(),
-    }
-
-
-def code_version() -> str:
-    """Return the commit of the checkout this code runs from, with ``+changes`` if files differ from it; else the release."""
-    root = Path(__file__).resolve().parent.parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=30)
-        return done.stdout.strip()
-
-    try:
-        if Path(git("rev-parse", "--show-toplevel")) != root:
-            return f"release {__version__}"
-        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "--", "memalpha") else "")
-    except (OSError, subprocess.SubprocessError):
-        return f"release {__version__}"
-
-
-def _portable(command: Sequence[str]) -> list[str]:
-    """A command with programs and files by their names, and this package as ``memalpha``, however it was started."""
-    program, *rest = (Path(word).name if Path(word).is_absolute() else word for word in command)
-    return ["memalpha" if program == "__main__.py" else program, *rest]
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-def _parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}, line {number} is damaged: {error}", expected="one JSON object a line") from error
-    if not isinstance(row, dict):
-        raise InputError(f"{path}, line {number} holds a {type(row).__name__}", expected="one JSON object a line")
-    return row
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: what could not be scored is null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value

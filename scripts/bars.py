@@ -25,9 +25,9 @@ from memalpha.evaluation.pieces import Piece
 from memalpha.evaluation.published import Published
 from memalpha.evaluation.statistics import Estimate, estimate, paired_scores
 from memalpha.evaluation.summary import Cell, SetSummary
+from memalpha.files import write_object
 from memalpha.models.policy import load_tokenizer
 from memalpha.protocols import TokenCounter
-from memalpha.runs import write_object
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = "configs/evaluate/main.yaml"

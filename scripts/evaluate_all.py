@@ -22,7 +22,7 @@ from typing import NamedTuple
 import yaml
 
 from memalpha.evaluation.published import Published
-from memalpha.runs import write_object
+from memalpha.files import write_object
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = "configs/evaluate/main.yaml"

@@ -21,6 +21,7 @@ import torch
 
 from memalpha.memory.store import Memory
 from memalpha.protocols import Embedder
+from memalpha.provenance import environment
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.retrieval.two_layer import SectionRouter, TwoLayerRetriever
@@ -33,7 +34,6 @@ from memalpha.routing.memories import SectionOptions, section_task
 from memalpha.routing.run import make_learner, update_seed
 from memalpha.routing.sections import LearnedSectionRouter
 from memalpha.routing.sections_task import SectionTask
-from memalpha.runs import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "router_memories.json"

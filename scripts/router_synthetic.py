@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from memalpha.provenance import environment
 from memalpha.routing.config import RouterConfig, config_from
 from memalpha.routing.learner import shape_of
 from memalpha.routing.run import make_learner, measure, update_seed
 from memalpha.routing.tasks import SyntheticOptions, SyntheticTask
-from memalpha.runs import environment
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "router_synthetic.json"
 TASKS = {

@@ -16,7 +16,15 @@ PACKAGE = ROOT / "memalpha"
 
 # From the bottom up. A module belongs to the layer of its longest matching name and imports only from its own and lower ones.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("memalpha.errors", "memalpha.types", "memalpha.protocols", "memalpha.version", "memalpha.disk"),
+    (
+        "memalpha.errors",
+        "memalpha.types",
+        "memalpha.protocols",
+        "memalpha.version",
+        "memalpha.disk",
+        "memalpha.files",
+        "memalpha.provenance",
+    ),
     (
         "memalpha.memory",
         "memalpha.store",

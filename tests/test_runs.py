@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from memalpha import runs
 from memalpha.errors import InputError, RunFolderError
-from memalpha.runs import RunFolder, environment, trajectory_name, trajectory_step
-from memalpha.version import __version__
+from memalpha.runs import RunFolder, trajectory_name, trajectory_step
 
 CONFIG = {"model": "nano", "seed": 3, "train_options": {"n": 4}}
 
@@ -240,33 +237,3 @@ def test_checkpoints_come_in_the_order_of_their_steps(run: RunFolder) -> None:
     (run.path / "checkpoint-11").write_text("no folder", encoding="utf-8")
     assert [path.name for path in run.checkpoints()] == ["checkpoint-9", "checkpoint-10"]
     assert trajectory_step(run.path / trajectory_name(7, 3)) == 7
-
-
-def test_the_environment_names_versions_and_machine() -> None:
-    import numpy
-
-    found = environment(world_size=2)
-    assert found["world_size"] == 2
-    assert found["packages"]["numpy"] == numpy.__version__
-    assert json.loads(json.dumps(found)) == found
-
-
-def test_the_code_version_is_that_of_the_checkout_and_says_when_it_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def git(*arguments: str) -> str:
-        identity = ("-c", "user.name=x", "-c", "user.email=x@x")
-        return subprocess.run(["git", "-C", tmp_path, *identity, *arguments], check=True, capture_output=True, text=True).stdout
-
-    (tmp_path / "memalpha").mkdir()
-    monkeypatch.setattr(runs, "__file__", str(tmp_path / "memalpha" / "runs.py"))
-    assert runs.code_version() == f"release {__version__}"
-    (tmp_path / "memalpha" / "runs.py").write_text("1")
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "x")
-    commit = git("rev-parse", "HEAD").strip()
-    assert runs.code_version() == commit[:12]
-    (tmp_path / "notes.txt").write_text("not code")
-    assert runs.code_version() == commit[:12]
-    (tmp_path / "memalpha" / "runs.py").write_text("2")
-    assert runs.code_version() == commit[:12] + "+changes"
-    assert runs.environment()["code"] == commit[:12] + "+changes"

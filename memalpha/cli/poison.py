@@ -49,7 +49,7 @@ class _Policy(NamedTuple):
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run the suite against each policy."""
     from memalpha.evaluation.poisoning import run_trials, summarise_trials, trial_row
-    from memalpha.runs import environment
+    from memalpha.provenance import environment
 
     quiet_libraries()
     output = Path(arguments.output) if arguments.output else None

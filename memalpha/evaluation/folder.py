@@ -21,12 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from memalpha.data.schema import instance_to_json
 from memalpha.errors import MemAlphaError, RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
-from memalpha.runs import RunFolder, environment
+from memalpha.files import append_lines, drop_cut_line, write_yaml
+from memalpha.provenance import environment
+from memalpha.runs import RunFolder
 from memalpha.types import Instance
 
 LISTS = ("sets", "systems", "readers")
@@ -74,11 +74,11 @@ class EvaluationFolder:
             self._check_inputs(inputs)
             began = self._run.read_json("environment.json") if (self.path / "environment.json").is_file() else {}
             here = {**began, "continued": [*began.get("continued", []), here]} if began else here
-            _write_yaml(self.path / "config.yaml", config)
+            write_yaml(self.path / "config.yaml", config)
         self._run.write_json("environment.json", here)
         self._run.write_json("inputs.json", inputs)
         self._file = self.path / RESULTS_FILE
-        _drop_cut_line(self._file)
+        drop_cut_line(self._file)
 
     def done(self) -> set[ResultKey]:
         """Return the keys of all lines that need no more work; lines that failed do."""
@@ -88,9 +88,7 @@ class EvaluationFolder:
 
     def append(self, results: Sequence[SystemResult]) -> None:
         """Write lines; they are there when this returns, whatever becomes of the process."""
-        lines = "".join(json.dumps(result.to_json(), ensure_ascii=False) + "\n" for result in results)
-        with self._file.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(lines)
+        append_lines(self._file, [result.to_json() for result in results])
 
     def add_environment(self, other: Mapping[str, Any]) -> None:
         """Write down that some of the lines were made elsewhere: the environment of that folder and of its continuations."""
@@ -196,18 +194,6 @@ def digest_adapter(folder: str | Path) -> str:
         digest.update(path.name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _write_yaml(path: Path, data: Mapping[str, Any]) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(yaml.safe_dump(dict(data), sort_keys=True), encoding="utf-8")
-    partial.replace(path)
-
-
-def _drop_cut_line(path: Path) -> None:
-    """Cut off a last line without its line break: its writer was killed."""
-    if path.is_file() and not (data := path.read_bytes()).endswith(b"\n"):
-        path.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
 __all__ = ["EvaluationFolder", "check_goes_on", "differences", "digest_adapter", "digest_instances", "writing_to"]

@@ -10,7 +10,6 @@ and weights under one name; the means over sets are taken anew.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,8 @@ from memalpha.evaluation.scorecard import Measure
 from memalpha.evaluation.statistics import Bootstrap, Estimate
 from memalpha.evaluation.summary import Cell, KindScore, SetSummary, Summary, over_sets, summarise_evaluation
 from memalpha.evaluation.tables import judge_report, reference_group
-from memalpha.runs import RunFolder, read_object
+from memalpha.files import known, read_object
+from memalpha.runs import RunFolder
 
 
 class Origin(NamedTuple):
@@ -139,18 +139,14 @@ def _set(row: Mapping[str, Any]) -> SetSummary:
 
 def _cell(row: Mapping[str, Any]) -> Cell:
     kinds = {kind: KindScore(_estimate(score["accuracy"]), score["questions"]) for kind, score in row["kinds"].items()}
-    costs = {name: _known(value) for name, value in row["costs"].items()}
+    costs = {name: known(value) for name, value in row["costs"].items()}
     card = {name: None if (value := row["scorecard"][name]) is None else _estimate(value) for name in map(str, Measure)}
     return Cell(row["members"], _estimate(row["accuracy"]), kinds, costs, row["operations"], card)
 
 
 def _estimate(row: Mapping[str, Any]) -> Estimate:
-    numbers = {name: _known(row[name]) for name in ("mean", "low", "high", "stderr")}
+    numbers = {name: known(row[name]) for name in ("mean", "low", "high", "stderr")}
     return Estimate(**numbers, n=row["n"], per_seed=row["per_seed"], level=row["level"])
-
-
-def _known(value: float | None) -> float:
-    return math.nan if value is None else float(value)
 
 
 __all__ = ["Origin", "Published"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
+from memalpha.files import finite, known
 
 RESULTS_FILE = "results.jsonl"
 """Name of the file inside an evaluation's folder."""
@@ -129,7 +130,7 @@ class SystemResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as JSON-ready data; NaN is null."""
-        found: dict[str, Any] = _without_nan(asdict(self))
+        found: dict[str, Any] = finite(asdict(self))
         return found
 
     @classmethod
@@ -144,7 +145,7 @@ class SystemResult:
             found["operations"] = OperationCounts(**found["operations"])
             found["questions"] = tuple(_question(question) for question in found["questions"])
             found["entries"] = tuple(found["entries"])
-            found["reader_tokens"] = _known(found["reader_tokens"])
+            found["reader_tokens"] = known(found["reader_tokens"])
             return cls(**found)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
@@ -191,21 +192,7 @@ def _lines(path: Path) -> Iterator[SystemResult]:
 
 
 def _question(data: Mapping[str, Any]) -> QuestionResult:
-    return QuestionResult(**{**data, "score": _known(data["score"]), "passages": tuple(data["passages"])})
-
-
-def _known(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _without_nan(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
-    return value
+    return QuestionResult(**{**data, "score": known(data["score"]), "passages": tuple(data["passages"])})
 
 
 __all__ = [

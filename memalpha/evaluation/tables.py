@@ -20,6 +20,7 @@ from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE
 from memalpha.evaluation.scorecard import Measure
 from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate
 from memalpha.evaluation.summary import COSTS, OPERATIONS, SetSummary, Summary, difference_from, summarise_evaluation
+from memalpha.files import write_whole
 from memalpha.runs import RunFolder
 
 SUMMARY_FILE, MARKDOWN_FILE, CSV_FILE = "summary.json", "table.md", "table.csv"
@@ -48,8 +49,8 @@ def write_tables(folder: str | Path, *, reference: str | None = None, options: B
     compared = reference_group(summary, reference)
     judge = judge_report(Path(folder))
     RunFolder(folder).write_json(SUMMARY_FILE, {**summary.to_json(), "reference": compared, "false_accept": judge})
-    _write(Path(folder) / MARKDOWN_FILE, "\n".join(markdown(summary, compared, judge)) + "\n")
-    _write(Path(folder) / CSV_FILE, csv_text(summary))
+    write_whole(Path(folder) / MARKDOWN_FILE, "\n".join(markdown(summary, compared, judge)) + "\n")
+    write_whole(Path(folder) / CSV_FILE, csv_text(summary))
     return summary
 
 
@@ -252,13 +253,6 @@ def judge_report(folder: Path) -> dict[str, Any] | None:
         return None
     report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return report
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole: a reader never sees half of it."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8", newline="\n")
-    partial.replace(path)
 
 
 __all__ = [

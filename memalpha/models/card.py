@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.agent.config import AgentConfig
+from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.registry import MODELS, DownloadSpec
 from memalpha.rewards.total import RewardConfig
-from memalpha.runs import RunFolder, read_object
+from memalpha.runs import RunFolder
 
 _MEASURES = (
     "accuracy", "reward", "tool_success", "content", "compression", "memory_tokens", "input_tokens", "entries",

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from memalpha.errors import InputError, RunFolderError
+from memalpha.provenance import environment
 from memalpha.routing.baselines import LinUCB, RandomRouter
 from memalpha.routing.checkpoints import Checkpoint, plain
 from memalpha.routing.config import RouterConfig
@@ -25,7 +26,7 @@ from memalpha.routing.learner import PPO, Learner, shape_of
 from memalpha.routing.mappo import MAPPO
 from memalpha.routing.policies import Shape
 from memalpha.routing.tasks import SyntheticOptions, SyntheticTask, Task
-from memalpha.runs import RunFolder, environment
+from memalpha.runs import RunFolder
 
 CHECKPOINT = "checkpoint.pt"
 """The trained router in a run folder."""

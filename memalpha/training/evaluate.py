@@ -9,7 +9,8 @@ from typing import Any
 from memalpha.agent.rollout import run_rollouts
 from memalpha.errors import InputError
 from memalpha.evaluation.held_out import summarise
-from memalpha.runs import RunFolder, environment
+from memalpha.provenance import environment
+from memalpha.runs import RunFolder
 from memalpha.training.build import build_parts
 from memalpha.training.config import TrainArguments
 from memalpha.training.held_out import check_results, evaluate_instances

@@ -21,8 +21,9 @@ from memalpha.errors import InputError, MemAlphaError, TrainingStopped
 from memalpha.evaluation.held_out import InstanceResult, paired_difference, read_results, summarise
 from memalpha.evaluation.records import rollout_to_json
 from memalpha.models import name_base, resolve_model, write_adapter_record
+from memalpha.provenance import environment
 from memalpha.rewards.total import StepReward
-from memalpha.runs import RunFolder, environment, trajectory_name
+from memalpha.runs import RunFolder, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.config import TrainArguments
 from memalpha.training.held_out import check_results, evaluate_instances

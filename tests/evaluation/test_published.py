@@ -13,7 +13,7 @@ from memalpha.errors import InputError
 from memalpha.evaluation.published import Published
 from memalpha.evaluation.results import read_results
 from memalpha.evaluation.statistics import mean_over_sets
-from memalpha.runs import write_object
+from memalpha.files import write_object
 
 DIGEST = {"instances": 3, "chunks": 3, "questions": 7, "sha256": "0"}
 

@@ -20,11 +20,12 @@ from memalpha.evaluation.records import rollout_to_json
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.memory.store import count_words
 from memalpha.models.nano import make_tokenizer
+from memalpha.provenance import environment
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import GroundedContentJudge
 from memalpha.qa.readers import RecallReader
 from memalpha.rewards.total import RewardConfig
-from memalpha.runs import RunFolder, environment, trajectory_name
+from memalpha.runs import RunFolder, trajectory_name
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question, Sampling
 

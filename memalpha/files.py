@@ -1,0 +1,112 @@
+"""Files that are written whole or by lines, and read with their mistakes said: JSON, JSON Lines, YAML.
+
+What always holds: a file that is replaced is never seen half written; JSON has no NaN, so what is not known is null there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from memalpha.errors import InputError, RunFolderError
+
+_UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file, in place of what is there: a reader sees the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, newline="\n", **_UTF8)
+    temporary.replace(path)
+
+
+def write_object(path: Path, data: Any) -> None:
+    """Write a JSON file whole. NaN becomes null."""
+    write_whole(path, json.dumps(finite(data), indent=2, ensure_ascii=False) + "\n")
+
+
+def write_yaml(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a YAML file whole, sorted by name."""
+    write_whole(path, yaml.safe_dump(dict(data), sort_keys=True))
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a JSON-lines file whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", **_UTF8) as file:
+        file.writelines(_line(row) for row in rows)
+    temporary.replace(path)
+
+
+def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append to a JSON-lines file, in one piece."""
+    lines = "".join(map(_line, rows))
+    with path.open("a", **_UTF8) as file:
+        file.write(lines)
+
+
+def drop_cut_line(path: Path) -> None:
+    """Cut off a last line without its line break: its writer was killed. Nothing happens if there is no file."""
+    if path.is_file() and not (data := path.read_bytes()).endswith(b"\n"):
+        path.write_bytes(data[: data.rfind(b"\n") + 1])
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON or YAML file of names and values.
+
+    Raises:
+        RunFolderError: If it is empty, cut short, not UTF-8, or holds something else.
+    """
+    found, wrong = None, ""
+    try:
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:  # what json and UTF-8 find wrong are ValueErrors
+        wrong = str(error)
+    if isinstance(found, dict):
+        return found
+    wrong = wrong or ("it is empty" if found is None else f"it holds a {type(found).__name__}")
+    raise RunFolderError(
+        f"{path} is damaged: {wrong}",
+        expected="names and values, as they were written",
+        fix="put the file back from a copy, or make its folder anew with --overwrite",
+    )
+
+
+def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    """Read one line of a JSON-lines file; InputError, with its number, if it is damaged or no object."""
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}, line {number} is damaged: {error}", expected="one JSON object a line") from error
+    if not isinstance(row, dict):
+        raise InputError(f"{path}, line {number} holds a {type(row).__name__}", expected="one JSON object a line")
+    return row
+
+
+def finite(value: Any) -> Any:
+    """The same data with null for every number that is NaN or infinite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def known(value: float | None) -> float:
+    """A number that ``finite`` may have made null: NaN then."""
+    return math.nan if value is None else float(value)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(finite(row), ensure_ascii=False) + "\n"
