@@ -50,32 +50,47 @@ class RunFolder:
             )
 
     @classmethod
-    def create(cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False, resume: bool = False) -> RunFolder:
-        """Make a run folder, or take up one to resume.
+    def create(
+        cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False, resume: bool | None = None
+    ) -> RunFolder:
+        """Make a run folder, or take up one to resume; ``resume`` is None for what cannot be resumed.
 
         Raises:
-            RunFolderError: If it exists and neither ``overwrite`` nor ``resume`` is given, both are, the folder holds something
-                else, it is a file, it cannot be made, or there is nothing to resume.
+            RunFolderError: As ``check_free``; or both ``overwrite`` and ``resume`` are given, there is nothing to resume, or the
+                folder cannot be made.
         """
         folder = Path(path)
         if overwrite and resume:
             raise RunFolderError("both overwrite and resume are given", expected="one of them")
         if resume:
             return cls(folder)
-        exists = holds_something(folder)
-        if exists and not (folder / _MARKER).is_file():
-            raise RunFolderError(
-                f"{str(path)!r} exists already and is no run folder",
-                expected="a new folder or a run's",
-                fix="choose another --output_dir",
-            )
-        if exists and not overwrite:
-            raise RunFolderError(f"{str(path)!r} exists already", expected="a new folder", fix="add --overwrite or --resume")
+        exists = cls.check_free(folder, overwrite=overwrite, resumable=resume is not None)
         with _said_clearly(folder):
             if exists:
                 shutil.rmtree(folder)
             write_yaml(folder / _MARKER, config)
         return cls(folder)
+
+    @staticmethod
+    def check_free(folder: Path, *, overwrite: bool, resumable: bool = False) -> bool:
+        """See that a run folder can be made, before anything slow is done; return whether there is a run that it replaces.
+
+        Raises:
+            RunFolderError: If there is a run and ``overwrite`` is not given, the folder holds something else, it is a file, or no
+                folder can be there.
+        """
+        if not holds_something(folder):
+            return False
+        if not (folder / _MARKER).is_file():
+            raise RunFolderError(
+                f"{str(folder)!r} exists already and is no run folder",
+                expected="a new folder or a run's",
+                fix="choose another --output_dir",
+            )
+        if not overwrite:
+            fix = "add --overwrite or --resume" if resumable else "add --overwrite, or choose another --output_dir"
+            raise RunFolderError(f"{str(folder)!r} exists already", expected="a new folder", fix=fix)
+        return True
 
     @property
     def config(self) -> dict[str, Any]:
@@ -167,8 +182,9 @@ def holds_something(folder: Path) -> bool:
         RunFolderError: If a file is in its place, or no folder can be there.
     """
     with _said_clearly(folder):
-        if folder.exists() and not folder.is_dir():
-            raise RunFolderError(f"{str(folder)!r} is a file", expected="a folder, or none yet", fix="choose another --output_dir")
+        file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+        if file is not None:
+            raise RunFolderError(f"{str(file)!r} is a file", expected="a folder, or none yet", fix="choose another --output_dir")
         return folder.is_dir() and any(folder.iterdir())
 
 

@@ -43,6 +43,8 @@ def test_an_existing_run_is_left_alone_unless_told(run: RunFolder) -> None:
     run.append_line("metrics.jsonl", {"step": 1})
     before = everything(run.path)
     with pytest.raises(RunFolderError, match=r"exists already(.|\n)*--overwrite or --resume"):
+        RunFolder.create(run.path, {"model": "other"}, resume=False)
+    with pytest.raises(RunFolderError, match=r"exists already(.|\n)*--overwrite, or choose another"):  # a rollout cannot be resumed
         RunFolder.create(run.path, {"model": "other"})
     with pytest.raises(RunFolderError, match="both overwrite and resume"):
         RunFolder.create(run.path, {"model": "other"}, overwrite=True, resume=True)
@@ -64,7 +66,7 @@ def test_what_is_no_run_is_never_touched(tmp_path: Path, overwrite: bool) -> Non
     (folder / "thesis.tex").write_text("years of work", encoding="utf-8")
     file.write_text("notes", encoding="utf-8")
     before = everything(tmp_path)
-    for path in (folder, file):
+    for path in (folder, file, file / "run"):
         with pytest.raises(RunFolderError, match=r"exists|is a file"):
             RunFolder.create(path, CONFIG, overwrite=overwrite)
     assert everything(tmp_path) == before

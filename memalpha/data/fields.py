@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from memalpha.errors import SchemaError
 
 EMPTY_ANSWER = "empty answer"
 """Reason to skip a question whose answers are all blank or missing."""
+
+_LABEL = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
@@ -60,6 +63,12 @@ def answers(value: Any, where: str) -> tuple[str, ...]:
     """Return the distinct answers that are not blank, from a text, a number, None or a list of those; SchemaError for others."""
     given = value if isinstance(value, list) else [value]
     return tuple(dict.fromkeys(filter(None, ("" if item is None else scalar_text(item, where) for item in given))))
+
+
+def check_labels(labels: Iterable[str], where: str) -> None:
+    """Raise SchemaError if one of the answers is no label as metric ``boxed`` reads them, an integer."""
+    if wrong := [label for label in labels if not _LABEL.fullmatch(label)]:
+        raise SchemaError(f"{where} has label {wrong[0]!r:.40}", expected="an integer, for metric 'boxed'")
 
 
 def listed(value: Any) -> int:

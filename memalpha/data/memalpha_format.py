@@ -16,12 +16,11 @@ dates of chunks stand in their texts, as published, not in ``Chunk.time``.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memalpha.data.fields import mapping
+from memalpha.data.fields import check_labels, mapping
 from memalpha.data.reading import NO_QUESTIONS, free_id
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.source import LoadResult
@@ -50,8 +49,6 @@ METRIC_OF_PREFIX: Mapping[str, str] = {
     "ruler_qa": "substring",
 }
 """Metric of the ``data_source`` names of MemoryAgentBench, whose ends say the size, such as ``icl_nlu_8296shot_balance``."""
-
-_LABEL = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +198,8 @@ def _answers(given: Any, metric: str, where: str) -> tuple[str, ...]:
     items = given if isinstance(given, list) else [given]
     texts = [str(item) if isinstance(item, (int, float)) and not isinstance(item, bool) else item for item in items]
     answers = tuple(dict.fromkeys(filter(None, ("" if t is None else check_text(t, f"{where} field 'answer'") for t in texts))))
-    if metric == "boxed" and (wrong := [answer for answer in answers if not _LABEL.fullmatch(answer)]):
-        raise SchemaError(f"{where} has label {wrong[0]!r}", expected="an integer, for metric 'boxed'")
+    if metric == "boxed":
+        check_labels(answers, where)
     return answers
 
 

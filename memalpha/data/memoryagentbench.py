@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memalpha.data.fields import EMPTY_ANSWER, answers, items, listed, mapping, scalar_text, text
+from memalpha.data.fields import EMPTY_ANSWER, answers, check_labels, items, listed, mapping, scalar_text, text
 from memalpha.data.keyphrases import keyphrases
 from memalpha.data.packing import split_text
 from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
@@ -46,7 +46,6 @@ METRIC_OF_PREFIX: Mapping[str, str] = {
 """Metric of a ``metadata.source`` by how it begins; its end says the size, such as ``eventqa_65536``."""
 
 _SIZE = re.compile(r"_[0-9]+[A-Za-z]*.*$|\*$")
-_LABEL = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +129,8 @@ def _column(about: Mapping[str, Any], key: str, length: int) -> list[Any]:
 
 def _golds(answer: Any, metric: str, source: str, about: Mapping[str, Any], keywords: int, where: str) -> tuple[str, ...]:
     golds = answers(answer, f"{where} answer")
-    if metric == "boxed" and (wrong := [gold for gold in golds if not _LABEL.fullmatch(gold)]):
-        raise SchemaError(f"{where} has label {wrong[0]!r:.40}", expected="an integer, for metric 'boxed'")
+    if metric == "boxed":
+        check_labels(golds, where)
     if metric == "keywords" and golds and source.startswith("infbench_sum"):
         points = about.get("keypoints")
         told = [check_text(point, f"{where} keypoints") for point in points] if isinstance(points, list) and points else golds

@@ -24,7 +24,7 @@ from typing import Any
 from memalpha.data.schema import instance_to_json
 from memalpha.errors import MemAlphaError, RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
-from memalpha.files import append_lines, drop_cut_line, write_yaml
+from memalpha.files import append_lines, drop_cut_line, read_object, write_yaml
 from memalpha.provenance import environment
 from memalpha.runs import RunFolder
 from memalpha.types import Instance
@@ -66,7 +66,7 @@ class EvaluationFolder:
         self, path: str | Path, config: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]], *, overwrite: bool = False
     ) -> None:
         self.path = Path(path)
-        goes_on = (self.path / "config.yaml").is_file() and not overwrite
+        goes_on = check_place(path, overwrite=overwrite)
         self._run = RunFolder(path) if goes_on else RunFolder.create(path, config, overwrite=overwrite)
         here = environment()
         if goes_on:
@@ -137,6 +137,18 @@ def writing_to(path: str | Path) -> Iterator[None]:
         ) from error
 
 
+def check_place(path: str | Path, *, overwrite: bool) -> bool:
+    """See that there is an evaluation's folder to go on with, or a new one can be made; return whether it is gone on with.
+
+    Raises:
+        RunFolderError: If the folder holds something else, or a file is in its place.
+    """
+    if (Path(path) / "config.yaml").is_file() and not overwrite:
+        return True
+    RunFolder.check_free(Path(path), overwrite=overwrite)
+    return False
+
+
 def check_goes_on(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Compare the options an evaluation began with with those it is to go on with.
 
@@ -188,12 +200,25 @@ def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
 
 
 def digest_adapter(folder: str | Path) -> str:
-    """Return the sha256 over an adapter's weights and configuration."""
+    """Return the sha256 over an adapter's weights and configuration.
+
+    The names of modules count as sets: PEFT writes them in another order each time, and the same training run twice is the same
+    adapter.
+    """
     digest = hashlib.sha256()
     for path in sorted(Path(folder).glob("adapter_*")):
         digest.update(path.name.encode())
-        digest.update(path.read_bytes())
+        digest.update(_ordered(read_object(path)) if path.suffix == ".json" else path.read_bytes())
     return digest.hexdigest()
 
 
-__all__ = ["EvaluationFolder", "check_goes_on", "differences", "digest_adapter", "digest_instances", "writing_to"]
+def _ordered(config: Mapping[str, Any]) -> bytes:
+    """A configuration as bytes that do not depend on the order of names, nor on that of lists of names."""
+    found = {
+        name: sorted(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else value
+        for name, value in config.items()
+    }
+    return json.dumps(found, sort_keys=True).encode()
+
+
+__all__ = ["EvaluationFolder", "check_goes_on", "check_place", "differences", "digest_adapter", "digest_instances", "writing_to"]

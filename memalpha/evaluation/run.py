@@ -18,7 +18,7 @@ from memalpha.errors import ServiceError
 from memalpha.evaluation.asking import Reading, ask
 from memalpha.evaluation.config import Evaluation
 from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE, false_accepts, plant_answers
-from memalpha.evaluation.folder import EvaluationFolder, digest_adapter, digest_instances, writing_to
+from memalpha.evaluation.folder import EvaluationFolder, check_place, digest_adapter, digest_instances, writing_to
 from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, load_sets, make_jobs
 from memalpha.evaluation.joining import read_part, take_over
 from memalpha.evaluation.policies import PolicyHost
@@ -74,6 +74,7 @@ def evaluate(
         MemAlphaError: If the folder cannot be written, or memory ran out.
     """
     arguments = evaluation.arguments
+    check_place(arguments.output_dir, overwrite=arguments.overwrite)
     report("load", {"what": f"{arguments.model} and {len(evaluation.sets)} sets"})
     host = PolicyHost(arguments.model, arguments.dtype, arguments.generation_rows, arguments.batch_tokens)
     sets = load_sets(evaluation, host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from memalpha.agent.rollout import run_rollouts
@@ -26,11 +27,13 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     """
     if not arguments.run.eval_data:
         raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
+    path = Path(str(arguments.grpo.output_dir))
+    RunFolder.check_free(path, overwrite=arguments.run.overwrite)
     clock = time.time()
     report("load", {"what": f"{arguments.run.model} and {arguments.run.eval_data}"})
     parts = build_parts(arguments, training=False)
     config = {**asdict(arguments.run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
-    folder = RunFolder.create(str(arguments.grpo.output_dir), config, overwrite=arguments.run.overwrite)
+    folder = RunFolder.create(path, config, overwrite=arguments.run.overwrite)
     folder.write_json("environment.json", environment())
     shown = {"name": "held out", "instances": len(parts.held_out)}
     found = evaluate_instances(

@@ -241,6 +241,13 @@ def test_a_folder_of_something_else_is_left_alone(options, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="exists already"):
         outcome(options, tmp_path, *CHEAP)
+    told = []
+    with pytest.raises(RunFolderError, match=r"notes\.txt' is a file"):  # said before a model is loaded
+        evaluate(
+            parse_evaluate_arguments(command(options, tmp_path / "notes.txt" / "run", *CHEAP)[1:]),
+            lambda *event: told.append(event),
+        )
+    assert told == []
     (tmp_path / "config.yaml").write_text("learning_rate: 1.0\n")
     with pytest.raises(RunFolderError, match="no evaluation's"):
         outcome(options, tmp_path, *CHEAP)
