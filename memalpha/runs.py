@@ -184,7 +184,8 @@ def holds_something(folder: Path) -> bool:
     with _said_clearly(folder):
         file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
         if file is not None:
-            raise RunFolderError(f"{str(file)!r} is a file", expected="a folder, or none yet", fix="choose another --output_dir")
+            said = f"{str(file)!r} is a file" + (f", so {str(folder)!r} cannot be made" if file != folder else "")
+            raise RunFolderError(said, expected="a folder, or none yet", fix="choose another --output_dir")
         return folder.is_dir() and any(folder.iterdir())
 
 

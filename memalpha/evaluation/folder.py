@@ -26,7 +26,7 @@ from memalpha.errors import MemAlphaError, RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
 from memalpha.files import append_lines, drop_cut_line, read_object, write_yaml
 from memalpha.provenance import environment
-from memalpha.runs import RunFolder
+from memalpha.runs import RunFolder, holds_something
 from memalpha.types import Instance
 
 LISTS = ("sets", "systems", "readers")
@@ -143,9 +143,10 @@ def check_place(path: str | Path, *, overwrite: bool) -> bool:
     Raises:
         RunFolderError: If the folder holds something else, or a file is in its place.
     """
-    if (Path(path) / "config.yaml").is_file() and not overwrite:
+    folder = Path(path)
+    if holds_something(folder) and (folder / "config.yaml").is_file() and not overwrite:
         return True
-    RunFolder.check_free(Path(path), overwrite=overwrite)
+    RunFolder.check_free(folder, overwrite=overwrite)
     return False
 
 
