@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,19 @@ from memalpha.errors import InputError, RunFolderError
 _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file, in place of what is there: a reader sees the old one or the new one."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give another path to write to, which takes the place of ``path`` at the end: a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, newline="\n", **_UTF8)
+    yield temporary
     temporary.replace(path)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file, in place of what is there."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, newline="\n", **_UTF8)
 
 
 def write_object(path: Path, data: Any) -> None:
@@ -39,11 +47,8 @@ def write_yaml(path: Path, data: Mapping[str, Any]) -> None:
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a JSON-lines file whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", **_UTF8) as file:
+    with replacing(path) as temporary, temporary.open("w", **_UTF8) as file:
         file.writelines(_line(row) for row in rows)
-    temporary.replace(path)
 
 
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE
 from memalpha.evaluation.scorecard import Measure
 from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate
 from memalpha.evaluation.summary import COSTS, OPERATIONS, SetSummary, Summary, difference_from, summarise_evaluation
-from memalpha.files import write_whole
+from memalpha.files import known, write_whole
 from memalpha.runs import RunFolder
 
 SUMMARY_FILE, MARKDOWN_FILE, CSV_FILE = "summary.json", "table.md", "table.csv"
@@ -175,8 +175,8 @@ def _judge_lines(report: Mapping[str, Any] | None) -> list[str]:
         return []
     rows = []
     for plant, rate in report["rates"].items():
-        ends = (number(_or_nan(rate["low"])), number(_or_nan(rate["high"])))
-        rows.append([plant, str(rate["asked"]), f"{number(_or_nan(rate['mean']))} [{ends[0]}, {ends[1]}]"])
+        ends = (number(known(rate["low"])), number(known(rate["high"])))
+        rows.append([plant, str(rate["asked"]), f"{number(known(rate['mean']))} [{ends[0]}, {ends[1]}]"])
     failed = f" {_counted(report['failed'], 'answer')} got no verdict." if report["failed"] else ""
     return ["## The judge", "", f"Share of planted answers that it accepted; all but `accepted` are wrong.{failed}", "",
             *_table(["planted", "asked", "accepted"], rows)]  # fmt: skip
@@ -239,10 +239,6 @@ def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 # ------------------------------------------------------------------------------------------------ files

@@ -6,7 +6,6 @@ loading never fills a gap silently, and names everything that does not fit at on
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from memalpha.errors import InputError
+from memalpha.files import replacing
 from memalpha.routing.policies import Policy
 
 FORMAT = 1
@@ -50,11 +50,8 @@ class Checkpoint:
 
     def save(self, path: str | Path) -> None:
         """Write the file, whole."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        torch.save({name: getattr(self, name) for name in _NAMES}, temporary)
-        temporary.replace(target)
+        with replacing(Path(path)) as temporary:
+            torch.save({name: getattr(self, name) for name in _NAMES}, temporary)
 
     @classmethod
     def load(cls, path: str | Path) -> Checkpoint:
