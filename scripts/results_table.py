@@ -19,7 +19,7 @@ WATCHED = {
     "completions/mean_length": "tokens a completion",
     "completions/clipped_ratio": "completions cut off",
     "memory/calls_per_chunk": "calls a chunk",
-    "memory/silent_chunks": "chunks after which nothing changed",
+    "memory/silent_chunks": "chunks without a call",
     "memory/unparsed": "calls that are none",
     "memory/duplicates": "calls that insert what is there",
     "memory/verbatim": "entries copied word for word",

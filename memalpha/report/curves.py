@@ -47,6 +47,7 @@ PANELS: tuple[Panel, ...] = (
         share=True,
     ),
     Panel("calls a chunk", {"": ("memory/calls_per_chunk",)}),
+    Panel("chunks without a call, share", {"": ("memory/silent_chunks",)}, share=True),
     Panel(
         "what the calls did, share",
         {

@@ -254,7 +254,7 @@ def test_running_out_of_memory_names_max_batch():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     model.register_forward_pre_hook(fail)
-    with pytest.raises(MemAlphaError, match=r"lower max_batch \(now 7\)"):
+    with pytest.raises(MemAlphaError, match=r"lower max_batch \(in a configuration: generation_rows\), now 7"):
         generate(model, ragged_prompts(), Sampling(3), max_batch=7)
 
 
