@@ -10,7 +10,8 @@ length (``chunk_tokens``), and 100 questions. A sentence of the input is an exam
 a test set is evaluated with the training set's examples (MemoryAgentBench, arXiv 2507.05257).
 
 What always holds: no sentence stands among the examples of its own instance, not even in other letter case; the evidence of a
-question is the chunks with an example of its label; examples are drawn evenly over the labels while there are any. A question of
+question is the chunks with an example of its label; examples are drawn evenly over the labels while there are any; where they are
+sentences of the input, the last of a label that nobody took is never asked. A question of
 the input is a sentence of it; reasons to skip are ``shown as an example``, ``label not shown`` (its label has no example in the
 instance), ``repeated sentence``, ``held out``, ``left over`` (too few for another instance), ``other split``, ``empty
 sentence``, ``empty answer``, ``too long`` (for a chunk, so for an example), ``over max_questions``, ``over max_instances`` and
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,11 +37,10 @@ from memalpha.data.labelled import Reader
 from memalpha.data.reading import CommonOptions, check_at_least, finish
 from memalpha.data.sentences import EMPTY_SENTENCE, TOO_LONG, SentencePool, read_pool
 from memalpha.data.source import MALFORMED, LoadResult
+from memalpha.data.wording import ASK_LABEL
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import check_metric
 from memalpha.types import Chunk, Instance, Question
-
-_ASK = "Which label number does this have, going by the examples? Answer with the number in \\boxed{}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class LabelledSet:
     def _fits(self, options: ClassificationOptions, count: TokenCounter) -> Callable[[str], bool]:
         """Whether a sentence, written as an example, is within the limit of a chunk."""
         limit = options.chunk_tokens or self.chunk_tokens
-        return lambda text: count(_example(self.word, text)) <= limit
+        return lambda text: count(_example(self.word, text, _WIDE)) <= limit
 
     def _other(
         self, option: str, source: str, split: str, result: LoadResult, fits: Callable[[str], bool] | None = None
@@ -121,7 +122,11 @@ class LabelledSet:
         return pool
 
 
-def _example(word: str, text: str, number: int = 0) -> str:
+_WIDE = 999
+"""A label number as wide as they get, for what must fit a chunk before the labels are known."""
+
+
+def _example(word: str, text: str, number: int) -> str:
     return f"{word}: {text}\nLabel: {number}"
 
 
@@ -135,16 +140,6 @@ def _shuffled(length: int, rng: random.Random) -> array[int]:
     order = array("I", range(length))
     rng.shuffle(order)
     return order
-
-
-def _take(left: array[int], taken: bytearray, number: int) -> list[int]:
-    """Take the next so many sentences that nobody took, and mark them."""
-    chosen: list[int] = []
-    while left and len(chosen) < number:
-        if not taken[index := left.pop()]:
-            taken[index] = True
-            chosen.append(index)
-    return chosen
 
 
 def _next(queues: dict[int, array[int]], label: int, barred: Callable[[int], bool]) -> int | None:
@@ -177,6 +172,8 @@ class _Builder:
         names = {*asked.names, *(shown.names if shown else ())}
         self.labels = sorted(names, key=lambda name: (len(name), name) if name.isdigit() else (0, name))
         self.asked_names, self.shown_names = list(asked.names), list((shown or asked).names)
+        self.untaken = Counter(asked.labels)
+        self.widest = max(range(len(self.labels)), key=lambda number: count(str(number)))
 
     def build(self) -> Iterator[Instance]:
         """Yield instances until the sentences run out."""
@@ -188,17 +185,33 @@ class _Builder:
                 self.result.skip("left over", free)
                 return
             most = free if self.shown is not None else max(1, free // 2)
-            asked = _take(left, taken, min(self.options.questions, most))
+            asked = self._take(left, taken, min(self.options.questions, most))
+            if not asked:
+                self.result.skip("left over" if number else "label not shown", free)
+                return
             rng = random.Random(f"{self.set.name}:{self.seed}:{number}")
             examples = self._own_examples(own, taken, rng) if self.shown is None else self._given_examples(self.shown, asked, rng)
             yield self._instance(number, asked, examples, rng)
             free -= len(asked) + (sum(map(len, examples)) if self.shown is None else 0)
             number += 1
 
+    def _take(self, left: array[int], taken: bytearray, number: int) -> list[int]:
+        """Take the next so many sentences that nobody took, and mark them; of its own examples a label keeps one."""
+        chosen: list[int] = []
+        while left and len(chosen) < number:
+            index = left.pop()
+            label = self.asked.labels[index]
+            if not taken[index] and (self.shown is not None or self.untaken[label] > 1):
+                taken[index] = True
+                self.untaken[label] -= 1
+                chosen.append(index)
+        return chosen
+
     def _own_examples(self, queues: dict[int, array[int]], taken: bytearray, rng: random.Random) -> list[list[_Example]]:
         chunks = self._examples(self.asked, queues, rng, lambda index: bool(taken[index]))
         for example in (example for chunk in chunks for example in chunk):
             taken[example.number] = True
+            self.untaken[self.asked.labels[example.number]] -= 1
         self.result.skip("shown as an example", sum(map(len, chunks)))
         return chunks
 
@@ -226,7 +239,7 @@ class _Builder:
                 if index is None:
                     continue
                 text, _ = pool.text(index)
-                added = self.count(_example(self.set.word, text) + "\n")
+                added = self.count(_example(self.set.word, text, self.widest) + "\n")
                 if chunks[-1] and tokens + added > self.tokens:
                     if len(chunks) == self.options.chunks:
                         queues.setdefault(label, array("I")).append(index)
@@ -259,5 +272,5 @@ class _Builder:
 
     def _question(self, index: int, number: int, label: str, evidence: tuple[int, ...]) -> Question:
         text, where = self.asked.text(index)
-        asked = f"{self.set.word}: {text}\n{_ASK}"
+        asked = f"{self.set.word}: {text}\n{ASK_LABEL}"
         return Question(asked, (str(number),), self.options.metric, self.set.kind(label), evidence=evidence, id=where)

@@ -19,12 +19,17 @@ _UNSPACED = re.compile(
 )
 
 
+def apart(text: str) -> str:
+    """Return a text with each sign of a script without spaces standing alone, as words do in others."""
+    return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
+
+
 def count_words_and_signs(text: str) -> int:
     """Count whitespace-separated words, and each sign as one where signs of scripts without spaces outnumber the words."""
     words = count_words(text)
     if text.isascii() or len(_UNSPACED.findall(text)) <= words:
         return words
-    return len(_UNSPACED.sub(r" \g<0> ", text).split())
+    return len(apart(text).split())
 
 
 def tokenizer_counter(name_or_path: str) -> TokenCounter:

@@ -1,7 +1,9 @@
 """The leak check: does a data set repeat questions or contexts of another, word for word or nearly?
 
-Texts are compared as their words (case-folded, punctuation dropped). Questions are compared line by line, contexts passage by
-passage (what stands between blank lines) and by runs of words, each without a leading ``Word:`` such as a speaker or ``Sentence:``.
+Texts are compared as their words: case-folded, in one Unicode form (NFKC), punctuation dropped; where a script has no spaces, each
+sign is a word. Questions are compared line by line, without the lines that our loaders add (``memalpha.data.wording``); contexts
+passage by passage (what stands between blank lines) and by runs of words; each without a leading ``Word:`` such as a speaker or
+``Sentence:``.
 
 | what | is a leak if |
 | --- | --- |
@@ -10,13 +12,14 @@ passage (what stands between blank lines) and by runs of words, each without a l
 | a line of a question about a label, of any length | it is equal to one there, or to an example there, or the other way round |
 | a question, at least 4 words | it is nearly equal to one there (MinHash) *and* shares an answer with it that says something |
 | a passage, at least 12 words | it is equal, or nearly equal (MinHash), to one there |
+| a shorter passage, at least 4 words, of a chunk without longer ones | it is equal to one there |
 | a run of words | it stands in a context there, however both are cut: always from 99 words on, never below 50 |
 
-Nearly equal is an estimated Jaccard similarity of at least 0.7 (``THRESHOLD``): of the sets of four-letter pieces of two questions,
-or of the sets of three-word pieces of two passages. The estimate comes from 128 random permutations (``datasketch``), so its
-standard error is below 0.05. Answers that say nothing are yes, no, none and the like, and numbers of one or two digits. Labels
-(metrics ``boxed`` and ``label``) are such numbers too, so sentences to label are compared word for word only: short utterances that
-differ in one word are different questions. Runs are not looked for among their examples, which are compared as lines.
+Nearly equal is an estimated Jaccard similarity of at least 0.7 (``memalpha.data.near``): of the sets of four-letter pieces of two
+questions, or of the sets of three-word pieces of two passages. The estimate is from 128 random permutations: its standard error is
+below 0.05. Answers that say nothing are yes, no, none and the like, and numbers of one or two digits. Labels (metrics ``boxed``
+and ``label``) are such numbers too, so sentences to label are compared word for word only: short utterances that differ in one word
+are different questions. Runs are not looked for among their examples, which are compared as lines.
 
 What is no leak: an example that a set took from another file, as a test set shows examples of the training set; a form, that is a
 line that the other set asks several times with answers that share none (``Where is Mary?``, ``Summarise the text.``; a line about a
@@ -28,30 +31,23 @@ What it does not find: a paraphrase, another language.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
+from memalpha.data.counting import apart
+from memalpha.data.near import NearIndex
+from memalpha.data.wording import as_asked
 from memalpha.errors import InputError
 from memalpha.qa.metrics import LABEL_METRICS
 from memalpha.types import Instance, Question
 
-if TYPE_CHECKING:
-    import numpy as np
-    from datasketch import MinHash
-    from numpy.typing import NDArray
-
-THRESHOLD = 0.7
-"""Estimated Jaccard similarity from which two texts are nearly equal."""
-
-PERMUTATIONS = 128
-"""Random permutations of a MinHash."""
-
 MIN_QUESTION_WORDS = 4
-"""Shortest question line that is compared whatever its answer."""
+"""Shortest question line that is compared whatever its answer, and shortest passage of a chunk that has no longer ones."""
 
 MIN_PASSAGE_WORDS = 12
-"""Shortest passage that is compared."""
+"""Shortest passage that is compared in every chunk, and for being nearly equal."""
 
 RUN_WORDS = 50
 """Words of a run: those learned lie end to end, those checked begin at each word. Formulas of meetings and notices are shorter."""
@@ -113,7 +109,7 @@ class LeakCheck:
         self._passages: set[int] = set()
         self._runs: set[int] = set()
         self._label_lines: set[str] = set()
-        self._near_questions, self._near_passages = _Near(), _Near()
+        self._near_questions, self._near_passages = NearIndex(), NearIndex()
         self.leaks: list[Leak] = []
         """What ``check`` found so far."""
 
@@ -131,16 +127,17 @@ class LeakCheck:
                     self._context_lines.update(hash(line) for line in _lines(chunk.text, short=labelled))
                 if not labelled:
                     self._runs.update(hash(run) for run in _runs(chunk.text, RUN_WORDS))
-                for passage in _passages(chunk.text):
+                for passage in _passages(chunk.text, short=not labelled):
                     if hash(passage) not in self._passages:
                         self._passages.add(hash(passage))
-                        self._near_passages.add(_word_pieces(passage))
+                        if _is_long(passage):
+                            self._near_passages.add(_word_pieces(passage))
             for question in instance.questions:
                 self._learn_question(instance.id, question)
 
     def _learn_question(self, instance: str, question: Question) -> None:
-        said, labelled = _answers(question), question.metric in LABEL_METRICS
-        for line in _lines(question.text, short=True):
+        asked, said, labelled = as_asked(question.text), _answers(question), question.metric in LABEL_METRICS
+        for line in _lines(asked, short=True):
             if labelled:
                 self._label_lines.add(line)
             known = self._lines.get(line, said)
@@ -148,7 +145,7 @@ class LeakCheck:
             # The label of a sentence is another number in another context, so only one context tells whether a line is a form.
             form = known is None or (known.isdisjoint(said) and not (labelled and elsewhere))
             self._lines[line] = None if form else (known or frozenset()) | said
-        words, telling = " ".join(_words(question.text)), _telling(said)
+        words, telling = " ".join(_words(asked)), _telling(said)
         if not labelled and telling and len(words.split()) >= MIN_QUESTION_WORDS:
             self._near_questions.add(_letter_pieces(words), telling)
 
@@ -161,21 +158,21 @@ class LeakCheck:
         for index, chunk in enumerate(instance.chunks):
             where = f"instance {instance.id!r} chunk {index}"
             found += self._repeated_lines(chunk.text, where, short=labelled) if own_examples else ()
-            found += self._repeated_context(chunk.text, where, runs=not labelled)
+            found += self._repeated_context(chunk.text, where, labelled=labelled)
         for index, question in enumerate(instance.questions):
             if (leak := self._repeated_question(question, f"instance {instance.id!r} question {question.id!r}")) is not None:
                 found.append(leak._replace(question=index))
         self.leaks += found
         return found
 
-    def _repeated_context(self, text: str, where: str, *, runs: bool) -> list[Leak]:
+    def _repeated_context(self, text: str, where: str, *, labelled: bool) -> list[Leak]:
         found = []
-        for passage in _passages(text):
+        for passage in _passages(text, short=not labelled):
             if hash(passage) in self._passages:
                 found.append(Leak("context", where, passage, near=False))
-            elif self._near_passages.has(_word_pieces(passage)):
+            elif _is_long(passage) and self._near_passages.has(_word_pieces(passage)):
                 found.append(Leak("context", where, passage, near=True))
-        if runs and not found and (run := next((run for run in _runs(text, 1) if hash(run) in self._runs), None)):
+        if not labelled and not found and (run := next((run for run in _runs(text, 1) if hash(run) in self._runs), None)):
             found.append(Leak("context", where, run, near=False))
         return found
 
@@ -185,14 +182,14 @@ class LeakCheck:
                 yield Leak("question", where, line, near=False)
 
     def _repeated_question(self, question: Question, where: str) -> Leak | None:
-        words, telling = " ".join(_words(question.text)), _telling(_answers(question))
-        labelled = question.metric in LABEL_METRICS
-        for line in _lines(question.text, short=True):
+        asked, telling = as_asked(question.text), _telling(_answers(question))
+        words, labelled = " ".join(_words(asked)), question.metric in LABEL_METRICS
+        for line in _lines(asked, short=True):
             says_enough = labelled or len(line.split()) >= MIN_QUESTION_WORDS
             known = self._lines.get(line)
             if (known is not None and (says_enough or known & telling)) or (labelled and hash(line) in self._context_lines):
                 return Leak("question", where, line, near=False)
-        form = any(self._lines.get(line, telling) is None for line in _lines(question.text))
+        form = any(self._lines.get(line, telling) is None for line in _lines(asked))
         if form or not telling or labelled or len(words.split()) < MIN_QUESTION_WORDS:
             return None
         near = self._near_questions.has(_letter_pieces(words), telling)
@@ -204,43 +201,6 @@ class LeakCheck:
             raise LeakError(what, self.leaks)
 
 
-class _Near:
-    """Texts by MinHash, with what must be shared besides (None = nothing)."""
-
-    def __init__(self) -> None:
-        self._index: Any = None
-        self._held: list[tuple[NDArray[np.uint64], frozenset[str] | None]] = []
-
-    def add(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> None:
-        from datasketch import MinHashLSH
-
-        if self._index is None:
-            # More weight on misses than on false candidates: these are thrown out by the estimate below.
-            self._index = MinHashLSH(threshold=THRESHOLD, num_perm=PERMUTATIONS, weights=(0.1, 0.9))
-        signature = _signature(pieces)
-        self._index.insert(len(self._held), signature)
-        self._held.append((signature.hashvalues.copy(), shared))
-
-    def has(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> bool:
-        if self._index is None:
-            return False
-        signature = _signature(pieces)
-        for number in sorted(self._index.query(signature)):
-            held, needed = self._held[number]
-            alike = float((held == signature.hashvalues).mean())  # estimates the Jaccard similarity
-            if alike >= THRESHOLD and (needed is None or needed & (shared or frozenset())):
-                return True
-        return False
-
-
-def _signature(pieces: list[bytes]) -> MinHash:
-    from datasketch import MinHash
-
-    signature = MinHash(num_perm=PERMUTATIONS, seed=1)
-    signature.update_batch(pieces)
-    return signature
-
-
 def without(instance: Instance, leaks: Sequence[Leak]) -> Instance | None:
     """Return an instance without the questions that leak; None if a chunk does, since its questions need it, or none is left."""
     leaking = {leak.question for leak in leaks}
@@ -249,7 +209,7 @@ def without(instance: Instance, leaks: Sequence[Leak]) -> Instance | None:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.casefold())
+    return _WORD.findall(apart(unicodedata.normalize("NFKC", text).casefold()))
 
 
 def _unlabelled_words(text: str) -> list[str]:
@@ -277,12 +237,15 @@ def _runs(text: str, step: int) -> Iterator[str]:
         yield " ".join(words[start : start + RUN_WORDS])
 
 
-def _passages(text: str) -> Iterator[str]:
-    """The words of each passage that is long enough."""
-    for passage in re.split(r"\n\s*\n", text):
-        words = _unlabelled_words(passage)
-        if len(words) >= MIN_PASSAGE_WORDS:
-            yield " ".join(words)
+def _passages(text: str, *, short: bool) -> list[str]:
+    """The words of each passage that is long enough; those of shorter ones where there are no others and ``short`` is given."""
+    passages = [" ".join(_unlabelled_words(passage)) for passage in re.split(r"\n\s*\n", text)]
+    found = [passage for passage in passages if _is_long(passage)]
+    return found or [passage for passage in passages if short and passage.count(" ") + 1 >= MIN_QUESTION_WORDS]
+
+
+def _is_long(passage: str) -> bool:
+    return passage.count(" ") + 1 >= MIN_PASSAGE_WORDS
 
 
 def _answers(question: Question) -> frozenset[str]:

@@ -28,6 +28,7 @@ from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.sessions import Session, Turn, dialogue_chunks
 from memalpha.data.source import LoadResult
+from memalpha.data.wording import asked_on
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import check_metric
@@ -88,7 +89,7 @@ def _instance(row: Row, options: LongMemEvalOptions, count: TokenCounter, result
         if not (golds := answers(data.get("answer"), f"{row.where} field 'answer'")):
             return EMPTY_ANSWER
         kind = "abstention" if name.endswith("_abs") else optional_text(data, "question_type", row.where) or "single"
-        dated = f"Asked on {date}.\n{asked}" if date else asked
+        dated = asked_on(date, asked) if date else asked
         return Question(dated, golds, options.metric, kind, evidence=evidence, id=name)
 
     return Instance(name, SOURCE, dialogue.chunks, tuple(read_questions([data], row.where, result, question)))

@@ -28,6 +28,7 @@ from memalpha.data.packing import split_text
 from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.source import LoadResult
+from memalpha.data.wording import asked_on
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import check_metric
@@ -112,7 +113,7 @@ def _instance(row: Row, options: MemoryAgentBenchOptions, count: TokenCounter, r
         golds = _golds(answer, metric, source, about, options.keywords, where)
         if not golds:
             return EMPTY_ANSWER
-        dated = f"Asked on {scalar_text(dates[index], where)}.\n{said}" if dates[index] else said
+        dated = asked_on(scalar_text(dates[index], where), said) if dates[index] else said
         kind = (scalar_text(kinds[index], where) if kinds[index] else "") or default
         return Question(dated, golds, metric, kind, id=scalar_text(ids[index], where) if ids[index] else str(index))
 

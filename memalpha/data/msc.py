@@ -25,6 +25,7 @@ from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.sessions import Session, Turn, dialogue_chunks
 from memalpha.data.source import LoadResult
+from memalpha.data.wording import persona_question
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import check_metric
@@ -156,7 +157,7 @@ def _question(item: Any, options: MscOptions, where: str) -> Question | str:
         speaker, persona = item
         if not (said := texts([] if persona is None else persona, f"{where} persona")):
             return EMPTY_ANSWER
-        return Question(f"What has {speaker} said about themselves?", (" ".join(said),), options.metric or "f1", "persona")
+        return Question(persona_question(speaker), (" ".join(said),), options.metric or "f1", "persona")
     asked = mapping(item, f"{where} field 'self_instruct'")
     golds = answers(asked.get("A"), f"{where} field 'A'")
     return Question(text(asked, "B", where), golds, options.metric or "judge", "recall") if golds else EMPTY_ANSWER

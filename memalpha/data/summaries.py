@@ -30,12 +30,10 @@ from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.sessions import Session, Turn, dialogue_chunks
 from memalpha.data.source import LoadResult
+from memalpha.data.wording import SUMMARISE
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
-
-SUMMARISE = "Summarise the text."
-"""What is asked of a chapter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,8 @@ class HFGenerator:
             tokens, logprobs, lengths = self._decode(self._prefill(prompts, sampling.max_new_tokens), sampling, uniforms)
         except torch.OutOfMemoryError as error:
             raise MemAlphaError(
-                f"out of memory with {len(prompts)} completions at once\n  to fix: lower max_batch (in a configuration: generation_rows), now {self.max_batch}"
+                f"out of memory with {len(prompts)} completions at once\n"
+                f"  to fix: lower max_batch (in a configuration: generation_rows), now {self.max_batch}"
             ) from error
         return [
             self._completion(ids[:length], values[:length] if self.logprobs else None)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import unicodedata
 
 import pytest
 from data_samples import write
@@ -10,6 +11,7 @@ from memalpha.cli import run
 from memalpha.data.leaks import LeakCheck, LeakError
 from memalpha.data.prepare import load_prepared, prepare
 from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate
+from memalpha.data.wording import SUMMARISE, asked_on, persona_question
 from memalpha.types import Chunk, Instance, Question
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrs"]
@@ -62,11 +64,37 @@ def test_near_passages_follow_their_jaccard_similarity(seed):
             assert (found == [("context", "instance 'n' chunk 0", True)]) is (true > 0.7), true
 
 
-def test_short_passages_say_too_little():
-    assert leaks([instance("t", [passage(1, 11)])], [instance("n", [passage(1, 11)])]) == []
-    assert leaks([instance("t", [passage(1, 12)])], [instance("n", [passage(1, 12)])]) == [
-        ("context", "instance 'n' chunk 0", False)
-    ]
+def test_short_passages_say_something_where_a_chunk_has_no_others():
+    again, long = [("context", "instance 'n' chunk 0", False)], passage(2)
+    for words, found in [(3, []), (4, again), (11, again), (12, again)]:
+        assert leaks([instance("t", [passage(1, words)])], [instance("n", [passage(1, words)])]) == found, words
+    packed = "\n\n".join([passage(3, 8), passage(1, 8), passage(4, 8)])
+    assert leaks([instance("t", [passage(1, 8)])], [instance("n", [packed])]) == again
+    among_long = f"{passage(1, 11)}\n\n{long}"  # such as one line of speech in a novel
+    assert leaks([instance("t", [among_long])], [instance("n", [f"{passage(1, 11)}\n\n{passage(5)}"])]) == []
+    near = changed(passage(1, 11), 10)
+    assert (
+        jaccard(passage(1, 11).split(), near.split(), 3) > 0.7
+        and leaks([instance("t", [passage(1, 11)])], [instance("n", [near])]) == []
+    )
+
+
+CHINESE = "巴黎是法国的首都和最大城市，位于塞纳河畔，是欧洲重要的文化和商业中心之一，每年吸引数千万游客前来参观。"
+FRENCH = "Café Müller était situé à Orléans, où les élèves allaient à pied chaque été pour dîner à la française."
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "found"),
+    [
+        (CHINESE, f"罗马是意大利的首都，有三百万人口，是一座很古老的城市。\n\n{CHINESE}", [False]),
+        (CHINESE, CHINESE.replace("千", "百"), [True]),
+        (CHINESE, "罗马是意大利的首都，有三百万人口，是一座很古老的城市，每年有很多游客。", []),
+        (FRENCH, unicodedata.normalize("NFD", FRENCH), [False]),
+        (FRENCH, unicodedata.normalize("NFKD", FRENCH).encode("ascii", "ignore").decode(), []),  # other words
+    ],
+)
+def test_contexts_of_other_scripts_and_other_forms_of_unicode(known, new, found):
+    assert leaks([instance("t", [known])], [instance("n", [new])]) == [("context", "instance 'n' chunk 0", near) for near in found]
 
 
 @pytest.mark.parametrize("cut", [130, 251, 500])
@@ -109,6 +137,12 @@ CASES = [
     ("short, another answer", q("Who was seen?", "Ann"), q("Who was seen?", "Bo"), None),
     ("short, an empty answer", q("Was Ann seen?", "yes"), q("Was Ann seen?", "yes"), None),
     ("different", q("Who built the old tower?", "Ann"), q("Which river runs by the mill?", "Ann"), None),
+    ("another form of Unicode", q("Où était le café ?", "Ulm"), q("Où e\u0301tait le cafe\u0301 ?", "Ulm"), False),
+    ("without spaces", q("法国的首都是哪里？", "巴黎"), q("法国的首都是哪里", "罗马"), False),
+    ("without spaces, near", q("法国的首都是哪里？", "巴黎"), q("请问法国的首都是哪里？", "巴黎"), True),
+    ("on the same day", q(asked_on("1 May", "Who built it in Ulm?"), "Ann"), q(asked_on("1 May", "Is it tall?"), "Ann"), None),
+    ("a loader's own", q(persona_question("Speaker 1"), "I fish."), q(persona_question("Speaker 1"), "I cook."), None),
+    ("a loader's own, for all texts", q(SUMMARISE, "ships"), q(SUMMARISE, "cows"), None),
     ("dated", q("Asked on 1 May.\nWho built it in Ulm?", "Ann"), q("Asked on 2 May.\nWho built it in Ulm?", "Ann"), False),
 ]  # fmt: skip
 
@@ -200,6 +234,17 @@ def test_leaks_can_be_left_out_and_are_counted(tmp_path):
     assert (manifest.instances, manifest.questions, manifest.skipped) == (19, 37, {"repeats a checked set": 2 + 1})
     left = {question.text for instance in load_prepared(tmp_path / "out").instances for question in instance.questions}
     assert {row["question"] for row in planted} - left == {planted[n]["question"] for n in (0, 1, 35)}
+
+
+def test_what_is_asked_of_every_sentence_to_label_is_no_leak(tmp_path):
+    def table(name, word, labels):
+        rows = (f"{word} number {n} of them\t{labels[n % len(labels)]}\n" for n in range(12))
+        (tmp_path / name).write_text("text\tlabel\n" + "".join(rows))
+        return tmp_path / name
+
+    prepare("banking77", table("known.tsv", "card", "a"), tmp_path / "known")  # one label: every answer is the same
+    made = prepare("banking77", table("new.tsv", "loan", "ab"), tmp_path / "new", check_against=[tmp_path / "known"])
+    assert made.questions > 1 and not made.skipped.get("repeats a checked set")
 
 
 def test_test_sets_may_show_examples_of_the_training_set(tmp_path):
