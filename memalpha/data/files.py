@@ -9,16 +9,14 @@ from __future__ import annotations
 import codecs
 import gzip
 import os
-import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import IO
 
 from memalpha.errors import InputError
-
-_AFTER_RETURN = re.compile(r"(?<=\r)(?=[^\n])")
 
 
 def path_of(source: str) -> Path:
@@ -56,17 +54,16 @@ def open_bytes(path: Path) -> IO[bytes]:
 
 
 def decoded_lines(path: Path) -> Iterator[str]:
-    r"""Read a text line by line, line ends (``\n``, ``\r\n``) kept; lines that are not UTF-8 are read as Latin-1."""
-    with reading(path), open_bytes(path) as lines:
-        for number, line in enumerate(lines):
-            raw = line if number else line.removeprefix(codecs.BOM_UTF8)
+    r"""Read a text line by line, line ends kept (``\n``, ``\r\n``, or ``\r`` alone, as old systems end theirs).
+
+    Lines that are not UTF-8 are read as Latin-1.
+    """
+    with reading(path), open_bytes(path) as file:
+        # Latin-1 stands for the bytes themselves: lines are cut as they stream, whatever ends them, and each is decoded alone.
+        for number, line in enumerate(TextIOWrapper(file, encoding="latin-1", newline="")):
+            raw = line.encode("latin-1")
+            raw = raw if number else raw.removeprefix(codecs.BOM_UTF8)
             try:
                 yield raw.decode("utf-8")
             except UnicodeDecodeError:
                 yield raw.decode("latin-1")
-
-
-def cut_at_returns(lines: Iterator[str]) -> Iterator[str]:
-    r"""Cut lines after each ``\r`` that stands alone, as old tables end theirs."""
-    for line in lines:
-        yield from _AFTER_RETURN.split(line) if "\r" in line else (line,)

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from memalpha.data.files import cut_at_returns, decoded_lines, file_name, open_bytes, reading
+from memalpha.data.files import decoded_lines, file_name, open_bytes, reading
 from memalpha.errors import InputError, SchemaError, ServiceError
 
 _LONGEST_FIELD = 2**31 - 1
@@ -28,7 +28,7 @@ _ROWS_AT_ONCE = 16
 def table_rows(path: Path, *, tabs: bool) -> Iterator[tuple[str, Any]]:
     """Yield the place and data of each row of a CSV, or of a TSV if ``tabs``; SchemaError if its quotes do not pair."""
     csv.field_size_limit(max(_LONGEST_FIELD, csv.field_size_limit()))  # of the whole process: it is only ever raised
-    name, lines = file_name(path), cut_at_returns(decoded_lines(path))
+    name, lines = file_name(path), decoded_lines(path)
     first = next(lines, "")
     comma = "\t" if tabs else ";" if ";" in first and "," not in first else ","
     table = csv.DictReader(

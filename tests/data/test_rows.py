@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import tracemalloc
 
 import pytest
 
@@ -77,6 +78,29 @@ def test_lines_of_text(tmp_path):
         ("x.txt line 3", " caf\u00e9"),
         ("x.txt line 4", "caf\u00e9"),
     ]
+
+
+def test_a_return_that_stands_alone_ends_a_line(tmp_path):
+    (tmp_path / "x.txt").write_bytes(b"\xef\xbb\xbfon\xe9\rcaf\xe9\r\rcaf\xc3\xa9\r\nfive\n\rseven\r")
+    assert [row.data for row in text_lines(tmp_path / "x.txt")] == ["on\u00e9", "caf\u00e9", "", "caf\u00e9", "five", "", "seven"]
+    assert [row.where for row in text_lines(tmp_path / "x.txt")][::6] == ["x.txt line 1", "x.txt line 7"]
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\n", b"\r\n"])
+def test_lines_are_the_same_wherever_they_are_cut_while_they_are_read(tmp_path, end):
+    wanted = [b"x" * n + b"\xc3\xa9" for n in range(8150, 8210)]
+    (tmp_path / "x.txt").write_bytes(end.join(wanted))
+    assert [row.data.encode() for row in text_lines(tmp_path / "x.txt")] == wanted
+
+
+def test_a_text_of_one_line_of_returns_streams(tmp_path):
+    (tmp_path / "x.txt").write_bytes(b"a line of text\r" * 400_000)
+    tracemalloc.start()
+    try:
+        assert sum(row.data == "a line of text" for row in text_lines(tmp_path / "x.txt")) == 400_000
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_files_of_a_folder(tmp_path):
