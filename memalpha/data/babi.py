@@ -75,6 +75,14 @@ class _Line(NamedTuple):
     support: tuple[int, ...] = ()
 
 
+class _Story(NamedTuple):
+    """A story of a text file: its task, its name, and its lines as they stand there."""
+
+    task: str
+    name: str
+    lines: list[Row]
+
+
 def load_babi(source: str, options: BabiOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
     """Load bAbI story by story; raises InputError if the input cannot be read."""
     result = LoadResult()
@@ -88,7 +96,7 @@ def load_babi(source: str, options: BabiOptions, seed: int, count_tokens: TokenC
 
 
 def _stories(source: str, split: str, result: LoadResult) -> Iterator[Row]:
-    """Yield each story as {"task", "name", "lines"} with its lines as they stand in the file, or a Hub row."""
+    """Yield each ``_Story`` of text files, or the rows of another file or of the Hub."""
     if on_hub(source):
         yield from iter_rows(source, split)
         return
@@ -122,7 +130,7 @@ def _stories_of(path: Path) -> Iterator[Row]:
         where, match = f"{shown} line {index}", _LINE.fullmatch(said)
         cut = line == said and not said.rstrip().endswith((".", "?")) and said.count("\t") < 2
         if story and (cut or (match and int(match[1]) <= last)):
-            yield Row(story[0].where, {"task": task, "name": f"{name}-{number}", "lines": story})
+            yield Row(story[0].where, _Story(task, f"{name}-{number}", story))
             story, number = [], number + 1
         if cut:
             yield Row(where, SchemaError(f"{where} breaks off", expected="a whole line", fix="download the file again"))
@@ -130,27 +138,25 @@ def _stories_of(path: Path) -> Iterator[Row]:
         story.append(Row(where, said))
         last = int(match[1]) if match else last if len(story) > 1 else 0
     if story:
-        yield Row(story[0].where, {"task": task, "name": f"{name}-{number}", "lines": story})
+        yield Row(story[0].where, _Story(task, f"{name}-{number}", story))
 
 
 def _held(data: Any) -> int:
-    if not isinstance(data, Mapping):
-        return 0
-    if isinstance(lines := data.get("lines"), list):
-        return sum(_asks(line.data) for line in lines if isinstance(line, Row))
-    story = data.get("story")
+    if isinstance(data, _Story):
+        return sum(_asks(line.data) for line in data.lines)
+    story = data.get("story") if isinstance(data, Mapping) else None
     asked = story.get("type") if isinstance(story, Mapping) else None
     return sum(kind in (1, "question") for kind in asked) if isinstance(asked, list) else 0
 
 
 # ------------------------------------------------------------------------------------------------ one story
 def _instances(row: Row, options: BabiOptions, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
-    data = mapping(row.data, row.where)
-    if isinstance(data.get("lines"), list):
-        task, name, lines = data["task"], data["name"], [_line(line) for line in data["lines"]]
-        _check_whole(lines, data["lines"])
+    if isinstance(row.data, _Story):
+        task, name, lines = row.data.task, row.data.name, [_line(line) for line in row.data.lines]
+        _check_whole(lines, row.data.lines)
     else:
-        task, name, lines = SOURCE, row.where, list(_hub_lines(mapping(data.get("story"), f"{row.where} field 'story'"), row.where))
+        story = mapping(mapping(row.data, row.where).get("story"), f"{row.where} field 'story'")
+        task, name, lines = SOURCE, row.where, list(_hub_lines(story, row.where))
     _check_sentences(lines, row.where)
     asked = [index for index, line in enumerate(lines) if line.answer is not None]
     if options.questions == "last" and asked:

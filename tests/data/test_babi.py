@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from data_samples import BABI
+from data_samples import BABI, write
 
 from memalpha.data.registry import get_source
 from memalpha.errors import InputError
@@ -90,3 +90,27 @@ def test_the_splits_of_a_folder_are_not_mixed(tmp_path):
     assert [i.questions[0].answers for i in load(tmp_path, split="test")[0]] == [("Jo",)]
     with pytest.raises(InputError, match=r"has no file of split 'validation'\n  expected: one of test, train"):
         load(tmp_path, split="validation")
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n\r"])
+def test_stories_are_the_same_with_every_line_end(tmp_path, end):
+    (tmp_path / "qa1_a.txt").write_bytes(BABI.replace("\n", end).encode())
+    (tmp_path / "qa2_b.txt").write_text(BABI)
+    instances, result = load(tmp_path)
+    assert said(instances) == [*FIRST, SECOND] * 2 and result.asked == 6 and not result.skipped
+
+
+@pytest.mark.parametrize(
+    "row", [{"lines": []}, {"lines": ["1 Mary left."], "task": 5, "name": "x"}, {"lines": [[]], "story": None}]
+)
+def test_a_row_that_looks_like_a_story_of_our_own_is_malformed(tmp_path, row):
+    story = {
+        "id": ["1", "2"],
+        "type": [0, 1],
+        "text": ["Jo came.", "Who came?"],
+        "supporting_ids": [[], ["1"]],
+        "answer": ["", "Jo"],
+    }
+    instances, result = load(write(tmp_path / "x.json", [row, {"story": story}]))
+    assert [i.questions[0].answers for i in instances] == [("Jo",)] and result.skipped == {"malformed": 1}
+    assert result.problems[0].startswith("x.json item 0 field 'story'")
