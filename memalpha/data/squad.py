@@ -199,8 +199,8 @@ class _Reader:
 
     def _answers(self, row: Row, context: str) -> tuple[str, tuple[str, ...], int]:
         """Return the reason to skip or "", the distinct answers, and the place of the first in the cleaned context."""
-        given = _given_answers(row)
-        if row.data.get("is_impossible") is True or given == []:
+        given = [] if row.data.get("is_impossible") is True else _given_answers(row)
+        if not given:
             return "unanswerable", (), -1
         pairs = [(check_text(text, f"{row.where} answer"), start) for text, start in given]
         pairs = [(text, start) for text, start in pairs if text]
@@ -230,7 +230,8 @@ def _given_answers(row: Row) -> list[tuple[Any, Any]]:
         return [(item, None) for item in (answer if isinstance(answer, list) else ["" if answer is None else answer])]
     answers = data.get("answers")
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
-        texts, starts = answers["text"], answers.get("answer_start") or []
+        texts, starts = answers["text"], answers.get("answer_start")
+        starts = starts if isinstance(starts, list) else [starts] if len(texts) == 1 else []
         return [(text, starts[i] if i < len(starts) else None) for i, text in enumerate(texts)]
     if isinstance(answers, list) and all(isinstance(item, Mapping) and "text" in item for item in answers):
         return [(item["text"], item.get("answer_start")) for item in answers]

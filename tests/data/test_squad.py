@@ -172,6 +172,35 @@ def test_a_question_marked_impossible_is_unanswerable_whatever_its_answers(tmp_p
     assert ([q.text for q in kept(instances)], result.skipped) == (["What?"], {"unanswerable": 1})
 
 
+@pytest.mark.parametrize("answers", [{}, {"answers": None}, {"answers": "x"}, {"answers": []}, {"answer": 5}])
+def test_a_question_marked_impossible_needs_no_answers(tmp_path, answers):
+    asked = {"question": "When?", "id": "x", "is_impossible": True, **answers}
+    instances, result = load(save(tmp_path, nested((LIMA, [qa("What?", "capital", context=LIMA), asked]))))
+    assert ([q.text for q in kept(instances)], result.skipped) == (["What?"], {"unanswerable": 1})
+
+
+TWICE = "Rome is old. Oslo is cold. Rome is hot."
+
+
+@pytest.mark.parametrize(
+    ("start", "evidence"),
+    [(27, 2), ([27], 2), ([27, 0], 2), (True, 0), ({"a": 1}, 0), ("27", 0), (2.5, 0), ([], 0), (None, 0), (-1, 0)],
+)
+@pytest.mark.parametrize("in_qas", [False, True])
+def test_a_start_that_is_no_number_leaves_the_place_to_the_text(tmp_path, start, evidence, in_qas):
+    asked = {"question": "What?", "id": "1", "answers": {"text": ["Rome"], "answer_start": start}}
+    data = nested((TWICE, [asked])) if in_qas else [{"context": TWICE, **asked}]
+    instances, result = load(save(tmp_path, data), chunk_tokens=(3, 3), chunks=(3, 3))
+    assert [(q.answers, q.evidence) for q in kept(instances)] == [(("Rome",), (evidence,))] and not result.skipped
+
+
+def test_one_start_beside_several_texts_says_nothing(tmp_path):
+    answers = {"text": ["Rome", "hot"], "answer_start": 27}
+    rows = [{"context": TWICE, "question": "What?", "id": "1", "answers": answers}]
+    (question,) = kept(load(save(tmp_path, rows), chunk_tokens=(3, 3), chunks=(3, 3))[0])
+    assert (question.answers, question.evidence) == (("Rome", "hot"), (0,))
+
+
 def test_max_instances_counts_what_is_left(tmp_path):
     rows = [{"context": f"Fact {i} is so.", "question": f"q{i}?", "answer": f"{i}"} for i in range(10)]
     instances, result = load(save(tmp_path, rows), chunk_tokens=(4, 4), chunks=(2, 2), max_instances=3)
