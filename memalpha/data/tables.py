@@ -67,9 +67,10 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
                     number += 1
         except UnicodeDecodeError as error:
             raise SchemaError(f"{path} holds text that is not UTF-8 after row {number}: {error}", expected="UTF-8") from error
-        except (pyarrow.ArrowException, NotImplementedError) as error:
+        except (pyarrow.ArrowException, NotImplementedError, OverflowError, ValueError) as error:
             raise SchemaError(
-                f"{path} cannot be read after row {number}: {error}", expected="columns of texts, numbers and lists"
+                f"{path} cannot be read after row {number}: {error}",
+                expected="columns of texts, numbers and lists, and of dates from year 1 to 9999",
             ) from error
     if not number:
         raise SchemaError(f"{path} holds no row", expected="at least one")
@@ -126,7 +127,7 @@ def hub_rows(name: str, split: str) -> Iterator[tuple[str, Any]]:
             number += 1
     except DatasetNotFoundError as error:
         raise InputError(f"no file {name}, and no such data set on the Hub", expected="a path, or owner/name", fix=fix) from error
-    except (ArrowException, DatasetGenerationError, NotImplementedError, UnicodeDecodeError) as error:
+    except (ArrowException, DatasetGenerationError, NotImplementedError, OverflowError, UnicodeDecodeError) as error:
         raise SchemaError(f"data set {name}, split {split!r} cannot be read after row {number}: {error}", fix=fix) from error
     except (OSError, RuntimeError) as error:
         raise ServiceError(

@@ -83,6 +83,21 @@ def test_what_is_wrong_with_a_parquet_file_is_told_apart(tmp_path):
         rows(tmp_path / "x.parquet")
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array([1, 2, 3, 10**14], pyarrow.timestamp("s")),
+        pyarrow.array([1, 2, 3, 2**30], pyarrow.date32()),
+        pyarrow.array([1, 2, 3, 2**62], pyarrow.duration("s")),
+        pyarrow.array([1, 2, 3, 4], pyarrow.timestamp("s", tz="Nowhere/City")),
+    ],
+)
+def test_a_date_that_cannot_be_is_a_located_error(tmp_path, column):
+    table(tmp_path / "d.parquet", text=list("abcd"), when=column)
+    with pytest.raises(SchemaError, match=r"d\.parquet cannot be read after row 0: "):
+        rows(tmp_path / "d.parquet")
+
+
 def test_numbers_of_classes_are_their_names(tmp_path, monkeypatch):
     intent = datasets.ClassLabel(names=["card", "oos"])
     features = datasets.Features({"text": datasets.Value("string"), "intent": intent, "many": datasets.List({"one": intent})})
@@ -101,7 +116,9 @@ def test_numbers_of_classes_are_their_names(tmp_path, monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------ the Hub
-@pytest.mark.parametrize("fault", [pyarrow.ArrowNotImplementedError("nested"), datasets.exceptions.DatasetGenerationError("no")])
+@pytest.mark.parametrize(
+    "fault", [pyarrow.ArrowNotImplementedError("nested"), OverflowError("date"), datasets.exceptions.DatasetGenerationError("no")]
+)
 def test_a_row_of_the_hub_that_cannot_be_read_is_a_located_error(tmp_path, monkeypatch, fault):
     def broken(*args, **kwargs):
         yield {"a": 1}
