@@ -115,9 +115,9 @@ def _question(data: Mapping[str, Any], where: str) -> Question | str:
     words = text(data, "question", where)
     if data.get("answerable") is False:
         return "unanswerable"
-    aliases = data.get("answer_aliases")
-    given = [data.get("answer"), *(aliases if isinstance(aliases, list) else [])]
-    if not (golds := answers(given, f"{where} field 'answer'")):
+    given, aliases = data.get("answer"), data.get("answer_aliases")
+    accepted = [*(given if isinstance(given, list) else [given]), *(aliases if isinstance(aliases, list) else [])]
+    if not (golds := answers(accepted, f"{where} field 'answer'")):
         return EMPTY_ANSWER
     name = optional_text(data, "_id", where) or optional_text(data, "id", where)
     kind = optional_text(data, "type", where) or (name.partition("__")[0] if "__" in name else "single")

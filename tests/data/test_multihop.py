@@ -124,6 +124,20 @@ def test_musique(tmp_path):
     assert "paragraph 0 field 'paragraph_text' is NoneType" in result.problems[0]
 
 
+def test_answers_may_stand_in_a_list(tmp_path):
+    rows = [
+        hotpot_row(0, answer=["yes"]),
+        hotpot_row(1, answer=["a", None, "b"]),
+        hotpot_row(2, answer=[]),
+        hotpot_row(3, answer=[["c"]]),
+    ]
+    (instance,), result = load("hotpotqa", write(tmp_path / "hotpot.json", rows))
+    assert [q.answers for q in instance.questions] == [("yes",), ("a", "b")]
+    assert result.skipped == {"empty answer": 1, "malformed": 1}
+    (instance,), _ = load("musique", write(tmp_path / "m.jsonl", [musique_row(0, answer=["Rome"])]))
+    assert instance.questions[0].answers == ("Rome", "the Land 0")
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 3), st.integers(4, 12), st.integers(10, 60))
 def test_evidence_holds_the_articles(tmp_path_factory, lengths, seed, longest, tokens):
