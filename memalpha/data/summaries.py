@@ -172,6 +172,8 @@ def _span_turns(spans: Any, end: int, where: str) -> set[str]:
     if spans is None:
         return set()
     try:
+        if not all(isinstance(pair, list) for pair in spans):  # a text of two digits would pass for a pair
+            raise TypeError("an item is no list")
         pairs = {(max(int(first), 0), min(int(last), end)) for first, last in spans}
         return {str(turn) for first, last in pairs for turn in range(first, last + 1)}
     except (TypeError, ValueError, OverflowError) as error:

@@ -110,6 +110,15 @@ def test_qmsum_spans_that_are_no_turns(tmp_path):
     assert result.skipped == {"malformed": 1}
 
 
+@pytest.mark.parametrize("span", [["01", "11"], ["12"], [["0", "1"], "12"], [{"a": 1, "b": 2}], [0, 1]])
+def test_a_qmsum_span_of_digits_is_no_pair_of_turns(tmp_path, span):
+    asked = [{"query": f"q{n}?", "answer": "a", "relevant_text_span": s} for n, s in enumerate((span, [["0", "0"]]))]
+    path = write(tmp_path / "q.jsonl", [qmsum_row(specific_query_list=asked, general_query_list=None)])
+    (instance,), result = load("qmsum", path, chunk_tokens=8)
+    assert [(q.text, q.evidence) for q in instance.questions] == [("q1?", (0,))]
+    assert result.skipped == {"malformed": 1} and "question 0 field 'relevant_text_span' is no list of pairs" in result.problems[0]
+
+
 def test_real_qmsum(real):
     path = real("qmsum/Committee.jsonl.train.jsonl.gz")
     meetings = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
