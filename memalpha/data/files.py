@@ -48,6 +48,12 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {path}: {error}", expected="a file that is whole", fix="download it again") from error
 
 
+def packed_or_not(path: Path) -> Path:
+    """Return the path of a file that is there, the one given or else that with ``.gz`` or without; if neither is, the one given."""
+    other = path.with_suffix("") if path.suffix.lower() == ".gz" else path.with_name(f"{path.name}.gz")
+    return other if other.is_file() and not path.is_file() else path
+
+
 def open_bytes(path: Path) -> IO[bytes]:
     """Open a file, unpacked where its name ends in ``.gz``."""
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")  # type: ignore[return-value]

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.fields import first_of, mapping, scalar_text
-from memalpha.data.files import file_name, path_of
+from memalpha.data.files import file_name, packed_or_not, path_of
 from memalpha.data.rows import Row, check_text, data_file, existing_file, iter_rows, kind_of, on_hub, open_json, text_lines
 from memalpha.errors import InputError, SchemaError
 
@@ -86,7 +86,7 @@ def read_parallel(source: str, split: str) -> Iterator[Labelled]:
         yield from _columns((_first_release(row) for row in iter_rows(source, split)), _LABELS)
         return
     folder = folder / split if (folder / split).is_dir() else folder
-    files = [_packed_or_not(folder / name) for name in ("seq.in", "label")]
+    files = [packed_or_not(folder / name) for name in ("seq.in", "label")]
     if missing := [str(file) for file in files if not file.is_file()]:
         there = sorted({file.parent.name for file in folder.glob("*/seq.in*")})
         also = f" (there is {', '.join(there)})" if there else ""
@@ -101,11 +101,6 @@ def read_parallel(source: str, split: str) -> Iterator[Labelled]:
             )
         if said.data.strip() or label.data.strip():
             yield _labelled(said.where, said.data, label.data)
-
-
-def _packed_or_not(file: Path) -> Path:
-    packed = file.with_name(f"{file.name}.gz")
-    return packed if packed.is_file() and not file.is_file() else file
 
 
 def _first_release(row: Row) -> Row:

@@ -3,7 +3,8 @@
 Reads the original pair of JSON files: ``perltqa*.json``, a list of ``{person: {profile[], social_relationship[{key: []}],
 events[{key: []}], dialogues[{key: []}]}}`` with ``{Question, Answer, "Reference Memory", "Memory Anchors"}`` in each list, and
 ``perltmem*.json``, the memories, ``{person: {profile, profile_description, social_relationship, events, dialogues}}`` or a list of
-those. The input is the first file or the folder of both; the second is looked for beside it or given as option ``memory``.
+those. The input is the first file or the folder of both; the second is looked for beside it, packed or not, or given as option
+``memory``.
 
 Construction as published for Mem-alpha (arXiv 2509.25911): a person is an instance; an event with its dialogues is a chunk, dated;
 questions are scored by the share of their parts that the answer contains, the parts being the memory anchors, joined by ";". What
@@ -31,7 +32,7 @@ from typing import Any
 
 from memalpha.data.dates import time_of
 from memalpha.data.fields import EMPTY_ANSWER, answers, mapping, optional_text, scalar_text, text
-from memalpha.data.files import file_name
+from memalpha.data.files import file_name, packed_or_not
 from memalpha.data.packing import split_text
 from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
 from memalpha.data.rows import Row, check_text, data_file, data_files, open_json
@@ -76,7 +77,7 @@ def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: 
     if others:
         names = ", ".join(path.name for path in (asked, *others))
         raise InputError(f"{source} has the questions of several releases: {names}", expected="one of these files as input")
-    beside = options.memory or str(asked.with_name(asked.name.replace("perltqa", "perltmem")))
+    beside = options.memory or str(packed_or_not(asked.with_name(asked.name.replace("perltqa", "perltmem"))))
     if Path(beside) == asked:
         raise InputError(f"the memories of {asked} are not told apart from its questions", expected="option 'memory'")
     memories = _memories(data_file(beside))

@@ -1,5 +1,6 @@
 """PerLTQA's damaged forms: sections of other names and shapes, memories that spell no object, texts that are no Unicode."""
 
+import gzip
 import json
 
 import pytest
@@ -78,4 +79,20 @@ def test_a_folder_of_two_releases_is_refused(tmp_path):
         write(tmp_path / f"perltmem_{language}.json", perltqa_memories())
         write(tmp_path / f"perltqa_{language}.json", json.loads(json.dumps(perltqa_questions())))
     with pytest.raises(InputError, match=r"several releases: perltqa_en\.json, perltqa_zh\.json"):
+        get_source("perltqa").load(tmp_path)
+
+
+@pytest.mark.parametrize("ends", [("", ""), ("", ".gz"), (".gz", ""), (".gz", ".gz")])
+def test_either_file_may_be_packed(tmp_path, ends):
+    for name, data, end in zip(("perltqa_en", "perltmem_en"), (perltqa_questions(), perltqa_memories()), ends, strict=True):
+        raw = json.dumps(data).encode()
+        (tmp_path / f"{name}.json{end}").write_bytes(gzip.compress(raw) if end else raw)
+    for source in (tmp_path, tmp_path / f"perltqa_en.json{ends[0]}"):
+        result = get_source("perltqa").load(source)
+        assert {q.kind: q.answers for i in result.instances for q in i.questions} == FOUR
+
+
+def test_memories_that_are_not_there_are_named_as_the_questions_are(tmp_path):
+    write(tmp_path / "perltqa_en.json", perltqa_questions())
+    with pytest.raises(InputError, match=r"no file .*perltmem_en\.json\n"):
         get_source("perltqa").load(tmp_path)
