@@ -1,7 +1,11 @@
-"""Fields of a row as its loader wants them; what does not fit is a SchemaError that names the row's place and the field."""
+"""Fields of a row as its loader wants them; what does not fit is a SchemaError that names the row's place and the field.
+
+A value is missing where it is null or NaN, as tables write it that know no null for numbers.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,6 +17,11 @@ EMPTY_ANSWER = "empty answer"
 """Reason to skip a question whose answers are all blank or missing."""
 
 _LABEL = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def missing(value: Any) -> bool:
+    """Whether a value stands for none: null, or NaN."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:
@@ -40,16 +49,18 @@ def text(row: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def optional_text(row: Mapping[str, Any], key: str, where: str) -> str:
-    """Return the text in field ``key``, "" where it is missing or null; a number counts as its digits."""
+    """Return the text in field ``key``, "" where it is missing; a number counts as its digits."""
     value = row.get(key)
     return "" if value is None else scalar_text(value, f"{where} field {key!r}")
 
 
 def scalar_text(value: Any, where: str) -> str:
-    """Return a text, or a number's digits; SchemaError for anything else."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return str(value)
-    return check_text(value, where)
+    """Return a text, or a number's digits, "" for NaN; SchemaError for anything else, so for infinity."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return check_text(value, where)
+    if isinstance(value, float) and math.isinf(value):
+        raise SchemaError(f"{where} is {value}", expected="text or a finite number")
+    return "" if missing(value) else str(value)
 
 
 def texts(value: Any, where: str) -> list[str]:
@@ -77,9 +88,9 @@ def listed(value: Any) -> int:
 
 
 def first_of(row: Mapping[str, Any], keys: Iterable[str], where: str) -> Any:
-    """Return the value of the first field there is; SchemaError that lists them all if there is none."""
+    """Return the value of the first field that is not missing; SchemaError that lists them all if there is none."""
     names = list(keys)
     for key in names:
-        if row.get(key) is not None:
-            return row[key]
+        if not missing(value := row.get(key)):
+            return value
     raise SchemaError(f"{where} has none of {', '.join(map(repr, names))}", expected="one of these fields")

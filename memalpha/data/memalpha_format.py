@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memalpha.data.fields import check_labels, mapping
+from memalpha.data.fields import answers, check_labels, mapping
 from memalpha.data.reading import NO_QUESTIONS, free_id
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.source import LoadResult
@@ -179,12 +179,12 @@ def _questions(fields: _Fields, metric: str, result: LoadResult) -> Iterator[Que
             text = check_text(item.get("question"), f"{where} field 'question'")
             if not text:
                 raise SchemaError(f"{where} field 'question' is empty", expected="text")
-            answers = _answers(item.get("answer"), metric, where)
+            golds = _answers(item.get("answer"), metric, where)
         except SchemaError as error:
             result.malformed(str(error))
             continue
-        if answers:
-            yield Question(text, answers, metric=metric, id=str(index))
+        if golds:
+            yield Question(text, golds, metric=metric, id=str(index))
         else:
             result.skip("empty answer")
 
@@ -195,12 +195,10 @@ def _answers(given: Any, metric: str, where: str) -> tuple[str, ...]:
         given = given.get("text")
     if metric == "keywords" and isinstance(given, str):
         given = given.split(", ")
-    items = given if isinstance(given, list) else [given]
-    texts = [str(item) if isinstance(item, (int, float)) and not isinstance(item, bool) else item for item in items]
-    answers = tuple(dict.fromkeys(filter(None, ("" if t is None else check_text(t, f"{where} field 'answer'") for t in texts))))
+    found = answers(given, f"{where} field 'answer'")
     if metric == "boxed":
-        check_labels(answers, where)
-    return answers
+        check_labels(found, where)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ the other way

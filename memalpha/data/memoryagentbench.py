@@ -113,9 +113,9 @@ def _instance(row: Row, options: MemoryAgentBenchOptions, count: TokenCounter, r
         golds = _golds(answer, metric, source, about, options.keywords, where)
         if not golds:
             return EMPTY_ANSWER
-        dated = asked_on(scalar_text(dates[index], where), said) if dates[index] else said
-        kind = (scalar_text(kinds[index], where) if kinds[index] else "") or default
-        return Question(dated, golds, metric, kind, id=scalar_text(ids[index], where) if ids[index] else str(index))
+        kind, own_id, date = (scalar_text(column[index] or "", where) for column in (kinds, ids, dates))
+        dated = asked_on(date, said) if date else said
+        return Question(dated, golds, metric, kind or default, id=own_id or str(index))
 
     questions = read_questions(list(zip(range(len(asked)), asked, given, strict=True)), row.where, result, question)
     spans = split_text(context, options.chunk_tokens, count)

@@ -30,7 +30,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.data.fields import listed, mapping
+from memalpha.data.fields import listed, mapping, missing
 from memalpha.data.files import file_name, path_of
 from memalpha.data.packing import Packed, Span, TokenRange, check_range, overlapping, pack_texts, split_text
 from memalpha.data.reading import draw_questions, number_repeats
@@ -227,7 +227,7 @@ def _given_answers(row: Row) -> list[tuple[Any, Any]]:
     data = row.data
     if "answer" in data and "answers" not in data:
         answer = data["answer"]
-        return [(item, None) for item in (answer if isinstance(answer, list) else ["" if answer is None else answer])]
+        return [(item, None) for item in (answer if isinstance(answer, list) else ["" if missing(answer) else answer])]
     answers = data.get("answers")
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
         texts, starts = answers["text"], answers.get("answer_start")

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from memalpha.data.fields import EMPTY_ANSWER, answers, first_of, items, listed, mapping, optional_text, text
+from memalpha.data.fields import EMPTY_ANSWER, answers, first_of, items, listed, mapping, missing, optional_text, text
 from memalpha.data.keyphrases import keyphrases
 from memalpha.data.packing import check_range, split_text
 from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
@@ -112,7 +112,8 @@ def _chapter(row: Row, options: BooksumOptions, count: TokenCounter, result: Loa
     def question(item: Any, where: str) -> Question | str:
         if not options.chunks[0] <= len(spans) <= options.chunks[1]:
             return "too few chunks" if len(spans) < options.chunks[0] else "too many chunks"
-        given = data.get("summary_text") if data.get("summary_text") is not None else _written_summary(data.get("summary"))
+        given = data.get("summary_text")
+        given = _written_summary(data.get("summary")) if missing(given) else given
         return _summary_question(SUMMARISE, answers(given, f"{row.where} field 'summary_text'"), "summary", options)
 
     questions = tuple(read_questions([data], row.where, result, question))
