@@ -5,6 +5,7 @@ A value is missing where it is null or NaN, as tables write it that know no null
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,16 @@ def items(row: Mapping[str, Any], key: str, where: str) -> list[Any]:
     if not isinstance(value := row.get(key), list):
         raise SchemaError(f"{where} field {key!r} is {type(value).__name__}", expected="a list")
     return value
+
+
+def spelled(value: Any, where: str) -> Any:
+    """Return what a JSON text spells, as tables hold lists, and what is no text as it is; SchemaError for any other text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(f"{where} is not JSON: {error}", expected="JSON text") from error
 
 
 def text(row: Mapping[str, Any], key: str, where: str) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memalpha.data.fields import answers, check_labels, mapping
+from memalpha.data.fields import answers, check_labels, mapping, spelled
 from memalpha.data.reading import NO_QUESTIONS, free_id
 from memalpha.data.rows import Row, check_text, iter_rows
 from memalpha.data.source import LoadResult
@@ -142,12 +142,7 @@ class _Fields:
 
 def _list(row: Row, column: str, counted: str) -> list[Any]:
     """Return a column that is a list or JSON text of one, as long as column ``counted`` says where that is given."""
-    value, stated = row.data.get(column), row.data.get(counted)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise SchemaError(f"{row.where} column {column!r} is not JSON: {error}", expected="a JSON list") from error
+    value, stated = spelled(row.data.get(column), f"{row.where} column {column!r}"), row.data.get(counted)
     if not isinstance(value, list):
         raise SchemaError(f"{row.where} column {column!r} is {type(value).__name__}", expected="a list, or JSON text of one")
     if stated is not None and stated != len(value):
@@ -160,11 +155,10 @@ def _stated_questions(data: Any) -> int:
     if not isinstance(data, Mapping):
         return 0
     value, stated = data.get("questions_and_answers"), data.get("num_questions")
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            value = None
+    try:
+        value = spelled(value, "questions_and_answers")
+    except SchemaError:
+        value = None
     if isinstance(value, list):
         return len(value)
     return stated if isinstance(stated, int) else 0

@@ -2,7 +2,7 @@
 
 Reads the rows of ``ai-hyz/MemoryAgentBench`` (Parquet, JSON, JSON Lines, or the Hub with option ``split``: Accurate_Retrieval,
 Test_Time_Learning, Long_Range_Understanding, Conflict_Resolution): ``{context, questions[], answers[], metadata{source,
-question_types, question_ids, question_dates, keypoints, ...}}``.
+question_types, question_ids, question_dates, keypoints, ...}}``, the last three as such or as JSON text.
 
 A row is an instance. Its context is cut to chunks of at most 2048 tokens, as the published evaluation of Mem-alpha (arXiv
 2509.25911) does. The metric follows from ``metadata.source`` by ``METRIC_OF_PREFIX``; the kind is the question's type where the row
@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from memalpha.data.fields import EMPTY_ANSWER, answers, check_labels, items, listed, mapping, scalar_text, text
+from memalpha.data.fields import EMPTY_ANSWER, answers, check_labels, items, listed, mapping, scalar_text, spelled, text
 from memalpha.data.keyphrases import keyphrases
 from memalpha.data.packing import split_text
 from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
@@ -85,11 +85,15 @@ def load_memoryagentbench(source: str, options: MemoryAgentBenchOptions, seed: i
 
 
 def _held(data: Any) -> int:
-    return listed(data.get("questions")) if isinstance(data, Mapping) else 0
+    try:
+        return listed(spelled(data.get("questions"), "questions")) if isinstance(data, Mapping) else 0
+    except SchemaError:
+        return 0
 
 
 def _instance(row: Row, options: MemoryAgentBenchOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = mapping(row.data, row.where)
+    data = dict(mapping(row.data, row.where))
+    data.update((key, spelled(data.get(key), f"{row.where} field {key!r}")) for key in ("questions", "answers", "metadata"))
     context, asked, given = text(data, "context", row.where), items(data, "questions", row.where), items(data, "answers", row.where)
     if len(asked) != len(given):
         raise SchemaError(f"{row.where} has {len(asked)} questions and {len(given)} answers", expected="as many of both")

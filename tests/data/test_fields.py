@@ -1,9 +1,11 @@
-"""Fields by value: numbers that stand for nothing, and what the loaders make of them."""
+"""Fields by value: numbers that stand for nothing, JSON text in place of lists, and what the loaders make of them."""
+
+import json
 
 import pytest
 from data_samples import booksum_row, hotpot_row, locomo_sample, longmemeval_item, mab_row, memalpha_row, musique_row, write
 
-from memalpha.data.fields import answers, first_of, optional_text, scalar_text
+from memalpha.data.fields import answers, first_of, optional_text, scalar_text, spelled
 from memalpha.data.registry import get_source
 from memalpha.errors import SchemaError
 
@@ -72,3 +74,22 @@ def test_a_date_that_is_nan_is_not_told(tmp_path):
         ("Where does the tower stand?", "ruler_qa", "0"),
         ("Asked on May.\nWhere does the bridge stand?", "x", "z"),
     ]
+
+
+# ------------------------------------------------------------------------------------------------ JSON text
+def test_what_a_json_text_spells():
+    assert (spelled('["a", 1]', "x"), spelled(["a"], "x"), spelled(None, "x")) == (["a", 1], ["a"], None)
+    for text in ("['a' 'b']", "[" * 100_000, "", "[" + "9" * 5000 + "]"):
+        with pytest.raises(SchemaError, match="x is not JSON"):
+            spelled(text, "x")
+
+
+def test_memoryagentbench_reads_lists_that_stand_as_json_text(tmp_path):
+    row = mab_row()
+    written = {**row, **{key: json.dumps(row[key]) for key in ("questions", "answers", "metadata")}}
+    short = {**written, "answers": '["a"]'}
+    golds, result = load("memoryagentbench", write(tmp_path / "m.jsonl", [written, short, {**written, "questions": "['q?' 'r?']"}]))
+    assert golds == [("Ulm",), ("Bonn", "the city of Bonn")]
+    assert result.skipped == {"malformed": 2 + 1} and result.asked == 5
+    assert "line 2 has 2 questions and 1 answers" in result.problems[0]
+    assert "line 3 field 'questions' is not JSON" in result.problems[1]
