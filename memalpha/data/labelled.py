@@ -25,7 +25,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.data.fields import first_of, mapping, scalar_text
+from memalpha.data.fields import first_of, mapping, missing, optional_text, scalar_text
 from memalpha.data.files import file_name, packed_or_not, path_of
 from memalpha.data.rows import Row, check_text, data_file, existing_file, iter_rows, kind_of, on_hub, open_json, text_lines
 from memalpha.errors import InputError, SchemaError
@@ -104,11 +104,20 @@ def read_parallel(source: str, split: str) -> Iterator[Labelled]:
 
 
 def _first_release(row: Row) -> Row:
-    """A row of HWU64's first release as {text, label}, any other as it is; that release writes ``null`` for what is missing."""
-    if not isinstance(row.data, Mapping) or not {"scenario", "intent", "answer"} <= set(row.data):
+    """A row of HWU64's first release as {text, label}, any other as it is; that release writes ``null`` for what is missing.
+
+    A label has two parts: without both a row has none.
+    """
+    if not isinstance(row.data, Mapping):
         return row
-    said, scenario, intent = (row.data[key] for key in ("answer", "scenario", "intent"))
-    return Row(row.where, {"text": "" if said == "null" else said, "label": f"{scenario}_{intent}"})
+    if not {"scenario", "intent", "answer"} <= set(row.data) and {"answerid", "answer_annotation"}.isdisjoint(row.data):
+        return row
+    try:
+        parts = [optional_text(row.data, key, row.where) for key in ("scenario", "intent")]
+    except SchemaError as error:
+        return Row(row.where, error)
+    said, whole = row.data.get("answer"), not {"", "null"}.intersection(parts)
+    return Row(row.where, {"text": "" if missing(said) or said == "null" else said, "label": "_".join(parts) if whole else ""})
 
 
 def read_columns(source: str, split: str) -> Iterator[Labelled]:
