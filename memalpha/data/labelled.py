@@ -6,7 +6,7 @@
 | HWU64 (Liu et al., arXiv 1903.05566) | a folder with ``seq.in`` and ``label``, parallel lines | ``{text, label}`` |
 | | the first release, one CSV ``scenario;intent;...;answer;question`` | |
 | BANKING77 (Casanueva et al., arXiv 2003.04807) | CSV ``text,category`` | ``{text, label}`` |
-| CLINC150 (Larson et al., arXiv 1909.02027) | JSON ``{split: [[text, intent]]}`` | ``{text, intent}`` |
+| CLINC150 (Larson et al., arXiv 1909.02027) | JSON ``{split: [[text, intent]]}``, ``oos_`` before some | ``{text, intent}`` |
 | PubMed-RCT (Dernoncourt and Lee, arXiv 1710.06071) | ``###id``, then ``LABEL<tab>sentence`` a line | ``{text, label}`` |
 | CSAbstruct (Cohan et al., arXiv 1909.04054) | JSON Lines ``{sentences[], labels[]}`` | the same |
 
@@ -127,15 +127,11 @@ def read_columns(source: str, split: str) -> Iterator[Labelled]:
 
 def read_clinc(source: str, split: str) -> Iterator[Labelled]:
     """Read CLINC150, each sentence with the split it is in; raises InputError if the input cannot be read."""
-    if on_hub(source) or kind_of(Path(source)) != ".json":
+    if on_hub(source) or kind_of(Path(source)) != ".json" or not _holds_splits(path := data_file(source)):
         yield from _columns(iter_rows(source, split), _LABELS)
         return
-    path = data_file(source)
     shown = file_name(path)
     with open_json(path) as reader:
-        if reader.peek() == "[":
-            yield from _columns((Row(f"{shown} item {i}", data) for i, data in enumerate(reader.items())), _LABELS)
-            return
         for name in reader.members():
             if reader.peek() != "[":
                 reader.value()
@@ -148,6 +144,22 @@ def read_clinc(source: str, split: str) -> Iterator[Labelled]:
                 else:
                     yield _wrong(where, f"{where} is no pair [text, intent]", name)
         reader.end()
+
+
+def _holds_splits(path: Path) -> bool:
+    """Whether a JSON file is an object of lists, rather than a list of rows or rows one after another, which hold a text."""
+    lists, said = False, False
+    with open_json(path) as reader:
+        if reader.peek() == "[":
+            return False
+        for name in reader.members():
+            if reader.peek() == "[":
+                lists = True
+                for _ in reader.items():
+                    pass
+            else:
+                said |= isinstance(reader.value(), str) and name in _TEXTS
+    return lists and not said
 
 
 def read_abstracts(source: str, split: str) -> Iterator[Labelled]:

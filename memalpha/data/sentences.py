@@ -20,6 +20,9 @@ EMPTY_SENTENCE = "empty sentence"
 TOO_LONG = "too long"
 """Reason of a sentence that is longer than a chunk may be, so that it cannot be an example."""
 
+OUT_OF_SCOPE = "oos_"
+"""What stands before a split's name where its sentences without an intent are kept apart, as in CLINC150's file."""
+
 
 class SentencePool:
     """Distinct sentences on disk, their labels in memory.
@@ -77,7 +80,7 @@ def read_pool(
     Args:
         rows: Read once, to the end.
         source: Where they are from, for messages.
-        split: The split wanted; rows that are of none are taken as well.
+        split: The split wanted; rows that are of none are taken as well, and those of its out-of-scope part (``oos_`` before it).
         result: Keeps the counts.
         fits: As for ``SentencePool``.
         held_out: As for ``SentencePool``.
@@ -101,7 +104,7 @@ def _of_split(rows: Iterable[Labelled], split: str, result: LoadResult, splits: 
     for row in rows:
         result.saw()
         splits |= {row.split} - {""}
-        if row.split in ("", split):
+        if row.split in ("", split, f"{OUT_OF_SCOPE}{split}"):
             yield row
         else:
             result.skip("other split")

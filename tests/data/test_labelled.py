@@ -1,12 +1,14 @@
 """Labelled sentences from files of odd forms: line ends of old systems, rows in place of splits, labels that are missing."""
 
 import gzip
+import json
 
 import pytest
 from data_samples import write
 
-from memalpha.data.labelled import read_abstracts, read_parallel, read_trec_coarse
+from memalpha.data.labelled import read_abstracts, read_clinc, read_parallel, read_trec_coarse
 from memalpha.data.registry import get_source
+from memalpha.errors import InputError, SchemaError
 
 NAN = float("nan")
 PAIRS = [(f"sentence {n} about {'ab'[n % 2]}", "ab"[n % 2]) for n in range(12)]
@@ -73,3 +75,45 @@ def test_first_release_rows_of_json_lines(tmp_path):
         ("", "x.jsonl line 8 is int"),
     ]
     assert found[8:] == [("say it", "set")]
+
+
+# ------------------------------------------------------------------------------------------------ CLINC150
+def test_out_of_scope_sentences_belong_to_the_split_they_are_named_after(tmp_path):
+    oos = [(f"strange thing {n}", "oos") for n in range(6)]
+    splits = {
+        "train": PAIRS,
+        "oos_train": oos,
+        "test": [("s about a", "a")],
+        "oos_test": [("odd", "oos")],
+        "oos_val": [("w", "oos")],
+    }
+    path = write(tmp_path / "data_full.json", {name: list(map(list, pairs)) for name, pairs in splits.items()})
+    instances, result = load("clinc150", path, split="test", examples=str(path), chunk_tokens=60)
+    assert sorted(q.kind for i in instances for q in i.questions) == ["intent", "oos"]
+    assert result.asked == 21 and result.skipped == {"other split": 12 + 6 + 1}
+    _, result = load("clinc150", path, questions=6, chunk_tokens=60)
+    assert result.asked == 21 and result.skipped["other split"] == 3
+    _, result = load("clinc150", path, split="oos_train", questions=2, chunk_tokens=60)
+    assert result.asked == 21 and result.skipped["other split"] == 15
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_clinc_reads_a_json_file_of_rows_one_after_another(tmp_path, packed):
+    text = "".join(json.dumps({"tokens": [1], "text": said, "intent": label}) + "\n" for said, label in PAIRS)
+    path = tmp_path / ("x.json.gz" if packed else "x.json")
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    assert read(read_clinc, path) == PAIRS
+    _, result = load("clinc150", path, questions=6, chunk_tokens=60)
+    assert result.asked == 12
+
+
+def test_clinc_rows_of_which_the_first_has_no_sentence(tmp_path):
+    (tmp_path / "x.json").write_text('{"intent": "a"}\n{"text": "b", "intent": "c"}\n')
+    found = read(read_clinc, tmp_path / "x.json")
+    assert isinstance(found[0][1], SchemaError) and found[1:] == [("b", "c")]
+
+
+def test_clinc_splits_with_something_behind_are_no_json(tmp_path):
+    (tmp_path / "x.json").write_text('{"train": [["a", "b"]]} {"train": [["a", "b"]]}')
+    with pytest.raises(InputError, match=r"x\.json is not JSON: Extra data: line 1 column 25"):
+        read(read_clinc, tmp_path / "x.json")
