@@ -14,7 +14,27 @@ from memalpha.data.registry import SOURCES
 from memalpha.errors import InputError, ServiceError
 
 WRONG = st.sampled_from(
-    [None, "", " ", 0, -1, 3.5, True, [], {}, [None], [[]], "text", {"a": 1}, "\ud800", "caf\u00e9\r\n", 10**30, ["", 5]]
+    [
+        None,
+        "",
+        " ",
+        0,
+        -1,
+        3.5,
+        True,
+        [],
+        {},
+        [None],
+        [[]],
+        "text",
+        {"a": 1},
+        "\ud800",
+        "caf\u00e9\r\n",
+        10**30,
+        ["", 5],
+        float("nan"),
+        float("-inf"),
+    ]
 )
 
 
@@ -65,7 +85,7 @@ def renamed(data, path, key):
 
 
 def corrupt_text(draw, raw):
-    kind = draw(st.sampled_from(["cut", "bytes", "crlf", "bom", "twice", "line", "empty"]))
+    kind = draw(st.sampled_from(["cut", "bytes", "crlf", "cr", "bom", "twice", "line", "empty"]))
     at = draw(st.integers(0, max(0, len(raw) - 1)))
     if kind == "cut":
         return raw[:at]
@@ -73,6 +93,8 @@ def corrupt_text(draw, raw):
         return raw[:at] + draw(st.binary(min_size=1, max_size=4)) + raw[at + draw(st.integers(0, 3)) :]
     if kind == "crlf":
         return raw.replace(b"\n", b"\r\n")
+    if kind == "cr":
+        return raw[:at] + raw[at:].replace(b"\n", b"\r")
     if kind == "bom":
         return b"\xef\xbb\xbf" + raw
     if kind == "line":
