@@ -35,7 +35,7 @@ JUDGE = "judge"
 LABEL_METRICS = frozenset({"boxed", "label"})
 """Metrics of questions that ask for the number of a label, which is another in each instance."""
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"(?<!\w)-\d\w*|\b\w-(?!\w)|\w+[+#]*")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _BOXED_INTEGER = re.compile(r"\\boxed\s*\{\s*([+-]?[0-9]{1,18})\s*\}")
@@ -67,7 +67,10 @@ def normalise(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def words(text: str) -> tuple[str, ...]:
-    """Return the words of a text, compatibility-normalised (NFKC) and case-folded: runs of letters, digits and underscores."""
+    """Return the words of a text, compatibility-normalised (NFKC) and case-folded.
+
+    A word is a run of letters, digits and underscores, with signs that make it another: ``-3``, ``C++``, ``C#``, ``A+``, ``A-``.
+    """
     return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
@@ -229,14 +232,14 @@ def bound(question: Question, answer: Answer) -> float:
 def bound_all(question: Question, answer: Answer) -> float:
     """1 if *all* of the question's answers are given, bound to the subject, and no stale value. Source: this project.
 
-    For an answer made of passages: each answer stands in some passage that holds the subject. A generated answer lists them all, or
-    states how many they are, in digits or as a word up to twenty.
+    For an answer made of passages: each answer stands in some passage that holds the subject. A generated answer lists them all; to
+    a question that asks "how many" it may also be their number and nothing else, in digits or as a word up to twenty.
     """
     golds, texts = _golds(question), _about_subject(question, answer)
     if _stale(question, texts):
         return 0.0
-    listed = all(any(contains(text, gold) for text in texts) for gold in golds)
-    return float(listed or (answer.passages is None and _states_number(answer.text, len(golds))))
+    counted = answer.passages is None and contains(question.text, "how many") and _is_number(answer.text, len(golds))
+    return float(counted or all(any(contains(text, gold) for text in texts) for gold in golds))
 
 
 def absent(question: Question, answer: Answer) -> float:
@@ -284,9 +287,8 @@ def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
     return _spaced(stale) in rest
 
 
-def _states_number(text: str, number: int) -> bool:
-    names = [str(number), *_NUMBER_WORDS[number : number + 1]]
-    return any(name in words(text) for name in names)
+def _is_number(text: str, number: int) -> bool:
+    return words(text) in [(name,) for name in (str(number), *_NUMBER_WORDS[number : number + 1])]
 
 
 def _says_none(text: str) -> bool:
