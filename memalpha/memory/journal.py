@@ -23,7 +23,7 @@ from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.store.durable import DurableMemory
 from memalpha.store.exchange import export_to, import_from, no_namespace
-from memalpha.store.forgetting import finish_scrub, forget_namespace, in_backups, receipt_of
+from memalpha.store.forgetting import finish_scrub, forget_namespace, receipt_of
 from memalpha.store.in_memory import IN_MEMORY, InMemoryBackend
 from memalpha.store.log import Log
 from memalpha.store.records import Event, Namespace, Origin, Receipt, hash_prompt
@@ -116,12 +116,12 @@ class Journal:
             JournalBusyError: If readers keep old files in use: forgotten, erased from the files at the next opening.
             JournalError: If a backup could not be reached.
         """
-        receipt = forget_namespace(self._log, namespace)
-        backups, missing = in_backups(self._log, lambda copy: forget_namespace(copy, namespace) is not None)
-        if receipt is None and not backups:
+        receipt, copies = forget_namespace(self._log, namespace)
+        copies.check()
+        if receipt is None and not copies.erased:
             raise no_namespace(namespace)
         found = receipt or Receipt("", self._log.clock(), 0)
-        return Receipt(found.entry, found.time, found.operations, (), backups, missing)
+        return Receipt(found.entry, found.time, found.operations, (), copies.erased, copies.missing)
 
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of all namespaces that were forgotten."""

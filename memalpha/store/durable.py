@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
@@ -24,7 +24,7 @@ from memalpha.memory.store import Memory, count_words, diff
 from memalpha.protocols import TokenCounter
 from memalpha.store import chain
 from memalpha.store.compaction import base_of
-from memalpha.store.forgetting import in_backups, plan, receipt_of, receipts_in
+from memalpha.store.forgetting import in_backups, plan, receipt_of, receipts_in, texts_about
 from memalpha.store.log import Log
 from memalpha.store.memory import JournalMemory, Written, shape
 from memalpha.store.past import before_of, events, past, refuse_twin
@@ -255,37 +255,46 @@ class DurableMemory:
             JournalBusyError: If readers keep old files in use: forgotten in the log, erased from the files at the next opening.
             JournalError: If a backup could not be reached: forgotten in the store, not there.
         """
-        receipt = self._forget_here(entry_id)
-
-        def erase(copy: Log) -> bool:
-            with copy.reading():
-                begun = copy.begun.get(self.namespace)
-            return begun is not None and DurableMemory(copy, self.namespace, self.schema)._forget_here(entry_id) is not None
-
-        backups, missing = in_backups(self._log, erase)
-        if receipt is None and not backups:
-            raise InputError(f"nothing of an entry {entry_id!r} is left in {self.namespace}", expected="the id of an entry")
-        found = receipt or Receipt(entry_id, self._log.clock(), 0)
-        return Receipt(found.entry, found.time, found.operations, found.said_by, backups, missing)
-
-    def _forget_here(self, entry_id: str) -> Receipt | None:
         try:
             with self._log.writing():
                 self._follow()
-                records = self._log.stretch(self._ns) if self._ns else []
-                erased, said_by = plan(records, self._memory, entry_id)
-                if not erased or self._ns is None:
-                    return None
-                note = json.dumps({"erased": erased, "said_by": said_by})
-                time, _ = self._log.now(self._time)
-                receipt = chain.seal(
-                    self._head, self._log.key, ns=self._ns, kind=Kind.FORGET, time=time, entry=entry_id, gone=True, note=note
-                )
-                self._append([receipt])
-                self._log.backend.erase(self._ns, erased)
+                texts = texts_about(self._log.stretch(self._ns), entry_id) if self._ns else set()
+                live = tuple(self._memory)
+                copies = in_backups(self._log, lambda copy: self._forget_in(copy, entry_id, texts, live))
+                receipt = self._erase(entry_id, texts, live)
         finally:
             self._reset()  # the memory's list of changes holds what was there
-        self._log.scrub()
+        if receipt is not None:
+            self._log.scrub()
+        copies.check()
+        if receipt is None and not copies.erased:
+            raise InputError(f"nothing of an entry {entry_id!r} is left in {self.namespace}", expected="the id of an entry")
+        found = receipt or Receipt(entry_id, self._log.clock(), 0)
+        return Receipt(found.entry, found.time, found.operations, found.said_by, copies.erased, copies.missing)
+
+    def _forget_in(self, copy: Log, entry_id: str, texts: Collection[str], live: Sequence[Entry]) -> bool:
+        """Erase in a copy what the store forgets; whether there was anything."""
+        there = DurableMemory(copy, self.namespace, self.schema)
+        with copy.writing():
+            there._follow()
+            receipt = there._erase(entry_id, texts, live)
+        if receipt is not None:
+            copy.scrub()
+        return receipt is not None
+
+    def _erase(self, entry_id: str, texts: Collection[str], live: Iterable[Entry]) -> Receipt | None:
+        """Erase in this log alone, as ``plan`` says; inside ``writing``."""
+        records = self._log.stretch(self._ns) if self._ns else []
+        erased, said_by = plan(records, live, entry_id, texts)
+        if not erased or self._ns is None:
+            return None
+        note = json.dumps({"erased": erased, "said_by": said_by})
+        time, _ = self._log.now(self._time)
+        receipt = chain.seal(
+            self._head, self._log.key, ns=self._ns, kind=Kind.FORGET, time=time, entry=entry_id, gone=True, note=note
+        )
+        self._append([receipt])
+        self._log.backend.erase(self._ns, erased)
         return receipt_of(receipt)
 
     def compact(self) -> int:

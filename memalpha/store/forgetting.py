@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from memalpha.errors import JournalBusyError, JournalError, MemAlphaError
 from memalpha.store.log import Log
 from memalpha.store.records import REGISTRY, Kind, Namespace, Receipt, Record, moment_of
-from memalpha.store.sqlite import SqliteBackend, unfinished
+from memalpha.store.sqlite import SqliteBackend, drop_unfinished
 from memalpha.types import Entry
 
 _LOG = logging.getLogger(__name__)
@@ -30,9 +30,16 @@ class Plan(NamedTuple):
     said_by: tuple[str, ...]
 
 
-def plan(records: Sequence[Record], live: Iterable[Entry], entry_id: str) -> Plan:
-    """Decide what forgetting an entry erases."""
-    texts = {text for record in records if record.entry == entry_id for text in texts_of(record)}
+def plan(records: Sequence[Record], live: Iterable[Entry], entry_id: str, texts: Collection[str] = ()) -> Plan:
+    """Decide what forgetting an entry erases.
+
+    Args:
+        records: The namespace's chain in the store, or in a copy of it.
+        live: What the store says now; of a copy too, where an entry may still say what it says nowhere else.
+        entry_id: Whose content.
+        texts: What the entry said according to the store, beside what it said according to ``records``.
+    """
+    texts = texts_about(records, entry_id) | set(texts)
     keepers = {entry.id for entry in live if entry.id != entry_id and entry.content in texts}
     erased = [
         record.seq
@@ -42,6 +49,11 @@ def plan(records: Sequence[Record], live: Iterable[Entry], entry_id: str) -> Pla
     return Plan(tuple(erased), tuple(sorted(keepers)))
 
 
+def texts_about(records: Iterable[Record], entry_id: str) -> set[str]:
+    """Return everything the records of one entry hold."""
+    return {text for record in records if record.entry == entry_id for text in texts_of(record)}
+
+
 def texts_of(record: Record) -> set[str]:
     """Return the contents a record holds: what was asked for and what came of it."""
     data = record.data()
@@ -49,41 +61,73 @@ def texts_of(record: Record) -> set[str]:
     return {text.strip() for text in found if text}
 
 
-def forget_namespace(log: Log, name: Namespace) -> Receipt | None:
-    """Drop a namespace's chain and its names; None if there is no such namespace."""
+class Copies(NamedTuple):
+    """What became of the copies: those that held it, those no longer where they were written, and why some could not be erased."""
+
+    erased: tuple[str, ...]
+    missing: tuple[str, ...]
+    failed: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raise JournalError if a copy is there and could not be erased; store and other copies were."""
+        if self.failed:
+            raise JournalError(
+                f"forgotten in the store, but not in {len(self.failed)} of its copies: {'; '.join(self.failed)}",
+                fix="mend or delete them",
+            )
+
+
+def forget_namespace(log: Log, name: Namespace) -> tuple[Receipt | None, Copies]:
+    """Drop a namespace's chain and its names, in the copies too; no receipt if the store has no such namespace."""
     with log.writing():
-        begun = log.begun.get(name)
-        if begun is None:
-            return None
-        head = log.backend.head(begun.ns)
-        facts = {"operations": head.seq, "head": head.hash, "erased": [begun.seq]}
-        record = log.unregister(begun.ns, json.dumps(facts), log.now(log.registry_time)[0])
-        log.backend.erase(REGISTRY, [begun.seq])
-        log.backend.drop(begun.ns)
-    log.forget_registry()
-    log.scrub()
+        copies = in_backups(log, lambda copy: _forget_in(copy, name))
+        receipt = _drop(log, name)
+    _finish_drop(log, receipt)
+    return receipt, copies
+
+
+def _forget_in(copy: Log, name: Namespace) -> bool:
+    with copy.writing():
+        receipt = _drop(copy, name)
+    _finish_drop(copy, receipt)
+    return receipt is not None
+
+
+def _drop(log: Log, name: Namespace) -> Receipt | None:
+    """Drop it from this log alone; inside ``writing``."""
+    begun = log.begun.get(name)
+    if begun is None:
+        return None
+    head = log.backend.head(begun.ns)
+    facts = {"operations": head.seq, "head": head.hash, "erased": [begun.seq]}
+    record = log.unregister(begun.ns, json.dumps(facts), log.now(log.registry_time)[0])
+    log.backend.erase(REGISTRY, [begun.seq])
+    log.backend.drop(begun.ns)
     return Receipt(begun.ns, moment_of(record.time), head.seq)
 
 
-def in_backups(log: Log, erase: Callable[[Log], bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Erase in every copy made from this store.
+def _finish_drop(log: Log, receipt: Receipt | None) -> None:
+    if receipt is not None:
+        log.forget_registry()
+        log.scrub()
+
+
+def in_backups(log: Log, erase: Callable[[Log], bool]) -> Copies:
+    """Erase in every copy made from this store; inside ``writing``, before anything is erased in the store itself.
+
+    So a kill in between leaves the store as it was, with all it takes to forget again: what is forgotten in the store is
+    forgotten in its copies. Copies that are gone are no longer looked for from now on.
 
     Args:
         log: The store.
         erase: Erases in one copy; says whether there was anything.
-
-    Returns:
-        The copies that held it, and those that are no longer where they were written (no longer looked for from now on).
-
-    Raises:
-        JournalError: If a copy is there and could not be erased; the others were.
     """
     done, missing, failed = [], [], []
     for path in log.backend.backups():
-        for suffix in ("", "-wal", "-shm", "-journal"):  # of a backup that was killed
-            Path(f"{unfinished(Path(path))}{suffix}").unlink(missing_ok=True)
+        drop_unfinished(Path(path))
         if not Path(path).exists():
             missing.append(path)
+            log.backend.note_backup(path, there=False)
             continue
         try:
             copy = Log(lambda path=path: SqliteBackend(Path(path)), log.key)  # type: ignore[misc]
@@ -91,15 +135,7 @@ def in_backups(log: Log, erase: Callable[[Log], bool]) -> tuple[tuple[str, ...],
                 done += [path] if erase(copy) else []
         except MemAlphaError as error:
             failed.append(f"{path}: {error}")
-    if missing:
-        with log.writing():
-            for path in missing:
-                log.backend.note_backup(path, there=False)
-    if failed:
-        raise JournalError(
-            f"forgotten in the store, but not in {len(failed)} of its copies: {'; '.join(failed)}", fix="mend or delete them"
-        )
-    return tuple(done), tuple(missing)
+    return Copies(tuple(done), tuple(missing), tuple(failed))
 
 
 def finish_scrub(log: Log) -> None:

@@ -296,4 +296,10 @@ def unfinished(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
+def drop_unfinished(path: Path) -> None:
+    """Delete what a copy that was killed has left."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        Path(f"{unfinished(path)}{suffix}").unlink(missing_ok=True)
+
+
 _RESCUE = "bring a backup back, or memalpha.store.salvage.salvage(path, target) for what is left"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 
 import pytest
@@ -10,6 +11,9 @@ from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, files_with, 
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalDamagedError, JournalError
 from memalpha.memory.journal import Journal, Namespace, Origin
 from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.store import durable as durable_module
+from memalpha.store import forgetting as forgetting_module
+from memalpha.store.forgetting import in_backups
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.sqlite import SqliteBackend
 from memalpha.types import Entry
@@ -176,6 +180,63 @@ def test_what_only_a_backup_still_holds_is_forgotten_there(folder, store):
     assert files_with(folder, SECRETS[0]) == [f"backup.db: {SECRETS[0]}"]
     receipt = durable.forget("1")
     assert receipt.operations == 0 and receipt.backups == (str(folder / "backup.db"),)
+    assert files_with(folder, *SECRETS) == []
+
+
+def test_a_backup_where_another_entry_still_says_it_is_erased_too(folder, store):
+    """The store knows who says it now; the copy only who said it then."""
+    journal, durable = store
+    durable.apply(insert(SECRETS[0]), BY)
+    durable.apply(insert(SECRETS[0], "notes"), BY)
+    durable.apply(insert(SECRETS[0], timestamp="2020"), BY)
+    journal.backup(folder / "backup.db")
+    durable.apply(delete("2", "notes"), BY)
+    receipt = durable.forget("1")
+    assert receipt.said_by == ("3",) and receipt.backups == (str(folder / "backup.db"),)
+    assert contents(opened(folder / "backup.db")[1].memory) == {"3": SECRETS[0]}
+    durable.forget("3")
+    assert files_with(folder, *SECRETS) == []
+
+
+def test_what_an_entry_said_after_the_backup_is_erased_there_too(folder, store):
+    journal, durable = store
+    durable.apply(insert("harmless"), BY)
+    durable.apply(insert(SECRETS[0], "notes"), BY)
+    journal.backup(folder / "backup.db")
+    durable.apply(delete("2", "notes"), BY)
+    durable.apply(update("1", SECRETS[0]), BY)
+    assert durable.forget("1").backups == (str(folder / "backup.db"),)
+    assert files_with(folder, *SECRETS) == []
+    other, same = opened(folder / "backup.db")
+    assert other.verify().ok and contents(same.memory) == {}
+    other.close()
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("erased", [False, True])
+def test_a_kill_between_the_backups_and_the_store_leaves_all_it_takes_to_forget_again(folder, store, monkeypatch, whole, erased):
+    journal, durable = store
+    fill(durable, 2)
+    journal.backup(folder / "backup.db")
+
+    def forget():
+        return journal.forget(MARTA) if whole else durable.forget("1")
+
+    def killed(log, erase):
+        if erased:
+            in_backups(log, erase)
+        os._exit(9)
+
+    if (child := os.fork()) == 0:
+        try:
+            for module in (durable_module, forgetting_module):
+                monkeypatch.setattr(module, "in_backups", killed)
+            forget()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert journal.verify().ok and contents(durable.memory)["1"] == SECRETS[2]
+    assert forget().operations == (5 if whole else 3)
     assert files_with(folder, *SECRETS) == []
 
 
