@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from memalpha.errors import InputError, JournalError
+from memalpha.errors import InputError, JournalDamagedError, JournalError
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
@@ -101,11 +101,17 @@ class Journal:
 
         Raises:
             InputError: If there is no such namespace.
+            JournalDamagedError: If its schema was lost: its records were salvaged.
         """
         with self._log.reading():
             begun = self._log.begun.get(namespace)
-        if begun is None or begun.shape is None:
+        if begun is None:
             raise no_namespace(namespace)
+        if begun.shape is None:
+            raise JournalDamagedError(
+                f"the schema of {namespace} was lost before its records were salvaged",
+                fix="in Python, Journal.memory(namespace, schema) with the schema it had",
+            )
         return schema_of(begun.shape)
 
     def forget(self, namespace: Namespace) -> Receipt:

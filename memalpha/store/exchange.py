@@ -7,7 +7,8 @@
     {"end": <number of lines before this one>}
 
 An import is all or nothing. It refuses a namespace that is there already, and one that was forgotten: an old export does not
-bring back what was forgotten since. (The content of a single entry forgotten since is still in an old export; exports are the
+bring back what was forgotten since. It erases nothing: the receipt of a namespace that is alive here is refused. Hashes cover the
+records alone; the lines ``begin`` and ``forgotten`` are checked for their form. (The content of a single entry forgotten since is still in an old export; exports are the
 user's to delete.)
 """
 
@@ -19,12 +20,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from memalpha.errors import ForgottenError, InputError, JournalError
+from memalpha.errors import ForgottenError, InputError, JournalDamagedError, JournalError
 from memalpha.store import chain
 from memalpha.store.log import Log
-from memalpha.store.records import REGISTRY, Head, Kind, Namespace, Record
+from memalpha.store.records import REGISTRY, Head, Kind, Namespace, Record, moment_of, stamp
+from memalpha.store.verify import schema_of
 
 _FORMAT = {"format": "memalpha-journal", "version": 1}
+_NUMBERS, _ERASABLE = {"seq", "gone"}, {"salt", "body"}
 
 
 def no_namespace(namespace: Namespace) -> InputError:
@@ -82,36 +85,87 @@ def import_from(log: Log, path: Path) -> int:
     """Read what ``export_to`` wrote; return the number of records.
 
     Raises:
-        InputError: If the file is none, was cut or edited, or a namespace of it is there already; names the line.
+        InputError: If the file is none, was cut or edited, a namespace of it is there already, or one is alive here that was
+            forgotten where it comes from; names the line.
         ForgottenError: If a namespace of it was forgotten here.
     """
     lines = read_export(path)
     chains: dict[str, list[Record]] = {}
     with log.writing():
         for number, line in lines:
+            where = f"{path}, line {number}"
             if "begin" in line:
-                _begin(log, line, f"{path}, line {number}")
-                chains[line["begin"]] = []
+                chains[_begin(log, line, where)] = []
             elif "record" in line:
-                record = _record(line["record"], f"{path}, line {number}")
+                record = _record(line["record"], where)
                 if record.ns not in chains:
-                    raise InputError(f"{path}, line {number}: a record of a namespace that was not begun", expected="an export")
+                    raise InputError(f"{where}: a record of a namespace that was not begun", expected="an export")
                 chains[record.ns].append(record)
-            elif "forgotten" in line and line["forgotten"] not in log.forgotten:
-                facts = {**json.loads(line["note"]), "erased": []}
-                log.unregister(line["forgotten"], json.dumps(facts), log.now(log.registry_time)[0])
+            elif "forgotten" in line:
+                _forgotten(log, line, where)
+            else:
+                raise InputError(
+                    f"{where} is neither begin, nor record, nor forgotten: {list(line)[:5]}", expected="lines this version knows"
+                )
         for ns, records in chains.items():
             _add(log, ns, records, path)
     return sum(map(len, chains.values()))
 
 
-def _begin(log: Log, line: dict[str, Any], where: str) -> None:
-    name = Namespace(line["user"], line["agent"], line["session"])
-    if line["begin"] in log.forgotten:
-        raise ForgottenError(f"{where}: namespace {line['begin']} was forgotten here at {log.forgotten[line['begin']].time}")
-    if name in log.begun or log.backend.head(line["begin"]).seq or line["begin"] == REGISTRY:
+def _begin(log: Log, line: dict[str, Any], where: str) -> str:
+    """Register a namespace; return its id."""
+    ns, time, shape = _text(line, "begin", where), _time(line, where), line.get("schema", 0)
+    try:
+        name = Namespace(*(_text(line, part, where) for part in ("user", "agent", "session")))
+        if shape is not None:  # of a namespace whose name and schema were lost, and whose records were salvaged
+            schema_of(shape)
+    except (InputError, JournalDamagedError) as error:
+        raise InputError(f"{where}: {error.what}", expected=error.expected or "an export that nobody edited") from error
+    if ns in log.forgotten:
+        raise ForgottenError(f"{where}: namespace {ns} was forgotten here at {log.forgotten[ns].time}")
+    if name in log.begun or ns in {begun.ns for begun in log.begun.values()} or log.backend.head(ns).seq or ns == REGISTRY:
         raise InputError(f"{where}: the namespace {name} is there already", expected="a store without it", fix="forget it first")
-    log.register(name, line["begin"], line["schema"], line["time"])
+    log.register(name, ns, shape, time)
+    return ns
+
+
+def _forgotten(log: Log, line: dict[str, Any], where: str) -> None:
+    """Take over the receipt of a namespace that was forgotten where the export comes from."""
+    ns, note = _text(line, "forgotten", where), _text(line, "note", where)
+    _time(line, where)
+    try:
+        facts = json.loads(note)
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or not isinstance(facts.get("operations"), int):
+        raise InputError(f"{where}: the note of a receipt is {note[:80]!r}", expected='a JSON object with "operations"')
+    if ns in log.forgotten:
+        return
+    if (alive := next((name for name, begun in log.begun.items() if begun.ns == ns), None)) is not None:
+        raise InputError(
+            f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here",
+            expected="a store that has forgotten it too; an import erases nothing",
+            fix="forget it here first, or import an export of the other namespaces alone",
+        )
+    log.unregister(ns, json.dumps({**facts, "erased": []}), log.now(log.registry_time)[0])
+
+
+def _text(line: dict[str, Any], name: str, where: str) -> str:
+    if not isinstance(line.get(name), str):
+        raise InputError(f"{where}: {name!r} is {line.get(name)!r}", expected="a text")
+    return str(line[name])
+
+
+def _time(line: dict[str, Any], where: str) -> str:
+    """Return the line's time, which must be as ``stamp`` writes it."""
+    text = _text(line, "time", where)
+    try:
+        known = stamp(moment_of(text)) == text
+    except ValueError:
+        known = False
+    if not known:
+        raise InputError(f"{where}: the time is {text!r}", expected="a time such as 2024-05-01T12:00:00.000000Z")
+    return text
 
 
 def _add(log: Log, ns: str, records: Sequence[Record], path: Path) -> None:
@@ -140,6 +194,11 @@ def _record(values: Any, where: str) -> Record:
     if not isinstance(values, list) or len(values) != len(Record.__slots__):
         raise InputError(f"{where} is no record", expected=f"{len(Record.__slots__)} values")
     record = Record(*values)
-    if record.kind not in {kind.value for kind in Kind} or not isinstance(record.seq, int):
+    for name in Record.__slots__:
+        value = getattr(record, name)
+        right = type(value) is int if name in _NUMBERS else isinstance(value, str) or (value is None and name in _ERASABLE)
+        if not right:
+            raise InputError(f"{where}: {name} of a record is {value!r}", expected="an export that nobody edited")
+    if record.kind not in {kind.value for kind in Kind}:
         raise InputError(f"{where} is a record of kind {record.kind!r}", expected="one this version knows")
     return record

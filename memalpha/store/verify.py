@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from memalpha.errors import JournalDamagedError, MemAlphaError
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
@@ -76,8 +77,11 @@ def _chains(log: Log, counts: list[int]) -> list[str]:
         counts[0] += 1
         counts[1] += len(records)
         counts[2] += sum(record.erased for record in records)
-        if len(faults) == before and shapes.get(ns):
-            faults += [f"namespace {ns}: {line}" for line in replay_faults(records, schema_of(shapes[ns] or {}))]
+        if len(faults) == before and shapes.get(ns) is not None:
+            try:
+                faults += [f"namespace {ns}: {line}" for line in replay_faults(records, schema_of(shapes[ns]))]
+            except JournalDamagedError as error:
+                faults.append(f"namespace {ns}: {error}")
     return faults
 
 
@@ -94,10 +98,19 @@ def _records(log: Log, ns: str, head: Head | None, faults: list[str]) -> list[Re
         return []
 
 
-def schema_of(shape: dict[str, list[list[object]]]) -> MemorySchema:
-    """Return a schema of a recorded shape that limits nothing and allows everything."""
-    sections = tuple(Section(str(name), SectionKind(str(kind)), timestamps=bool(times)) for name, kind, times in shape["sections"])
-    return MemorySchema(str(shape["name"]), sections)
+def schema_of(shape: Any) -> MemorySchema:
+    """Return a schema of a recorded shape that limits nothing and allows everything.
+
+    Raises:
+        JournalDamagedError: If it is no shape of a schema.
+    """
+    try:
+        sections = tuple(Section(str(name), SectionKind(str(kind)), timestamps=times) for name, kind, times in shape["sections"])
+        return MemorySchema(str(shape["name"]), sections)
+    except (TypeError, ValueError, KeyError) as error:
+        raise JournalDamagedError(
+            f"{str(shape)[:200]!r} is recorded as a schema", expected='{"name": ..., "sections": [[name, kind, times], ...]}'
+        ) from error
 
 
 def replay_faults(records: Sequence[Record], schema: MemorySchema) -> list[str]:

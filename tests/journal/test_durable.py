@@ -15,6 +15,8 @@ from memalpha.errors import ForgottenError, InputError, JournalConflictError, Jo
 from memalpha.memory.journal import Journal, Namespace, Origin, hash_prompt
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
+from memalpha.store import chain
+from memalpha.store.records import Head, Kind
 from memalpha.types import Change, Entry, ResultCode
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -275,6 +277,90 @@ def test_an_old_export_does_not_bring_a_forgotten_namespace_back(folder, store):
     with pytest.raises(ForgottenError, match="was forgotten here"):
         journal.import_(folder / "old.jsonl")
     assert journal.namespaces() == ()
+
+
+def test_an_import_erases_nothing(folder, store):
+    """Marta was forgotten where the second export comes from, and is alive where it goes."""
+    journal, durable = store
+    tell_a_story(durable)
+    journal.export(folder / "first.jsonl")
+    with Journal.open(folder / "other.db") as other:
+        other.import_(folder / "first.jsonl")
+        journal.forget(MARTA)
+        journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
+        journal.export(folder / "second.jsonl")
+        with pytest.raises(InputError, match=r"line 4: the namespace marta/default/default was forgotten .* is alive here"):
+            other.import_(folder / "second.jsonl")
+        assert other.namespaces() == (MARTA,) and other.verify().ok and other.receipts() == ()
+        other.forget(MARTA)
+        assert other.import_(folder / "second.jsonl") == 1
+        assert other.namespaces() == (IVAN,) and other.verify().ok and len(other.receipts()) == 1
+
+
+EDITS = {
+    "no user": (2, lambda line: line.pop("user"), "'user' is None"),
+    "a user that is no text": (2, lambda line: line.update(user=5), "'user' is 5"),
+    "a user that is none": (2, lambda line: line.update(user=""), "user of a namespace is ''"),
+    "an id that is no text": (2, lambda line: line.update(begin=[1]), r"'begin' is \[1\]"),
+    "the registry's id": (2, lambda line: line.update(begin=""), "there already"),
+    "no time": (2, lambda line: line.pop("time"), "'time' is None"),
+    "a time that is none": (2, lambda line: line.update(time="9999"), "the time is '9999'"),
+    "no schema": (2, lambda line: line.pop("schema"), "'0' is recorded as a schema"),
+    "a schema that is none": (2, lambda line: line.update(schema=5), "'5' is recorded as a schema"),
+    "sections that are none": (2, lambda line: line.update(schema={"name": "a", "sections": [["facts"]]}), "recorded as a schema"),
+    "a chain that is no text": (3, lambda line: line["record"].__setitem__(0, [1]), r"ns of a record is \[1\]"),
+    "a number that is none": (3, lambda line: line["record"].__setitem__(1, True), "seq of a record is True"),
+    "a salt that is no text": (3, lambda line: line["record"].__setitem__(10, 5), "salt of a record is 5"),
+    "a line nobody knows": (3, lambda line: (line.clear(), line.update(what=1)), "is neither begin, nor record"),
+    "a receipt of nothing": (8, lambda line: line.update(forgotten=[]), r"'forgotten' is \[\]"),
+    "a receipt without a time": (8, lambda line: line.pop("time"), "'time' is None"),
+    "a receipt without a note": (8, lambda line: line.pop("note"), "'note' is None"),
+    "a receipt with another note": (8, lambda line: line.update(note="[]"), r"the note of a receipt is '\[\]'"),
+    "a receipt that counts nothing": (8, lambda line: line.update(note="{}"), "the note of a receipt is '{}'"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edited_line_of_an_export_is_named(folder, store, name):
+    journal, durable = store
+    tell_a_story(durable)
+    journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
+    journal.forget(IVAN)
+    journal.export(folder / "all.jsonl")
+    lines = [json.loads(line) for line in (folder / "all.jsonl").read_text().splitlines()]
+    assert len(lines) == 9 and "forgotten" in lines[7]
+    number, edit, said = EDITS[name]
+    edit(lines[number - 1])
+    (folder / "edited.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with Journal.open(folder / "other.db") as other:
+        with pytest.raises(InputError, match=f"edited.jsonl, line {number}.* ?{said}"):
+            other.import_(folder / "edited.jsonl")
+        assert other.namespaces() == () and other.verify().ok
+        assert other.import_(folder / "all.jsonl") == 5
+
+
+def test_a_chain_cannot_be_begun_twice(folder, store):
+    journal, durable = store
+    tell_a_story(durable)
+    journal.export(folder / "all.jsonl")
+    lines = (folder / "all.jsonl").read_text().splitlines()
+    lines[2:2] = [lines[1].replace("marta", "ivan")]
+    (folder / "twice.jsonl").write_text("\n".join([*lines[:-1], json.dumps({"end": len(lines) - 1})]))
+    with Journal.open(folder / "other.db") as other, pytest.raises(InputError, match="line 3: .* is there already"):
+        other.import_(folder / "twice.jsonl")
+
+
+def test_a_recorded_schema_that_is_none_is_reported(folder, store):
+    """As an import of an earlier version let it in."""
+    journal, durable = store
+    tell_a_story(durable)
+    with journal._log.writing():
+        journal._log.register(IVAN, "ab" * 16, 5, journal._log.registry_time)
+        journal._log.backend.append([chain.seal(Head(0, chain.root("ab" * 16)), None, ns="ab" * 16, kind=Kind.BASE, time="")])
+    (fault,) = journal.verify().faults
+    assert "'5' is recorded as a schema" in fault
+    with pytest.raises(JournalDamagedError, match="'5' is recorded as a schema"):
+        journal.schema(IVAN)
 
 
 def test_a_key_is_needed_to_rewrite_the_log_unseen(folder):
