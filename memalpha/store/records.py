@@ -220,10 +220,17 @@ def operation_of(data: Mapping[str, Any]) -> Operation:
 
 
 def stamp(moment: datetime) -> str:
-    """Return a moment as UTC text of fixed width, so that texts sort as moments do; InputError without a time zone."""
+    """Return a moment as UTC text of fixed width, so that texts sort as moments do.
+
+    Raises:
+        InputError: If it has no time zone, or is in no year of UTC.
+    """
     if moment.tzinfo is None:
         raise InputError(f"the time {moment} has no time zone", expected="an aware datetime", fix="datetime.now(UTC)")
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    try:
+        return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"  # %Y would not pad the year
+    except OverflowError as error:
+        raise InputError(f"the time {moment} cannot be told in UTC", expected="a time in the years 1 to 9999 of UTC") from error
 
 
 def moment_of(text: str) -> datetime:

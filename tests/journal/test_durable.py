@@ -16,7 +16,7 @@ from memalpha.memory.journal import Journal, Namespace, Origin, hash_prompt
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
 from memalpha.store import chain
-from memalpha.store.records import Head, Kind
+from memalpha.store.records import Head, Kind, moment_of, stamp
 from memalpha.types import Change, Entry, ResultCode
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -195,6 +195,22 @@ def test_moments_that_are_none(store, at):
 
 
 # ------------------------------------------------------------------------------------------------ compaction, export, import
+def test_a_moment_of_long_ago_is_before_everything(store):
+    _, durable = store
+    tell_a_story(durable)
+    for year in (1, 999, 1000):
+        assert contents(durable.as_of(datetime(year, 1, 1, tzinfo=UTC))) == {}
+    for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        with pytest.raises(InputError, match="cannot be told in UTC"):
+            durable.as_of(datetime.fromisoformat(moment))
+
+
+@pytest.mark.parametrize("year", [1, 999, 2024, 9999])
+def test_a_stamp_is_of_fixed_width_and_can_be_read(year):
+    moment = datetime(year, 2, 3, 4, 5, 6, 7, UTC)
+    assert stamp(moment) == f"{year:04}-02-03T04:05:06.000007Z" and moment_of(stamp(moment)) == moment
+
+
 def test_compaction_keeps_the_memory_and_gives_up_the_past(folder, store):
     journal, durable = store
     tell_a_story(durable)
