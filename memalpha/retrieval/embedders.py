@@ -146,6 +146,10 @@ class CachedEmbedder:
             self._remember(text, fresh.get(text))
         return rows
 
+    def clear(self) -> None:
+        """Drop the vectors that are remembered, and with them the texts they are remembered by."""
+        self._vectors.clear()
+
     def _remember(self, text: str, vector: Vectors | None) -> None:
         if vector is not None:
             self._vectors[text] = vector.copy()  # a row of a batch would keep the whole batch alive

@@ -27,7 +27,7 @@ from memalpha.errors import InputError
 from memalpha.memory.store import Memory
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.embedders import make_embedder
+from memalpha.retrieval.embedders import CachedEmbedder, make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, tokenize
 from memalpha.retrieval.ranking import Ranking, fuse, merge
 from memalpha.types import Entry
@@ -90,6 +90,11 @@ class TwoLayerRetriever:
             InputError: If a section is not a list section of the schema, or ``k`` is negative.
         """
         return self.search_many([query], k, sections)[0]
+
+    def forget_texts(self) -> None:
+        """Drop what the embedder remembers for speed, and with it the texts it is remembered by."""
+        if isinstance(self._embedder, CachedEmbedder):
+            self._embedder.clear()
 
     def search_many(self, queries: Sequence[str], k: int, sections: Sequence[str] | None = None) -> list[list[Hit]]:
         """Return what ``search`` returns for each query, with one call of the embedder for all of them."""

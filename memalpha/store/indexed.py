@@ -111,12 +111,14 @@ class IndexedStore:
     def forget(self, namespace: Namespace, entry_id: str | None = None) -> Receipt:
         """Erase one entry of a namespace, or the whole namespace; from the log, every file, every backup, the indexes."""
         with self._lock:
-            durable = self._current(namespace).durable
+            known = self._current(namespace)
             try:
-                return self.journal.forget(namespace) if entry_id is None else durable.forget(entry_id)
+                return self.journal.forget(namespace) if entry_id is None else known.durable.forget(entry_id)
             finally:
                 self._open.pop(namespace, None)
                 tokenize.cache_clear()  # it remembers texts
+                if isinstance(known.retriever, TwoLayerRetriever):
+                    known.retriever.forget_texts()
 
     # -------------------------------------------------------------------------------------------- checking
     def check(self, namespace: Namespace) -> list[str]:

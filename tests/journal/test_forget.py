@@ -10,6 +10,7 @@ from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, files_with, 
 
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalDamagedError, JournalError
 from memalpha.memory.journal import Journal, Namespace, Origin
+from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store import durable as durable_module
 from memalpha.store import forgetting as forgetting_module
@@ -137,6 +138,20 @@ def test_other_processes_and_indexes_forget_as_well(folder):
     stores[1].forget(MARTA)
     for s in stores:
         assert s.search(MARTA, "plays", 5) == [] and s.check(MARTA) == []
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_no_cache_of_the_process_keeps_the_text(folder, whole):
+    make = retriever_factory(RetrievalConfig(mode=RetrievalMode.HYBRID, embedder="hashing"))
+    store = IndexedStore(Journal.open(folder / "store.db"), SCHEMA, make)
+    store.apply(MARTA, insert("Zaphod plays the piano"), BY)
+    store.apply(IVAN, insert("Ivan plays chess"), BY)
+    assert [h.entry.id for h in store.search(MARTA, "who is Zaphod", 5)] == ["1"]
+    embedder = store.retriever(MARTA)._embedder
+    assert any("Zaphod" in text for text in embedder._vectors)
+    store.forget(MARTA, None if whole else "1")
+    assert not [text for text in embedder._vectors if "Zaphod" in text]
+    assert [h.entry.content for h in store.search(IVAN, "chess", 5)] == ["Ivan plays chess"] and store.check(IVAN) == []
 
 
 def test_a_reader_in_the_way_delays_the_erasure_and_the_next_opening_finishes_it(folder):

@@ -68,6 +68,14 @@ def test_the_cache_forgets_what_was_used_longest_ago():
     assert (cached.embed(["x", "yy", "zzz", "x"]) == [[1, 1], [2, 1], [3, 1], [1, 1]]).all()  # more than it can hold
 
 
+def test_a_cleared_cache_asks_again():
+    inner = Recorder()
+    cached = CachedEmbedder(inner)
+    cached.embed(["a"])
+    cached.clear()
+    assert (cached.embed(["a"]) == [[1, 1]]).all() and inner.calls == [["a"], ["a"]]
+
+
 def test_a_caller_cannot_spoil_the_cache():
     cached = CachedEmbedder(Recorder())
     cached.embed(["a"])[:] = 9
