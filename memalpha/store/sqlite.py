@@ -7,6 +7,7 @@ readers, who never wait for a writer. Files: ``X`` (the database), ``X-wal`` and
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -42,23 +43,23 @@ class SqliteBackend(SqlBackend):
 
     Raises:
         JournalDamagedError: If it is no journal, or has lost acknowledged writes.
-        InputError: If the folder does not exist.
+        InputError: If the folder does not exist, or the name can be none of a file.
+        JournalError: If rights to a file or its folder are missing.
     """
 
     def __init__(self, path: Path, *, wait: float = 30.0, renew_witness: bool = False) -> None:
-        if not path.parent.is_dir():
-            raise InputError(f"no folder {str(path.parent)!r}", expected="the journal's folder to exist", fix="make it")
-        if path.is_dir():
-            raise InputError(f"a store at {str(path)!r}, which is a folder", expected="the name of a file", fix="name a file in it")
-        self.path, self.wait = path.resolve(), wait
-        self.url = str(path)
-        self.witness = Witness(self.path.with_name(self.path.name + ".witness"))
-        self._refuse_others()
+        self.wait, self.url = wait, str(path)
+        with self._translated():
+            _check_name(path)
+            self.path = path.resolve()
+            self.witness = Witness(self.path.with_name(self.path.name + ".witness"))
+            self._refuse_others()
         self._lock = FileLock(str(self.path) + ".lock", timeout=wait, poll_interval=_POLL, thread_local=False)
         with self._translated(), self.alone():
             self._connect()
             try:
                 self._open(renew_witness)
+                self._file = _identity(self.path)
             except BaseException:
                 self._connection.close()
                 raise
@@ -73,8 +74,6 @@ class SqliteBackend(SqlBackend):
                 head = file.read(len(_MAGIC))
         except FileNotFoundError:
             return
-        except OSError as error:
-            raise JournalError(f"{self.url} cannot be read: {error.strerror}", fix="check the rights of the file") from error
         if head and head != _MAGIC:
             raise JournalDamagedError(
                 f"{self.url} is no store: it does not begin as a SQLite file does and has no witness beside it",
@@ -166,6 +165,7 @@ class SqliteBackend(SqlBackend):
     def writing(self) -> Iterator[None]:
         """Alone among all processes; committed and witnessed when the block has been left."""
         with self.alone():
+            self._check_place()
             self.execute("BEGIN IMMEDIATE")
             try:
                 before = self.state()
@@ -177,6 +177,22 @@ class SqliteBackend(SqlBackend):
                 raise
             if after != before:
                 self._testify(after)
+
+    def _check_place(self) -> None:
+        """Refuse to write to a file that has no name any more: what goes there is gone with the last process that has it open."""
+        try:
+            there = _identity(self.path)
+        except FileNotFoundError:
+            there = None
+        except OSError as error:
+            raise JournalError(f"{self.url} cannot be reached: {error}", fix=_RIGHTS) from error
+        if there != self._file:
+            raise JournalDamagedError(
+                f"{self.url} was {'removed' if there is None else 'replaced by another file'} while it was in use; "
+                "nothing was written",
+                expected="the file this process opened",
+                fix="bring it or a backup back, and open the journal again",
+            )
 
     def _testify(self, state: State) -> None:
         try:
@@ -236,21 +252,26 @@ class SqliteBackend(SqlBackend):
     def integrity(self) -> list[str]:
         """Return what SQLite's own check and the witness find."""
         try:
-            with self.alone():
+            with self._translated(), self.alone():
                 found = [str(row[0]) for row in self.execute("PRAGMA integrity_check")]
                 spoilt = self.witness.read()[1]
                 slots = [f"{spoilt} of 2 slots of {self.witness.path.name} cannot be read"] if spoilt else []
                 return [*(line for line in found if line != "ok"), *slots, *self.tail_problems()]
-        except JournalDamagedError as error:
+        except JournalBusyError:
+            raise
+        except JournalError as error:
             return [str(error)]
 
     def copy_to(self, path: Path) -> None:
         """Write a complete journal with the same content to a new file; its own list of copies is empty.
 
-        The file has its name only once it is complete; until then it is ``unfinished(path)``.
+        The file has its name only once it is complete; until then it is ``unfinished(path)``, of which nothing is left if it fails.
+
+        Raises:
+            JournalError: If it could not be written.
         """
-        draft = unfinished(path)
-        with self._translated():
+        draft, witness = unfinished(path), Witness(path.with_name(path.name + ".witness"))
+        try:
             target = sqlite3.connect(draft, isolation_level=None)
             try:
                 self._connection.backup(target)
@@ -258,9 +279,18 @@ class SqliteBackend(SqlBackend):
                 target.execute("DELETE FROM backups")
             finally:
                 target.close()
-        Witness(path.with_name(path.name + ".witness")).write(self.state(), both=True)
-        draft.rename(path)
-        flush(path.parent)
+            witness.write(self.state(), both=True)
+            draft.rename(path)
+            flush(path.parent)
+        except BaseException as error:
+            if not path.exists():
+                witness.path.unlink(missing_ok=True)
+            drop_unfinished(path)
+            if isinstance(error, sqlite3.Error | OSError):
+                raise JournalError(
+                    f"the copy {path} of {self.url} could not be made: {error}", fix="make room, check the rights, or name another place"
+                ) from error
+            raise
 
     def close(self) -> None:
         """Close the file; the last one to do so folds the write-ahead log in."""
@@ -274,6 +304,8 @@ class SqliteBackend(SqlBackend):
             raise self._error(error) from error
         except UnicodeDecodeError as error:
             raise JournalDamagedError(f"{self.url} holds bytes that are no text: {error}", fix=_RESCUE) from error
+        except OSError as error:
+            raise JournalError(f"{self.url} cannot be used: {error}", fix=_RIGHTS) from error
 
     def _error(self, error: sqlite3.Error) -> JournalError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -285,10 +317,16 @@ class SqliteBackend(SqlBackend):
                 fix="make room on the disk, or check it; what was acknowledged before is safe",
             )
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-            return JournalError(f"{self.url} cannot be opened for writing ({error})", fix="check the rights of file and folder")
+            return JournalError(f"{self.url} cannot be opened for writing ({error})", fix=_RIGHTS)
         if isinstance(error, sqlite3.ProgrammingError):
             return JournalError(f"{self.url} was closed ({error})", fix="open the journal again")
         return JournalDamagedError(f"{self.url} is damaged ({error})", fix=_RESCUE)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Return what tells a file from another of the same name."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def unfinished(path: Path) -> Path:
@@ -302,4 +340,21 @@ def drop_unfinished(path: Path) -> None:
         Path(f"{unfinished(path)}{suffix}").unlink(missing_ok=True)
 
 
+def _check_name(path: Path) -> None:
+    """Refuse what can be no store (InputError); OSError where rights are missing to say."""
+    try:
+        Path(f"{path}.witness").lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
+            raise
+        raise InputError(f"a store at {str(path)!r}: {error}", expected="a name that a file can have, with room for .witness") from error
+    if not path.parent.is_dir():
+        raise InputError(f"no folder {str(path.parent)!r}", expected="the journal's folder to exist", fix="make it")
+    if path.is_dir():
+        raise InputError(f"a store at {str(path)!r}, which is a folder", expected="the name of a file", fix="name a file in it")
+
+
+_RIGHTS = "check the rights of the files and of their folder"
 _RESCUE = "bring a backup back, or memalpha.store.salvage.salvage(path, target) for what is left"

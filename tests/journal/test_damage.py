@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import re
 import shutil
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -203,6 +205,57 @@ def test_a_record_that_was_edited_and_sealed_again_does_not_fit_the_next(folder)
     journal.close()
     (left,) = salvage(folder / "s.db", folder / "new.db")
     assert (left.kept, left.left_behind, left.lost_at) == (2, 2, 3)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_removed_or_replaced_under_a_running_process_takes_no_write(folder, replaced):
+    journal, durable = opened(folder / "s.db")
+    durable.apply(insert("first"), BY)
+    journal.backup(folder / "b.db")
+    for path in folder.glob("s.db*"):
+        path.unlink()
+    if replaced:
+        for suffix in ("", ".witness"):
+            (folder / f"b.db{suffix}").rename(folder / f"s.db{suffix}")
+    with pytest.raises(JournalDamagedError, match="was replaced by another file" if replaced else "was removed"):
+        durable.apply(insert("lost"), BY)
+    journal.close()
+    if replaced:
+        journal, durable = opened(folder / "s.db")
+        durable.apply(insert("second"), BY)
+        assert contents(durable.memory) == {"1": "first", "2": "second"} and journal.verify().ok
+        journal.close()
+
+
+def test_rights_that_are_missing_are_said_so(folder, monkeypatch):
+    """By patches, since rights do not bind who runs as root."""
+    path = folder / "s.db"
+    journal, durable = opened(path)
+    durable.apply(insert("first"), BY)
+
+    def refused(self, *_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    for owner, name in ((Path, "lstat"), (Path, "resolve"), (Path, "open"), (Path, "read_bytes"), (Witness, "write")):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, refused)
+            if owner is Path and name == "open":
+                (folder / "s.db.witness").rename(folder / "kept")
+            with pytest.raises(JournalError, match=r"(?s)s\.db cannot be used: .*Permission denied.*check the rights"):
+                Journal.open(path)
+        if (folder / "kept").exists():
+            (folder / "kept").rename(folder / "s.db.witness")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refused)
+        assert "Permission denied" in " ".join(journal.verify().faults)
+    assert journal.verify().ok
+
+
+@pytest.mark.parametrize("name", ["a\0.db", "x" * 300, "x" * 250, "\ud800"])
+def test_names_that_no_store_can_have(folder, name):
+    with pytest.raises(InputError, match="(?s)a store at .*expected: a name that a file can have"):
+        Journal.open(folder / name)
+    assert list(folder.iterdir()) == []
 
 
 def test_a_log_that_loses_its_end_under_a_running_process_is_noticed(folder):
