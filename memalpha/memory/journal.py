@@ -13,16 +13,17 @@ cover. The parts are in ``memalpha.store``; ``memalpha.store.indexed`` adds the 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from memalpha.errors import InputError, JournalDamagedError, JournalError
+from memalpha.errors import InputError, JournalDamagedError, JournalError, MemAlphaError
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.store.durable import DurableMemory
-from memalpha.store.exchange import export_to, import_from, no_namespace
+from memalpha.store.exchange import export_to, import_from, new_file, no_namespace
 from memalpha.store.forgetting import finish_scrub, forget_namespace, receipt_of
 from memalpha.store.in_memory import IN_MEMORY, InMemoryBackend
 from memalpha.store.log import Log
@@ -151,18 +152,22 @@ class Journal:
         """Write a complete copy of a SQLite store to a new file, which ``forget`` will reach as long as it stays there.
 
         Raises:
-            InputError: If the file exists.
-            JournalError: If it could not be written, or the store is not SQLite.
+            InputError: If the file exists, or its folder does not.
+            JournalError: If it could not be written (nothing of it is left then), or the store is not SQLite.
         """
-        backend, target = self._log.backend, Path(path).resolve()
+        backend = self._log.backend
         if not isinstance(backend, SqliteBackend):
             raise JournalError(f"{backend.url} makes no backups of its own", fix="pg_dump, or export")
-        if target.exists():
-            raise InputError(f"{target} exists", expected="the name of a new file")
+        target = new_file(path).resolve()
         with self._log.lock, backend.alone():  # no forgetting between the note and the copy
             with self._log.writing():
                 backend.note_backup(str(target), there=True)
-            backend.copy_to(target)
+            try:
+                backend.copy_to(target)
+            except BaseException:
+                with suppress(MemAlphaError), self._log.writing():  # if even that fails, it is called missing one day
+                    backend.note_backup(str(target), there=target.exists())
+                raise
 
 
 def _connect(url: str, wait: float, renew_witness: bool) -> SqlBackend:

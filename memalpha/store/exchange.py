@@ -43,13 +43,11 @@ def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
     """Write one namespace, or the whole store, to a new file; return the number of records.
 
     Raises:
-        InputError: If the file exists, or there is no such namespace.
+        InputError: If the file exists, its folder does not, there is no such namespace, or an export to this name was cut off or
+            is under way.
         JournalDamagedError: If the store is damaged: nothing is written then.
     """
-    if path.exists():
-        raise InputError(f"{path} exists", expected="the name of a new file")
-    if not path.parent.is_dir():
-        raise InputError(f"no folder {str(path.parent)!r}", expected="a new file in a folder that exists", fix="make it")
+    path = new_file(path)
     with log.reading():
         if namespace is not None and namespace not in log.begun:
             raise no_namespace(namespace)
@@ -57,15 +55,52 @@ def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
     lines.append({"end": len(lines)})
     draft = path.with_name(path.name + ".part")
     try:
-        with draft.open("x", encoding="ascii") as file:
+        file = draft.open("x", encoding="ascii")
+    except FileExistsError as error:
+        raise InputError(
+            f"{draft} exists: an export to {path} was cut off, or is under way", expected="no such file", fix="delete it, if no export runs"
+        ) from error
+    except OSError as error:
+        raise _unwritten(path, error) from error
+    try:
+        with file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
         draft.rename(path)
-    except OSError as error:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
-        raise JournalError(f"{path} could not be written: {error}", fix="make room, or name another place") from error
+        if isinstance(error, OSError):
+            raise _unwritten(path, error) from error
+        raise
     return sum("record" in line for line in lines)
+
+
+def new_file(path: str | Path) -> Path:
+    """Return the path of a file to be made.
+
+    Raises:
+        InputError: If it exists, its folder does not, or no file can have such a name.
+        JournalError: If rights are missing to say.
+    """
+    try:
+        target = Path(path)
+        target.stat()
+    except FileNotFoundError:
+        if target.parent.is_dir():
+            return target
+        raise InputError(
+            f"no folder {str(target.parent)!r}", expected="a new file in a folder that exists", fix="make it"
+        ) from None
+    except ValueError as error:
+        raise InputError(f"a file {str(path)!r}: {error}", expected="a name that a file can have") from error
+    except OSError as error:
+        raise JournalError(f"{path} cannot be written: {error}", fix="name another place") from error
+    raise InputError(f"{target} exists", expected="the name of a new file")
+
+
+def _unwritten(path: Path, error: OSError) -> JournalError:
+    return JournalError(f"{path} could not be written: {error}", fix="make room, or name another place")
 
 
 def _lines(log: Log, names: Iterable[Namespace], whole: bool) -> Iterator[dict[str, Any]]:
@@ -181,7 +216,7 @@ def read_export(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """Return the numbered lines between first and last of an export; InputError if it is none, or was cut."""
     try:
         lines = [(i, json.loads(line)) for i, line in enumerate(path.read_text(encoding="ascii").splitlines(), start=1)]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}", expected="what export wrote") from error
     if not lines or lines[0][1] != _FORMAT or any(not isinstance(line, dict) for _, line in lines):
         raise InputError(f"{path} is no export of a journal", expected=f"a first line {json.dumps(_FORMAT)}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, update
 
-from memalpha.errors import ForgottenError, InputError, JournalConflictError, JournalDamagedError, JournalError
+from memalpha.errors import ForgottenError, InputError, JournalConflictError, JournalDamagedError, JournalError, MemAlphaError
 from memalpha.memory.journal import Journal, Namespace, Origin, hash_prompt
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
@@ -293,6 +293,25 @@ def test_an_old_export_does_not_bring_a_forgotten_namespace_back(folder, store):
     with pytest.raises(ForgottenError, match="was forgotten here"):
         journal.import_(folder / "old.jsonl")
     assert journal.namespaces() == ()
+
+
+def test_an_export_touches_no_draft_it_did_not_make(folder, store):
+    journal, durable = store
+    tell_a_story(durable)
+    draft = folder / "all.jsonl.part"
+    draft.write_text("of another export")
+    with pytest.raises(InputError, match=r"(?s)all\.jsonl\.part exists: .* was cut off, or is under way.*delete it"):
+        journal.export(folder / "all.jsonl")
+    assert draft.read_text() == "of another export"
+    draft.unlink()
+    assert journal.export(folder / "all.jsonl") == 5 and not draft.exists()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 252, "a\0"])
+def test_an_export_to_a_name_that_no_file_can_have(folder, store, name):
+    with pytest.raises(MemAlphaError, match=r"File name too long|a name that a file can have"):
+        store[0].export(folder / name)
+    assert not list(folder.glob("x*"))
 
 
 def test_an_import_erases_nothing(folder, store):

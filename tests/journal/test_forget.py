@@ -17,6 +17,7 @@ from memalpha.store import forgetting as forgetting_module
 from memalpha.store.forgetting import in_backups
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.sqlite import SqliteBackend
+from memalpha.store.witness import Witness
 from memalpha.types import Entry
 
 SECRETS = ("Zaphod-of-Oslo", "Zaphod-of-Rome", "quelle-überraschung")
@@ -184,6 +185,24 @@ def test_backups_that_are_gone_or_broken_are_named(folder, store):
     assert files_with(folder, *SECRETS) == []  # the good backup was reached all the same
     with pytest.raises(InputError, match="exists"):
         journal.backup(folder / "good.db")
+
+
+def test_a_backup_that_fails_leaves_nothing_and_is_not_listed(folder, store, monkeypatch):
+    journal, durable = store
+    durable.apply(insert(SECRETS[0]), BY)
+    with pytest.raises(InputError, match=r"no folder .*nofolder"):
+        journal.backup(folder / "nofolder" / "x.db")
+
+    def full(self, state, both=False):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Witness, "write", full)
+        with pytest.raises(JournalError, match=r"(?s)the copy .*x\.db of .*store\.db could not be made: .*No space left"):
+            journal.backup(folder / "x.db")
+    assert journal._log.backend.backups() == [] and list(folder.glob("x.db*")) == []
+    journal.backup(folder / "x.db")
+    assert durable.forget("1").backups == (str(folder / "x.db"),)
 
 
 def test_what_only_a_backup_still_holds_is_forgotten_there(folder, store):
