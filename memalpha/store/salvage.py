@@ -1,4 +1,5 @@
-"""Salvage: what a damaged SQLite journal still holds, into a new one. The damaged files are copied first and never touched.
+"""Salvage: what a damaged SQLite journal still holds, into a new one. The damaged files are copied first, beside the
+new one, and never touched.
 
 Each namespace keeps its operations up to the first that is missing or does not fit; what comes after would be a memory that never
 was, so it is counted and left behind. A namespace whose name is lost is put under ``salvaged/<its id>``.
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memalpha.errors import InputError, JournalDamagedError
+from memalpha.errors import JournalDamagedError, JournalError
 from memalpha.store import chain
+from memalpha.store.exchange import new_file
 from memalpha.store.log import Log
 from memalpha.store.records import REGISTRY, Head, Kind, Namespace, Record
 from memalpha.store.sql import COLUMNS
@@ -52,13 +54,12 @@ def salvage(path: str | Path, target: str | Path, *, key: bytes | None = None) -
         key: The key of both.
 
     Raises:
-        InputError: If the target exists.
+        InputError: If the target exists, or its folder does not.
+        JournalError: If the damaged files cannot be copied beside the target.
         JournalDamagedError: If nothing at all can be read.
     """
-    path, target = Path(path), Path(target)
-    if target.exists():
-        raise InputError(f"{target} exists", expected="the name of a new file")
-    rows, heads = _all_rows(path)
+    path, target = Path(path), new_file(target)
+    rows, heads = _all_rows(path, target.parent)
     chains: dict[str, dict[int, Record]] = {}
     for record in rows:
         chains.setdefault(str(record.ns), {})[record.seq] = record
@@ -103,21 +104,23 @@ def _intact(there: dict[int, Record], key: bytes | None) -> list[Record]:
     return [r for seq, r in sorted(there.items()) if not chain.fault(r, Head(seq - 1, r.previous), key)]
 
 
-def _all_rows(path: Path) -> tuple[list[Record], dict[str, int]]:
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        copy = Path(folder) / "copy"
-        for suffix in _FILES:
-            if (source := path.with_name(path.name + suffix)).exists():
-                shutil.copyfile(source, copy.with_name(copy.name + suffix))
-        try:
+def _all_rows(path: Path, room: Path) -> tuple[list[Record], dict[str, int]]:
+    """Read a copy, made in the folder ``room`` and deleted afterwards."""
+    try:
+        with tempfile.TemporaryDirectory(dir=room) as folder:
+            copy = Path(folder) / "copy"
+            for suffix in _FILES:
+                if (source := path.with_name(path.name + suffix)).exists():
+                    shutil.copyfile(source, copy.with_name(copy.name + suffix))
             with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
                 connection.text_factory = lambda data: data.decode("utf-8", "replace")
                 rows = [*_scan(connection, forward=True), *_scan(connection, forward=False)]
-                return [Record(*row[1:]) for row in {row[0]: row for row in rows}.values() if isinstance(row[2], int)], _heads(
-                    connection
-                )
-        except sqlite3.Error as error:
-            raise JournalDamagedError(f"nothing in {path} can be read ({error})", fix="bring a backup back") from error
+                known = {row[0]: row for row in rows}.values()
+                return [Record(*row[1:]) for row in known if isinstance(row[2], int)], _heads(connection)
+    except sqlite3.Error as error:
+        raise JournalDamagedError(f"nothing in {path} can be read ({error})", fix="bring a backup back") from error
+    except (OSError, ValueError) as error:
+        raise JournalError(f"{path} cannot be copied to {room}: {error}", fix="check name, rights and room") from error
 
 
 def _scan(connection: sqlite3.Connection, forward: bool) -> list[tuple[Any, ...]]:

@@ -351,6 +351,21 @@ def test_salvage_of_a_file_that_was_cut_keeps_a_true_beginning(folder, share):
                 assert contents(journal.memory(MARTA, SCHEMA).memory) == states[found.kept]
 
 
+def test_salvage_puts_nothing_beside_the_damaged_file(folder, make_disk):
+    """It may be on a file system that cannot be written."""
+    disk = make_disk("4m")
+    journal, durable = opened(disk / "s.db")
+    durable.apply(insert("first"), BY)
+    journal.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    (found,) = salvage(disk / "s.db", folder / "new.db")
+    assert found.kept == 1 and contents(opened(folder / "new.db")[1].memory) == {"1": "first"}
+    with pytest.raises(JournalError, match=r"cannot be copied to .*disk"):
+        salvage(folder / "new.db", disk / "again.db")
+    with pytest.raises(InputError, match="no folder"):
+        salvage(disk / "s.db", folder / "no" / "new.db")
+
+
 def test_nothing_left_is_said_so(folder):
     (folder / "rubbish").write_bytes(b"\x00" * 5000)
     with pytest.raises(JournalDamagedError, match="can be read"):
