@@ -39,13 +39,15 @@ _FUNCTION_WORDS = (
 STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 """Function words and question words. Left in on purpose: no, not, will, may, us, am (negations, names, months, acronyms)."""
 
-_WORD = re.compile(r"\w+")
+_DOTTED = "i\u0307"  # what lower() makes of a capital dotted i
+_MARK = "\u0300"  # stands for every mark; the first of them
+_WORD = re.compile(rf"\w[\w{_MARK}]*")
 _DECIMALS = 9  # scores that differ by rounding alone must tie
 
 
 @lru_cache(maxsize=65536)
 def tokenize(text: str, stem_plurals: bool = False) -> tuple[str, ...]:
-    """Split a text into lower-case words (unicode letters, digits and underscores) without stop words.
+    """Split a text into lower-case words (unicode letters with their marks, digits and underscores) without stop words.
 
     A text of stop words alone keeps them all, so that "The Who" can be found.
 
@@ -53,9 +55,21 @@ def tokenize(text: str, stem_plurals: bool = False) -> tuple[str, ...]:
         text: Any text; compared after NFKC normalisation, so that composed and decomposed accents are the same.
         stem_plurals: Whether to strip plain English plurals (cats, cities, boxes).
     """
-    words = _WORD.findall(unicodedata.normalize("NFKC", text).lower())
+    words = _words(unicodedata.normalize("NFKC", text).lower().replace(_DOTTED, "i"))
     kept = [word for word in words if word not in STOP_WORDS] or words
     return tuple(_singular(word) for word in kept) if stem_plurals else tuple(kept)
+
+
+def _words(text: str) -> list[str]:
+    """Split a text; a mark (a vowel sign, a point) belongs to the word it is in, unless it only picks a glyph."""
+    if max(text, default="") < _MARK:
+        return _WORD.findall(text)
+    marked = "".join(_MARK if _is_mark(char) else char for char in text)
+    return [text[found.start() : found.end()] for found in _WORD.finditer(marked)]
+
+
+def _is_mark(char: str) -> bool:
+    return unicodedata.category(char) in ("Mn", "Mc") and not unicodedata.name(char, "").startswith("VARIATION SELECTOR")
 
 
 def _singular(word: str) -> str:

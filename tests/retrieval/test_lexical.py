@@ -1,5 +1,6 @@
 import math
 import random
+import unicodedata
 from unittest.mock import Mock
 
 import bm25s
@@ -27,6 +28,15 @@ def test_tokens_are_lower_case_unicode_words_without_stop_words():
     assert tokenize("Will moved; not in May, no") == ("will", "moved", "not", "may", "no")
     assert tokenize("The Who") == ("the", "who")  # nothing else is left
     assert tokenize(" .,! ") == ()
+
+
+def test_a_mark_that_does_not_compose_is_inside_its_word():
+    assert tokenize("हिन्दी भाषा, नाना!") == ("हिन्दी", "भाषा", "नाना")
+    assert tokenize("İstanbul güzel") == ("istanbul", "güzel") == tokenize("İSTANBUL GÜZEL") == tokenize("istanbul güzel")
+    assert tokenize("שָׁלוֹם") == (unicodedata.normalize("NFKC", "שָׁלוֹם"),)
+    assert tokenize("q\u0323y ∑\u0307 \u0301 z") == ("q\u0323y", "z")
+    assert tokenize("❤\ufe0f 1\ufe0f\u20e3 tm\ufe0f") == ("1", "tm")  # these only pick a glyph
+    assert index_of({"a": "नाना"}).search("नीनी", 5).ids == ()
 
 
 def test_plurals_are_stripped_only_when_asked():
