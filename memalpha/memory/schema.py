@@ -139,7 +139,7 @@ class MemorySchema:
         """
         if not isinstance(data, Mapping) or not isinstance(data.get("sections"), list) or not data["sections"]:
             raise SchemaError(f"{where} is no memory schema", expected="a mapping with 'name' and a list 'sections'")
-        if unknown := sorted(set(data) - {"name", "sections"}):
+        if unknown := sorted(set(data) - {"name", "sections"}, key=str):
             raise SchemaError(f"{where} has unknown keys {unknown}", expected="'name' and 'sections'")
         return cls(
             str(data.get("name", "custom")), tuple(_section(row, f"{where}: section {i}") for i, row in enumerate(data["sections"]))
@@ -152,17 +152,20 @@ class MemorySchema:
         Raises:
             SchemaError: If neither exists, or the file is no schema.
         """
-        if str(name_or_path) in presets():
-            text = (resources.files("memalpha.memory") / "presets" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
-        elif Path(name_or_path).is_file():
-            text = Path(name_or_path).read_text(encoding="utf-8")
-        else:
-            raise SchemaError(
-                f"no memory schema {str(name_or_path)!r}", expected=f"a preset ({', '.join(presets())}) or the path of a YAML file"
-            )
         try:
+            if str(name_or_path) in presets():
+                text = (resources.files("memalpha.memory") / "presets" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
+            elif Path(name_or_path).is_file():
+                text = Path(name_or_path).read_text(encoding="utf-8")
+            else:
+                raise SchemaError(
+                    f"no memory schema {str(name_or_path)!r}",
+                    expected=f"a preset ({', '.join(presets())}) or the path of a YAML file",
+                )
             data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (OSError, UnicodeError) as error:
+            raise SchemaError(f"{name_or_path} cannot be read: {error}", expected="a memory schema in YAML, as UTF-8") from error
+        except (yaml.YAMLError, RecursionError) as error:
             raise SchemaError(f"{name_or_path} is not YAML: {error}", expected="a memory schema in YAML") from error
         return cls.from_mapping(data, where=str(name_or_path))
 
@@ -177,6 +180,6 @@ def _section(row: Any, where: str) -> Section:
     known = {f.name for f in fields(Section)}
     if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
         raise SchemaError(f"{where} is {row!r}", expected="a mapping with 'name' and 'kind'")
-    if unknown := sorted(set(row) - known):
+    if unknown := sorted(set(row) - known, key=str):
         raise SchemaError(f"{where} has unknown keys {unknown}", expected=f"some of {sorted(known)}")
     return Section(**{"kind": SectionKind.LIST, **row})

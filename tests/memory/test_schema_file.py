@@ -74,6 +74,9 @@ def test_plain_strings_mean_what_the_enums_mean():
         ("name: x\nsections: {a: 1}", "no memory schema"),
         ("sections: [oops", "is not YAML"),
         ("colour: red\nsections: [{name: a}]", r"unknown keys \['colour'\]"),
+        ("sections: [{name: a}]\n1: 2\nzz: 3", r"unknown keys \[1, 'zz'\]"),
+        ("sections: [{name: a, 1: 2, zz: 3}]", r"section 0 has unknown keys \[1, 'zz'\]"),
+        ("[" * 3000, "is not YAML"),
         ("sections: [a]", "section 0 is 'a'"),
         ("sections: [{kind: list}]", "section 0 is"),
         ("sections: [{name: a}, {name: b, colour: red}]", r"section 1 has unknown keys \['colour'\]"),
@@ -102,6 +105,13 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path, text, message):
     with pytest.raises(SchemaError, match=message) as caught:
         MemorySchema.load(path)
     assert "expected:" in str(caught.value)
+
+
+def test_a_file_that_is_no_text_or_a_name_that_no_file_can_have(tmp_path):
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    for name in (tmp_path / "latin.yaml", "x" * 300):
+        with pytest.raises(SchemaError, match="cannot be read: .*\n.*UTF-8"):
+            MemorySchema.load(name)
 
 
 def test_a_name_that_is_nothing_lists_the_presets():
