@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Action = Callable[["Journal", argparse.Namespace], int]
 _BY = "memalpha journal"
+_DIGITS = 18  # of the number of an operation
+_SHOWN = 200  # characters of a wrong value
 _ENTRY_COLUMNS = ("entry", "section", "time", "content", "written by operation")
 _CHANGE_COLUMNS = ("entry", "section", "before", "after")
 
@@ -101,9 +103,11 @@ def _check_files(arguments: argparse.Namespace) -> None:
     from memalpha.store.exchange import read_export
 
     new, local = arguments.action == "import", "://" not in arguments.store
-    if new and not Path(arguments.file).is_file():
+    if new and arguments.store == ":memory:":
+        raise InputError("an import into :memory:, which is gone when this command ends", expected="the file of a store, new or not")
+    if new and not _is_file(arguments.file):
         raise InputError(f"no file {arguments.file!r}", expected="what memalpha journal export wrote")
-    if local and not Path(arguments.store).is_file():
+    if local and not _is_file(arguments.store):
         if not new:
             raise InputError(
                 f"no store at {arguments.store!r}", expected="the file of a store, as MemoryAgent or an import makes it"
@@ -115,15 +119,23 @@ def _check_files(arguments: argparse.Namespace) -> None:
         )
 
 
+def _is_file(path: str) -> bool:
+    """Whether there is such a file; InputError if nobody can say: a name that is too long, missing rights."""
+    try:
+        return Path(path).is_file()
+    except OSError as error:
+        raise InputError(f"{path!r} cannot be looked at: {error.strerror}", expected="the name of a file, and rights to it") from error
+
+
 def read_key(path: str | None) -> bytes | None:
     """Return the key in a file, None for no file; InputError if it cannot be read or is empty."""
     if path is None:
         return None
     try:
         key = Path(path).read_bytes().strip()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InputError(
-            f"the key file {path!r} cannot be read: {error.strerror}", expected="a file with the store's key"
+            f"the key file {path!r} cannot be read: {error}", expected="a file with the store's key"
         ) from error
     if not key:
         raise InputError(f"the key file {path!r} is empty", expected="a file with the store's key")
@@ -138,21 +150,21 @@ def _namespace(text: str) -> Namespace:
     if text.startswith("["):
         try:
             parts = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             parts = None
     if not isinstance(parts, list) or not 1 <= len(parts) <= 3:
-        raise InputError(f"namespace {text!r}", expected='user, user/agent, user/agent/session, or ["user", "agent", "session"]')
+        raise InputError(f"namespace {text[:_SHOWN]!r}", expected='user, user/agent, user/agent/session, or ["user", "agent", "session"]')
     return Namespace(*parts)
 
 
 def _moment(text: str) -> int | datetime:
     if text.isascii() and text.isdecimal():
-        return int(text)
+        return _number(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise InputError(
-            f"moment {text!r}", expected="the number of an operation, or a time such as 2024-05-01T12:00:00Z"
+            f"moment {text[:_SHOWN]!r}", expected="the number of an operation, or a time such as 2024-05-01T12:00:00Z"
         ) from error
     if moment.tzinfo is None:
         raise InputError(f"the time {text!r} has no time zone", expected=f"such as {moment.isoformat()}Z")
@@ -160,8 +172,8 @@ def _moment(text: str) -> int | datetime:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise InputError(f"operation {text!r}", expected="a number, as memalpha journal history shows it")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        raise InputError(f"operation {text[:_SHOWN]!r}", expected="a number, as memalpha journal history shows it")
     return int(text)
 
 

@@ -34,6 +34,8 @@ from memalpha.store.verify import Report, schema_of, verify
 
 __all__ = ["DurableMemory", "Event", "Journal", "Namespace", "Origin", "Receipt", "Report", "hash_prompt"]
 
+_LONGEST_WAIT = 1_000_000  # seconds; what SQLite can count in milliseconds
+
 
 class Journal:
     """A store of memories; made by ``Journal.open``. May be used from several threads, and by several processes at once.
@@ -54,11 +56,11 @@ class Journal:
             url: Path of a SQLite file (or ``sqlite:///path``), ``postgresql://...``, or ``:memory:`` for a store that is gone with
                 the process.
             key: Keys the hashes (HMAC-SHA256): without it nobody can rewrite the log unseen. Always the same for one store.
-            wait: Seconds to wait for another process's write.
+            wait: Seconds to wait for another process's write, at most a million.
             renew_witness: For a copy of a SQLite file without its ``.witness``: take it for what it is.
 
         Raises:
-            InputError: If the address is none.
+            InputError: If the address is none, the key is empty, or the wait is no such number.
             JournalDamagedError: If it is not what was written, or has lost acknowledged writes.
             JournalBusyError: If another process did not finish writing in time.
             MissingExtraError: For PostgreSQL without psycopg.
@@ -67,6 +69,10 @@ class Journal:
             raise InputError(f"a store at {url!r}", expected="a path or a URL")
         if key is not None and not isinstance(key, bytes):
             raise InputError(f"a key of type {type(key).__name__}", expected="bytes", fix="Path(FILE).read_bytes().strip()")
+        if key == b"":
+            raise InputError("an empty key, which keys nothing", expected="bytes, or None for a store without a key")
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= _LONGEST_WAIT:
+            raise InputError(f"a wait of {wait!r} s", expected=f"seconds, 0 to {_LONGEST_WAIT:,}")
         return cls(Log(lambda: _connect(str(url), wait, renew_witness), key))
 
     def __enter__(self) -> Journal:
@@ -173,7 +179,14 @@ class Journal:
 def _connect(url: str, wait: float, renew_witness: bool) -> SqlBackend:
     if url == IN_MEMORY:
         return InMemoryBackend()
-    scheme = urlsplit(url).scheme
+    try:
+        parts = urlsplit(url)
+        scheme, _ = parts.scheme, parts.port
+    except ValueError as error:  # says neither address nor error: both may hold the password
+        raise InputError(
+            f"a store at {url.split('://')[0]}://..., which is no address",
+            expected="postgresql://user:password@host:port/database, the port a number",
+        ) from error
     if scheme in ("postgresql", "postgres"):
         from memalpha.store.postgres import PostgresBackend
 

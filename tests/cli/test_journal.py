@@ -195,12 +195,30 @@ def test_a_keyed_store_needs_its_key(tmp_path, capsys):
         (["namespaces", "empty.db"], ["'empty.db' is empty"]),
         (["forget", "STORE", "-n", "marta", "--entry", "77", "--yes"], ["nothing of an entry '77'"]),
         (["compact", "STORE", "-n", "nobody"], ["no namespace"]),
+        (["as-of", "STORE", "9" * 5000, "-n", "marta"], ["operation '9999", "a number, as memalpha journal history shows it"]),
+        (["undo", "STORE", "9" * 5000, "-n", "marta"], ["operation '9999"]),
+        (["as-of", "STORE", "0001-01-01T00:00:00+14:00", "-n", "marta"], ["cannot be told in UTC"]),
+        (["history", "STORE", "-n", "[" * 100_000], ["namespace '[[["]),
+        (["verify", "STORE", "--wait", "nan"], ["a wait of nan s", "0 to 1,000,000"]),
+        (["verify", "STORE", "--wait", "-1"], ["a wait of -1.0 s"]),
+        (["verify", "STORE", "--wait", "inf"], ["a wait of inf s"]),
+        (["verify", "postgresql://[x"], ["a store at postgresql://..., which is no address"]),
+        (["verify", "postgresql://h:abc/x"], ["no address", "the port a number"]),
+        (["verify", "x" * 300], ["File name too long"]),
+        (["import", "x" * 300, "notes.txt"], ["File name too long"]),
+        (["import", "STORE", "x" * 300], ["File name too long"]),
+        (["import", "STORE", "deep.jsonl"], ["deep.jsonl cannot be read"]),
+        (["import", ":memory:", "notes.txt"], [":memory:, which is gone when this command ends"]),
+        (["export", "STORE", "x" * 300], ["File name too long"]),
+        (["export", "STORE", "x" * 252], ["File name too long"]),
+        (["verify", "STORE", "--key-file", "x\0"], ["the key file 'x\\x00' cannot be read"]),
     ],
 )
 def test_one_clear_message_and_nothing_made(arguments, said, store, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("Buy milk, bread and butter.\n")
     (tmp_path / "empty.db").touch()
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
     there = {path.name for path in tmp_path.iterdir()}
     assert run(["journal", *[str(store) if part == "STORE" else part for part in arguments]]) == 1
     error = capsys.readouterr().err

@@ -423,9 +423,25 @@ def test_no_call_without_a_namespace(store):
             store[0].memory(wrong, SCHEMA)
 
 
+@pytest.mark.parametrize("wait", [-1, float("nan"), float("inf"), True, "5"])
+def test_waits_that_are_none(folder, wait):
+    with pytest.raises(InputError, match="a wait of .* s\n"):
+        Journal.open(folder / "s.db", wait=wait)
+
+
+def test_an_empty_key_is_no_key(folder):
+    with pytest.raises(InputError, match="an empty key"):
+        Journal.open(folder / "s.db", key=b"")
+    assert list(folder.iterdir()) == []
+
+
 def test_addresses_that_are_none(folder):
     with pytest.raises(InputError, match="a store at"):
         Journal.open("mysql://x/y")
+    for address in ("postgresql://[x", "postgresql://user:secret/x", "postgresql://h:70000/x"):
+        with pytest.raises(InputError, match="a store at postgresql://..., which is no address") as caught:
+            Journal.open(address)
+        assert "secret" not in str(caught.value)
     with pytest.raises(InputError, match="no folder"):
         Journal.open(folder / "no" / "store.db")
     (folder / "text").write_text("hello " * 1000)
