@@ -104,7 +104,9 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
     new, local = arguments.action == "import", "://" not in arguments.store
     if new and arguments.store == ":memory:":
-        raise InputError("an import into :memory:, which is gone when this command ends", expected="the file of a store, new or not")
+        raise InputError(
+            "an import into :memory:, which is gone when this command ends", expected="the file of a store, new or not"
+        )
     if new and not _is_file(arguments.file):
         raise InputError(f"no file {arguments.file!r}", expected="what memalpha journal export wrote")
     if local and not _is_file(arguments.store):
@@ -124,7 +126,9 @@ def _is_file(path: str) -> bool:
     try:
         return Path(path).is_file()
     except OSError as error:
-        raise InputError(f"{path!r} cannot be looked at: {error.strerror}", expected="the name of a file, and rights to it") from error
+        raise InputError(
+            f"{path!r} cannot be looked at: {error.strerror}", expected="the name of a file, and rights to it"
+        ) from error
 
 
 def read_key(path: str | None) -> bytes | None:
@@ -134,9 +138,7 @@ def read_key(path: str | None) -> bytes | None:
     try:
         key = Path(path).read_bytes().strip()
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"the key file {path!r} cannot be read: {error}", expected="a file with the store's key"
-        ) from error
+        raise InputError(f"the key file {path!r} cannot be read: {error}", expected="a file with the store's key") from error
     if not key:
         raise InputError(f"the key file {path!r} is empty", expected="a file with the store's key")
     return key
@@ -153,7 +155,9 @@ def _namespace(text: str) -> Namespace:
         except (ValueError, RecursionError):
             parts = None
     if not isinstance(parts, list) or not 1 <= len(parts) <= 3:
-        raise InputError(f"namespace {text[:_SHOWN]!r}", expected='user, user/agent, user/agent/session, or ["user", "agent", "session"]')
+        raise InputError(
+            f"namespace {text[:_SHOWN]!r}", expected='user, user/agent, user/agent/session, or ["user", "agent", "session"]'
+        )
     return Namespace(*parts)
 
 

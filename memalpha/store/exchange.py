@@ -7,9 +7,9 @@
     {"end": <number of lines before this one>}
 
 An import is all or nothing. It refuses a namespace that is there already, and one that was forgotten: an old export does not
-bring back what was forgotten since. It erases nothing: the receipt of a namespace that is alive here is refused. Hashes cover the
-records alone; the lines ``begin`` and ``forgotten`` are checked for their form. (The content of a single entry forgotten since is still in an old export; exports are the
-user's to delete.)
+bring back what was forgotten since. It erases nothing: the receipt of a namespace that is alive here is refused. (The
+content of a single entry forgotten since is still in an old export; exports are the user's to delete.) Hashes cover the records
+alone; the lines ``begin`` and ``forgotten`` are checked for their form.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
         file = draft.open("x", encoding="ascii")
     except FileExistsError as error:
         raise InputError(
-            f"{draft} exists: an export to {path} was cut off, or is under way", expected="no such file", fix="delete it, if no export runs"
+            f"{draft} exists: an export to {path} was cut off, or is under way",
+            expected="no such file",
+            fix="delete it, if no export runs",
         ) from error
     except OSError as error:
         raise _unwritten(path, error) from error

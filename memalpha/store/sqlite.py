@@ -288,7 +288,8 @@ class SqliteBackend(SqlBackend):
             drop_unfinished(path)
             if isinstance(error, sqlite3.Error | OSError):
                 raise JournalError(
-                    f"the copy {path} of {self.url} could not be made: {error}", fix="make room, check the rights, or name another place"
+                    f"the copy {path} of {self.url} could not be made: {error}",
+                    fix="make room, check the rights, or name another place",
                 ) from error
             raise
 
@@ -349,7 +350,9 @@ def _check_name(path: Path) -> None:
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
             raise
-        raise InputError(f"a store at {str(path)!r}: {error}", expected="a name that a file can have, with room for .witness") from error
+        raise InputError(
+            f"a store at {str(path)!r}: {error}", expected="a name that a file can have, with room for .witness"
+        ) from error
     if not path.parent.is_dir():
         raise InputError(f"no folder {str(path.parent)!r}", expected="the journal's folder to exist", fix="make it")
     if path.is_dir():

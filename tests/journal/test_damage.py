@@ -253,7 +253,7 @@ def test_rights_that_are_missing_are_said_so(folder, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a\0.db", "x" * 300, "x" * 250, "\ud800"])
 def test_names_that_no_store_can_have(folder, name):
-    with pytest.raises(InputError, match="(?s)a store at .*expected: a name that a file can have"):
+    with pytest.raises(InputError, match=r"(?s)a store at .*expected: a name that a file can have"):
         Journal.open(folder / name)
     assert list(folder.iterdir()) == []
 

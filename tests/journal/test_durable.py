@@ -381,7 +381,7 @@ def test_a_chain_cannot_be_begun_twice(folder, store):
     lines = (folder / "all.jsonl").read_text().splitlines()
     lines[2:2] = [lines[1].replace("marta", "ivan")]
     (folder / "twice.jsonl").write_text("\n".join([*lines[:-1], json.dumps({"end": len(lines) - 1})]))
-    with Journal.open(folder / "other.db") as other, pytest.raises(InputError, match="line 3: .* is there already"):
+    with Journal.open(folder / "other.db") as other, pytest.raises(InputError, match=r"line 3: .* is there already"):
         other.import_(folder / "twice.jsonl")
 
 
@@ -425,7 +425,7 @@ def test_no_call_without_a_namespace(store):
 
 @pytest.mark.parametrize("wait", [-1, float("nan"), float("inf"), True, "5"])
 def test_waits_that_are_none(folder, wait):
-    with pytest.raises(InputError, match="a wait of .* s\n"):
+    with pytest.raises(InputError, match=r"a wait of .* s\n"):
         Journal.open(folder / "s.db", wait=wait)
 
 
@@ -439,7 +439,7 @@ def test_addresses_that_are_none(folder):
     with pytest.raises(InputError, match="a store at"):
         Journal.open("mysql://x/y")
     for address in ("postgresql://[x", "postgresql://user:secret/x", "postgresql://h:70000/x"):
-        with pytest.raises(InputError, match="a store at postgresql://..., which is no address") as caught:
+        with pytest.raises(InputError, match=r"a store at postgresql://\.\.\., which is no address") as caught:
             Journal.open(address)
         assert "secret" not in str(caught.value)
     with pytest.raises(InputError, match="no folder"):

@@ -110,7 +110,7 @@ def test_a_file_that_does_not_fit_is_refused_by_name(tmp_path, text, message):
 def test_a_file_that_is_no_text_or_a_name_that_no_file_can_have(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
     for name in (tmp_path / "latin.yaml", "x" * 300):
-        with pytest.raises(SchemaError, match="cannot be read: .*\n.*UTF-8"):
+        with pytest.raises(SchemaError, match=r"cannot be read: .*\n.*UTF-8"):
             MemorySchema.load(name)
 
 
