@@ -124,16 +124,16 @@ def in_backups(log: Log, erase: Callable[[Log], bool]) -> Copies:
     """
     done, missing, failed = [], [], []
     for path in log.backend.backups():
-        drop_unfinished(Path(path))
-        if not Path(path).exists():
-            missing.append(path)
-            log.backend.note_backup(path, there=False)
-            continue
         try:
+            drop_unfinished(Path(path))
+            if not Path(path).exists():
+                missing.append(path)
+                log.backend.note_backup(path, there=False)
+                continue
             copy = Log(lambda path=path: SqliteBackend(Path(path)), log.key)  # type: ignore[misc]
             with closing(copy.backend):
                 done += [path] if erase(copy) else []
-        except MemAlphaError as error:
+        except (MemAlphaError, OSError) as error:
             failed.append(f"{path}: {error}")
     return Copies(tuple(done), tuple(missing), tuple(failed))
 

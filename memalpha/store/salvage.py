@@ -1,7 +1,8 @@
 """Salvage: what a damaged SQLite journal still holds, into a new one.
 
-The damaged files are copied first, to the new one's folder, and never touched. Each namespace keeps its operations up to
-the first that is missing or does not fit; what comes after would be a memory that never was, so it is counted and left behind. A namespace whose name is lost is put under ``salvaged/<its id>``.
+The damaged files are copied first, to the new one's folder, and never touched. Each namespace keeps its operations up to the
+first that is missing or does not fit; what comes after would be a memory that never was, so it is counted and left behind. A
+namespace whose name is lost is put under ``salvaged/<its id>``.
 """
 
 from __future__ import annotations

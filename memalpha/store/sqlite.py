@@ -262,6 +262,10 @@ class SqliteBackend(SqlBackend):
         except JournalError as error:
             return [str(error)]
 
+    def backups(self) -> list[str]:
+        """Return where copies were written, but not this file, if it has taken a copy's place."""
+        return [path for path in super().backups() if Path(path) != self.path]
+
     def copy_to(self, path: Path) -> None:
         """Write a complete journal with the same content to a new file; its own list of copies is empty.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from pathlib import Path
 
 import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, files_with, insert, opened, update
@@ -185,6 +186,34 @@ def test_backups_that_are_gone_or_broken_are_named(folder, store):
     assert files_with(folder, *SECRETS) == []  # the good backup was reached all the same
     with pytest.raises(InputError, match="exists"):
         journal.backup(folder / "good.db")
+
+
+def test_a_store_that_took_its_backups_place_does_not_wait_for_itself(folder, store):
+    journal, durable = store
+    durable.apply(insert(SECRETS[0]), BY)
+    journal.backup(folder / "backup.db")
+    journal.close()
+    for suffix in ("", ".witness"):
+        (folder / f"store.db{suffix}").rename(folder / f"backup.db{suffix}")
+    other, same = opened(folder / "backup.db", wait=0.2)
+    assert same.forget("1").backups == () and files_with(folder, *SECRETS) == []
+    other.close()
+
+
+def test_a_backup_nobody_may_look_at_is_named_and_the_store_forgets(folder, store, monkeypatch):
+    journal, durable = store
+    durable.apply(insert(SECRETS[0]), BY)
+    journal.backup(folder / "backup.db")
+
+    def refused(path, missing_ok=False):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refused)
+        with pytest.raises(JournalError, match=r"not in 1 of its copies: .*backup\.db: .*Permission denied"):
+            durable.forget("1")
+    assert contents(durable.memory) == {} and files_with(folder, *SECRETS) == [f"backup.db: {SECRETS[0]}"]
+    assert durable.forget("1").backups == (str(folder / "backup.db"),) and files_with(folder, *SECRETS) == []
 
 
 def test_a_backup_that_fails_leaves_nothing_and_is_not_listed(folder, store, monkeypatch):
