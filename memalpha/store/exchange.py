@@ -23,6 +23,7 @@ from typing import Any
 from memalpha.errors import ForgottenError, InputError, JournalDamagedError, JournalError
 from memalpha.store import chain
 from memalpha.store.log import Log
+from memalpha.store.memory import JournalMemory
 from memalpha.store.records import REGISTRY, Head, Kind, Namespace, Record, moment_of, stamp
 from memalpha.store.verify import schema_of
 
@@ -152,8 +153,9 @@ def import_from(log: Log, path: Path) -> int:
 def _begin(log: Log, line: dict[str, Any], where: str) -> str:
     """Register a namespace; return its id."""
     ns, time, shape = _text(line, "begin", where), _time(line, where), line.get("schema", 0)
+    names = [_text(line, part, where) for part in ("user", "agent", "session")]
     try:
-        name = Namespace(*(_text(line, part, where) for part in ("user", "agent", "session")))
+        name = Namespace(*names)
         if shape is not None:  # of a namespace whose name and schema were lost, and whose records were salvaged
             schema_of(shape)
     except (InputError, JournalDamagedError) as error:
@@ -211,6 +213,12 @@ def _add(log: Log, ns: str, records: Sequence[Record], path: Path) -> None:
     head = Head(records[-1].seq, records[-1].hash)
     if faults := chain.check(ns, records, None, head, log.key):
         raise InputError(f"{path}, namespace {ns}: {'; '.join(faults[:3])}", expected="an export that nobody edited, and its key")
+    shape = next(begun.shape for begun in log.begun.values() if begun.ns == ns)
+    if shape is not None:
+        try:
+            JournalMemory(schema_of(shape)).replay(records)
+        except JournalDamagedError as error:
+            raise InputError(f"{path}, namespace {ns}: {error.what}", expected="the schema it was begun with") from error
     log.backend.append(records)
 
 

@@ -337,16 +337,20 @@ EDITS = {
     "a user that is no text": (2, lambda line: line.update(user=5), "'user' is 5"),
     "a user that is none": (2, lambda line: line.update(user=""), "user of a namespace is ''"),
     "an id that is no text": (2, lambda line: line.update(begin=[1]), r"'begin' is \[1\]"),
-    "the registry's id": (2, lambda line: line.update(begin=""), "there already"),
+    "the registry's id": (2, lambda line: line.update(begin=""), "the namespace marta/default/default is there already"),
     "no time": (2, lambda line: line.pop("time"), "'time' is None"),
     "a time that is none": (2, lambda line: line.update(time="9999"), "the time is '9999'"),
     "no schema": (2, lambda line: line.pop("schema"), "'0' is recorded as a schema"),
     "a schema that is none": (2, lambda line: line.update(schema=5), "'5' is recorded as a schema"),
-    "sections that are none": (2, lambda line: line.update(schema={"name": "a", "sections": [["facts"]]}), "recorded as a schema"),
+    "sections that are none": (
+        2,
+        lambda line: line.update(schema={"name": "a", "sections": [["facts"]]}),
+        ".* is recorded as a schema",
+    ),
     "a chain that is no text": (3, lambda line: line["record"].__setitem__(0, [1]), r"ns of a record is \[1\]"),
     "a number that is none": (3, lambda line: line["record"].__setitem__(1, True), "seq of a record is True"),
     "a salt that is no text": (3, lambda line: line["record"].__setitem__(10, 5), "salt of a record is 5"),
-    "a line nobody knows": (3, lambda line: (line.clear(), line.update(what=1)), "is neither begin, nor record"),
+    "a line nobody knows": (3, lambda line: (line.clear(), line.update(what=1)), "neither begin, nor record"),
     "a receipt of nothing": (8, lambda line: line.update(forgotten=[]), r"'forgotten' is \[\]"),
     "a receipt without a time": (8, lambda line: line.pop("time"), "'time' is None"),
     "a receipt without a note": (8, lambda line: line.pop("note"), "'note' is None"),
@@ -368,10 +372,23 @@ def test_an_edited_line_of_an_export_is_named(folder, store, name):
     edit(lines[number - 1])
     (folder / "edited.jsonl").write_text("\n".join(map(json.dumps, lines)))
     with Journal.open(folder / "other.db") as other:
-        with pytest.raises(InputError, match=f"edited.jsonl, line {number}.* ?{said}"):
+        with pytest.raises(InputError, match=f"edited.jsonl, line {number}(:| is a| is) ?{said}"):
             other.import_(folder / "edited.jsonl")
         assert other.namespaces() == () and other.verify().ok
         assert other.import_(folder / "all.jsonl") == 5
+
+
+def test_a_schema_that_is_not_that_of_the_records_is_refused(folder, store):
+    journal, durable = store
+    tell_a_story(durable)
+    journal.export(folder / "all.jsonl")
+    lines = (folder / "all.jsonl").read_text().splitlines()
+    lines[1] = lines[1].replace('["notes",', '["places",')
+    (folder / "other.jsonl").write_text("\n".join(lines))
+    with Journal.open(folder / "other.db") as other:
+        with pytest.raises(InputError, match="operation 2 wrote an entry that fits no section of 'test'"):
+            other.import_(folder / "other.jsonl")
+        assert other.namespaces() == ()
 
 
 def test_a_chain_cannot_be_begun_twice(folder, store):
