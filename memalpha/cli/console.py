@@ -14,7 +14,7 @@ from memalpha.cli.live import LiveView, Pace, step_line
 from memalpha.report.terminal import show_rollout
 from memalpha.runs import RunFolder, trajectory_name
 
-console = Console(soft_wrap=True, highlight=False)
+console = Console(soft_wrap=True, highlight=False, emoji=False)
 
 
 def out(text: str) -> None:

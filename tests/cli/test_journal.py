@@ -92,6 +92,15 @@ def test_diff_between_two_moments(ask):
     assert ask("diff", "4", "4") == []
 
 
+def test_the_names_of_emoji_stay_as_they_were_written(ask, store, capsys):
+    with Journal.open(store) as journal:
+        journal.memory(MARTA, SCHEMA).apply(Operation(INSERT, "semantic", "score :100:"), Origin(":key:", "file:key:.txt"))
+    last = ask("history")[-1]
+    assert (last["after"]["content"], last["origin"]["source"]) == ("score :100:", "file:key:.txt")
+    assert run(["token", "x", "--user", "a:smile:b"]) == 0
+    assert '"user": "a:smile:b"' in capsys.readouterr().out
+
+
 def test_a_name_with_a_slash(ask):
     assert [row["after"]["content"] for row in ask("history", namespace='["a/b", "agent", "tuesday"]')] == ["secret"]
 
