@@ -21,7 +21,6 @@ from memalpha.errors import MemAlphaError
 from memalpha.serve.callers import HEADERS, Caller
 from memalpha.serve.gate import CALLER, problem_response
 from memalpha.serve.models import (
-    MAX_PAGE,
     AddAnswer,
     AddRequest,
     AskAnswer,
@@ -30,7 +29,9 @@ from memalpha.serve.models import (
     ForgetAnswer,
     ForgetRequest,
     HistoryAnswer,
+    HistoryRequest,
     MemoryAnswer,
+    MemoryRequest,
     ProblemModel,
     SearchAnswer,
     SearchRequest,
@@ -56,7 +57,7 @@ def caller_of(
 
 From = Annotated[Caller, Depends(caller_of)]
 _TOLD: dict[int | str, dict[str, Any]] = {
-    code: {"model": ProblemModel} for code in (400, 401, 403, 409, 410, 413, 422, 429, 500, 502, 503)
+    code: {"model": ProblemModel} for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 429, 500, 502, 503)
 }
 
 
@@ -88,18 +89,14 @@ def build_api(operations: Operations, lifespan: Lifespan | None = None) -> FastA
         return await operations.search(caller, request)
 
     @app.get("/v1/memory", **options)
-    async def memory(
-        caller: From, offset: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100
-    ) -> MemoryAnswer:
+    async def memory(caller: From, request: Annotated[MemoryRequest, Query()]) -> MemoryAnswer:
         """List entries in order of creation."""
-        return await operations.memory(caller, offset, limit)
+        return await operations.memory(caller, request)
 
     @app.get("/v1/history", **options)
-    async def history(
-        caller: From, entry: str | None = None, limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100
-    ) -> HistoryAnswer:
+    async def history(caller: From, request: Annotated[HistoryRequest, Query()]) -> HistoryAnswer:
         """List the newest operations, of one entry or of all, in order."""
-        return await operations.history(caller, entry, limit)
+        return await operations.history(caller, request)
 
     @app.post("/v1/undo", **options)
     async def undo(caller: From, request: UndoRequest) -> ChangeAnswer:

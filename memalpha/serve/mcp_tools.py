@@ -7,20 +7,20 @@ namespace is not offered here: a model should not be able to.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Any, get_type_hints
 
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from memalpha.serve.callers import Caller
 from memalpha.serve.gate import CALLER
 from memalpha.serve.models import (
-    MAX_PAGE,
     AddAnswer,
     AddRequest,
     AskAnswer,
@@ -29,7 +29,10 @@ from memalpha.serve.models import (
     ForgetAnswer,
     ForgetRequest,
     HistoryAnswer,
+    HistoryRequest,
     MemoryAnswer,
+    MemoryRequest,
+    Request,
     SearchAnswer,
     SearchRequest,
     UndoRequest,
@@ -38,6 +41,8 @@ from memalpha.serve.operations import Operations
 from memalpha.serve.problems import Problem, Refused, problem_of
 from memalpha.version import __version__
 
+Offered = Callable[[Caller, Any], Awaitable[Any]]
+"""What a tool does: from a caller and a request to an answer; its annotations name the models, its docstring is for the client."""
 INSTRUCTIONS = (
     "A long-term memory. Call add with what was said and should be remembered; the memory's own model decides what to keep, "
     "correct or delete. Call ask or search before you answer from memory. undo takes one operation back, forget erases an entry "
@@ -54,60 +59,65 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> MCPServer:
         operations: What it offers.
         local: The caller of a connection without requests of HTTP (stdio).
     """
-    server = MCPServer("memalpha", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING", subscriptions=False)
-    _add_writing(server, operations, local)
-    _add_reading(server, operations, local)
-    return server
+    tools = [_tool(offered, annotations, local) for offered, annotations in _offered(operations)]
+    return MCPServer(
+        "memalpha", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING", subscriptions=False, tools=tools
+    )
 
 
-def _add_writing(server: MCPServer, operations: Operations, local: Caller | None) -> None:
-    @server.tool(annotations=_WRITES)
-    @_telling
-    async def add(context: Context, text: str, time: str | None = None, source: str = "") -> AddAnswer:
-        """Read a text and remember what matters in it. `time`: when it was said (ISO 8601). `source`: its name in the history."""
-        return await operations.add(_caller(context, local), AddRequest(text=text, time=time, source=source))
+def _offered(operations: Operations) -> list[tuple[Offered, ToolAnnotations]]:
+    async def add(caller: Caller, request: AddRequest) -> AddAnswer:
+        """Read a text and remember what matters in it."""
+        return await operations.add(caller, request)
 
-    @server.tool(annotations=_WRITES)
-    @_telling
-    async def undo(context: Context, operation: int) -> ChangeAnswer:
+    async def undo(caller: Caller, request: UndoRequest) -> ChangeAnswer:
         """Take one operation back, by the number that add and history give it."""
-        return await operations.undo(_caller(context, local), UndoRequest(operation=operation))
+        return await operations.undo(caller, request)
 
-    @server.tool(annotations=_WRITES)
-    @_telling
-    async def forget(context: Context, entry: str) -> ForgetAnswer:
+    async def forget(caller: Caller, request: ForgetRequest) -> ForgetAnswer:
         """Erase an entry for good, by its id; this cannot be undone. Do it only when asked to."""
-        return await operations.forget(_caller(context, local), ForgetRequest(entry=entry))
+        return await operations.forget(caller, request)
 
-
-def _add_reading(server: MCPServer, operations: Operations, local: Caller | None) -> None:
-    @server.tool(annotations=_READS)
-    @_telling
-    async def ask(context: Context, question: str) -> AskAnswer:
+    async def ask(caller: Caller, request: AskRequest) -> AskAnswer:
         """Answer a question from the memory alone; says which entries the answer was read from."""
-        return await operations.ask(_caller(context, local), AskRequest(question=question))
+        return await operations.ask(caller, request)
 
-    @server.tool(annotations=_READS)
-    @_telling
-    async def search(context: Context, query: str, k: int = 5) -> SearchAnswer:
+    async def search(caller: Caller, request: SearchRequest) -> SearchAnswer:
         """Find at most k entries for a query, best first."""
-        return await operations.search(_caller(context, local), SearchRequest(query=query, k=k))
+        return await operations.search(caller, request)
 
-    @server.tool(annotations=_READS)
-    @_telling
-    async def memory(
-        context: Context, offset: Annotated[int, Field(ge=0)] = 0, limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
-    ) -> MemoryAnswer:
+    async def memory(caller: Caller, request: MemoryRequest) -> MemoryAnswer:
         """List the entries of the memory in order of creation."""
-        return await operations.memory(_caller(context, local), offset, limit)
+        return await operations.memory(caller, request)
 
-    @server.tool(annotations=_READS)
-    @_telling
-    async def history(
-        context: Context, entry: str | None = None, limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
-    ) -> HistoryAnswer:
+    async def history(caller: Caller, request: HistoryRequest) -> HistoryAnswer:
         """List the newest operations, of one entry or of all: what they did, when, by whom and from which text."""
-        return await operations.history(_caller(context, local), entry, limit)
+        return await operations.history(caller, request)
+
+    return [(tool, _WRITES) for tool in (add, undo, forget)] + [(tool, _READS) for tool in (ask, search, memory, history)]
+
+
+class _AsSent(ArgModelBase):
+    """Arguments as they were sent: it is the request's model that judges them, as over HTTP."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def model_dump_one_level(self) -> dict[str, Any]:
+        return {"sent": self.model_extra}
+
+
+def _tool(offered: Offered, annotations: ToolAnnotations, local: Caller | None) -> Tool:
+    """Return a tool whose arguments are the fields of the request, with their limits and without any others."""
+    types = get_type_hints(offered)
+    request: type[Request] = types["request"]
+
+    async def tool(context: Context, sent: dict[str, Any]) -> Any:
+        return await _telling(offered, context, local, request, sent)
+
+    tool.__annotations__["return"] = types["return"]
+    made = Tool.from_function(tool, offered.__name__, description=offered.__doc__, annotations=annotations)
+    made.parameters, made.fn_metadata.arg_model = request.model_json_schema(), _AsSent
+    return made
 
 
 def _caller(context: Context, local: Caller | None) -> Caller:
@@ -118,21 +128,16 @@ def _caller(context: Context, local: Caller | None) -> Caller:
     return caller
 
 
-def _telling(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Let a tool answer with a problem where it raises."""
-
-    @functools.wraps(tool)
-    async def telling(*arguments: Any, **options: Any) -> Any:
-        try:
-            return await tool(*arguments, **options)
-        except ValidationError as error:
-            found = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-            problem = Problem(HTTPStatus.UNPROCESSABLE_ENTITY, found, "what the tool's schema says")
-        except Exception as error:  # noqa: BLE001 - the boundary to the client, which is told a problem; problem_of logs the rest
-            problem = problem_of(error)
-        return CallToolResult(content=[TextContent(type="text", text=json.dumps(problem.body()))], is_error=True)
-
-    return telling
+async def _telling(offered: Offered, context: Context, local: Caller | None, request: type[Request], sent: dict[str, Any]) -> Any:
+    """Return an operation's answer, or the problem it has."""
+    try:
+        return await offered(_caller(context, local), request.model_validate(sent))
+    except ValidationError as error:
+        found = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        problem = Problem(HTTPStatus.UNPROCESSABLE_ENTITY, found, "what the tool's schema says")
+    except Exception as error:  # noqa: BLE001 - the boundary to the client, which is told a problem; problem_of logs the rest
+        problem = problem_of(error)
+    return CallToolResult(content=[TextContent(type="text", text=json.dumps(problem.body()))], is_error=True)
 
 
 __all__ = ["build_mcp"]

@@ -1,4 +1,4 @@
-"""The JSON of requests and answers, for the HTTP API and for MCP tools; unknown fields of a request are refused."""
+"""The JSON of requests and answers, the same for the HTTP API and for MCP tools; unknown fields of a request are refused."""
 
 from __future__ import annotations
 
@@ -42,13 +42,27 @@ class SearchRequest(Request):
 class UndoRequest(Request):
     """An operation to take back."""
 
-    operation: int = Field(ge=1, description="Its number, as add and history give it.")
+    operation: int = Field(ge=1, strict=True, description="Its number, as add and history give it.")
 
 
 class ForgetRequest(Request):
     """An entry to erase for good."""
 
     entry: str = Field(min_length=1, max_length=200, description="Its id, as memory and search give it.")
+
+
+class MemoryRequest(Request):
+    """Which entries to list."""
+
+    offset: int = Field(0, ge=0, description="Entries to leave out at the beginning.")
+    limit: int = Field(100, ge=1, le=MAX_PAGE, description="Most entries to list.")
+
+
+class HistoryRequest(Request):
+    """Which operations to list."""
+
+    entry: str | None = Field(None, description="Id of the one entry they are about; all if there is none.")
+    limit: int = Field(100, ge=1, le=MAX_PAGE, description="Most operations to list: the newest.")
 
 
 class EntryModel(BaseModel):

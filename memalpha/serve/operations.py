@@ -27,7 +27,9 @@ from memalpha.serve.models import (
     ForgetRequest,
     FoundModel,
     HistoryAnswer,
+    HistoryRequest,
     MemoryAnswer,
+    MemoryRequest,
     ResultModel,
     SearchAnswer,
     SearchRequest,
@@ -79,17 +81,18 @@ class Operations:
             hits = await self.agent.search(request.query, request.k, namespace=caller.namespace)
         return SearchAnswer(entries=[FoundModel.of_hit(hit) for hit in hits])
 
-    async def memory(self, caller: Caller, offset: int, limit: int) -> MemoryAnswer:
+    async def memory(self, caller: Caller, request: MemoryRequest) -> MemoryAnswer:
         """List entries."""
         with _boundary():
             entries = await self.agent.memory(caller.namespace)
-        return MemoryAnswer(entries=[EntryModel.of(entry) for entry in entries[offset : offset + limit]], total=len(entries))
+        page = entries[request.offset : request.offset + request.limit]
+        return MemoryAnswer(entries=[EntryModel.of(entry) for entry in page], total=len(entries))
 
-    async def history(self, caller: Caller, entry: str | None, limit: int) -> HistoryAnswer:
+    async def history(self, caller: Caller, request: HistoryRequest) -> HistoryAnswer:
         """List what happened."""
         with _boundary():
-            events = await self.agent.history(entry, namespace=caller.namespace)
-        return HistoryAnswer(operations=[EventModel.of(event) for event in events[-limit:]], total=len(events))
+            events = await self.agent.history(request.entry, namespace=caller.namespace)
+        return HistoryAnswer(operations=[EventModel.of(event) for event in events[-request.limit :]], total=len(events))
 
     async def undo(self, caller: Caller, request: UndoRequest) -> ChangeAnswer:
         """Take one operation back."""

@@ -87,9 +87,12 @@ def test_a_mistake_of_the_model_is_a_result_and_no_problem(marta):
         ("POST", "/v1/add", {"text": "crash now"}, 500, "the server failed"),
         ("POST", "/v1/search", {"query": "a", "k": 0}, 422, "body.k"),
         ("POST", "/v1/undo", {"operation": 1}, 400, "operation 1 cannot be undone"),
+        ("POST", "/v1/undo", {"operation": True}, 422, "body.operation"),
+        ("POST", "/v1/undo", {"operation": "1"}, 422, "body.operation"),
         ("POST", "/v1/forget", {"entry": "1"}, 400, "nothing of an entry '1'"),
         ("DELETE", "/v1/memory", None, 400, "no namespace"),
         ("GET", "/v1/memory?limit=0", None, 422, "query.limit"),
+        ("GET", "/v1/history?entyr=1", None, 422, "query.entyr: Extra inputs"),
         ("GET", "/v1/nothing", None, 404, "Not Found"),
         ("GET", "/v1/add", None, 405, "Method Not Allowed"),
         ("GET", "/mcp", None, 405, "Method Not Allowed"),
@@ -190,5 +193,7 @@ def test_the_description_names_every_operation_and_its_problems(server):
         ("/v1/memory", "get"), ("/v1/memory", "delete"), ("/v1/history", "get"), ("/v1/undo", "post"), ("/v1/forget", "post"),
     }  # fmt: skip
     add = described["paths"]["/v1/add"]["post"]
-    assert {"401", "403", "413", "429", "503"} <= set(add["responses"]) and add["security"] == [{"HTTPBearer": []}]
+    assert {"400", "401", "403", "408", "409", "410", "413", "421", "422", "429", "500", "502", "503"} == set(add["responses"]) - {
+        "200"
+    } and add["security"] == [{"HTTPBearer": []}]
     assert {each["name"] for each in add["parameters"]} == {"Memalpha-User", "Memalpha-Agent", "Memalpha-Session"}
