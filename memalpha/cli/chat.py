@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from memalpha.cli.console import console, quiet_libraries
+from memalpha.cli.console import console, quiet_libraries, with_notes
 from memalpha.cli.screen import printable, printable_lines, show_table
 from memalpha.errors import InputError, MemAlphaError
+from memalpha.memory.tools import is_text
 
 if TYPE_CHECKING:
     from memalpha.api.agent import MemoryAgent
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from memalpha.types import Change
 
 _CONTEXT = 4096  # tokens, assumed of a model behind a server
+_DIGITS = 18  # of an operation's number
 HELP = (
     "/memory           what is remembered",
     "/why              the entries that the last answer was read from",
@@ -113,6 +116,8 @@ def talk(conversation: Conversation, lines: TextIO | None = None) -> None:
         _say(f"Talking as {conversation.reader.user}. /help lists the commands, /quit leaves.")
     for line in _lines(lines):
         try:
+            if not is_text(line):
+                raise InputError("a line that cannot be read", expected="text in the encoding of this terminal, such as UTF-8")
             if line in ("/quit", "/exit"):
                 break
             if line.startswith("/"):
@@ -120,17 +125,19 @@ def talk(conversation: Conversation, lines: TextIO | None = None) -> None:
             else:
                 _message(conversation, line)
         except MemAlphaError as error:
-            _say(f"error: {error}")
+            _say(f"error: {with_notes(error)}")
         except KeyboardInterrupt:
             _say("interrupted")
     try:
         _told(conversation.read())
     except MemAlphaError as error:
-        _say(f"error: {error}")
+        _say(f"error: {with_notes(error)}")
 
 
 def _lines(lines: TextIO | None) -> Iterator[str]:
     source = lines or sys.stdin
+    if isinstance(source, io.TextIOWrapper):
+        source.reconfigure(errors="surrogateescape")  # a line in another encoding is that line's mistake
     interactive = source.isatty() and console.is_terminal
     if interactive:
         import readline  # noqa: F401 - gives input() its line editing
@@ -186,10 +193,10 @@ def _read(conversation: Conversation, more: list[str]) -> None:
 
 
 def _undo(conversation: Conversation, more: list[str]) -> None:
-    if more and not (len(more) == 1 and more[0].isdecimal()):
-        raise InputError(f"/undo {' '.join(more)}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
-    for change in conversation.undo(int(more[0]) if more else None):
-        _say(f"  taken back: {_shown(change)}")
+    if more and not (len(more) == 1 and more[0].isdecimal() and len(more[0]) <= _DIGITS):
+        raise InputError(f"/undo {' '.join(more)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
+    for done in conversation.undo(int(more[0]) if more else None):
+        _say(f"  not taken back: {done}" if isinstance(done, MemAlphaError) else f"  taken back: {_shown(done)}")
 
 
 def _forget(conversation: Conversation, more: list[str]) -> None:

@@ -22,6 +22,11 @@ def out(text: str) -> None:
     console.print(text, markup=False)
 
 
+def with_notes(error: BaseException) -> str:
+    """Return an error's message and what was noted about it on its way, a note a line."""
+    return "\n  ".join([str(error), *getattr(error, "__notes__", ())])
+
+
 class Reporter:
     """Shows the events of a run: a live view in a terminal, plain lines elsewhere. A rank other than the first is silent.
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from memalpha.agent.quoting import one_line
+from memalpha.agent.rollout import StepRecord
 from memalpha.api.agent import MemoryAgent
 from memalpha.api.records import Added, Reply
-from memalpha.errors import InputError
+from memalpha.errors import ForgottenError, InputError, JournalConflictError, MemAlphaError
 from memalpha.memory.journal import Namespace, Receipt
 from memalpha.protocols import ReadRequest, TokenCounter
 from memalpha.qa.readers import NO_NOTES, within_budget
@@ -106,7 +107,7 @@ class Conversation:
         self.last: Reply | None = None
         self.unread: list[str] = []
         self._clock = clock
-        self._read: list[tuple[int, ...]] = []
+        self._read: list[list[int]] = []
 
     def answer(self, message: str) -> Reply:
         """Answer a message from the memory as it is; it is read afterwards (``listen``)."""
@@ -120,34 +121,56 @@ class Conversation:
         return self.read() if len(self.unread) >= self.read_every else None
 
     def read(self) -> Added | None:
-        """Let the memory agent read what it has not read yet; return what that did, None if there was nothing."""
+        """Let the memory agent read what it has not read yet; return what that did, None if there was nothing.
+
+        If a later piece of it fails, the pieces before are in the store, ``undo`` takes them back, and only the rest is read again;
+        the error says so.
+        """
         if not self.unread:
             return None
-        time = self._clock().isoformat(timespec="minutes")
-        added = self.agent.add("\n".join(self.unread), time, namespace=self.namespace, source="chat")
-        self.unread.clear()
-        if added.operations:
-            self._read.append(added.operations)
-        return added
+        steps: list[StepRecord] = []
+        operations: list[int] = []
+        pieces = self.agent.pieces("\n".join(self.unread), self._clock().isoformat(timespec="minutes"))
+        try:
+            for piece in pieces:
+                added = self.agent.add(piece.text, piece.time, namespace=self.namespace, source="chat")
+                steps += added.steps
+                operations += added.operations
+        except MemAlphaError as error:
+            if steps:
+                error.add_note(f"the first {len(steps)} of {len(pieces)} pieces are in the store, by the operations {operations}")
+            raise
+        finally:
+            self.unread = [piece.text for piece in pieces[len(steps) :]] if steps else self.unread
+            if operations:
+                self._read.append(operations)
+        return Added(tuple(steps), tuple(operations))
 
-    def undo(self, operation: int | None = None) -> list[Change]:
+    def undo(self, operation: int | None = None) -> list[Change | MemAlphaError]:
         """Take back one operation, or all that the last reading did and is not taken back, its last operation first.
 
-        Returns what changed.
-
-        What of a reading cannot be taken back raises, and is not tried again.
+        Returns, in that order, what changed; and of a reading, why an operation of it could not be taken back, which is not tried
+        again: it was forgotten, or its entry was written since. What fails otherwise raises and is there for the next time.
         """
         if operation is not None:
             change = self.agent.undo(operation, namespace=self.namespace, by=self.reader.user)
-            left = (tuple(number for number in numbers if number != operation) for numbers in self._read)
+            left = ([number for number in numbers if number != operation] for numbers in self._read)
             self._read = [numbers for numbers in left if numbers]
             return [change]
         if not self._read:
             raise InputError(
                 "nothing was remembered in this conversation that is not taken back", expected="the number of an operation"
             )
-        last = reversed(self._read.pop())
-        return [self.agent.undo(number, namespace=self.namespace, by=self.reader.user) for number in last]
+        done: list[Change | MemAlphaError] = []
+        last = self._read[-1]
+        while last:
+            try:
+                done.append(self.agent.undo(last[-1], namespace=self.namespace, by=self.reader.user))
+            except (ForgottenError, JournalConflictError, InputError) as error:
+                done.append(error)
+            last.pop()
+        self._read.pop()
+        return done
 
     def forget(self, entry: str) -> Receipt:
         """Erase an entry for good, with the messages of this conversation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from memalpha.agent.config import AgentConfig
@@ -32,8 +33,8 @@ def recite(chats):
     return found
 
 
-def conversation(store, read_every=1):
-    step = AgentStep(CONFIG, make_tokenizer(["facts"], 4096))
+def conversation(store, read_every=1, **changes):
+    step = AgentStep(replace(CONFIG, **changes), make_tokenizer(["facts"], 4096))
     agent = MemoryAgent(step, ScriptedGenerator(keep), store=store)
     reader = ChatReader(recite, step.encoder.count, "Marta")
     return Conversation(agent, Namespace("marta"), reader, read_every, lambda: datetime(2026, 1, 2, 3, 4, tzinfo=UTC))

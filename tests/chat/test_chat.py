@@ -19,7 +19,7 @@ from memalpha.cli import run
 from memalpha.cli.chat import talk
 from memalpha.cli.conversation import ChatReader
 from memalpha.cli.screen import printable_lines
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import InputError, JournalBusyError, ServiceError
 from memalpha.generation.hf import HFGenerator
 from memalpha.memory.journal import Journal, Namespace
 from memalpha.memory.schema import MemorySchema
@@ -120,6 +120,61 @@ def test_what_was_taken_back_by_its_number_is_not_taken_back_again(said, tmp_pat
     assert stored(tmp_path)[0] == []
 
 
+def test_undo_takes_back_what_still_stands_of_a_reading(said, tmp_path):
+    lines = said("one", "two", "three", "/forget 3 yes", "/undo", "/undo", read_every=3)
+    assert lines[-5:-1] == [
+        "  not taken back: operation 3 was forgotten: forgetting wins over undo",
+        "  taken back: - 2 Marta: two",
+        "  taken back: - 1 Marta: one",
+        "error: nothing was remembered in this conversation that is not taken back",
+    ]
+    assert stored(tmp_path)[0] == []
+
+
+def test_undo_goes_on_where_a_failure_of_the_store_stopped_it(tmp_path, monkeypatch):
+    talking = conversation(tmp_path / "memories.db", 2)
+    with talking.agent as agent:
+        assert [talking.listen(text) for text in ("one", "two")][1].operations == (1, 2)
+        undo = agent.undo
+        busy = iter([False, True])
+        monkeypatch.setattr(agent, "undo", lambda *a, **k: fail(JournalBusyError("busy")) if next(busy) else undo(*a, **k))
+        with pytest.raises(JournalBusyError):
+            talking.undo()
+        monkeypatch.undo()
+        assert [change.before.content for change in talking.undo()] == ["Marta: one"]
+        assert agent.memory(talking.namespace) == ()
+
+
+def fail(error):
+    raise error
+
+
+def test_undo_reaches_the_pieces_before_one_that_failed(tmp_path, capsys):
+    talking = conversation(tmp_path / "memories.db", max_chunk_tokens=40)
+    generate, calls = talking.agent.generator.generator.generate, iter(range(9))
+    second = lambda *a: fail(ServiceError("the model is gone")) if next(calls) == 1 else generate(*a)  # noqa: E731
+    talking.agent.generator.generator.generate = second
+    message = "I live in Oslo and like tea. My dog is called Rex and he is old."
+    with talking.agent:
+        talk(talking, io.StringIO(f"{message}\n/undo\n/read\n/undo\n"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == [
+        "error: the model is gone",
+        "  the first 1 of 2 pieces are in the store, by the operations [1]",
+    ]
+    assert lines[3].startswith("  taken back: - 1 Marta: I live in Oslo")
+    assert lines[4].startswith("  remembered (3): + 2 ") and "Oslo" not in lines[4]  # the rest alone is read again
+    assert lines[5].startswith("  taken back: - 2 ") and stored(tmp_path)[0] == []
+
+
+def test_a_line_in_another_encoding_is_one_message(tmp_path, capsys):
+    for number, errors in enumerate(("strict", "surrogateescape")):
+        with (talking := conversation(tmp_path / f"{number}.db")).agent as agent:
+            talk(talking, io.TextIOWrapper(io.BytesIO(b"one\nz\xff\xfe\ntwo\n"), encoding="utf-8", errors=errors))
+            assert [entry.content for entry in agent.memory(talking.namespace)] == ["Marta: one", "Marta: two"]
+        assert capsys.readouterr().out.splitlines()[2] == "error: a line that cannot be read"
+
+
 def test_forgetting_asks_and_drops_the_conversation_too(said, tmp_path):
     lines = said("the code is 7731", "/forget 1", "/forget", "/forget 1 yes", "what code?", "/forget 9 yes")
     assert lines[2:6] == [
@@ -133,6 +188,8 @@ def test_forgetting_asks_and_drops_the_conversation_too(said, tmp_path):
 
 
 def test_commands_that_are_none(said):
+    assert said(f"/undo {'9' * 5000}")[0] == f"error: /undo {'9' * 40}"
+    assert "cannot be undone" in said(f"/undo {'9' * 18}")[0]
     lines = said("/undo x", "/undo 99", "/nonsense", "/help", "hello")
     assert lines[0].startswith("error: /undo x") and "cannot be undone" in lines[2]
     assert "error: no command '/nonsense'" in lines[4]

@@ -171,3 +171,15 @@ def test_a_rollout_needs_no_training_data(tmp_path, nano):
     ]
     assert run(["rollout", "--config", NANO, *more]) == 0
     assert len((folder / "held_out" / "rollouts.jsonl").read_text().splitlines()) == 1
+
+
+def test_what_was_noted_about_an_error_is_shown_with_it(monkeypatch, capsys):
+    error = InputError("the second piece is too long")
+    error.add_note("the first 1 of 2 pieces is in the store")
+
+    def fails(arguments, rest):
+        raise error
+
+    monkeypatch.setattr("memalpha.cli.serve.run_token", fails)
+    assert run(["token", "laptop"]) == 1
+    assert capsys.readouterr().err == "error: the second piece is too long\n  the first 1 of 2 pieces is in the store\n"
