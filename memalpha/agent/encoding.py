@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _TOKENIZING = threading.Lock()  # a tokenizer keeps the treatment of special tokens as its own state between threads
+_KEPT = 16_384
+"""Characters of the longest text whose tokens are kept after counting."""
 _SLOT = "\u27e6slot:{}\u27e7"
 _SLOT_PATTERN = re.compile(_SLOT.format(r"(\w+)"))
 
@@ -98,8 +100,8 @@ class PromptEncoder:
         return tuple(ids + self._tail), boundary
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text from data."""
-        return len(self.untrusted(text))
+        """Number of tokens of a text from data; a long text is not kept for the next time."""
+        return len(self.untrusted(text) if len(text) <= _KEPT else self._untrusted(text))
 
 
 def slot(name: str) -> str:

@@ -152,6 +152,19 @@ def test_the_limit_on_bodies_is_exact(size):
     asyncio.run(run())
 
 
+def test_a_text_that_is_refused_is_not_kept():
+    async def run():
+        agent = make_agent(":memory:")
+        async with served(agent=agent, max_text_tokens=200) as http:
+            before = agent.step.encoder.untrusted.cache_info().currsize
+            for i in range(3):
+                response = await http.post("/v1/add", json={"text": f"w{i} lorem ipsum " * 2000}, **by("to a"))
+                assert response.status_code == 413 and "tokens" in response.json()["what"]
+            assert agent.step.encoder.untrusted.cache_info().currsize == before
+
+    asyncio.run(run())
+
+
 async def iterated(body):
     for byte in body:
         yield bytes([byte])
