@@ -22,9 +22,10 @@ from types import TracebackType
 from weakref import WeakValueDictionary
 
 from memalpha.agent.limits import TIME_TOKENS
+from memalpha.agent.quoting import one_line
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep
-from memalpha.api.checks import need_entries, need_text
+from memalpha.api.checks import need_entries, need_number, need_text
 from memalpha.api.records import Added, Reply
 from memalpha.api.trained import load_trained
 from memalpha.data.packing import split_text
@@ -33,7 +34,6 @@ from memalpha.generation.batching import BatchingGenerator
 from memalpha.memory.journal import Event, Journal, Namespace, Origin, Receipt, hash_prompt
 from memalpha.memory.render import render_entry
 from memalpha.memory.store import Snapshot
-from memalpha.memory.tools import is_text
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore
@@ -140,16 +140,17 @@ class MemoryAgent:
 
         Args:
             text: What to read.
-            time: When it was said (ISO 8601).
+            time: When it was said (ISO 8601); a blank one is none.
             namespace: Whose memory; a plain text names the user.
             source: Your name for the text, for the journal; its SHA-256 if empty.
 
         Raises:
-            InputError: If text, time or namespace cannot be used.
+            InputError: If text, time, namespace or source cannot be used.
             JournalError: If it could not be put to disk.
             JournalBusyError: If others kept writing to the same namespace.
             ServiceError: If the generator fails.
         """
+        need_text("source", source)
         whose, pieces = self._whose(namespace), self.pieces(text, time)
         steps: list[StepRecord] = []
         operations: list[int] = []
@@ -169,20 +170,26 @@ class MemoryAgent:
         """Return what ``add`` would read, one after the other: the text itself, or its pieces if it is too long for one prompt.
 
         Raises:
-            InputError: If the text is blank or no Unicode text, or the time no text or longer than a prompt has room for.
+            InputError: If the text is blank or no Unicode text, or the time no text of one line or longer than a prompt has room
+                for.
         """
         need_text("text", text)
-        if time is not None:
-            need_text("time", time, "a text in ISO 8601, as isoformat() gives it")
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
-        if time is not None and self.step.encoder.count(f"[{time}]\n") > TIME_TOKENS:
-            raise InputError(f"the time {time[:60]!r}", expected="ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00")
+        time = self._time(time)
         limit, count = self.step.config.max_chunk_tokens, self.step.encoder.count
-        if is_text(text) and count(text) > limit:
+        if count(text) > limit:
             return [Chunk(text[span.start : span.end], time) for span in split_text(text, limit, count)]
         self.step.check_chunk(Chunk(text, time), "a text")
         return [Chunk(text, time)]
+
+    def _time(self, time: str | None) -> str | None:
+        if time is None:
+            return None
+        need_text("time", time, "a text in ISO 8601, as isoformat() gives it")
+        if one_line(time) != time or self.step.encoder.count(f"[{time}]\n") > TIME_TOKENS:
+            raise InputError(f"the time {time[:60]!r}", expected="ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00")
+        return time if time.strip() else None
 
     def _read(self, whose: Namespace, chunk: Chunk, source: str) -> tuple[StepRecord, range]:
         for _ in range(_TRIES):
@@ -217,10 +224,12 @@ class MemoryAgent:
             by: Who asks, for the journal.
 
         Raises:
-            InputError: If there is no such operation.
+            InputError: If there is no such operation, or ``by`` is no text.
             JournalConflictError: If its entry was written since.
             ForgottenError: If it was forgotten.
         """
+        need_number("operation", operation, "the number of an operation, as history gives it")
+        need_text("by", by, "who asks, as a text (str)")
         whose = self._whose(namespace)
         with self._lane(whose):
             return self._store.undo(whose, operation, Origin(by))
@@ -276,6 +285,8 @@ class MemoryAgent:
 
     def history(self, entry: str | None = None, *, namespace: Namespace | str | None = None) -> list[Event]:
         """Return what happened to an entry, or in the whole namespace, in order: by whom, from which text and prompt, when."""
+        if entry is not None:
+            need_text("entry", entry, "the id of an entry, or None for all that happened")
         whose = self._whose(namespace)
         with self._store.reading(whose):
             durable = self._store.durable(whose)

@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 
 from memalpha.api.agent import MemoryAgent
 from memalpha.api.records import Added, Reply
-from memalpha.errors import InputError
+from memalpha.errors import InputError, JournalError
 from memalpha.memory.journal import Event, Namespace, Receipt
 from memalpha.protocols import Hit
 from memalpha.types import Change, Entry
@@ -37,10 +37,13 @@ class AsyncMemoryAgent:
         if threads < 1:
             raise InputError(f"threads is {threads}", expected="at least 1")
         self.agent = agent
+        self._closed = False
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="memalpha")
 
     async def run(self, call: Callable[Parameters, Result], /, *arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
-        """Run a function in one of the agent's threads and return what it returns."""
+        """Run a function in one of the agent's threads and return what it returns; JournalError once the agent was closed."""
+        if self._closed:
+            raise JournalError("the agent was closed", fix="make another one")
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *arguments, **options))
 
     async def add(self, text: str, time: str | None = None, *, namespace: Namespace | str | None = None, source: str = "") -> Added:
@@ -76,7 +79,8 @@ class AsyncMemoryAgent:
         return await self.run(self.agent.forget_all, namespace=namespace)
 
     async def aclose(self) -> None:
-        """Wait for the calls under way, then close the agent."""
+        """Wait for the calls under way, then close the agent; a later call raises JournalError."""
+        self._closed = True
         await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
         self.agent.close()
 

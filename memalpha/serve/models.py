@@ -22,7 +22,7 @@ class AddRequest(Request):
     """A text to read."""
 
     text: str = Field(min_length=1, description="What to read and remember.")
-    time: str | None = Field(None, max_length=64, description="When it was said (ISO 8601).")
+    time: str | None = Field(None, max_length=64, description="When it was said (ISO 8601); a blank one is none.")
     source: str = Field("", max_length=200, description="Your name for the text, for the history; its SHA-256 if empty.")
 
 
@@ -36,7 +36,7 @@ class SearchRequest(Request):
     """A query."""
 
     query: str = Field(min_length=1, max_length=10_000)
-    k: int = Field(5, ge=1, le=100, description="Most entries to find.")
+    k: int = Field(5, ge=1, le=100, strict=True, description="Most entries to find.")
 
 
 class UndoRequest(Request):

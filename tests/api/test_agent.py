@@ -154,6 +154,18 @@ def test_an_argument_of_a_wrong_type_is_refused_and_nothing_done(tmp_path):
             ("question is None", lambda: agent.ask(None, namespace="marta")),
             ("query is 7", lambda: agent.search(7, namespace="marta")),
             ("k is '3'", lambda: agent.search("x", "3", namespace="marta")),
+            ("k is True", lambda: agent.search("x", True, namespace="marta")),
+            ("question holds a lone surrogate", lambda: agent.ask("\ud800 Oslo", namespace="marta")),
+            ("query holds a lone surrogate", lambda: agent.search("\ud800 Oslo", namespace="marta")),
+            ("time holds a lone surrogate", lambda: agent.add("x", time="\ud800", namespace="marta")),
+            (r"the time '2024\\n\[x\]'", lambda: agent.add("x", time="2024\n[x]", namespace="marta")),
+            ("source is 5, of type int", lambda: agent.add("x", source=5, namespace="marta")),
+            ("source holds a lone surrogate", lambda: agent.add("x", source="\ud800", namespace="marta")),
+            ("operation is True", lambda: agent.undo(True, namespace="marta")),
+            ("operation is 1.0", lambda: agent.undo(1.0, namespace="marta")),
+            ("by is 5, of type int", lambda: agent.undo(1, by=5, namespace="marta")),
+            ("by holds a lone surrogate", lambda: agent.undo(1, by="\ud800", namespace="marta")),
+            ("entry is 1, of type int", lambda: agent.history(1, namespace="marta")),
             ("retrieve_k is 0", lambda: MemoryAgent(step(), ScriptedGenerator([]), retrieve_k=0)),
             ("a store at 5", lambda: MemoryAgent(step(), ScriptedGenerator([]), store=5)),
             ("a key of type str", lambda: MemoryAgent(step(), ScriptedGenerator([]), store=tmp_path / "k.db", key="secret")),
@@ -175,6 +187,25 @@ def test_a_closed_agent_says_so(tmp_path):
     ):
         with pytest.raises(JournalError, match=r"m\.db was closed"):
             call()
+
+
+def test_a_closed_agent_says_so_to_who_awaits_it():
+    async def story():
+        agent = AsyncMemoryAgent(MemoryAgent(step(), ScriptedGenerator(parrot)))
+        await agent.add("text")
+        await agent.aclose()
+        await agent.aclose()
+        with pytest.raises(JournalError, match="the agent was closed"):
+            await agent.memory()
+
+    asyncio.run(story())
+
+
+def test_a_blank_time_is_none():
+    agent = MemoryAgent(step(), ScriptedGenerator(parrot))
+    agent.add("one", time="")
+    agent.add("two", time="  ")
+    assert [entry.timestamp for entry in agent.memory()] == [None, None]
 
 
 def test_without_a_store_there_is_one_memory_and_others_may_be_named():
