@@ -240,16 +240,26 @@ class MemoryAgent:
         return self._forget(self._whose(namespace), entry)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
-        """Erase a whole namespace for good, its name included."""
+        """Erase a whole namespace for good, its name included; also one begun with another schema, which no other call takes."""
         return self._forget(self._whose(namespace), None)
 
     def _forget(self, whose: Namespace, entry: str | None) -> Receipt:
         with self._lane(whose):
             try:
+                if entry is None and not self._fits(whose):
+                    return self.journal.forget(whose)
                 return self._store.forget(whose, entry)
             finally:
                 self._next_chunk.pop(whose, None)
                 self.step.forget_texts()
+
+    def _fits(self, whose: Namespace) -> bool:
+        """Whether a namespace was not begun with another schema; if it was, this process holds nothing of it."""
+        try:
+            self._store.durable(whose)
+        except InputError:
+            return False
+        return True
 
     # -------------------------------------------------------------------------------------------- reading
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:

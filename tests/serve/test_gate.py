@@ -15,13 +15,15 @@ from server_worker import make_agent
 
 from memalpha.api.aio import AsyncMemoryAgent
 from memalpha.errors import InputError
+from memalpha.memory.journal import Journal, Namespace, Origin
+from memalpha.memory.schema import MemorySchema
 from memalpha.serve.callers import Callers, Grant, Tokens
 from memalpha.serve.config import ServeConfig
 from memalpha.serve.gate import Gate
 from memalpha.serve.http_api import build_api
 from memalpha.serve.operations import Operations
 from memalpha.serve.server import build_app
-from memalpha.types import Completion, StopReason
+from memalpha.types import Completion, Operation, OperationKind, StopReason
 
 USERS = ["a", "A", "a/b", "b"]
 GRANTS = [Grant(f"to {user}", user) for user in USERS] + [Grant("a's chat", "a", "chat"), Grant("any", None, "chat")]
@@ -281,6 +283,29 @@ def test_off_loopback_the_token_guards_and_names_may_be_restricted():
 def test_limits_that_are_none_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         ServeConfig(**wrong)
+
+
+def test_a_namespace_begun_with_another_schema_is_a_failure_of_the_store(tmp_path):
+    with Journal.open(tmp_path / "store.db") as journal:
+        other = journal.memory(Namespace("a"), MemorySchema.load("mem_alpha"))
+        other.apply(Operation(OperationKind.INSERT, "semantic", "tea"), Origin("me"))
+
+    async def run():
+        async with served(agent=make_agent(tmp_path / "store.db")) as http:
+            for method, path, body in (
+                ("GET", "/v1/memory", None),
+                ("GET", "/v1/history", None),
+                ("POST", "/v1/add", {"text": "tea"}),
+                ("POST", "/v1/search", {"query": "tea"}),
+                ("POST", "/v1/undo", {"operation": 1}),
+                ("POST", "/v1/forget", {"entry": "1"}),
+            ):
+                said = await http.request(method, path, json=body, **by("to a"))
+                assert said.status_code == 500 and said.json()["what"].startswith("the store could not do this")
+            assert (await http.delete("/v1/memory", **by("to a"))).json()["operations"] == 1
+            assert (await http.post("/v1/undo", json={"operation": 1}, **by("to a"))).status_code == 400
+
+    asyncio.run(run())
 
 
 def test_ready_says_when_the_store_cannot_be_read(tmp_path):
