@@ -67,7 +67,7 @@ class Gate:
     def _check_place(self, headers: Headers) -> None:
         host, origin = headers.get("host", ""), headers.get("origin")
         name = _name(f"//{host}")
-        allowed = {self._config.host, *self._config.hosts}
+        allowed = {self._config.host.lower(), *self._config.hosts}
         if (
             (self._config.loopback or self._config.hosts)
             and name not in allowed

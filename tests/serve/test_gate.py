@@ -285,6 +285,43 @@ def test_limits_that_are_none_are_refused(wrong):
         ServeConfig(**wrong)
 
 
+@pytest.mark.parametrize("name", ["Chat.Example", "chat.example"])
+@pytest.mark.parametrize("origin", ["https://Chat.Example", "https://chat.example/", "https://chat.example:443", "HTTPS://chat.example"])
+def test_a_name_and_an_origin_may_be_written_as_people_write_them(name, origin):
+    async def run():
+        async with served(host="0.0.0.0", hosts=(name,), origins=(origin,)) as http:
+            for sent in ("chat.example", "CHAT.EXAMPLE", "chat.example:8080"):
+                there = {"Host": sent, "Origin": "https://chat.example"}
+                assert (await http.get("/v1/memory", **by("to a", **there))).status_code == 200
+            for other in ("https://chat.example:8443", "http://chat.example"):
+                there = {"Host": "chat.example", "Origin": other}
+                assert (await http.get("/v1/memory", **by("to a", **there))).status_code == 403
+        async with served(host="MyBox", hosts=("x.example", "[::FFFF]")) as http:
+            for sent in ("mybox", "[::ffff]:80"):
+                assert (await http.get("/v1/memory", **by("to a", Host=sent))).status_code == 200
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"hosts": ("chat.example:8080",)},
+        {"hosts": ("https://chat.example",)},
+        {"hosts": ("",)},
+        {"origins": ("chat.example",)},
+        {"origins": ("https://chat.example/page",)},
+        {"origins": ("//chat.example",)},
+        {"origins": ("*",)},
+        {"origins": ("https://chat.example:x",)},
+        {"origins": ("https://[::1",)},
+    ],
+)
+def test_a_name_or_an_origin_that_no_client_could_send_is_refused(wrong):
+    with pytest.raises(InputError, match="such as"):
+        ServeConfig(**wrong)
+
+
 def test_a_namespace_begun_with_another_schema_is_a_failure_of_the_store(tmp_path):
     with Journal.open(tmp_path / "store.db") as journal:
         other = journal.memory(Namespace("a"), MemorySchema.load("mem_alpha"))
