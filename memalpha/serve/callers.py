@@ -17,6 +17,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -89,7 +90,8 @@ class Tokens:
         hashes: SHA-256 of each token, 64 hexadecimal digits, and what it gives.
 
     Raises:
-        InputError: If there is none, or one comes twice.
+        InputError: If there is none, one comes twice, or a name is blank or comes twice: limits and the journal tell them apart
+            by it.
     """
 
     def __init__(self, hashes: Sequence[tuple[str, Grant]]) -> None:
@@ -97,6 +99,9 @@ class Tokens:
             raise InputError("no token", expected="at least one", fix="memalpha token NAME --user USER makes one")
         if len({digest for digest, _ in hashes}) < len(hashes):
             raise InputError("a token stands there twice", expected="a token of its own for each line")
+        names = Counter(grant.name for _, grant in hashes)
+        if wrong := [name for name, times in names.items() if times > 1 or not name.strip()]:
+            raise InputError(f"the name of a token is {wrong[0]!r}", expected="a name of its own for each token")
         self._known = [(bytes.fromhex(digest), grant) for digest, grant in hashes]
 
     @classmethod

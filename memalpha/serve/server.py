@@ -7,6 +7,7 @@ each write that was answered is on disk.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from memalpha.api.agent import MemoryAgent
 from memalpha.api.aio import AsyncMemoryAgent
@@ -30,7 +32,19 @@ from memalpha.serve.operations import Operations
 
 MCP_PATH = "/mcp"
 _CONNECTIONS_PER_REQUEST = 8
-"""Open connections for each request that may be under way."""
+"""Open connections for each request that may be under way; beyond them it is the HTTP library that answers."""
+_LEAST_CONNECTIONS = 512
+"""Open connections that are taken however few requests may be under way: most of them wait."""
+_IDLE_SECONDS = 5
+"""Seconds after which a connection that says nothing is closed."""
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed if nothing comes, also before its first request, and not only between two."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
 
 class _Mcp:
@@ -109,13 +123,14 @@ def serve_http(
     app = build_app(AsyncMemoryAgent(agent, config.max_requests + 1), config, callers, lambda: on_ready(url))
     settings = uvicorn.Config(
         app,
-        http="h11",
+        http=_Connection,
         lifespan="on",
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=_CONNECTIONS_PER_REQUEST * config.max_requests,
+        limit_concurrency=max(_LEAST_CONNECTIONS, _CONNECTIONS_PER_REQUEST * config.max_requests),
+        timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=config.stop_seconds,
     )
     for number in (signal.SIGTERM, signal.SIGINT):

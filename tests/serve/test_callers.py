@@ -83,6 +83,8 @@ GOOD = line("marta")
         ("- a", "no list of tokens"),
         (f"tokens: [{GOOD}, {GOOD}]", "stands there twice"),
         (f"tokens: [{ {**GOOD, 'sha256': 'abc'} }]", "sha256 is 'abc'"),
+        (f"tokens: [{GOOD}, { {**line('ivan'), 'name': GOOD['name']} }]", "the name of a token is .marta's client"),
+        (f"tokens: [{ {**GOOD, 'name': ' '} }]", "the name of a token is ' '"),
         (f"tokens: [{ {**GOOD, 'user': 7} }]", "user is 7"),
         (f"tokens: [{ {**GOOD, 'user': ' a'} }]", "user of a namespace is ' a'"),
         (f"tokens: [{ {**GOOD, 'usr': 'a'} }]", "token 1 of"),
