@@ -286,7 +286,9 @@ def test_limits_that_are_none_are_refused(wrong):
 
 
 @pytest.mark.parametrize("name", ["Chat.Example", "chat.example"])
-@pytest.mark.parametrize("origin", ["https://Chat.Example", "https://chat.example/", "https://chat.example:443", "HTTPS://chat.example"])
+@pytest.mark.parametrize(
+    "origin", ["https://Chat.Example", "https://chat.example/", "https://chat.example:443", "HTTPS://chat.example"]
+)
 def test_a_name_and_an_origin_may_be_written_as_people_write_them(name, origin):
     async def run():
         async with served(host="0.0.0.0", hosts=(name,), origins=(origin,)) as http:
