@@ -6,6 +6,7 @@ A traceback is shown with ``--debug`` only. Exit codes: 0 done, 1 an error of th
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -35,7 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit."""
+    """Run the command line and exit; what the terminal's encoding lacks is shown as its escape."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 

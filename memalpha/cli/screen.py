@@ -25,11 +25,15 @@ def printable_lines(text: str) -> str:
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Show rows as a table on a terminal, as lines of cells between tabs elsewhere."""
+    """Show rows as a table on a terminal, as lines of cells between tabs elsewhere; ends quietly where nobody reads on."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     if not console.is_terminal:
-        for line in (columns, *cells):
-            console.file.write("\t".join(line) + "\n")  # rich would turn tabs into spaces
+        try:
+            for line in (columns, *cells):
+                console.file.write("\t".join(line) + "\n")  # rich would turn tabs into spaces
+            console.file.flush()
+        except BrokenPipeError:
+            console.on_broken_pipe()
         return
     from rich.table import Table
     from rich.text import Text

@@ -1,7 +1,10 @@
 """``memalpha journal`` on real stores: what it shows is what the store holds, what it does is on disk, mistakes are one message."""
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -277,3 +280,29 @@ def test_a_namespace_that_is_not_there_is_answered_with_a_command(verb, store, t
     words = [str(tmp_path / "copy") if word == "FILE" else word for word in verb[1:]]
     assert run(["journal", verb[0], str(store), *words, "-n", "nobody"]) == 1
     assert "to fix: memalpha journal namespaces STORE lists them" in capsys.readouterr().err
+
+
+MEMALPHA = [sys.executable, "-c", "from memalpha.cli import main; main()"]
+
+
+def test_a_reader_that_leaves_ends_it_without_a_traceback(store):
+    with Journal.open(store) as journal, journal.memory(MARTA, SCHEMA).writing(Origin("me")) as memory:
+        for number in range(200):
+            memory.apply(Operation(INSERT, "semantic", f"{number} " + "x " * 20))
+    process = subprocess.Popen(
+        [*MEMALPHA, "journal", "history", str(store), "-n", "marta"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 1
+    process.stderr.close()
+
+
+def test_what_the_encoding_of_the_terminal_lacks_is_escaped(store):
+    with Journal.open(store) as journal:
+        journal.memory(MARTA, SCHEMA).apply(Operation(INSERT, "semantic", "zo\u00eb \u4f60"), Origin("me"))
+    done = subprocess.run(
+        [*MEMALPHA, "journal", "history", str(store), "-n", "marta"],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0 and done.stderr == b"" and rb"zo\xeb \u4f60" in done.stdout
