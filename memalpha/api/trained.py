@@ -20,6 +20,7 @@ from memalpha.protocols import Generator
 
 AGENT_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "memalpha_schema.yaml", "memalpha_router.pt")
 """What is taken from a Hub repository."""
+_EXPECTED = "a folder that memalpha train or memalpha warmup wrote, or a Hub name owner/name or owner/name@revision"
 
 
 class Trained(NamedTuple):
@@ -55,13 +56,16 @@ def find_trained(trained: str | Path) -> Found:
         ServiceError: If the Hub does not answer and nothing is cached.
     """
     text = str(trained)
-    if text and Path(text).is_dir():
-        return Found(agent_folder(text), Path(text).resolve().name)
+    try:
+        if text and Path(text).is_dir():
+            return Found(agent_folder(text), Path(text).resolve().name)
+    except OSError as error:  # a name longer than a file may have, a folder nobody may look into
+        raise InputError(f"no trained agent at {text[:80]!r}: {error.strerror}", expected=_EXPECTED) from error
     name, _, revision = text.partition("@")
     if isinstance(trained, Path) or name.count("/") != 1 or not all(name.split("/")) or name[0] in "./~":
         raise InputError(
             f"no trained agent at {text!r}",
-            expected="a folder that memalpha train or memalpha warmup wrote, or a Hub name owner/name or owner/name@revision",
+            expected=_EXPECTED,
         )
     folder = _fetch(name, revision or None)
     return Found(folder, f"{name}@{folder.name[:12]}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import out, quiet_libraries
+from memalpha.errors import InputError
 
 
 def add_verbs(verbs: Any) -> None:
@@ -33,6 +35,8 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.models.export import export, push
 
     quiet_libraries()
+    for option, folder in (("TRAINED", arguments.trained), ("--output", arguments.output)):
+        _check_name(option, folder)
     repo = arguments.push or ""
     done = export(
         arguments.trained,
@@ -49,3 +53,11 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     if repo:
         out(push(done.folder, repo, private=arguments.private))
     return 0
+
+
+def _check_name(option: str, folder: str) -> None:
+    """Raise InputError for the name of a folder that cannot even be looked for."""
+    try:
+        Path(folder).exists()
+    except OSError as error:
+        raise InputError(f"{option} {folder[:80]!r}: {error.strerror}", expected="the name of a folder") from error

@@ -183,3 +183,18 @@ def test_what_was_noted_about_an_error_is_shown_with_it(monkeypatch, capsys):
     monkeypatch.setattr("memalpha.cli.serve.run_token", fails)
     assert run(["token", "laptop"]) == 1
     assert capsys.readouterr().err == "error: the second piece is too long\n  the first 1 of 2 pieces is in the store\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["chat", "x" * 300, "--store", "x.db", "--user", "marta"],
+        ["serve", f"./{'x' * 300}", "--store", "x.db", "--user", "marta"],
+        ["export", "x" * 300, "--output", "x"],
+        ["export", ".", "--output", "x" * 300],
+    ],
+)
+def test_a_name_too_long_for_a_file_is_one_message(arguments, capsys):
+    assert run(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and "File name too long" in error and "expected: " in error
