@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from memalpha.cli.console import console, quiet_libraries, with_notes
+from memalpha.cli.journal import read_key
 from memalpha.cli.screen import printable, printable_lines, show_table
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.memory.tools import is_text
@@ -42,6 +43,7 @@ def add_verbs(verbs: Any) -> None:
     )
     parser.add_argument("trained", metavar="TRAINED", help="folder or Hub name of a trained agent")
     parser.add_argument("--store", required=True, help="path of a SQLite file, or postgresql://user@host/database")
+    parser.add_argument("--key-file", help="file with the key of a keyed store")
     parser.add_argument("--user", required=True, help="your name: whose memory it is, and who speaks")
     parser.add_argument("--agent", default="default", help="which agent's memory (default: %(default)s)")
     parser.add_argument("--session", default="default", help="which session's memory (default: %(default)s)")
@@ -66,7 +68,12 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     if arguments.max_new_tokens < 1:
         raise InputError(f"max_new_tokens is {arguments.max_new_tokens}", expected="at least 1")
     with MemoryAgent.load(
-        arguments.trained, arguments.model, store=arguments.store, retrieve_k=arguments.retrieve_k, device=arguments.device
+        arguments.trained,
+        arguments.model,
+        store=arguments.store,
+        key=read_key(arguments.key_file),
+        retrieve_k=arguments.retrieve_k,
+        device=arguments.device,
     ) as agent:
         generate, context = _answerer(agent, arguments)
         room = (context - arguments.max_new_tokens) // 4

@@ -15,6 +15,7 @@ from chat_worker import conversation
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.encoding import chat_ids
+from memalpha.api.agent import MemoryAgent
 from memalpha.cli import run
 from memalpha.cli.chat import talk
 from memalpha.cli.conversation import ChatReader
@@ -348,3 +349,11 @@ def test_one_clear_message(trained, tmp_path, capsys, more, said):
     assert run(["chat", str(trained), "--store", str(tmp_path / "x.db"), *more]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and said in error and "Traceback" not in error
+
+
+def test_a_keyed_store_is_opened_with_its_key(tmp_path, monkeypatch, capsys):
+    given = {}
+    monkeypatch.setattr(MemoryAgent, "load", lambda *a, **options: given.update(options) or fail(InputError("as far as this")))
+    (tmp_path / "key").write_bytes(b"secret\n")
+    assert run(["chat", "x", "--store", "x.db", "--user", "marta", "--key-file", str(tmp_path / "key")]) == 1
+    assert given["key"] == b"secret" and capsys.readouterr().err == "error: as far as this\n"
