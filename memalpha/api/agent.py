@@ -73,6 +73,7 @@ class MemoryAgent:
         max_batch: int = 32,
     ) -> None:
         need_entries("retrieve_k", retrieve_k)
+        need_text("name", name)
         self.step, self.reader, self.retrieve_k, self.name = step, reader, retrieve_k, name
         self.generator = BatchingGenerator(generator, max_batch)
         self._default = LOCAL if store is None else None

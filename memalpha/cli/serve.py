@@ -174,8 +174,8 @@ def run_token(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.memory.journal import Namespace
     from memalpha.serve.callers import make_token
 
-    if not arguments.name.strip():
-        raise InputError(f"the token's name is {arguments.name!r}", expected="who will use it")
+    if not arguments.name.strip() or not arguments.name.isprintable():
+        raise InputError(f"the token's name is {arguments.name!r}", expected="who will use it, in printable characters")
     reach = {part: value for part in ("user", "agent", "session") if (value := getattr(arguments, part)) is not None}
     Namespace(**{"user": "any", **reach})  # an empty name is refused, never taken for "any"
     token, digest = make_token()

@@ -90,8 +90,8 @@ class Tokens:
         hashes: SHA-256 of each token, 64 hexadecimal digits, and what it gives.
 
     Raises:
-        InputError: If there is none, one comes twice, or a name is blank or comes twice: limits and the journal tell them apart
-            by it.
+        InputError: If there is none, one comes twice, or a name is blank, not printable or comes twice: limits and the journal
+            tell them apart by it.
     """
 
     def __init__(self, hashes: Sequence[tuple[str, Grant]]) -> None:
@@ -100,8 +100,8 @@ class Tokens:
         if len({digest for digest, _ in hashes}) < len(hashes):
             raise InputError("a token stands there twice", expected="a token of its own for each line")
         names = Counter(grant.name for _, grant in hashes)
-        if wrong := [name for name, times in names.items() if times > 1 or not name.strip()]:
-            raise InputError(f"the name of a token is {wrong[0]!r}", expected="a name of its own for each token")
+        if wrong := [name for name, times in names.items() if times > 1 or not name.strip() or not name.isprintable()]:
+            raise InputError(f"the name of a token is {wrong[0]!r}", expected="a printable name of its own for each token")
         self._known = [(bytes.fromhex(digest), grant) for digest, grant in hashes]
 
     @classmethod

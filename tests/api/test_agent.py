@@ -181,6 +181,7 @@ def test_an_argument_of_a_wrong_type_is_refused_and_nothing_done(tmp_path):
             ("by holds a lone surrogate", lambda: agent.undo(1, by="\ud800", namespace="marta")),
             ("entry is 1, of type int", lambda: agent.history(1, namespace="marta")),
             ("retrieve_k is 0", lambda: MemoryAgent(step(), ScriptedGenerator([]), retrieve_k=0)),
+            ("name is 5", lambda: MemoryAgent(step(), ScriptedGenerator([]), name=5)),
             ("a store at 5", lambda: MemoryAgent(step(), ScriptedGenerator([]), store=5)),
             ("a key of type str", lambda: MemoryAgent(step(), ScriptedGenerator([]), store=tmp_path / "k.db", key="secret")),
         ]:

@@ -84,6 +84,7 @@ GOOD = line("marta")
         (f"tokens: [{GOOD}, {GOOD}]", "stands there twice"),
         (f"tokens: [{ {**GOOD, 'sha256': 'abc'} }]", "sha256 is 'abc'"),
         (f"tokens: [{GOOD}, { {**line('ivan'), 'name': GOOD['name']} }]", "the name of a token is .marta's client"),
+        (f"tokens: [{ {**GOOD, 'name': 'a'} }]".replace("'a'", '"\\ud800"'), r"the name of a token is '.ud800'"),
         (f"tokens: [{ {**GOOD, 'name': ' '} }]", "the name of a token is ' '"),
         (f"tokens: [{ {**GOOD, 'user': 7} }]", "user is 7"),
         (f"tokens: [{ {**GOOD, 'user': ' a'} }]", "user of a namespace is ' a'"),
@@ -99,7 +100,9 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, content, says):
         Tokens.load(path)
 
 
-@pytest.mark.parametrize("arguments", [["laptop", "--user", ""], ["laptop", "--user", "marta", "--agent", ""], [""], [" "]])
+@pytest.mark.parametrize(
+    "arguments", [["laptop", "--user", ""], ["laptop", "--user", "marta", "--agent", ""], [""], [" "], ["a\nb"]]
+)
 def test_an_empty_name_is_refused_and_never_means_any(arguments, capsys):
     assert run(["token", *arguments]) == 1
     shown = capsys.readouterr()
