@@ -35,6 +35,11 @@ class Reading:
         """Why a question has no score, if one has none."""
         return next((question.error for question in self.questions if question.error is not None), None)
 
+    @property
+    def answered(self) -> bool:
+        """Whether a question was answered and scored, or none was asked."""
+        return not self.questions or any(question.error is None for question in self.questions)
+
 
 def ask(
     instances: Sequence[Instance],

@@ -82,9 +82,11 @@ class EvaluationFolder:
 
     def done(self) -> set[ResultKey]:
         """Return the keys of all lines that need no more work; lines that failed do."""
-        if not self._file.is_file():
-            return set()
-        return {result.key for result in read_results(self.path) if result.failed is None}
+        return self._keys(failed=False)
+
+    def failed(self) -> set[ResultKey]:
+        """Return the keys of all lines that failed and wait for another try."""
+        return self._keys(failed=True)
 
     def append(self, results: Sequence[SystemResult]) -> None:
         """Write lines; they are there when this returns, whatever becomes of the process."""
@@ -105,6 +107,11 @@ class EvaluationFolder:
     def write_json(self, name: str, data: Any) -> None:
         """Write a JSON file."""
         self._run.write_json(name, data)
+
+    def _keys(self, *, failed: bool) -> set[ResultKey]:
+        if not self._file.is_file():
+            return set()
+        return {result.key for result in read_results(self.path) if (result.failed is not None) == failed}
 
     def _check_inputs(self, inputs: Mapping[str, Mapping[str, Any]]) -> None:
         if not (self.path / "inputs.json").is_file():  # killed before it was written: nothing has been evaluated

@@ -2,7 +2,8 @@
 
 What always holds: batches are the same instances whatever was done before, so a killed evaluation goes on where it stopped and ends
 with the same numbers (a batch half written down is run again, and only its missing lines are added); a reader or judge that fails
-gives a line that says so and is tried again next time; one that fails for a whole batch stops the evaluation.
+gives a line that says so and is tried again next time; one that answers no question of several instances in a row is taken to be
+down and stops the evaluation, but for instances that failed before: those are tried again and passed over.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,8 @@ Report = Callable[[str, dict[str, Any]], None]
 """Called with the name of an event (``load``, ``joined``, ``writing``, ``read``, ``compared``) and its data; for the console."""
 
 _SECONDS_BETWEEN_LINES = 10.0
+_SEVERAL = 2
+"""So many instances in a row without any answer are no fault of their own."""
 
 
 class Outcome(NamedTuple):
@@ -70,7 +73,7 @@ def evaluate(
     Raises:
         InputError: If an option, set, model or adapter does not fit; before anything is evaluated.
         RunFolderError: If the folder is something else, or it or a part began with other options or inputs.
-        ServiceError: If a reader or judge failed for a whole batch.
+        ServiceError: If a reader or judge is down: it answered no question of several instances in a row that had not failed before.
         MemAlphaError: If the folder cannot be written, or memory ran out.
     """
     arguments = evaluation.arguments
@@ -118,13 +121,14 @@ def _run_all(
 ) -> int:
     """Run what is not done yet, add it to ``done`` and return how many results failed."""
     failed = 0
+    service = _Service(folder.failed())
     for job in jobs:
         for batch in _batches(job, size, done):
-            for results in _run(batch, judge, report):
+            for results, answered in _run(batch, judge, report):
                 folder.append(results)
                 done |= {result.key for result in results}
                 failed += sum(result.failed is not None for result in results)
-                _check_service(results)
+                service.check(results, answered)
     return failed
 
 
@@ -174,8 +178,11 @@ def _key(job: Job, reader: NamedReader, seed: int, instance: Instance) -> Result
     return ResultKey(job.where.spec.name, job.spec.name, reader.name, seed, instance.id)
 
 
-def _run(batch: _Batch, judge: AnswerJudge | None, report: Report) -> Iterator[list[SystemResult]]:
-    """Write once, then read with each reader that has something missing; yield its missing results."""
+def _run(batch: _Batch, judge: AnswerJudge | None, report: Report) -> Iterator[tuple[list[SystemResult], bool]]:
+    """Write once, then read with each reader that has something missing; yield its missing results, and whether it answered at all.
+
+    The whole batch is read, and an answer on an instance that is not missing shows as well that the reader's service is up.
+    """
     job = batch.job
     clock = time.perf_counter()
     kept = job.system.write(batch.instances, batch.seed, _progress(batch, report))
@@ -187,7 +194,7 @@ def _run(batch: _Batch, judge: AnswerJudge | None, report: Report) -> Iterator[l
         rows = zip(batch.instances, kept, readings, strict=True)
         results = [_result(batch, reader, *row, seconds) for row in rows if row[0].id in batch.missing[reader.name]]
         _tell(batch, reader, results, report)
-        yield results
+        yield results, any(reading.answered for reading in readings)
 
 
 def _result(batch: _Batch, reader: NamedReader, instance: Instance, kept: Kept, reading: Reading, seconds: float) -> SystemResult:
@@ -211,14 +218,31 @@ def _result(batch: _Batch, reader: NamedReader, instance: Instance, kept: Kept, 
     )
 
 
-def _check_service(results: Sequence[SystemResult]) -> None:
-    """Stop where a reader or judge failed for every instance of a batch: it is down, and the rest would fail as well."""
-    if results and all(result.failed is not None for result in results):
-        first = results[0]
-        raise ServiceError(
-            f"reader {first.reader!r}, or its judge, failed for all {len(results)} instances of a batch of {first.set!r}; the "
-            f"first: {first.failed}\n  to go on: the same command again, once the service is back"
-        )
+@dataclass(slots=True)
+class _Service:
+    """Tells a service that is down from instances that fail for a reason of their own.
+
+    Attributes:
+        before: Results that had failed when this run began: that they fail again says nothing.
+        silent: By reader, instances in a row of whose questions none was answered.
+    """
+
+    before: set[ResultKey]
+    silent: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
+
+    def check(self, results: Sequence[SystemResult], answered: bool) -> None:
+        """Stop where a reader or judge gave nothing for several instances in a row: it is down, and the rest would fail as well."""
+        reader = results[0].reader
+        silent = self.silent.setdefault(reader, set())
+        if answered:
+            silent.clear()
+            return
+        silent |= {(result.set, result.instance) for result in results if result.key not in self.before}
+        if len(silent) >= _SEVERAL:
+            raise ServiceError(
+                f"reader {reader!r}, or its judge, failed for all {len(silent)} instances that were asked last, of "
+                f"{results[0].set!r}: {results[0].failed}\n  to go on: the same command again, once the service is back"
+            )
 
 
 def _progress(batch: _Batch, report: Report) -> Callable[[int, int], None]:

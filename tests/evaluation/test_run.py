@@ -388,6 +388,23 @@ def test_a_server_that_is_down_stops_the_evaluation(options, tmp_path, chat_serv
     assert [result.failed is None for result in read_results(tmp_path / "run")] == [False, False]
 
 
+@pytest.mark.parametrize("size", ["1", "2", "5"])
+def test_an_instance_that_always_fails_is_passed_over_every_time(size, options, tmp_path, chat_server):
+    chat_server.fault_for = lambda body: error(500) if "City of Marta?" in str(body["messages"]) else None
+    chat_server.reply = lambda body: "Rome"
+    one = Instance("one", "x", MARTA.chunks, (Question("City of Marta?", ("Rome",)),))
+    data = write_instances(tmp_path / "data.jsonl", [replace(MARTA, id="a"), one, MARTA])
+    more = (*server_options(chat_server), "--batch_size", size, "--sets", str(data))
+    folder = tmp_path / "run"
+    two = "[{kind: full_context, budget: reader}, verbatim]"
+    for systems, results in (("[{kind: full_context, budget: reader}]", 3), *((two, 6),) * 2):
+        assert run(command(options, folder, *more, "--systems", systems)) == 1
+        assert len(list(read_results(folder))) == results
+        assert {result.instance for result in read_results(folder) if result.failed} == {"a", "one", "marta"}
+    chat_server.fault_for = lambda body: None
+    assert outcome(options, folder, *more, "--systems", two).failed == 0
+
+
 def test_a_judge_decides_and_is_tried_itself(options, tmp_path, chat_server):
     asked = (Question("City of Marta?", ("Rome",), "judge", id="a"), Question("Job of Hugo?", ("clown",), "judge", id="b"))
     data = write_instances(tmp_path / "data.jsonl", [Instance("marta", "x", MARTA.chunks, asked)])
