@@ -1,7 +1,7 @@
 """The results of an evaluation, put in order: by set and reader, by group of systems, by member of the group, by instance.
 
-What always holds: the order of sets, readers and systems is that of the configuration; a member that the configuration names and
-that has no result yet is there, empty, so that nothing is taken for finished that is not; systems are compared on ``common``
+What always holds: the order of sets, readers and systems is that of the configuration; a member (a system with one of its sampling
+seeds) that the configuration asks for and that has no result yet is there, empty, so that nothing is taken for finished that is not; systems are compared on ``common``
 instances alone.
 """
 
@@ -16,8 +16,9 @@ from typing import Any
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.evaluation.results import SystemResult, read_results
-from memalpha.evaluation.specs import asked_for
+from memalpha.evaluation.specs import asked_for, read_system
 from memalpha.evaluation.statistics import Seed
+from memalpha.evaluation.systems.registry import draws, system_options
 from memalpha.runs import RunFolder
 from memalpha.types import Instance
 
@@ -132,10 +133,17 @@ def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequ
         if not own and not asked:
             continue
         members = groups.setdefault(row["group"], {})
-        for seed in sorted({result.seed for result in own}) or [config.get("seeds", [0])[0]]:
+        for seed in sorted({result.seed for result in own} | _seeds(config, row)):
             name = f"{place}/{seed}" if several else str(place)
             members[name] = {result.instance: result for result in own if result.seed == seed}
     return groups
+
+
+def _seeds(config: Mapping[str, Any], row: Mapping[str, Any]) -> set[int]:
+    """The sampling seeds that a system runs with, as ``memalpha.evaluation.jobs`` has them."""
+    seeds, spec = config.get("seeds") or [0], read_system(row)
+    each = draws(spec.kind, system_options(spec.kind, spec.options), config.get("temperature", 0.0))
+    return set(seeds if each else seeds[:1])
 
 
 def _scored_in_all(members: Scored) -> set[str]:

@@ -60,6 +60,22 @@ def some_results(**more):
 
 
 # ------------------------------------------------------------------------------------------------ numbers
+def test_a_sampling_seed_without_a_result_is_missing_and_one_that_is_not_drawn_is_not(tmp_path):
+    names = {"teacher": "teacher", "sure": "teacher", "rag": "rag_bm25", "agent": "agent"}
+    folder = configure(tmp_path, ["rag"], seeds=[1, 2])
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    row = config["systems"][0]
+    config["systems"] = [{**row, "name": name, "group": name, "kind": kind} for name, kind in names.items()]
+    config["systems"][1]["p_update"] = 1.0  # draws nothing
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    write_results(folder, [result(i, (1.0,), system=name, seed=1) for i in "ab" for name in names])
+    (item,) = summarise_evaluation(folder, FEW).sets
+    assert dict(item.left_out) == {"teacher": "2 of 2: not evaluated yet"}  # the agent is greedy
+    assert list(item.cells) == ["sure", "rag", "agent"]
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "temperature": 0.7}))
+    assert list(summarise_evaluation(folder, FEW).sets[0].left_out) == ["teacher", "agent"]
+
+
 def test_accuracy_kinds_and_differences(tmp_path):
     folder = write_results(configure(tmp_path), some_results())
     (item,) = summarise_evaluation(folder, FEW).sets

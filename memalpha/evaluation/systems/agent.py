@@ -37,13 +37,17 @@ class AgentOptions:
     adapter: str = ""
     settings: Literal["shared", "own"] = "shared"
 
+    def draws(self, temperature: float) -> bool:
+        """Whether what is kept depends on the seed."""
+        return temperature > 0
+
 
 class Agent(PlainSystem):
     """A policy that writes its memory by tool calls; a ``System``."""
 
     def __init__(self, setting: Setting, options: AgentOptions) -> None:
         self.setting = setting
-        self.draws = setting.temperature > 0
+        self.draws = options.draws(setting.temperature)
         self.step = _step(setting, options)
         self.generator = setting.host.generator(options.adapter)
         check_context(self.step, setting.host.config)

@@ -88,6 +88,10 @@ class Mem0Options:
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens is {self.max_new_tokens}", expected="at least 1")
 
+    def draws(self, temperature: float) -> bool:
+        """Whether what is kept depends on the seed."""
+        return temperature > 0
+
 
 class Mem0(PlainSystem):
     """Mem0 with the common embedder, readers and budget; a ``System``.
@@ -104,7 +108,7 @@ class Mem0(PlainSystem):
     def __init__(self, setting: Setting, options: Mem0Options) -> None:
         load_mem0()
         self.setting, self.options = setting, options
-        self.draws = setting.temperature > 0
+        self.draws = options.draws(setting.temperature)
         self.embedder = _embedder(options.embedder)
         self.client = ChatClient(
             options.url,

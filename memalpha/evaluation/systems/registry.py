@@ -54,9 +54,14 @@ def system_options(kind: str, values: Mapping[str, Any]) -> Any:
     return parse_options(KINDS[kind].options, values, kind, what="system")
 
 
+def draws(kind: str, options: Any, temperature: float) -> bool:
+    """Return whether a system runs once with each sampling seed, by its options, as ``system_options`` gave them."""
+    return hasattr(KINDS[kind].options, "draws") and bool(options.draws(temperature))
+
+
 def make_system(kind: str, setting: Setting, options: Any) -> System:
     """Make a system from its options, as ``system_options`` gave them."""
     return KINDS[kind].make(setting, options)
 
 
-__all__ = ["KINDS", "Kind", "make_system", "system_options"]
+__all__ = ["KINDS", "Kind", "draws", "make_system", "system_options"]

@@ -42,6 +42,10 @@ class RewritingOptions:
         if self.memory_tokens < 0:
             raise InputError(f"memory_tokens is {self.memory_tokens}", expected="0 (the reader's budget) or more")
 
+    def draws(self, temperature: float) -> bool:
+        """Whether what is kept depends on the seed."""
+        return temperature > 0
+
 
 @dataclass(slots=True)
 class _Text:
@@ -68,7 +72,7 @@ class Rewriting(PlainSystem):
         self, setting: Setting, options: RewritingOptions, instructions: str, parse: Callable[[str], str] = str.strip
     ) -> None:
         self.setting, self.parse = setting, parse
-        self.draws = setting.temperature > 0
+        self.draws = options.draws(setting.temperature)
         self.limit = options.memory_tokens or setting.reader_tokens
         self.generator = setting.host.generator(options.adapter)
         layout = [

@@ -38,13 +38,17 @@ class TeacherOptions:
         """Return the keeper's configuration; InputError if a value does not fit."""
         return TeacherConfig(self.coverage, self.p_correct, self.p_update, self.style)
 
+    def draws(self, temperature: float) -> bool:
+        """Whether what is kept depends on the seed: at any temperature, as no model writes it."""
+        return min(self.coverage, self.p_correct) < 1 or 0 < self.p_update < 1
+
 
 class Teacher(PlainSystem):
     """Writes what the annotations say; a ``System``."""
 
     def __init__(self, setting: Setting, options: TeacherOptions) -> None:
         self.setting, self.config = setting, options.config()
-        self.draws = min(options.coverage, options.p_correct) < 1 or 0 < options.p_update < 1
+        self.draws = options.draws(setting.temperature)
 
     def check(self, instances: Sequence[Instance]) -> None:
         """Raise InputError if an instance has no annotations."""
