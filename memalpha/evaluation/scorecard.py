@@ -130,11 +130,11 @@ def _share(by_seed: Mapping[Seed, Mapping[str, Count]], options: Bootstrap) -> E
 
 # ------------------------------------------------------------------------------------------------ answers
 def _pairs(instance: Instance, result: SystemResult) -> Iterator[tuple[Question, QuestionResult]]:
-    """Each question that was asked, with what was said."""
-    asked = {question.id or str(index): question for index, question in enumerate(instance.questions)}
+    """Each question that was asked, with what was said; in order, as a result keeps it, since ids may clash."""
+    left = iter(enumerate(instance.questions))
     for said in result.questions:
-        question = asked.get(said.id)
-        if question is None or question.text != said.text:
+        question = next((q for index, q in left if (q.id or str(index), q.text) == (said.id, said.text)), None)
+        if question is None:
             raise InputError(
                 f"question {said.id!r} of the result on {result.instance!r} is not one of instance {instance.id!r}: {said.text!r}",
                 expected="the data that were evaluated",

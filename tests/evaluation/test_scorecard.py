@@ -104,6 +104,16 @@ def test_only_values_taken_back_are_residue():
     assert measured(questions=[said(both, "baker")], instance=instance)[Measure.RESIDUE_ANSWERS] == (1, 1)
 
 
+@pytest.mark.parametrize("ids", [("x", "x"), ("1", "")])  # "1" is what the second is called where it has none
+def test_questions_whose_ids_clash_are_told_apart_by_their_place(ids):
+    first, second = (replace(question, id=name) for question, name in zip((LATEST, REMOVED), ids, strict=True))
+    instance = replace(MARTA, questions=(first, second), facts=())
+    given = [said(first, "Oslo"), replace(said(second, "singer"), id=ids[1] or "1")]
+    assert measured(questions=given, instance=instance)[Measure.STALE_ANSWERS] == (1, 2)
+    with pytest.raises(InputError, match="is not one of instance"):
+        measured(questions=given[::-1], instance=instance)
+
+
 def test_cascade_and_absence_are_accuracies():
     found = measured(questions=[said(CASCADE, "Rome", score=1.0), said(ABSENCE, "none", score=0.25)])
     assert (found[Measure.CASCADE], found[Measure.ABSENCE]) == ((1.0, 1), (0.25, 1))
