@@ -1,7 +1,7 @@
 """The folder of an evaluation: what was asked for, what it was run on, one line a result; it can always be gone on with.
 
     config.yaml         resolved options
-    inputs.json         digests of the instances and adapters
+    inputs.json         digests of the instances, adapters, base model and agents with settings of their own
     environment.json    code version, library versions, machine, command, date; and of each continuation
     results.jsonl       one line a result (``memalpha.evaluation.results``)
     false_accept.json   where a judge was asked: how many planted wrong answers it let pass
@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from memalpha.agent.config import AGENT_FILE, ROUTER_FILE, SCHEMA_FILE
 from memalpha.data.schema import instance_to_json
 from memalpha.errors import MemAlphaError, RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
@@ -46,6 +47,11 @@ _CANNOT_WRITE = frozenset({
     errno.ENAMETOOLONG,
 })  # fmt: skip
 
+_STRETCHES, _STRETCH = 64, 65_536
+"""How many stretches of a weights file are read for its digest, and the bytes of each."""
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
+
 _FIX = "give the options it began with, or another --output_dir, or --overwrite to start anew"
 
 
@@ -55,7 +61,8 @@ class EvaluationFolder:
     Args:
         path: The folder.
         config: Resolved options; a folder that exists must have begun with them, but for what may grow.
-        inputs: Digests, ``{"sets": {name: ...}, "adapters": {path: ...}}``; those of before must be the same.
+        inputs: Digests, ``{"sets": {name: ...}, "adapters": {path: ...}, "models": {name: ...}, "agents": {path: ...}}``; those of
+            before must be the same, as far as they were written down.
         overwrite: Replace what is there.
 
     Raises:
@@ -122,7 +129,7 @@ class EvaluationFolder:
                 if began.get(part, {}).get(name, digest) != digest:
                     raise RunFolderError(
                         f"{part[:-1]} {name!r} is not what it was when {str(self.path)!r} was begun",
-                        expected="the same instances and weights throughout",
+                        expected="the same instances, weights and settings throughout",
                         fix=_FIX,
                     )
 
@@ -220,6 +227,43 @@ def digest_adapter(folder: str | Path) -> str:
     return digest.hexdigest()
 
 
+def digest_model(folder: str | Path) -> str:
+    """Return a sha256 that tells a base model's weights, configuration, tokenizer and chat template from others.
+
+    Cheap for a model of many GB: of each weights file it takes the name, the size and 64 stretches of 64 KB from its beginning to
+    its end (all of a file of at most 4 MB), so weights that differ nowhere else are not told apart; the other files whole, but for
+    the version of the library that wrote them.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(file for pattern in _WEIGHTS for file in Path(folder).glob(pattern)):
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}".encode())
+        with path.open("rb") as file:
+            last = max(0, size - _STRETCH)
+            for start in sorted({last * index // (_STRETCHES - 1) for index in range(_STRETCHES)}):
+                file.seek(start)
+                digest.update(file.read(_STRETCH))
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (path := Path(folder) / name).is_file():
+            digest.update(name.encode())
+            digest.update(_settings(path) if path.suffix == ".json" else path.read_bytes())
+    return digest.hexdigest()
+
+
+def digest_agent(folder: str | Path) -> str:
+    """Return the sha256 over what fixes an agent beside its adapter: its settings, schema and router."""
+    digest = hashlib.sha256()
+    for path in (file for name in (AGENT_FILE, SCHEMA_FILE, ROUTER_FILE) if (file := Path(folder) / name).is_file()):
+        digest.update(path.name.encode())
+        digest.update(_settings(path) if path.suffix == ".json" else path.read_bytes())
+    return digest.hexdigest()
+
+
+def _settings(path: Path) -> bytes:
+    """What a JSON file says, however it is laid out, but for the version of the library that wrote it."""
+    return json.dumps(_without(read_object(path), ("transformers_version",)), sort_keys=True).encode()
+
+
 def _ordered(config: Mapping[str, Any]) -> bytes:
     """A configuration as bytes that do not depend on the order of names, nor on that of lists of names."""
     found = {
@@ -229,4 +273,4 @@ def _ordered(config: Mapping[str, Any]) -> bytes:
     return json.dumps(found, sort_keys=True).encode()
 
 
-__all__ = ["EvaluationFolder", "check_goes_on", "check_place", "differences", "digest_adapter", "digest_instances", "writing_to"]
+__all__ = ["EvaluationFolder", "check_goes_on", "check_place", "differences", "digest_adapter", "digest_agent", "digest_instances", "digest_model", "writing_to"]

@@ -20,7 +20,7 @@ from memalpha.evaluation.results import ResultKey, SystemResult, read_results
 from memalpha.runs import RunFolder
 
 Made = tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]]
-"""What an evaluation was made with: its resolved options, and the digests of its instances and adapters."""
+"""What an evaluation was made with: its resolved options, and the digests of its inputs (``inputs.json``)."""
 
 _WHERE_ASKED = ("sets", "readers", "group")
 """What a system's row says besides what it is: on what it is evaluated, and with whom it is shown."""
@@ -41,17 +41,17 @@ def read_part(path: str | Path, config: Mapping[str, Any], inputs: Mapping[str, 
     Args:
         path: The part's folder.
         config: Resolved options of the other evaluation.
-        inputs: Digests of its instances and adapters, as in ``EvaluationFolder``.
+        inputs: Digests of what it is made of, as in ``EvaluationFolder``.
 
     Raises:
-        RunFolderError: If an option, or a set, system or reader that both name, or its instances or weights differ.
+        RunFolderError: If an option, or a set, system or reader that both name, or its instances, weights or settings differ.
         InputError: If the part is no evaluation's folder, or a line is damaged.
     """
     run = RunFolder(path)
     if different := unlike((read_config(path), run.read_json("inputs.json")), (config, inputs)):
         raise RunFolderError(
             f"{str(path)!r} cannot be joined: " + "; ".join(different),
-            expected="a part of the same evaluation: the same options, sets, systems, readers, instances and weights",
+            expected="a part of the same evaluation: the same options, sets, systems, readers, instances, weights and settings",
             fix="evaluate that part again with this configuration, or take what differs out of one of the two",
         )
     results = list(read_results(path))
@@ -71,21 +71,21 @@ def take_over(folder: EvaluationFolder, part: Part, wanted: Collection[ResultKey
 def unlike(part: Made, other: Made) -> list[str]:
     """Return what keeps results of one evaluation from standing among those of another, one text each.
 
-    Each of the two is its resolved options and the digests of its instances and adapters. Sets, systems and readers that only one
+    Each of the two is its resolved options and the digests of its inputs. Sets, systems and readers that only one
     of them names are no difference.
     """
     return differences(_common(part[0], other[0]), _common(other[0], part[0])) + _other_inputs(part[1], other[1])
 
 
 def _other_inputs(its: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Sets and adapters that are others under the same name."""
-    if lacking := [kind for kind in inputs if not isinstance(its.get(kind), dict)]:
+    """What is another under the same name; the base model and agents' own settings, as far as both say which they were."""
+    if lacking := [kind for kind in ("sets", "adapters") if kind in inputs and not isinstance(its.get(kind), dict)]:
         return [f"its inputs.json does not say which {' and '.join(lacking)} it was made of"]
     return [
         f"{kind[:-1]} {name!r} is not the same"
         for kind, digests in inputs.items()
         for name, digest in digests.items()
-        if its[kind].get(name, digest) != digest
+        if its.get(kind, {}).get(name, digest) != digest
     ]
 
 

@@ -19,13 +19,22 @@ from memalpha.errors import ServiceError
 from memalpha.evaluation.asking import Reading, ask
 from memalpha.evaluation.config import Evaluation
 from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE, false_accepts, plant_answers
-from memalpha.evaluation.folder import EvaluationFolder, check_place, digest_adapter, digest_instances, writing_to
+from memalpha.evaluation.folder import (
+    EvaluationFolder,
+    check_place,
+    digest_adapter,
+    digest_agent,
+    digest_instances,
+    digest_model,
+    writing_to,
+)
 from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, load_sets, make_jobs
 from memalpha.evaluation.joining import read_part, take_over
 from memalpha.evaluation.policies import PolicyHost
 from memalpha.evaluation.results import ResultKey, SystemResult
 from memalpha.evaluation.systems.base import Kept
 from memalpha.evaluation.tables import write_tables
+from memalpha.models.registry import resolve_model
 from memalpha.protocols import AnswerJudge
 from memalpha.qa.metrics import JUDGE
 from memalpha.types import Instance
@@ -83,7 +92,7 @@ def evaluate(
     sets = load_sets(evaluation, host)
     judge = _judge(evaluation)
     jobs = make_jobs(evaluation, sets, host, judge)
-    config, inputs = evaluation.to_json(), _inputs(evaluation, sets)
+    config, inputs = evaluation.to_json(), _inputs(evaluation, sets, host)
     found = [read_part(part, config, inputs) for part in parts]
     with writing_to(arguments.output_dir):
         folder = EvaluationFolder(arguments.output_dir, config, inputs, overwrite=arguments.overwrite)
@@ -132,9 +141,15 @@ def _run_all(
     return failed
 
 
-def _inputs(evaluation: Evaluation, sets: Sequence[LoadedSet]) -> dict[str, dict[str, Any]]:
+def _inputs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> dict[str, dict[str, Any]]:
+    """Digests of what the evaluation is made of; of a model that transformers fetched from the Hub its commit, if it is known."""
     adapters = {str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))}
+    own = {str(spec.options["adapter"]) for spec in evaluation.systems if spec.options.get("settings") == "own"}
+    model = resolve_model(host.model)
+    known = digest_model(model) if isinstance(model, Path) else getattr(host.config, "_commit_hash", None)
     return {
+        "models": {host.model: known} if known else {},
+        "agents": {adapter: digest_agent(adapter) for adapter in sorted(own)},
         "sets": {where.spec.name: digest_instances(where.instances) for where in sets},
         "adapters": {adapter: digest_adapter(adapter) for adapter in sorted(adapters)},
     }

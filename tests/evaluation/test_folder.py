@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.evaluation.folder import digest_adapter
+from memalpha.agent.config import AgentConfig
+from memalpha.evaluation.folder import digest_adapter, digest_agent, digest_model
 
 CONFIG: dict[str, Any] = {
     "r": 16,
@@ -58,3 +59,43 @@ def test_what_is_no_part_of_the_adapter_is_not_in_its_digest(tmp_path: Path) -> 
     before = digest_adapter(folder)
     (folder / "README.md").write_text("another date", encoding="utf-8")
     assert digest_adapter(folder) == before
+
+
+@pytest.mark.parametrize("place", [0, 1, 3_000_000, 4_194_303])
+def test_another_byte_anywhere_in_four_mb_of_weights_is_another_model(place, tmp_path):
+    weights = bytearray(4_194_304)
+    for name, value in (("a", 0), ("b", 1)):
+        weights[place] = value
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(weights)
+    assert digest_model(tmp_path / "a") != digest_model(tmp_path / "b")
+
+
+def test_a_model_is_known_again_but_not_by_its_layout_or_what_wrote_it(tmp_path):
+    def model(name: str, size: int = 40_000_000, end: bytes = b"", template: str = "{{ x }}", **config: Any) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        with (folder / "model.safetensors").open("wb") as file:  # sparse
+            file.truncate(size - len(end))
+            file.seek(0, 2)
+            file.write(end)
+        (folder / "config.json").write_text(json.dumps({"hidden_size": 8, **config}, indent=len(name)), encoding="utf-8")
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+        (folder / "memalpha_model.json").write_text(json.dumps({"date": name}), encoding="utf-8")
+        return digest_model(folder)
+
+    first = model("a")
+    assert model("ab", transformers_version="9") == first
+    others = [model("b", 40_000_001), model("c", end=b"x"), model("d", template="{{ y }}"), model("e", hidden_size=9)]
+    assert len({first, *others}) == 5
+
+
+def test_settings_beside_an_adapter_are_told_apart(tmp_path):
+    AgentConfig(schema="facts").save(tmp_path)
+    before = digest_agent(tmp_path)
+    AgentConfig(schema="facts", max_new_tokens=7).save(tmp_path)
+    assert digest_agent(tmp_path) != before
+    AgentConfig(schema="facts").save(tmp_path)
+    assert digest_agent(tmp_path) == before
+    (tmp_path / "memalpha_schema.yaml").write_text("name: other")
+    assert digest_agent(tmp_path) != before

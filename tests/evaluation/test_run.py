@@ -237,6 +237,32 @@ def test_other_instances_under_the_same_name_are_refused(options, tmp_path):
         outcome(options, tmp_path / "run", "--systems", "[verbatim]", *CHEAP[2:], *sets, "--systems", "[verbatim, gold]")
 
 
+@pytest.mark.parametrize(("what", "said"), [("weights", "model '.*model' is not"), ("settings", "agent '.*adapter' is not")])
+def test_other_weights_or_settings_in_the_same_place_are_refused(what, said, adapter, options, tmp_path):
+    model, own, folder = (tmp_path / name for name in ("model", "adapter", "run"))
+    shutil.copytree(fetch("nano"), model)
+    shutil.copytree(adapter, own)
+    more = ("--model", str(model), "--readers", "recall", "--temperature", "0.0")
+    systems = ("--systems", json.dumps([{"kind": "agent", "adapter": str(own), "settings": "own"}]))
+    outcome(options, folder, *more, *systems)
+    part = shutil.copytree(folder, tmp_path / "part")
+    noted = json.loads((folder / "inputs.json").read_text())
+    if what == "weights":
+        weights = model / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    else:
+        AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=64, max_new_tokens=5).save(own)
+    with pytest.raises(RunFolderError, match=said):
+        outcome(options, folder, *more, *systems)
+    joined = parse_evaluate_arguments(command(options, tmp_path / "all", *more, *systems)[1:])
+    with pytest.raises(RunFolderError, match=rf"cannot be joined: {said}"):
+        evaluate(joined, parts=[part])
+    for older in (folder, part):  # of before these were written down
+        (older / "inputs.json").write_text(json.dumps({name: noted[name] for name in ("sets", "adapters")}))
+    assert outcome(options, folder, *more, *systems).results == evaluate(joined, parts=[part]).results == 3
+    assert json.loads((folder / "inputs.json").read_text()).keys() == noted.keys()
+
+
 def test_a_folder_of_something_else_is_left_alone(options, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="exists already"):
