@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.errors import MemAlphaError
 from memalpha.evaluation.gathering import Gathered, Scored, gather, on_kinds, read_config
 from memalpha.evaluation.pieces import Piece
 from memalpha.evaluation.published import Published
@@ -139,22 +141,29 @@ def by_member(cell: Cell) -> dict[str, float]:
 
 def on_behaviour(members: Sequence[str], rollouts: Mapping[str, Mapping[str, Any]]) -> Iterator[Bar]:
     """Bars about what the trained policies do, each seed, on the dialogues."""
-    known = rollouts if members and {WARM, *members} <= rollouts.keys() else {}
+    there = members and {WARM, *members} <= rollouts.keys()
+    known = {name: rollouts[name] for name in (WARM, *members)} if there else {}
     asked = {
         "op success at least .85": ("tool_success", lambda value, warm: value >= 0.85),
         "content quality no more than .10 below its warm start": ("content", lambda value, warm: value >= warm - 0.10),
         "under 10% of completions cut off": ("cut_off", lambda value, warm: value < 0.10),
     }
     for text, (field, meets) in asked.items():
-        values = {name: known[name][field] for name in (WARM, *members)} if known else {}
+        values = {name: row[field] for name, row in known.items()} if all_known(known, field) else {}
         yield of_seeds(f"{HOME}: {text}", values, meets)
     for name in ("update", "delete"):
-        agents = {agent: known[agent] for agent in (WARM, *members)} if known else {}
+        whole = all_known(known, "calls_per_instance", f"{name}_share")
+        agents = known if whole else {}
         rate = {agent: row["calls_per_instance"] * row[f"{name}_share"] for agent, row in agents.items()}
         share = _series([row[f"{name}_share"] for row in agents.values()])
         text = f"{HOME}: {name}s above 0 and more an instance than at the warm start"
         bar = of_seeds(text, rate, lambda value, warm: value > warm)
         yield bar if bar.met is None else bar._replace(found=f"{bar.found} an instance ({share} of the calls)")
+
+
+def all_known(rollouts: Mapping[str, Mapping[str, Any]], *fields: str) -> bool:
+    """Whether every rollout has these numbers: one without a call, for example, has no share of them that succeeded."""
+    return all(row[field] is not None for row in rollouts.values() for field in fields)
 
 
 def on_memory(home: Gathered | None, count: TokenCounter | None) -> Bar:
@@ -231,8 +240,17 @@ def read_home(folder: Path | None) -> tuple[Gathered | None, TokenCounter | None
     return home, lambda text: len(tokenizer(text, add_special_tokens=False).input_ids)
 
 
-def main() -> None:
-    """Write both files."""
+def main() -> int:
+    """Write both files; what is wrong with the arguments is one message, and 1."""
+    try:
+        _main()
+    except (MemAlphaError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("evaluation", type=Path, nargs="?")
     parser.add_argument("rollouts", type=Path, nargs="?")
@@ -263,4 +281,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -17,12 +17,15 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
+from memalpha.errors import InputError, MemAlphaError
+from memalpha.evaluation.config import rows_of
 from memalpha.evaluation.published import Published
-from memalpha.files import write_object
+from memalpha.evaluation.specs import read_set, read_system
+from memalpha.files import read_object, write_object
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = "configs/evaluate/main.yaml"
@@ -69,9 +72,16 @@ def find(originals: Path, pattern: str) -> str:
     return str(found[0])
 
 
+def listed(config: Path, name: str) -> list[Any]:
+    """The rows of one of a configuration's lists, each a name or a mapping; InputError if it has none."""
+    if not config.is_file():
+        raise InputError(f"no config file {str(config)!r}", expected="--config FILE with a YAML file, see configs/evaluate/")
+    return rows_of(name, read_object(config).get(name), f"that of {CONFIG}")
+
+
 def needed(config: Path) -> dict[str, TestSet]:
     """The sets of ``SETS`` that a configuration names, after those that they must not repeat."""
-    data = {row["data"] for row in yaml.safe_load(config.read_text(encoding="utf-8"))["sets"]}
+    data = {read_set(row).data for row in listed(config, "sets")}
     named = {name for name in SETS if f"runs/data/{name}" in data}
     against = {SETS[name].against for name in named}
     return {name: item for name, item in SETS.items() if name in named | against}
@@ -130,23 +140,34 @@ def write_page(folder: Path, docs: Path) -> None:
 
 def some_sets(config: Path, only: str, output_dir: Path) -> Path:
     """Write a configuration with some of its sets alone, beside the evaluation's folder."""
-    data = yaml.safe_load(config.read_text(encoding="utf-8"))
-    names = [row["name"] for row in data["sets"]]
+    sets = [(read_set(row).name, row) for row in listed(config, "sets")]
+    names = [name for name, _ in sets]
     wanted = [name.strip() for name in only.split(",")]
     if unknown := [name for name in wanted if name not in names]:
         sys.exit(f"error: no set {unknown[0]!r} in {config}\n  expected: some of {', '.join(names)}")
-    data["sets"] = [row for row in data["sets"] if row["name"] in wanted]
-    systems = [row if isinstance(row, dict) else {"kind": row} for row in data["systems"]]
-    for row in (row for row in systems if "sets" in row):
-        row["sets"] = [name for name in row["sets"] if name in wanted]
-    data["systems"] = [row for row in systems if row.get("sets", wanted)]
-    path = output_dir.with_suffix(".yaml")
+    systems = []
+    for row in (row if isinstance(row, dict) else {"kind": row} for row in listed(config, "systems")):
+        given = read_system(row).sets  # none = all
+        kept = [name for name in given if name in wanted]
+        if kept or not given:
+            systems.append({**row, "sets": kept} if kept else row)
+    data = {**read_object(config), "sets": [row for name, row in sets if name in wanted], "systems": systems}
+    path = output_dir.with_name(f"{output_dir.name}.yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
     return path
 
 
 def main() -> int:
+    """Do what the arguments say; what is wrong with them is one message, and 1."""
+    try:
+        return _main()
+    except (MemAlphaError, FileNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _main() -> int:
     from memalpha.cli import run
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -125,11 +125,11 @@ def resolve(options: EvaluateArguments, agent: AgentArguments) -> Evaluation:
     Raises:
         InputError: If an entry does not fit, a name stands for two things, or one that is referred to does not exist.
     """
-    sets = tuple(read_set(row) for row in _rows("sets", options.sets, "[{name: synthetic, data: runs/data/synthetic-test}]"))
+    sets = tuple(read_set(row) for row in rows_of("sets", options.sets, "[{name: synthetic, data: runs/data/synthetic-test}]"))
     systems = tuple(
-        read_system(row) for row in _rows("systems", options.systems, "[full_context, rag_bm25, {name: warm, kind: agent}]")
+        read_system(row) for row in rows_of("systems", options.systems, "[full_context, rag_bm25, {name: warm, kind: agent}]")
     )
-    readers = tuple(read_reader(row) for row in _rows("readers", options.readers, "[recall, base]"))
+    readers = tuple(read_reader(row) for row in rows_of("readers", options.readers, "[recall, base]"))
     for what, names in (
         ("sets", [one.name for one in sets]),
         ("systems", [system.name for system in systems]),
@@ -149,8 +149,8 @@ def resolve(options: EvaluateArguments, agent: AgentArguments) -> Evaluation:
     return Evaluation(options, agent, sets, systems, readers)
 
 
-def _rows(name: str, value: None | str | list[Any], example: str) -> list[Any]:
-    """Read a list that may be given as YAML text at the command line."""
+def rows_of(name: str, value: None | str | list[Any], example: str) -> list[Any]:
+    """Return the rows of one of the lists, which may be given as YAML text, or one row without a list; InputError if it is none."""
     try:
         found = yaml.safe_load(value) if isinstance(value, str) else value
     except yaml.YAMLError as error:
@@ -176,4 +176,4 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, StrEnum) else value
 
 
-__all__ = ["EvaluateArguments", "Evaluation", "parse_evaluate_arguments", "resolve"]
+__all__ = ["EvaluateArguments", "Evaluation", "parse_evaluate_arguments", "resolve", "rows_of"]

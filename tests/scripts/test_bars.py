@@ -146,3 +146,20 @@ def test_a_folder_without_the_dialogues_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["bars.py", str(tmp_path), str(tmp_path), "--docs", str(tmp_path)])
     with pytest.raises(SystemExit, match="has no set 'dialogues' with reader 'recall'"):
         bars.main()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["nope"], "nope/config.yaml is missing"), (["--docs", "."], "No such file or directory: ")]
+)
+def test_a_folder_that_is_not_there_is_one_message(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["bars.py", *arguments])
+    assert bars.main() == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and said in message
+
+
+def test_a_rollout_without_a_call_has_no_share_of_them():
+    none = {**WELL, "tool_success": None, "update_share": None, "delete_share": None}
+    found = list(bars.on_behaviour(["grpo-1"], {"warm": WARM, "grpo-1": none, "other": {}}))
+    assert [bar.met for bar in found] == [None, True, True, None, None]

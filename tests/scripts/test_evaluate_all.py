@@ -10,7 +10,9 @@ import yaml
 from memalpha.cli import run
 from memalpha.data.options import parse_options
 from memalpha.data.registry import get_source
+from memalpha.evaluation.config import EvaluateArguments, resolve
 from memalpha.evaluation.published import Published
+from memalpha.training.config import AgentArguments
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,3 +105,41 @@ def test_only_what_is_asked_for_is_prepared(tmp_path):
     systems = {row.get("name", row["kind"]): row for row in yaml.safe_load(path.read_text(encoding="utf-8"))["systems"]}
     assert systems["control"]["sets"] == ["squad"] and systems["warm"]["sets"] == ["squad", "locomo"]
     assert "teacher" not in systems and "sets" not in systems["verbatim"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"systems": [{"kind": "gold", "sets": "dialogues"}, "rag_bm25", {"kind": "teacher", "sets": ["b"]}]},  # as plain text
+        {"systems": [{"kind": "gold", "sets": []}, "rag_bm25", {"kind": "teacher", "sets": "b"}]},  # as config.yaml has it
+        {"sets": ["runs/data/dialogues", {"data": "b"}]},  # paths, and no name
+        {"sets": "[runs/data/dialogues, b]", "systems": "[gold, rag_bm25]"},  # YAML text
+    ],
+)
+def test_sets_and_systems_may_be_written_in_every_way_that_evaluate_takes(changes, tmp_path):
+    config = {"sets": [{"name": "dialogues", "data": "x"}, {"name": "b", "data": "y"}], "systems": ["gold", "rag_bm25"]}
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({**config, **changes, "retrieve_k": 3}))
+    assert evaluate_all.needed(path) == {}
+    some = evaluate_all.some_sets(path, "dialogues", tmp_path / "v1.2")
+    assert some == tmp_path / "v1.2.yaml"
+    found = resolve(EvaluateArguments(**yaml.safe_load(some.read_text())), AgentArguments())
+    assert [spec.name for spec in found.sets] == ["dialogues"] and found.arguments.retrieve_k == 3
+    assert [spec.name for spec in found.systems] == ["gold", "rag_bm25"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--record", "nope", "x.json"], "'nope' is no run folder"),
+        (["--page-only", "nope"], "'nope' is no run folder"),
+        ([".", "--config", "nope.yaml", "--only", "a"], "no config file 'nope.yaml'"),
+        ([".", "--config", "nope.yaml"], "no config file 'nope.yaml'"),
+    ],
+)
+def test_a_wrong_argument_is_one_message(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["evaluate_all.py", *arguments])
+    assert evaluate_all.main() == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: ") and said in message and "Traceback" not in message
