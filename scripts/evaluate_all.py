@@ -24,7 +24,7 @@ import yaml
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.evaluation.config import rows_of
 from memalpha.evaluation.published import Published
-from memalpha.evaluation.specs import read_set, read_system
+from memalpha.evaluation.specs import read_reader, read_set, read_system
 from memalpha.files import read_object, write_object
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,7 +76,7 @@ def listed(config: Path, name: str) -> list[Any]:
     """The rows of one of a configuration's lists, each a name or a mapping; InputError if it has none."""
     if not config.is_file():
         raise InputError(f"no config file {str(config)!r}", expected="--config FILE with a YAML file, see configs/evaluate/")
-    return rows_of(name, read_object(config).get(name), f"that of {CONFIG}")
+    return rows_of(name, read_object(config).get(name, "recall" if name == "readers" else None), f"that of {CONFIG}")
 
 
 def needed(config: Path) -> dict[str, TestSet]:
@@ -151,7 +151,10 @@ def some_sets(config: Path, only: str, output_dir: Path) -> Path:
         kept = [name for name in given if name in wanted]
         if kept or not given:
             systems.append({**row, "sets": kept} if kept else row)
-    data = {**read_object(config), "sets": [row for name, row in sets if name in wanted], "systems": systems}
+    asked = [read_set(row).readers for name, row in sets if name in wanted]  # none = all
+    readers = [row for row in listed(config, "readers") if not all(named and read_reader(row).name not in named for named in asked)]
+    rows = {"sets": [row for name, row in sets if name in wanted], "systems": systems, "readers": readers}
+    data = {**read_object(config), **rows}
     path = output_dir.with_name(f"{output_dir.name}.yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")

@@ -8,6 +8,7 @@ limits), with the names of training, says how the agents read and write.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -76,10 +77,10 @@ class EvaluateArguments(EndpointArguments):
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}", expected="at least 1")
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:  # nor NaN
             raise InputError(f"temperature is {self.temperature}", expected="0 (greedy) or more")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise InputError(f"seeds is {self.seeds}", expected="at least one seed, none of them twice")
+        if not self.seeds or any(type(seed) is not int for seed in self.seeds) or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"seeds is {self.seeds}", expected="at least one integer, none of them twice")
 
 
 class Evaluation(NamedTuple):

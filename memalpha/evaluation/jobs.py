@@ -103,6 +103,37 @@ def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHos
     return jobs
 
 
+def check_all_asked(evaluation: Evaluation, jobs: Sequence[Job]) -> None:
+    """See that every set and reader of an evaluation is used, and that each group is of one kind; for one that is new.
+
+    Raises:
+        InputError: If a set has no system or a reader nothing to read: the tables would be without it. If a group has systems of
+            several kinds: their mean would be shown as that of one.
+    """
+    for where in evaluation.sets:
+        if not any(job.where.spec.name == where.name for job in jobs):
+            raise InputError(
+                f"no system is evaluated on set {where.name!r}",
+                expected="at least one",
+                fix="name it in sets of a system, or leave it out",
+            )
+    for named in evaluation.readers:
+        if not any(reader.name == named.name for job in jobs for reader in job.readers):
+            raise InputError(
+                f"reader {named.name!r} reads nothing: each set or system names others",
+                expected="a set and a system for it",
+                fix="name it in readers of a set or system, or leave it out",
+            )
+    kinds: dict[str, str] = {}
+    for system in evaluation.systems:
+        if (kind := kinds.setdefault(system.group, system.kind)) != system.kind:
+            raise InputError(
+                f"group {system.group!r} has systems of the kinds {kind!r} and {system.kind!r}",
+                expected="systems that differ in their training seed alone",
+                fix="give one of them another group",
+            )
+
+
 def _jobs_of(spec: SystemSpec, evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> Iterator[Job]:
     options = system_options(spec.kind, spec.options)
     seeds = tuple(evaluation.arguments.seeds)
@@ -131,4 +162,4 @@ def _reader(spec: ReaderSpec, evaluation: Evaluation, where: LoadedSet, system: 
     return NamedReader(spec.name, make_reader(spec, room.tokens, evaluation.arguments, host, setting.count), room)
 
 
-__all__ = ["Job", "LoadedSet", "NamedReader", "load_sets", "make_jobs"]
+__all__ = ["Job", "LoadedSet", "NamedReader", "check_all_asked", "load_sets", "make_jobs"]

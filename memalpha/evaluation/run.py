@@ -28,7 +28,7 @@ from memalpha.evaluation.folder import (
     digest_model,
     writing_to,
 )
-from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, load_sets, make_jobs
+from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, check_all_asked, load_sets, make_jobs
 from memalpha.evaluation.joining import read_part, take_over
 from memalpha.evaluation.policies import PolicyHost
 from memalpha.evaluation.results import ResultKey, SystemResult
@@ -86,12 +86,14 @@ def evaluate(
         MemAlphaError: If the folder cannot be written, or memory ran out.
     """
     arguments = evaluation.arguments
-    check_place(arguments.output_dir, overwrite=arguments.overwrite)
+    goes_on = check_place(arguments.output_dir, overwrite=arguments.overwrite)
     report("load", {"what": f"{arguments.model} and {len(evaluation.sets)} sets"})
     host = PolicyHost(arguments.model, arguments.dtype, arguments.generation_rows, arguments.batch_tokens)
     sets = load_sets(evaluation, host)
     judge = _judge(evaluation)
     jobs = make_jobs(evaluation, sets, host, judge)
+    if not goes_on:
+        check_all_asked(evaluation, jobs)
     config, inputs = evaluation.to_json(), _inputs(evaluation, sets, host)
     found = [read_part(part, config, inputs) for part in parts]
     with writing_to(arguments.output_dir):

@@ -474,6 +474,18 @@ def test_one_trained_agent_on_one_set(adapter, options, tmp_path, capsys):
              "--readers", "[recall, base]"],
             ["nobody reads for system 'gold' on set 'toy'"],
         ),
+        (
+            ["--sets", "[toy, {name: b, data: toy}]", "--systems", "[{kind: gold, sets: toy}]", "--model", "nano"],
+            ["no system is evaluated on set 'b'"],
+        ),
+        (
+            ["--sets", "[{data: toy, readers: recall}]", "--systems", "gold", "--readers", "[recall, base]", "--model", "nano"],
+            ["reader 'base' reads nothing"],
+        ),
+        (
+            ["--sets", "toy", "--systems", "[{kind: gold, group: g}, {kind: verbatim, group: g}]", "--model", "nano"],
+            ["group 'g' has systems of the kinds 'gold' and 'verbatim'"],
+        ),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_clear_message_and_makes_no_folder(arguments, said, tmp_path, capsys):

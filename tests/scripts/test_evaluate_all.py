@@ -114,6 +114,7 @@ def test_only_what_is_asked_for_is_prepared(tmp_path):
         {"systems": [{"kind": "gold", "sets": []}, "rag_bm25", {"kind": "teacher", "sets": "b"}]},  # as config.yaml has it
         {"sets": ["runs/data/dialogues", {"data": "b"}]},  # paths, and no name
         {"sets": "[runs/data/dialogues, b]", "systems": "[gold, rag_bm25]"},  # YAML text
+        {"sets": [{"name": "dialogues", "data": "x", "readers": "recall"}, "b"], "readers": ["recall", "base"]},  # base: b alone
     ],
 )
 def test_sets_and_systems_may_be_written_in_every_way_that_evaluate_takes(changes, tmp_path):
@@ -126,6 +127,7 @@ def test_sets_and_systems_may_be_written_in_every_way_that_evaluate_takes(change
     found = resolve(EvaluateArguments(**yaml.safe_load(some.read_text())), AgentArguments())
     assert [spec.name for spec in found.sets] == ["dialogues"] and found.arguments.retrieve_k == 3
     assert [spec.name for spec in found.systems] == ["gold", "rag_bm25"]
+    assert [spec.name for spec in found.readers] == ["recall"]
 
 
 @pytest.mark.parametrize(
