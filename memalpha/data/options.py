@@ -37,7 +37,7 @@ def parse_options(cls: type[_T], values: Mapping[str, Any] | None, source: str, 
     hints = get_type_hints(cls)
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     given = dict(values or {})
-    if unknown := sorted(set(given) - set(names)):
+    if unknown := sorted(set(given) - set(names), key=str):
         raise InputError(
             f"{what} {source!r} has no option {', '.join(map(repr, unknown))}", expected=f"some of {', '.join(names) or 'none'}"
         )

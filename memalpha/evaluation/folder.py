@@ -170,8 +170,12 @@ def check_goes_on(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     Raises:
         RunFolderError: If the folder is no evaluation's, or an option differs that may not.
     """
-    if not set(LISTS) <= began.keys():
-        raise RunFolderError("the folder is no evaluation's", expected="a new folder, or one of an evaluation", fix=_FIX)
+    if not is_resolved(began):
+        raise RunFolderError(
+            "the folder is no evaluation's: its config.yaml is none that memalpha evaluate wrote",
+            expected="a new folder, or one of an evaluation",
+            fix="choose another --output_dir, or take config.yaml out of this one if it is yours",
+        )
     different = differences(began, now)
     if different:
         raise RunFolderError(
@@ -179,6 +183,13 @@ def check_goes_on(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             expected="the same, or more sets, systems and readers",
             fix=_FIX,
         )
+
+
+def is_resolved(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration is one that an evaluation wrote down: its sets, systems and readers are mappings with names."""
+    return all(
+        isinstance(rows := config.get(part), list) and all(isinstance(row, dict) and "name" in row for row in rows) for part in LISTS
+    )
 
 
 def differences(began: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -273,4 +284,4 @@ def _ordered(config: Mapping[str, Any]) -> bytes:
     return json.dumps(found, sort_keys=True).encode()
 
 
-__all__ = ["EvaluationFolder", "check_goes_on", "check_place", "differences", "digest_adapter", "digest_agent", "digest_instances", "digest_model", "writing_to"]
+__all__ = ["EvaluationFolder", "check_goes_on", "check_place", "differences", "digest_adapter", "digest_agent", "digest_instances", "digest_model", "is_resolved", "writing_to"]

@@ -15,6 +15,7 @@ from typing import Any
 
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
+from memalpha.evaluation.folder import is_resolved
 from memalpha.evaluation.results import SystemResult, read_results
 from memalpha.evaluation.specs import asked_for, read_system
 from memalpha.evaluation.statistics import Seed
@@ -24,8 +25,6 @@ from memalpha.types import Instance
 
 Scored = dict[Seed, dict[str, SystemResult]]
 """The results of one group on one set with one reader: by member, then by instance."""
-
-_PARTS = ("sets", "systems", "readers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """Read ``config.yaml`` of an evaluation's folder; InputError if it is none."""
     path = Path(folder) / "config.yaml"
     config = RunFolder(folder).config if path.is_file() else {}
-    if not all(isinstance(config.get(name), list) for name in _PARTS):
+    if not is_resolved(config):
         raise InputError(f"{path} is missing or not an evaluation's", expected="the folder that memalpha evaluate wrote")
     return config
 

@@ -15,7 +15,9 @@ imported when something is drawn, without global state.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#e
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")
 
+_NO_FILE = re.compile(r"""[/\\:*?"<>|\s\0]""")
+_LONGEST_NAME = 100
 _INCH_A_SYSTEM = 0.32
 _COLUMNS = 4
 _MOST_TICKS = 8
@@ -47,9 +51,9 @@ def plot_comparison(summary: Summary, reader: str) -> Any:
     for index, (panel, (title, estimates)) in enumerate(zip(axes, panels, strict=True)):
         for place, group in enumerate(groups):
             _point(panel, summary, group, estimates.get(group), place, sideways=True)
-        panel.set(title=title, xlim=(0, 1), xlabel="accuracy")
+        panel.set(title=_text(title), xlim=(0, 1), xlabel="accuracy")
         panel.grid(axis="x", alpha=0.3)
-        panel.set(yticks=range(len(groups)), yticklabels=groups, ylim=(len(groups) - 0.5, -0.5))
+        panel.set(yticks=range(len(groups)), yticklabels=[_text(group) for group in groups], ylim=(len(groups) - 0.5, -0.5))
         panel.tick_params(labelleft=index % _COLUMNS == 0)
     return figure
 
@@ -64,7 +68,7 @@ def plot_memory(summary: Summary, reader: str) -> Any:
     for panel, item in zip(axes, items, strict=True):
         for group, cell in item.cells.items():
             _point(panel, summary, group, cell.accuracy, max(1.0, cell.costs["memory_tokens"]), label=group)
-        panel.set(title=item.set, xscale="log", xlabel="memory, tokens", ylabel="accuracy", ylim=(0, 1))
+        panel.set(title=_text(item.set), xscale="log", xlabel="memory, tokens", ylabel="accuracy", ylim=(0, 1))
         panel.grid(alpha=0.3)
     _legend(figure)
     return figure
@@ -83,8 +87,8 @@ def plot_kinds(summary: Summary, reader: str, set: str) -> Any:
             found = cell.kinds.get(kind)
             place = column + (row + 1) / (len(item.cells) + 1) - 0.5
             _point(panel, summary, group, found.accuracy if found else None, place, label="" if column else group)
-    labels = [f"{kind}\n({questions})" for kind, questions in kinds.items()]
-    panel.set(title=item.set, xticks=range(len(kinds)), xticklabels=labels, ylabel="accuracy", ylim=(0, 1))
+    labels = [f"{_text(kind)}\n({questions})" for kind, questions in kinds.items()]
+    panel.set(title=_text(item.set), xticks=range(len(kinds)), xticklabels=labels, ylabel="accuracy", ylim=(0, 1))
     panel.grid(axis="y", alpha=0.3)
     _legend(figure)
     return figure
@@ -143,13 +147,25 @@ def write_plots(folder: str | Path, summary: Summary) -> list[Path]:
         figures["chunks"] = plot_chunks(folder, summary, reader, options=summary.bootstrap)
         figures |= {f"kinds-{item.set}": plot_kinds(summary, reader, item.set) for item in _items(summary, reader)}
         for name, figure in figures.items():
-            path = target / f"{reader}-{name.replace('/', '_').replace(' ', '_')}.png"
+            path = _free(target, f"{reader}-{name}", written)
             figure.savefig(path, dpi=120)
             written.append(path)
     return written
 
 
+def _free(folder: Path, name: str, taken: Sequence[Path]) -> Path:
+    """A file inside the folder for a picture of that name; numbered where another name reads the same as a file."""
+    stem = _NO_FILE.sub("_", name)[:_LONGEST_NAME]
+    names = (f"{stem}.png" if number == 1 else f"{stem}-{number}.png" for number in count(1))
+    return next(path for name in names if (path := folder / name) not in taken)
+
+
 # ------------------------------------------------------------------------------------------------ shared
+def _text(name: str) -> str:
+    """A name as matplotlib writes it, which takes what stands between dollars for a formula."""
+    return name.replace("$", r"\$")
+
+
 def _items(summary: Summary, reader: str) -> list[SetSummary]:
     items = [item for item in summary.sets if item.reader == reader and item.cells]
     if not items:
@@ -177,7 +193,7 @@ def _point(
     known = not math.isnan(found.low)
     reach = [[max(0.0, found.mean - found.low)], [max(0.0, found.high - found.mean)]] if known else None
     where = {"x": [found.mean], "y": [place], "xerr": reach} if sideways else {"x": [place], "y": [found.mean], "yerr": reach}
-    panel.errorbar(**where, fmt=mark, color=colour, markersize=5, capsize=2, linewidth=1.2, label=label or "_nolegend_")
+    panel.errorbar(**where, fmt=mark, color=colour, markersize=5, capsize=2, linewidth=1.2, label=_text(label) or "_nolegend_")
 
 
 def _figure(width: float, height: float) -> Any:

@@ -60,6 +60,7 @@ WRONG = {
     "unknown kind": ({"systems": ["rag"]}, "unknown kind of system 'rag'"),
     "a system without a kind": ({"systems": [{"name": "a"}]}, "a system is {'name': 'a'}"),
     "unknown option": ({"systems": [{"kind": "gold", "adapter": "x"}]}, "system 'gold' has no option 'adapter'"),
+    "unknown options, one no text": ({"systems": [{"kind": "gold", 3: 1, "y": 2}]}, "system 'gold' has no option 3, 'y'"),
     "option of the wrong type": ({"systems": [{"kind": "verbatim", "memory_tokens": []}]}, "'memory_tokens' of system"),
     "name twice": ({"systems": ["gold", "gold"]}, "two systems are called 'gold'"),
     "unknown set": ({"systems": [{"kind": "gold", "sets": ["squad"]}]}, "sets of 'gold' name 'squad'"),

@@ -176,3 +176,17 @@ def test_all_pictures_are_written(folder, summary):
 def test_an_evaluation_without_results_has_no_pictures(tmp_path):
     folder = write_results(configure(tmp_path, ["rag"]), [result(system="rag", failed="down", questions=())])
     assert write_plots(folder, summarise_evaluation(folder, FEW)) == []
+
+
+def test_names_that_are_no_file_names_or_formulas_are_drawn_inside_the_folder(tmp_path):
+    sets = ("a/b", "a b", r"a$\frac$")
+    systems = (r"x$\q{$", "y")
+    rows = [result(i, (1.0,), (r"k$\frac$",), system=s, set=n, reader=r) for i in "ab" for s in systems for n in sets
+            for r in ("../up", "org/model")]  # fmt: skip
+    readers = [{"name": name, "kind": "recall"} for name in ("../up", "org/model")]
+    folder = write_results(configure(tmp_path / "run", systems, sets=sets, readers=readers), rows)
+    written = write_plots(folder, summarise_evaluation(folder, FEW))
+    assert len(set(written)) == len(written) == 2 * (3 + len(sets))
+    assert sorted((folder / "plots").iterdir()) == sorted(written)
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+    assert {"org_model-kinds-a_b.png", "org_model-kinds-a_b-2.png", ".._up-memory.png"} <= {path.name for path in written}

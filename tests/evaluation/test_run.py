@@ -280,6 +280,18 @@ def test_a_folder_of_something_else_is_left_alone(options, tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("changes", [{}, {"sets": "toy"}, {"readers": [{"kind": "recall"}]}])
+def test_a_configuration_of_ones_own_is_no_evaluation(changes, options, tmp_path, capsys):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "config.yaml").write_text(yaml.safe_dump({**yaml.safe_load(options.read_text()), **changes}))
+    assert run(command(mine / "config.yaml", mine, *CHEAP)) == 1
+    assert "the folder is no evaluation's: its config.yaml" in capsys.readouterr().err
+    assert run([*command(options, tmp_path / "run", *CHEAP), "--join", str(mine)]) == 1
+    assert "is missing or not an evaluation's" in capsys.readouterr().err
+    assert [path.name for path in mine.iterdir()] == ["config.yaml"]
+
+
 def test_a_full_disk_is_one_clear_message_and_what_is_there_is_gone_on_with(options, tmp_path, make_disk):
     free, cheap = tmp_path / "free", (*CHEAP, "--batch_size", "1")
     outcome(options, free, *cheap)

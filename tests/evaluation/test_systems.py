@@ -147,6 +147,26 @@ def test_verbatim_keeps_every_line_and_drops_the_oldest_at_the_limit(tmp_path):
     assert full.cut == dropped and full.memory_tokens == free.memory_tokens - dropped
 
 
+@pytest.mark.parametrize(
+    ("allowed", "limits", "options", "said"),
+    [
+        ("insert", "max_entries: 2", {}, "delete and insert"),
+        ("update", "max_entry_tokens: 30", {}, "allow insert"),
+        ("insert", "max_entry_tokens: 30", {"memory_tokens": 9}, "delete and insert"),
+        ("insert", "max_entry_tokens: 30", {}, ""),
+    ],
+)
+def test_verbatim_needs_a_list_that_lets_lines_in_and_out(allowed, limits, options, said, tmp_path):
+    schema = tmp_path / "narrow.yaml"
+    schema.write_text(f"name: narrow\nsections:\n  - {{name: facts, kind: list, operations: [{allowed}], {limits}}}\n")
+    where = setting([MARTA], schema=str(schema))
+    if not said:
+        assert kept("verbatim", protocol=where, **options).operations.insert == 8
+        return
+    with pytest.raises(InputError, match=rf"'verbatim' with schema 'narrow', whose first list does not .*{said}"):
+        make("verbatim", where, **options)
+
+
 def test_verbatim_can_be_matched_to_a_size():
     where = setting([MARTA])
     tokens = sum(where.count(line.partition("] ")[2]) for line in LINES[-2:])

@@ -42,7 +42,16 @@ class Verbatim(PlainSystem):
 
     def __init__(self, setting: Setting, options: VerbatimOptions) -> None:
         self.setting, self.options = setting, options
-        self.section = setting.step.schema.lists[0]
+        schema = setting.step.schema
+        bounded = options.memory_tokens or any(section.max_entries for section in schema.lists[:1])
+        needed = {OperationKind.INSERT, *([OperationKind.DELETE] if bounded else [])}
+        if not schema.lists or not needed <= set(schema.lists[0].operations):
+            raise InputError(
+                f"system 'verbatim' with schema {schema.name!r}, whose first list does not allow {' and '.join(sorted(needed))}",
+                expected="a list that lines can be put into, and taken from where its room is bounded",
+                fix="choose another schema, or leave verbatim out",
+            )
+        self.section = schema.lists[0]
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
         """Store the inputs line by line."""
