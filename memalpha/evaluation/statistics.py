@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memalpha.errors import InputError
 from memalpha.evaluation.resampling import percentiles, resampled_means, weighted_stderr
@@ -33,6 +33,9 @@ Seed = int | str
 
 Scores = Mapping[Seed, Mapping[str, float]]
 """Score of each instance for each training seed."""
+
+_ROUNDING = 1e-12
+"""What lies closer together is the same number, computed in another order."""
 
 _AGREEMENT = (0.8, 1.25)
 
@@ -99,8 +102,8 @@ class Estimate:
         if math.isnan(self.stderr):
             return None
         low, high = self.normal
-        if high == low:
-            return self.high == self.low
+        if high - low < _ROUNDING:
+            return self.high - self.low < _ROUNDING
         return _AGREEMENT[0] <= (self.high - self.low) / (high - low) <= _AGREEMENT[1]
 
     @property
@@ -255,17 +258,24 @@ def _matrix(scores: Scores, names: Sequence[str]) -> NDArray[np.float64]:
     return np.array([[row[name] for name in names] for row in scores.values()], dtype=np.float64)
 
 
+def _rounded(values: Any) -> Any:
+    """The same numbers without what rounding adds to a zero: a true zero must not lie on one side of 0."""
+    import numpy as np
+
+    return np.where(np.abs(values) < _ROUNDING, 0.0, values)
+
+
 def _estimate(values: NDArray[np.float64], seeds: Sequence[Seed], weights: Sequence[float] | None, options: Bootstrap) -> Estimate:
     """Estimate from scores of shape (seeds, instances) and weights of shape (instances,)."""
     import numpy as np
 
     n = values.shape[1]
     weight = np.ones(n) if weights is None else np.asarray(weights, dtype=np.float64)
-    over_seeds = values.mean(axis=0)
+    over_seeds = _rounded(values.mean(axis=0))
     means = resampled_means(over_seeds, weight, options.resamples, options.seed)
-    low, high = percentiles(means, options.level) if n > 1 else (math.nan, math.nan)
+    low, high = percentiles(_rounded(means), options.level) if n > 1 else (math.nan, math.nan)
     return Estimate(
-        mean=float(np.average(over_seeds, weights=weight)),
+        mean=float(_rounded(np.average(over_seeds, weights=weight))),
         low=low,
         high=high,
         stderr=weighted_stderr(over_seeds, weight),

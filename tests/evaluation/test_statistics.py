@@ -91,6 +91,16 @@ def test_the_two_intervals_agree_on_ordinary_data_and_not_on_two_instances():
     assert all(math.isnan(value) for value in (alone.low, alone.high, alone.stderr))
 
 
+def test_rounding_makes_no_star_and_no_difference():
+    for value in (0.7, 0.1, 1 / 3):
+        found = estimate(scores([value] * 3))
+        assert found.agree and (found.low, found.high) == pytest.approx((value, value), abs=1e-12)
+    seeds = scores([0.1] * 3, [-0.3] * 3, [0.2] * 3)
+    assert sum([0.1, -0.3, 0.2]) != 0
+    zero = estimate(seeds)
+    assert (zero.mean, zero.low, zero.high, zero.agree, zero.off_zero) == (0.0, 0.0, 0.0, True, False)
+
+
 # ------------------------------------------------------------------------------------------------ weights
 def test_weights_give_the_mean_over_questions():
     data, weights = scores([1, 0, 0.5]), {"a": 1, "b": 3, "c": 4}
