@@ -86,7 +86,7 @@ def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool 
     """Return a memory without limits that holds the pieces: in one section, or in one a chunk.
 
     Args:
-        found: The pieces; the same text at the same time in one section is held once.
+        found: The pieces; the same text at the same time is held once, where it stands first.
         count: Counts tokens.
         by_chunk: Whether each chunk is a section.
     """
@@ -94,10 +94,13 @@ def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool 
     def section_of(piece: Piece) -> str:
         return f"chunk_{piece.chunk}" if by_chunk else "pieces"
 
-    names = dict.fromkeys(section_of(piece) for piece in found) or {"pieces": None}
+    first: dict[tuple[str, str | None], Piece] = {}
+    for piece in found:
+        first.setdefault((piece.text, piece.time), piece)
+    names = dict.fromkeys(section_of(piece) for piece in first.values()) or {"pieces": None}
     schema = MemorySchema("pieces", tuple(Section(name, SectionKind.LIST, timestamps=True) for name in names))
     memory = Memory(schema, count)
-    for piece in found:
+    for piece in first.values():
         memory.apply(Operation(OperationKind.INSERT, section_of(piece), piece.text, timestamp=piece.time), chunk=piece.chunk)
     return memory
 
