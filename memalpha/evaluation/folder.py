@@ -188,7 +188,8 @@ def check_goes_on(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 def is_resolved(config: Mapping[str, Any]) -> bool:
     """Whether a configuration is one that an evaluation wrote down: its sets, systems and readers are mappings with names."""
     return all(
-        isinstance(rows := config.get(part), list) and all(isinstance(row, dict) and "name" in row for row in rows) for part in LISTS
+        isinstance(rows := config.get(part), list) and all(isinstance(row, dict) and "name" in row for row in rows)
+        for part in LISTS
     )
 
 
@@ -284,4 +285,15 @@ def _ordered(config: Mapping[str, Any]) -> bytes:
     return json.dumps(found, sort_keys=True).encode()
 
 
-__all__ = ["EvaluationFolder", "check_goes_on", "check_place", "differences", "digest_adapter", "digest_agent", "digest_instances", "digest_model", "is_resolved", "writing_to"]
+__all__ = [
+    "EvaluationFolder",
+    "check_goes_on",
+    "check_place",
+    "differences",
+    "digest_adapter",
+    "digest_agent",
+    "digest_instances",
+    "digest_model",
+    "is_resolved",
+    "writing_to",
+]

@@ -1,8 +1,8 @@
 """The results of an evaluation, put in order: by set and reader, by group of systems, by member of the group, by instance.
 
 What always holds: the order of sets, readers and systems is that of the configuration; a member (a system with one of its sampling
-seeds) that the configuration asks for and that has no result yet is there, empty, so that nothing is taken for finished that is not; systems are compared on ``common``
-instances alone.
+seeds) that the configuration asks for and that has no result yet is there, empty, so that nothing is taken for finished that is
+not; systems are compared on ``common`` instances alone.
 """
 
 from __future__ import annotations

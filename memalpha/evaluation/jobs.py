@@ -11,7 +11,7 @@ from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.evaluation.config import Evaluation
 from memalpha.evaluation.policies import PolicyHost
-from memalpha.evaluation.readers import BudgetedReader, make_reader, room_of
+from memalpha.evaluation.readers import BudgetedReader, check_budget, make_reader, room_of
 from memalpha.evaluation.specs import ReaderSpec, SetSpec, SystemSpec, asked_for
 from memalpha.evaluation.systems.base import Room, Setting, System
 from memalpha.evaluation.systems.registry import make_system, system_options
@@ -92,10 +92,14 @@ def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHos
     """Put the jobs together, system by system, so that each adapter is loaded once.
 
     Raises:
-        InputError: If a system cannot work on a set, nobody reads for it, or a question cannot be scored.
+        InputError: If a system cannot work on a set, nobody reads for it, a reader's window has no room for the common budget, or a
+            question cannot be scored.
     """
     jobs = [job for spec in evaluation.systems for job in _jobs_of(spec, evaluation, sets, host)]
     for where in sets:
+        budgeted = {reader.name for job in jobs if job.where is where for reader in job.readers if not reader.room.window}
+        for spec in (spec for spec in evaluation.readers if spec.name in budgeted):
+            check_budget(spec, where.setting.reader_tokens, host, where.instances, where.spec.name)
         questions = [question for instance in where.instances for question in instance.questions]
         for reader in (reader for job in jobs if job.where is where for reader in job.readers[:1]):
             QAEvaluator(reader.reader, 1, judge).check(questions)

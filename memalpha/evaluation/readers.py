@@ -58,16 +58,14 @@ def room_of(spec: ReaderSpec, reader_tokens: int, reads_window: bool, host: Poli
     """
     if not reads_window or spec.kind is ReaderKind.RECALL:
         return Room(reader_tokens)
-    window = spec.window_tokens or (host.positions if spec.kind is ReaderKind.BASE else 0)
+    window = _window(spec, host)
     if not window:
         raise InputError(
             f"reader {spec.name!r} does not say how many tokens its model takes, and full context needs to know",
             expected="window_tokens of the reader",
             fix=f"{{name: {spec.name}, kind: {spec.kind}, window_tokens: 32768}}, or budget: reader for the system",
         )
-    asked = {question.text for instance in instances for question in instance.questions} or {""}
-    frame = max(len(chat_ids(host.tokenizer, reader_messages(text, ()))) for text in asked)
-    left = window - frame - spec.max_new_tokens - _LINE_BREAKS
+    left = _left(spec, window, host, instances)
     if left < 1:
         raise InputError(
             f"reader {spec.name!r} has a window of {window} tokens, and question and answer alone take {window - left}",
@@ -76,4 +74,39 @@ def room_of(spec: ReaderSpec, reader_tokens: int, reads_window: bool, host: Poli
     return Room(left, window=True)
 
 
-__all__ = ["BudgetedReader", "make_reader", "room_of"]
+def check_budget(spec: ReaderSpec, reader_tokens: int, host: PolicyHost, instances: Sequence[Instance], name: str) -> None:
+    """Check that the common budget fits the window of a reader's model, where that is known.
+
+    Args:
+        spec: The reader.
+        reader_tokens: The common budget.
+        host: The base model.
+        instances: A set; its longest question must fit beside the passages.
+        name: What the set is called.
+
+    Raises:
+        InputError: If it does not.
+    """
+    window = 0 if spec.kind is ReaderKind.RECALL else _window(spec, host)
+    if window and (left := _left(spec, window, host, instances)) < reader_tokens:
+        raise InputError(
+            f"reader {spec.name!r} on set {name!r} has a window of {window} tokens, of which question and answer take "
+            f"{window - left}, and reader_tokens is {reader_tokens}",
+            expected=f"at most {left}" if left > 0 else "a larger window",
+            fix="lower reader_tokens, for all sets or for this one, or take a reader of a larger window",
+        )
+
+
+def _window(spec: ReaderSpec, host: PolicyHost) -> int:
+    """How many tokens a reader's model takes; 0 if that is not known."""
+    return spec.window_tokens or (host.positions if spec.kind is ReaderKind.BASE else 0)
+
+
+def _left(spec: ReaderSpec, window: int, host: PolicyHost, instances: Sequence[Instance]) -> int:
+    """Tokens of a window that are left for passages beside the longest question and answer."""
+    asked = {question.text for instance in instances for question in instance.questions} or {""}
+    frame = max(len(chat_ids(host.tokenizer, reader_messages(text, ()))) for text in asked)
+    return window - frame - spec.max_new_tokens - _LINE_BREAKS
+
+
+__all__ = ["BudgetedReader", "check_budget", "make_reader", "room_of"]

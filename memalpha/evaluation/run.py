@@ -82,7 +82,7 @@ def evaluate(
     Raises:
         InputError: If an option, set, model or adapter does not fit; before anything is evaluated.
         RunFolderError: If the folder is something else, or it or a part began with other options or inputs.
-        ServiceError: If a reader or judge is down: it answered no question of several instances in a row that had not failed before.
+        ServiceError: If a reader or judge is down: it answered nothing on several instances in a row that had not failed before.
         MemAlphaError: If the folder cannot be written, or memory ran out.
     """
     arguments = evaluation.arguments

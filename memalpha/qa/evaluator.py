@@ -71,7 +71,8 @@ class QAEvaluator:
         for question in questions:
             check_metric(question.metric, judged=self.judge is not None)
             if question.metric != JUDGE:
-                score(question, Answer(""))
+                for passages in (None, ()):  # what a reader says, and what one finds who only recalls
+                    score(question, Answer("", passages))
 
     def ask(self, requests: Sequence[ReadRequest]) -> list[QuestionRecord]:
         """Return one record a request, in order, without entry ids; for passages that come from no memory.

@@ -11,7 +11,7 @@ from memalpha.agent.encoding import chat_ids
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.evaluation.asking import ask
 from memalpha.evaluation.config import EvaluateArguments
-from memalpha.evaluation.readers import make_reader, room_of
+from memalpha.evaluation.readers import check_budget, make_reader, room_of
 from memalpha.evaluation.specs import ReaderKind, ReaderSpec
 from memalpha.evaluation.systems.base import Kept, Room
 from memalpha.evaluation.systems.full_context import FullContext, FullContextOptions
@@ -100,6 +100,17 @@ def test_a_window_that_is_not_known_or_too_small_is_refused(spec, said):
     where = setting([MARTA])
     with pytest.raises(InputError, match=said):
         room_of(spec, 64, True, where.host, [MARTA])
+
+
+def test_the_common_budget_must_fit_the_window_as_well():
+    where = setting([MARTA])
+    for spec in (ReaderSpec(ReaderKind.BASE), ReaderSpec(ReaderKind.ENDPOINT, "big", window_tokens=500)):
+        room = room_of(spec, 64, True, where.host, [MARTA])
+        check_budget(spec, room.tokens, where.host, [MARTA], "small")
+        with pytest.raises(InputError, match=rf"reader '{spec.name}' on set 'small'[\s\S]* expected: at most {room.tokens}\n"):
+            check_budget(spec, room.tokens + 1, where.host, [MARTA], "small")
+    for spec in (ReaderSpec(ReaderKind.RECALL), ReaderSpec(ReaderKind.ENDPOINT)):  # none, and not known
+        check_budget(spec, 10**6, where.host, [MARTA], "small")
 
 
 def test_readers_read_within_their_budget():

@@ -487,6 +487,11 @@ def test_one_trained_agent_on_one_set(adapter, options, tmp_path, capsys):
             ["nobody reads for system 'gold' on set 'toy'"],
         ),
         (
+            ["--sets", "[{data: toy, instances: 1}]", "--systems", "verbatim", "--readers", "[recall, base]", "--model", "nano",
+             "--reader_tokens", "60000"],
+            ["reader 'base' on set 'toy' has a window of", "reader_tokens is 60000"],
+        ),
+        (
             ["--sets", "[toy, {name: b, data: toy}]", "--systems", "[{kind: gold, sets: toy}]", "--model", "nano"],
             ["no system is evaluated on set 'b'"],
         ),

@@ -1,6 +1,7 @@
 """Each system on an input small enough to work out by hand what it keeps, finds and costs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from examples import MARTA
@@ -122,6 +123,29 @@ def test_dense_rag_finds_what_shares_parts_of_words(kind):
     found = kept(kind, piece_tokens=1, embedder="hashing").find([Question("pony", ("x",)), Question("", ("x",))], EVERYTHING)
     assert {LINES[5], LINES[7]} <= set(found[0]) and len(found[0]) == 3
     assert found[1] == ()
+
+
+@pytest.mark.parametrize("kind", ["rag_bm25", "rag_dense", "rag_two_layer"])
+def test_the_same_line_at_the_same_time_is_kept_once(kind):
+    lines = "Marta lives in Rome.\nHugo drives a Ford."
+    again = Instance("again", "text", (*(Chunk(lines) for _ in range(4)), Chunk(lines, "2024-01-01")), ())
+    where = setting([again])
+    options = {} if kind == "rag_bm25" else {"embedder": "hashing"}
+    found = kept(kind, again, protocol=where, piece_tokens=1, **options)
+    assert found.memory_tokens == 2 * where.count("Marta lives in Rome.") + 2 * where.count("Hugo drives a Ford.")
+    (passages,) = found.find([Question("Where does Marta live in Rome?", ("Rome",))], EVERYTHING)
+    assert len(set(passages)) == len(passages) >= 2
+
+
+def test_a_chunk_that_does_not_fit_the_window_beside_its_texts_is_refused():
+    where = setting([MARTA])
+    taken = len(make("overwrite_summary", where, memory_tokens=10)._prompt(MARTA.chunks[0], "").ids)
+    fits = replace(MARTA, chunks=(MARTA.chunks[0],))
+    room = (POSITIONS - taken) // 2 - 2  # the instructions say how many: some digits more
+    make("overwrite_summary", where, memory_tokens=room).check([fits])
+    for kind in ("overwrite_summary", "constant_state"):
+        with pytest.raises(InputError, match=rf"chunk 0 of instance marta takes .*window has {POSITIONS}"):
+            make(kind, where, memory_tokens=room + 400).check([fits])
 
 
 def test_the_first_layer_of_two_chooses_chunks():

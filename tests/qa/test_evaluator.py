@@ -198,3 +198,8 @@ def test_k_must_be_positive():
 
 def test_accuracy_of_nothing_is_unknown():
     assert math.isnan(accuracy([]))
+
+
+def test_a_question_that_needs_a_subject_is_refused_before_anything_is_read():
+    with pytest.raises(InputError, match="has metric 'bound' and no subject"):
+        QAEvaluator(RecallReader(9, count_words), 1).check([q("city of marta", "rome", metric="bound")])

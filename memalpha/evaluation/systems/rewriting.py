@@ -81,6 +81,19 @@ class Rewriting(PlainSystem):
         ]
         self.encoder = PromptEncoder(setting.host.tokenizer, layout)
 
+    def check(self, instances: Sequence[Instance]) -> None:
+        """Raise InputError if a chunk, the text and its reply do not fit the model's window together, as long as they may be."""
+        window = self.setting.host.positions
+        for instance in instances if window else ():
+            for index, chunk in enumerate(instance.chunks):
+                if (asked := len(self._prompt(chunk, "").ids) + 2 * self.limit) > window:
+                    raise InputError(
+                        f"chunk {index} of instance {instance.id} takes {asked} tokens with instructions, the text as it stands "
+                        f"and the text as it becomes ({self.limit} each), and the model's window has {window}",
+                        expected="room for all of them",
+                        fix="cut the chunks smaller, lower memory_tokens, or name the system's sets",
+                    )
+
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
         """Rewrite the texts chunk by chunk, all instances in lockstep."""
         texts = [_Text() for _ in instances]
