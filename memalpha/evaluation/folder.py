@@ -111,6 +111,10 @@ class EvaluationFolder:
         """Whether a file is there."""
         return (self.path / name).is_file()
 
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read a JSON file; RunFolderError if it is damaged."""
+        return self._run.read_json(name)
+
     def write_json(self, name: str, data: Any) -> None:
         """Write a JSON file."""
         self._run.write_json(name, data)

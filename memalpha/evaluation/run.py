@@ -106,11 +106,11 @@ def evaluate(
             report(
                 "joined", {"folder": str(part.folder), "taken": len(taken), "left": len(part.results) + part.failed - len(taken)}
             )
-        failed = 0 if only_tables else _run_all(jobs, folder, done, arguments.batch_size, judge, report)
+        failed = _run_all(jobs, folder, done, arguments.batch_size, judge, report) if not only_tables else len(folder.failed())
         host.release()
-        if judge is not None and not only_tables:
-            _try_judge(judge, sets, folder)
         write_tables(folder.path)
+        if judge is not None and not only_tables and _try_judge(judge, sets, folder):
+            write_tables(folder.path)
     outcome = Outcome(folder.path, len(done), failed)
     report("compared", {"folder": str(folder.path), "results": outcome.results, "failed": failed})
     return outcome
@@ -163,18 +163,31 @@ def _judge(evaluation: Evaluation) -> AnswerJudge | None:
     return EndpointAnswerJudge(evaluation.arguments.judge_client()) if evaluation.arguments.has_judge_endpoint else None
 
 
-def _try_judge(judge: AnswerJudge, sets: Sequence[LoadedSet], folder: EvaluationFolder) -> None:
-    """Plant wrong answers among the questions that the judge decides, once, and write down how many it lets pass."""
-    if folder.has(FALSE_ACCEPT_FILE):
-        return
-    judged = [
-        replace(instance, questions=questions)
+def _try_judge(judge: AnswerJudge, sets: Sequence[LoadedSet], folder: EvaluationFolder) -> bool:
+    """Plant wrong answers among the questions that the judge decides and write down how many it lets pass; return whether it did.
+
+    Once, and again where sets have been added or an answer got no verdict. A judge that gives no verdict at all is not tried, which
+    the report says; the evaluation stands.
+    """
+    judged = {
+        where.spec.name: [
+            replace(instance, questions=questions)
+            for instance in where.instances
+            if (questions := tuple(question for question in instance.questions if question.metric == JUDGE))
+        ]
         for where in sets
-        for instance in where.instances
-        if (questions := tuple(question for question in instance.questions if question.metric == JUDGE))
-    ]
-    if judged:
-        folder.write_json(FALSE_ACCEPT_FILE, false_accepts(judge, plant_answers(judged)).to_json())
+    }
+    names = sorted(name for name, instances in judged.items() if instances)
+    had = folder.read_json(FALSE_ACCEPT_FILE) if folder.has(FALSE_ACCEPT_FILE) else {}
+    if not names or (had and had.get("sets", names) == names and not had["failed"]):
+        return False
+    planted = plant_answers([instance for name in names for instance in judged[name]])
+    try:
+        report = false_accepts(judge, planted).to_json()
+    except ServiceError as error:
+        report = {"rates": {}, "failed": len(planted), "examples": [], "not_tried": str(error)}
+    folder.write_json(FALSE_ACCEPT_FILE, {**report, "sets": names})
+    return True
 
 
 def _batches(job: Job, size: int, done: set[ResultKey]) -> Iterator[_Batch]:

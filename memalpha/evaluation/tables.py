@@ -111,8 +111,8 @@ def _overall(summary: Summary, reader: str, reference: str) -> list[str]:
 
 
 def _set_lines(item: SetSummary, reference: str) -> list[str]:
-    lines = [f"### {item.set} ({item.instances} of {item.size} instances)", ""]
-    lines += [f"- Left out: `{group}` lacks {why}" for group, why in item.left_out.items()]
+    lines = [f"### {_one_line(item.set)} ({item.instances} of {item.size} instances)", ""]
+    lines += [f"- Left out: `{_one_line(group)}` lacks {_one_line(why)}" for group, why in item.left_out.items()]
     lines += [""] if item.left_out else []
     lines += [f"The scorecard is missing: {item.unmeasured}", ""] if item.unmeasured else []
     if not item.cells:
@@ -173,6 +173,8 @@ def _scorecard(item: SetSummary) -> list[str]:
 def _judge_lines(report: Mapping[str, Any] | None) -> list[str]:
     if report is None:
         return []
+    if "not_tried" in report:
+        return ["## The judge", "", f"It was not tried on planted answers: {_one_line(report['not_tried'])}", ""]
     rows = []
     for plant, rate in report["rates"].items():
         ends = (number(known(rate["low"])), number(known(rate["high"])))
@@ -184,7 +186,12 @@ def _judge_lines(report: Mapping[str, Any] | None) -> list[str]:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
-    return [*("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines), ""]
+    return [*("| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in line) + " |" for line in lines), ""]
+
+
+def _one_line(text: str) -> str:
+    """A text without line breaks, which would end a row, a heading or an item."""
+    return " ".join(text.splitlines())
 
 
 # ------------------------------------------------------------------------------------------------ CSV

@@ -409,6 +409,8 @@ def test_what_a_server_failed_to_answer_is_asked_again(options, tmp_path, chat_s
     assert [question.score != question.score for question in bad.questions] == [True, False, False, False, False, False]
     chat_server.fault_for = lambda body: None
     asked = len(chat_server.bodies)
+    assert run([*command(options, folder, *server_options(chat_server), "--batch_size", "5"), "--tables"]) == 1  # it still waits
+    assert len(chat_server.bodies) == asked
     assert outcome(options, folder, *server_options(chat_server), "--batch_size", "5").failed == 0
     assert len(chat_server.bodies) > asked
     lines = list(read_results(folder, latest=False))
@@ -453,8 +455,34 @@ def test_a_judge_decides_and_is_tried_itself(options, tmp_path, chat_server):
     assert outcome(options, folder, *more).failed == 0
     assert chat_server.bodies
     report = json.loads((folder / "false_accept.json").read_text())
-    assert set(report) == {"rates", "failed", "examples"} and report["rates"]["accepted"]["asked"] == 2
+    assert set(report) == {"rates", "failed", "examples", "sets"} and report["rates"]["accepted"]["asked"] == 2
     assert "The judge" in (folder / "table.md").read_text()
+    asked = len(chat_server.bodies)
+    assert outcome(options, folder, *more).failed == 0 and len(chat_server.bodies) == asked  # tried once
+    both = ("--sets", json.dumps([str(data), {"name": "b", "data": str(data)}]), *more[2:])
+    chat_server.fault_for = lambda body: error(500) if "clown" in str(body["messages"][-1]) else None
+    outcome(options, folder, *both, "--endpoint_retries", "0", "--endpoint_backoff", "0")  # a set more
+    report = json.loads((folder / "false_accept.json").read_text())
+    assert report["sets"] == ["b", "data.jsonl"] and report["failed"] > 0
+    chat_server.fault_for = lambda body: None
+    assert outcome(options, folder, *both).failed == 0
+    report = json.loads((folder / "false_accept.json").read_text())
+    assert report["failed"] == 0 and report["rates"]["accepted"]["asked"] == 4
+
+
+def test_a_judge_that_is_down_for_planted_answers_leaves_the_tables(options, tmp_path, chat_server):
+    asked = (Question("City of Marta?", ("Rome",), "judge", id="a"),)
+    data = write_instances(tmp_path / "data.jsonl", [Instance("marta", "x", MARTA.chunks, asked)])
+    chat_server.reply = lambda body: "yes"
+    more = ("--sets", str(data), "--systems", "verbatim", "--readers", "recall", "--temperature", "0.0", "--judge_url",
+            chat_server.url, "--judge_model", "m", "--endpoint_retries", "0", "--endpoint_backoff", "0")  # fmt: skip
+    folder = tmp_path / "run"
+    chat_server.fault_for = lambda body: error(500) if len(chat_server.bodies) > 1 else None
+    assert outcome(options, folder, *more).failed == 0
+    assert "It was not tried on planted answers: " in (folder / "table.md").read_text()
+    chat_server.fault_for = lambda body: None
+    outcome(options, folder, *more)
+    assert "Share of planted answers" in (folder / "table.md").read_text()
 
 
 # ------------------------------------------------------------------------------------------------ the command line
