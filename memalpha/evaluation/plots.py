@@ -141,7 +141,7 @@ def write_plots(folder: str | Path, summary: Summary) -> list[Path]:
     """
     target = Path(folder) / "plots"
     target.mkdir(parents=True, exist_ok=True)
-    written = []
+    written: list[Path] = []
     for reader in dict.fromkeys(item.reader for item in summary.sets if item.cells):
         figures = {"comparison": plot_comparison(summary, reader), "memory": plot_memory(summary, reader)}
         figures["chunks"] = plot_chunks(folder, summary, reader, options=summary.bootstrap)

@@ -111,7 +111,7 @@ def read_set(row: Any) -> SetSpec:
     for name in ("instances", "skip", "reader_tokens", "retrieve_k", "max_completion_length"):
         if getattr(spec, name) < 0:
             raise InputError(f"{name} of set {spec.data!r} is {getattr(spec, name)}", expected="0 or more")
-    return replace(spec, name=spec.name or Path(spec.data).name)
+    return replace(spec, name=spec.name or Path(spec.data).name or Path(spec.data).resolve().name or spec.data)
 
 
 def read_system(row: Any) -> SystemSpec:

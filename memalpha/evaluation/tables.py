@@ -89,7 +89,7 @@ def markdown(summary: Summary, reference: str, judge: Mapping[str, Any] | None =
         "",
     ]
     for reader in summary.over_sets:
-        lines += [f"## Reader `{reader}`", "", *_overall(summary, reader, reference)]
+        lines += [f"## Reader `{_one_line(reader)}`", "", *_overall(summary, reader, reference)]
         for item in summary.sets:
             if item.reader == reader:
                 lines += _set_lines(item, reference)
@@ -198,6 +198,8 @@ def _one_line(text: str) -> str:
 def csv_text(summary: Summary) -> str:
     """Return ``table.csv``: a row for each set, reader, group and kind of question (``all`` for all of them).
 
+    A kind that is itself called ``all`` reads ``all (kind)``.
+
     Costs, operations and measures stand in the rows of ``all``. What is not known or not measured is empty.
     """
     measures = [measure.value for measure in Measure]
@@ -213,7 +215,9 @@ def csv_text(summary: Summary) -> str:
             writer.writerow([*named, "all", *_csv_estimate(cell.accuracy, questions), *map(_blank, [*extra, *shares])])
             for kind, score in cell.kinds.items():
                 empty = [""] * (len(extra) + len(shares))
-                writer.writerow([*named, kind, *_csv_estimate(score.accuracy, score.questions), *empty])
+                writer.writerow(
+                    [*named, kind if kind != "all" else "all (kind)", *_csv_estimate(score.accuracy, score.questions), *empty]
+                )
     return text.getvalue()
 
 

@@ -7,7 +7,7 @@ import yaml
 
 from memalpha.errors import InputError
 from memalpha.evaluation.config import parse_evaluate_arguments
-from memalpha.evaluation.specs import ReaderKind, ReaderSpec, SetSpec
+from memalpha.evaluation.specs import ReaderKind, ReaderSpec, SetSpec, read_set
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -86,6 +86,12 @@ WRONG = {
     "endpoint without a server": ({"readers": ["endpoint"]}, "endpoint_url or endpoint_model is empty"),
     "no tokens to answer in": ({"readers": [{"kind": "base", "max_new_tokens": 0}]}, "max_new_tokens 0"),
 }
+
+
+def test_a_set_is_named_after_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert [read_set(data).name for data in (".", "..", "a/b", "a/b/")] == ["here", "..", "b", "b"]
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -59,6 +59,22 @@ def some_results(**more):
             yield result(name, scores, KINDS[name], system=system, **more)
 
 
+# ------------------------------------------------------------------------------------------------ names
+def test_names_with_line_breaks_and_a_kind_called_all_leave_the_tables_whole(tmp_path):
+    names = ("ra\ng|x", "other")
+    folder = configure(tmp_path, names, sets=("a\nb",))
+    given = [result(i, (1.0, 0.0), ("all", "y\nz"), system=name, set="a\nb") for i in "ab" for name in names]
+    write_results(folder, given[:-1])
+    write_tables(folder, options=FEW)
+    text = (folder / "table.md").read_text()
+    assert "### a b (1 of 2 instances)" in text and "- Left out: `other` lacks 1 of 2: not evaluated yet" in text
+    assert all(line.startswith("| ") and line.endswith(" |") for line in text.splitlines() if "ra g" in line)
+    assert "| by kind of question | all (1 question) | y z (1 question) |" in text
+    written = list(csv.DictReader(io.StringIO((folder / "table.csv").read_text())))
+    kinds = [row["kind"] for row in written if row["system"] == "other"]
+    assert kinds == ["all", "all (kind)", "y\nz"]
+
+
 # ------------------------------------------------------------------------------------------------ numbers
 def test_a_sampling_seed_without_a_result_is_missing_and_one_that_is_not_drawn_is_not(tmp_path):
     names = {"teacher": "teacher", "sure": "teacher", "rag": "rag_bm25", "agent": "agent"}
