@@ -1,7 +1,7 @@
 """The folder of an evaluation: what was asked for, what it was run on, one line a result; it can always be gone on with.
 
     config.yaml         resolved options
-    inputs.json         digests of the instances, adapters, base model and agents with settings of their own
+    inputs.json         digests of what it is run on (``memalpha.evaluation.digests``)
     environment.json    code version, library versions, machine, command, date; and of each continuation
     results.jsonl       one line a result (``memalpha.evaluation.results``)
     false_accept.json   where a judge was asked: how many planted wrong answers it let pass
@@ -14,21 +14,16 @@ added; anything else that would change what the lines mean is refused.
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from memalpha.agent.config import AGENT_FILE, ROUTER_FILE, SCHEMA_FILE
-from memalpha.data.schema import instance_to_json
 from memalpha.errors import MemAlphaError, RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
-from memalpha.files import append_lines, drop_cut_line, read_object, write_yaml
+from memalpha.files import append_lines, drop_cut_line, write_yaml
 from memalpha.provenance import environment
 from memalpha.runs import RunFolder, holds_something
-from memalpha.types import Instance
 
 LISTS = ("sets", "systems", "readers")
 """Parts of the configuration that may grow."""
@@ -46,11 +41,6 @@ _CANNOT_WRITE = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EISDIR,
     errno.ENAMETOOLONG,
 })  # fmt: skip
-
-_STRETCHES, _STRETCH = 64, 65_536
-"""How many stretches of a weights file are read for its digest, and the bytes of each."""
-
-_WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
 
 _FIX = "give the options it began with, or another --output_dir, or --overwrite to start anew"
 
@@ -87,13 +77,11 @@ class EvaluationFolder:
         self._file = self.path / RESULTS_FILE
         drop_cut_line(self._file)
 
-    def done(self) -> set[ResultKey]:
-        """Return the keys of all lines that need no more work; lines that failed do."""
-        return self._keys(failed=False)
-
-    def failed(self) -> set[ResultKey]:
-        """Return the keys of all lines that failed and wait for another try."""
-        return self._keys(failed=True)
+    def keys(self) -> tuple[set[ResultKey], set[ResultKey]]:
+        """Return the keys of the lines that need no more work, and of those that failed and wait for another try."""
+        lines = read_results(self.path, latest=False) if self._file.is_file() else ()
+        failed = {result.key: result.failed is not None for result in lines}  # by the last line of each key
+        return {key for key in failed if not failed[key]}, {key for key in failed if failed[key]}
 
     def append(self, results: Sequence[SystemResult]) -> None:
         """Write lines; they are there when this returns, whatever becomes of the process."""
@@ -118,11 +106,6 @@ class EvaluationFolder:
     def write_json(self, name: str, data: Any) -> None:
         """Write a JSON file."""
         self._run.write_json(name, data)
-
-    def _keys(self, *, failed: bool) -> set[ResultKey]:
-        if not self._file.is_file():
-            return set()
-        return {result.key for result in read_results(self.path) if (result.failed is not None) == failed}
 
     def _check_inputs(self, inputs: Mapping[str, Mapping[str, Any]]) -> None:
         if not (self.path / "inputs.json").is_file():  # killed before it was written: nothing has been evaluated
@@ -217,87 +200,11 @@ def _without(row: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in keys}
 
 
-def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
-    """Return what identifies a set's instances: how many there are of what, and a sha256 over all of them."""
-    digest = hashlib.sha256()
-    for instance in instances:
-        digest.update(json.dumps(instance_to_json(instance), sort_keys=True).encode())
-    return {
-        "instances": len(instances),
-        "chunks": sum(len(instance.chunks) for instance in instances),
-        "questions": sum(len(instance.questions) for instance in instances),
-        "sha256": digest.hexdigest(),
-    }
-
-
-def digest_adapter(folder: str | Path) -> str:
-    """Return the sha256 over an adapter's weights and configuration.
-
-    The names of modules count as sets: PEFT writes them in another order each time, and the same training run twice is the same
-    adapter.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(Path(folder).glob("adapter_*")):
-        digest.update(path.name.encode())
-        digest.update(_ordered(read_object(path)) if path.suffix == ".json" else path.read_bytes())
-    return digest.hexdigest()
-
-
-def digest_model(folder: str | Path) -> str:
-    """Return a sha256 that tells a base model's weights, configuration, tokenizer and chat template from others.
-
-    Cheap for a model of many GB: of each weights file it takes the name, the size and 64 stretches of 64 KB from its beginning to
-    its end (all of a file of at most 4 MB), so weights that differ nowhere else are not told apart; the other files whole, but for
-    the version of the library that wrote them.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(file for pattern in _WEIGHTS for file in Path(folder).glob(pattern)):
-        size = path.stat().st_size
-        digest.update(f"{path.name}:{size}".encode())
-        with path.open("rb") as file:
-            last = max(0, size - _STRETCH)
-            for start in sorted({last * index // (_STRETCHES - 1) for index in range(_STRETCHES)}):
-                file.seek(start)
-                digest.update(file.read(_STRETCH))
-    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        if (path := Path(folder) / name).is_file():
-            digest.update(name.encode())
-            digest.update(_settings(path) if path.suffix == ".json" else path.read_bytes())
-    return digest.hexdigest()
-
-
-def digest_agent(folder: str | Path) -> str:
-    """Return the sha256 over what fixes an agent beside its adapter: its settings, schema and router."""
-    digest = hashlib.sha256()
-    for path in (file for name in (AGENT_FILE, SCHEMA_FILE, ROUTER_FILE) if (file := Path(folder) / name).is_file()):
-        digest.update(path.name.encode())
-        digest.update(_settings(path) if path.suffix == ".json" else path.read_bytes())
-    return digest.hexdigest()
-
-
-def _settings(path: Path) -> bytes:
-    """What a JSON file says, however it is laid out, but for the version of the library that wrote it."""
-    return json.dumps(_without(read_object(path), ("transformers_version",)), sort_keys=True).encode()
-
-
-def _ordered(config: Mapping[str, Any]) -> bytes:
-    """A configuration as bytes that do not depend on the order of names, nor on that of lists of names."""
-    found = {
-        name: sorted(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else value
-        for name, value in config.items()
-    }
-    return json.dumps(found, sort_keys=True).encode()
-
-
 __all__ = [
     "EvaluationFolder",
     "check_goes_on",
     "check_place",
     "differences",
-    "digest_adapter",
-    "digest_agent",
-    "digest_instances",
-    "digest_model",
     "is_resolved",
     "writing_to",
 ]

@@ -18,16 +18,9 @@ from typing import Any, NamedTuple
 from memalpha.errors import ServiceError
 from memalpha.evaluation.asking import Reading, ask
 from memalpha.evaluation.config import Evaluation
+from memalpha.evaluation.digests import digest_adapter, digest_agent, digest_instances, digest_model
 from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE, false_accepts, plant_answers
-from memalpha.evaluation.folder import (
-    EvaluationFolder,
-    check_place,
-    digest_adapter,
-    digest_agent,
-    digest_instances,
-    digest_model,
-    writing_to,
-)
+from memalpha.evaluation.folder import EvaluationFolder, check_place, writing_to
 from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, check_all_asked, load_sets, make_jobs
 from memalpha.evaluation.joining import read_part, take_over
 from memalpha.evaluation.policies import PolicyHost
@@ -98,15 +91,16 @@ def evaluate(
     found = [read_part(part, config, inputs) for part in parts]
     with writing_to(arguments.output_dir):
         folder = EvaluationFolder(arguments.output_dir, config, inputs, overwrite=arguments.overwrite)
-        done = folder.done()
+        done, waiting = folder.keys()
         wanted = _wanted(jobs) - done if found else set()
         for part in found:
             taken = take_over(folder, part, wanted - done)
             done |= taken
+            waiting -= taken
             report(
                 "joined", {"folder": str(part.folder), "taken": len(taken), "left": len(part.results) + part.failed - len(taken)}
             )
-        failed = _run_all(jobs, folder, done, arguments.batch_size, judge, report) if not only_tables else len(folder.failed())
+        failed = len(waiting) if only_tables else _run_all(jobs, folder, done, waiting, arguments.batch_size, judge, report)
         host.release()
         write_tables(folder.path)
         if judge is not None and not only_tables and _try_judge(judge, sets, folder):
@@ -128,11 +122,17 @@ def _wanted(jobs: Sequence[Job]) -> set[ResultKey]:
 
 
 def _run_all(
-    jobs: Sequence[Job], folder: EvaluationFolder, done: set[ResultKey], size: int, judge: AnswerJudge | None, report: Report
+    jobs: Sequence[Job],
+    folder: EvaluationFolder,
+    done: set[ResultKey],
+    waiting: set[ResultKey],
+    size: int,
+    judge: AnswerJudge | None,
+    report: Report,
 ) -> int:
-    """Run what is not done yet, add it to ``done`` and return how many results failed."""
+    """Run what is not done yet, add it to ``done`` and return how many results failed; those in ``waiting`` had failed before."""
     failed = 0
-    service = _Service(folder.failed())
+    service = _Service(waiting)
     for job in jobs:
         for batch in _batches(job, size, done):
             for results, answered in _run(batch, judge, report):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.agent.config import AgentConfig
-from memalpha.evaluation.folder import digest_adapter, digest_agent, digest_model
+from memalpha.evaluation.digests import digest_adapter, digest_agent, digest_model
 
 CONFIG: dict[str, Any] = {
     "r": 16,
