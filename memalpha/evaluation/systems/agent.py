@@ -18,14 +18,14 @@ from memalpha.agent.limits import check_context
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
-from memalpha.evaluation.systems.base import Kept, PlainSystem, Setting, count_operations, rendered, searched
+from memalpha.evaluation.systems.base import Kept, PlainSystem, Sampled, Setting, count_operations, rendered, searched
 from memalpha.evaluation.systems.rewriting import batch_sampling
 from memalpha.memory.schema import MemorySchema
 from memalpha.types import Instance
 
 
 @dataclass(frozen=True, slots=True)
-class AgentOptions:
+class AgentOptions(Sampled):
     """Which agent.
 
     Attributes:
@@ -36,10 +36,6 @@ class AgentOptions:
 
     adapter: str = ""
     settings: Literal["shared", "own"] = "shared"
-
-    def draws(self, temperature: float) -> bool:
-        """Whether what is kept depends on the seed."""
-        return temperature > 0
 
 
 class Agent(PlainSystem):

@@ -95,6 +95,16 @@ class PlainSystem:
         """Take any instance."""
 
 
+class Sampled:
+    """Options of a system whose memory a model writes."""
+
+    __slots__ = ()
+
+    def draws(self, temperature: float) -> bool:
+        """Whether what is kept depends on the seed."""
+        return temperature > 0
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a system is built from: the protocol of one set.
@@ -145,4 +155,4 @@ def count_operations(results: Iterable[OperationResult]) -> OperationCounts:
     )
 
 
-__all__ = ["Finder", "Kept", "PlainSystem", "Room", "Setting", "System", "count_operations", "rendered", "searched"]
+__all__ = ["Finder", "Kept", "PlainSystem", "Room", "Sampled", "Setting", "System", "count_operations", "rendered", "searched"]

@@ -40,7 +40,7 @@ from typing import Any
 from memalpha.agent.rollout import StepCallback
 from memalpha.errors import InputError, MemAlphaError, ServiceError
 from memalpha.evaluation.results import OperationCounts
-from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Setting
+from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Sampled, Setting
 from memalpha.evaluation.systems.mem0_package import load_mem0, mem0_error, new_memory, read_reply
 from memalpha.evaluation.systems.rewriting import batch_sampling
 from memalpha.protocols import Embedder
@@ -56,7 +56,7 @@ _OBSERVED = "The new messages were written at the time in square brackets that t
 
 
 @dataclass(frozen=True, slots=True)
-class Mem0Options:
+class Mem0Options(Sampled):
     """Which model writes Mem0's memories, and how it is asked.
 
     Attributes:
@@ -87,10 +87,6 @@ class Mem0Options:
             )
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens is {self.max_new_tokens}", expected="at least 1")
-
-    def draws(self, temperature: float) -> bool:
-        """Whether what is kept depends on the seed."""
-        return temperature > 0
 
 
 class Mem0(PlainSystem):

@@ -21,12 +21,12 @@ from memalpha.agent.rollout import StepCallback
 from memalpha.errors import InputError
 from memalpha.evaluation.pieces import units
 from memalpha.evaluation.results import OperationCounts
-from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Setting
+from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Sampled, Setting
 from memalpha.types import Chunk, Completion, Instance, Prompt, Question, Sampling
 
 
 @dataclass(frozen=True, slots=True)
-class RewritingOptions:
+class RewritingOptions(Sampled):
     """Who writes how much.
 
     Attributes:
@@ -41,10 +41,6 @@ class RewritingOptions:
         """Check the number."""
         if self.memory_tokens < 0:
             raise InputError(f"memory_tokens is {self.memory_tokens}", expected="0 (the reader's budget) or more")
-
-    def draws(self, temperature: float) -> bool:
-        """Whether what is kept depends on the seed."""
-        return temperature > 0
 
 
 @dataclass(slots=True)
