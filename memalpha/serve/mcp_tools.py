@@ -20,29 +20,13 @@ from pydantic import ConfigDict, ValidationError
 
 from memalpha.serve.callers import Caller
 from memalpha.serve.gate import CALLER
-from memalpha.serve.models import (
-    AddAnswer,
-    AddRequest,
-    AskAnswer,
-    AskRequest,
-    ChangeAnswer,
-    ForgetAnswer,
-    ForgetRequest,
-    HistoryAnswer,
-    HistoryRequest,
-    MemoryAnswer,
-    MemoryRequest,
-    Request,
-    SearchAnswer,
-    SearchRequest,
-    UndoRequest,
-)
+from memalpha.serve.models import Request
 from memalpha.serve.operations import Operations
 from memalpha.serve.problems import Problem, Refused, problem_of
 from memalpha.version import __version__
 
 Offered = Callable[[Caller, Any], Awaitable[Any]]
-"""What a tool does: from a caller and a request to an answer; its annotations name the models, its docstring is for the client."""
+"""What a tool does: an operation, from a caller and a request to an answer; its annotations name their models."""
 INSTRUCTIONS = (
     "A long-term memory. Call add with what was said and should be remembered; the memory's own model decides what to keep, "
     "correct or delete. Call ask or search before you answer from memory. undo takes one operation back, forget erases an entry "
@@ -50,6 +34,16 @@ INSTRUCTIONS = (
 )
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
+_TOOLS = (
+    ("add", _WRITES, "Read a text and remember what matters in it."),
+    ("undo", _WRITES, "Take one operation back, by the number that add and history give it."),
+    ("forget", _WRITES, "Erase an entry for good, by its id; this cannot be undone. Do it only when asked to."),
+    ("ask", _READS, "Answer a question from the memory alone; says which entries the answer was read from."),
+    ("search", _READS, "Find at most k entries for a query, best first."),
+    ("memory", _READS, "List the entries of the memory in order of creation."),
+    ("history", _READS, "List the newest operations, of one entry or of all: what they did, when, by whom and from which text."),
+)
+"""The tools by the names of the operations they are, with what a client is told of them."""
 
 
 def build_mcp(operations: Operations, local: Caller | None = None) -> MCPServer:
@@ -59,42 +53,10 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> MCPServer:
         operations: What it offers.
         local: The caller of a connection without requests of HTTP (stdio).
     """
-    tools = [_tool(offered, annotations, local) for offered, annotations in _offered(operations)]
+    tools = [_tool(getattr(operations, name), told, annotations, local) for name, annotations, told in _TOOLS]
     return MCPServer(
         "memalpha", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING", subscriptions=False, tools=tools
     )
-
-
-def _offered(operations: Operations) -> list[tuple[Offered, ToolAnnotations]]:
-    async def add(caller: Caller, request: AddRequest) -> AddAnswer:
-        """Read a text and remember what matters in it."""
-        return await operations.add(caller, request)
-
-    async def undo(caller: Caller, request: UndoRequest) -> ChangeAnswer:
-        """Take one operation back, by the number that add and history give it."""
-        return await operations.undo(caller, request)
-
-    async def forget(caller: Caller, request: ForgetRequest) -> ForgetAnswer:
-        """Erase an entry for good, by its id; this cannot be undone. Do it only when asked to."""
-        return await operations.forget(caller, request)
-
-    async def ask(caller: Caller, request: AskRequest) -> AskAnswer:
-        """Answer a question from the memory alone; says which entries the answer was read from."""
-        return await operations.ask(caller, request)
-
-    async def search(caller: Caller, request: SearchRequest) -> SearchAnswer:
-        """Find at most k entries for a query, best first."""
-        return await operations.search(caller, request)
-
-    async def memory(caller: Caller, request: MemoryRequest) -> MemoryAnswer:
-        """List the entries of the memory in order of creation."""
-        return await operations.memory(caller, request)
-
-    async def history(caller: Caller, request: HistoryRequest) -> HistoryAnswer:
-        """List the newest operations, of one entry or of all: what they did, when, by whom and from which text."""
-        return await operations.history(caller, request)
-
-    return [(tool, _WRITES) for tool in (add, undo, forget)] + [(tool, _READS) for tool in (ask, search, memory, history)]
 
 
 class _AsSent(ArgModelBase):
@@ -106,7 +68,7 @@ class _AsSent(ArgModelBase):
         return {"sent": self.model_extra}
 
 
-def _tool(offered: Offered, annotations: ToolAnnotations, local: Caller | None) -> Tool:
+def _tool(offered: Offered, told: str, annotations: ToolAnnotations, local: Caller | None) -> Tool:
     """Return a tool whose arguments are the fields of the request, with their limits and without any others."""
     types = get_type_hints(offered)
     request: type[Request] = types["request"]
@@ -115,7 +77,7 @@ def _tool(offered: Offered, annotations: ToolAnnotations, local: Caller | None) 
         return await _telling(offered, context, local, request, sent)
 
     tool.__annotations__["return"] = types["return"]
-    made = Tool.from_function(tool, offered.__name__, description=offered.__doc__, annotations=annotations)
+    made = Tool.from_function(tool, offered.__name__, description=told, annotations=annotations)
     made.parameters, made.fn_metadata.arg_model = request.model_json_schema(), _AsSent
     return made
 
