@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from weakref import WeakValueDictionary
@@ -26,7 +27,7 @@ from memalpha.agent.quoting import one_line
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep
 from memalpha.api.checks import need_entries, need_number, need_text
-from memalpha.api.records import Added, Reply
+from memalpha.api.records import Added, Reply, joined
 from memalpha.api.trained import load_trained
 from memalpha.data.packing import split_text
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError
@@ -133,17 +134,26 @@ class MemoryAgent:
         self.close()
 
     # -------------------------------------------------------------------------------------------- writing
-    def add(self, text: str, time: str | None = None, *, namespace: Namespace | str | None = None, source: str = "") -> Added:
+    def add(
+        self,
+        text: str,
+        time: str | None = None,
+        *,
+        namespace: Namespace | str | None = None,
+        source: str = "",
+        on_piece: Callable[[Added], None] | None = None,
+    ) -> Added:
         """Let the agent read a text and update a memory; on disk when this returns.
 
         A text of more than ``max_chunk_tokens`` is cut at sentences (``memalpha.data.packing.split_text``) and read piece by piece,
-        each piece durable before the next is read; an error says how many pieces are in the store by then.
+        each piece durable before the next is read; an error says how many pieces are in the store by then, and by which operations.
 
         Args:
             text: What to read.
             time: When it was said (ISO 8601); a blank one is none.
             namespace: Whose memory; a plain text names the user.
             source: Your name for the text, for the journal; its SHA-256 if empty.
+            on_piece: Called with what each piece did, as soon as that is durable.
 
         Raises:
             InputError: If text, time, namespace or source cannot be used.
@@ -153,19 +163,22 @@ class MemoryAgent:
         """
         need_text("source", source)
         whose, pieces = self._whose(namespace), self.pieces(text, time)
-        steps: list[StepRecord] = []
-        operations: list[int] = []
+        done: list[Added] = []
         with self._lane(whose):
             for piece in pieces:
                 try:
-                    record, written = self._read(whose, piece, source)
+                    added = self._read(whose, piece, source)
                 except MemAlphaError as error:
-                    if steps:
-                        error.add_note(f"the first {len(steps)} of {len(pieces)} pieces of the text are in the store")
+                    if done:
+                        numbers = list(joined(done).operations)
+                        error.add_note(
+                            f"the first {len(done)} of {len(pieces)} pieces are in the store, by the operations {numbers}"
+                        )
                     raise
-                steps.append(record)
-                operations += written
-        return Added(tuple(steps), tuple(operations))
+                done.append(added)
+                if on_piece:
+                    on_piece(added)
+        return joined(done)
 
     def pieces(self, text: str, time: str | None = None) -> list[Chunk]:
         """Return what ``add`` would read, one after the other: the text itself, or its pieces if it is too long for one prompt.
@@ -192,7 +205,7 @@ class MemoryAgent:
             raise InputError(f"the time {time[:60]!r}", expected="ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00")
         return time if time.strip() else None
 
-    def _read(self, whose: Namespace, chunk: Chunk, source: str) -> tuple[StepRecord, range]:
+    def _read(self, whose: Namespace, chunk: Chunk, source: str) -> Added:
         for _ in range(_TRIES):
             with self._store.reading(whose) as (memory, retriever):
                 seen = _state(memory)
@@ -204,12 +217,12 @@ class MemoryAgent:
                     index = self._chunk_number(whose, memory)
                     outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off)
                     record = StepRecord(index, prompt, completion, outcome, memory.tokens, len(memory))
-                    written = range(seen[0] + 1, memory.seq + 1)
+                    written = tuple(range(seen[0] + 1, memory.seq + 1))
                     break
         else:
             raise JournalBusyError(f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again")
         self._next_chunk[whose] = index + 1
-        return record, written
+        return Added((record,), written)
 
     def _chunk_number(self, whose: Namespace, memory: JournalMemory) -> int:
         """Number of the chunk: counted in this process, starting after the last one that left an entry."""

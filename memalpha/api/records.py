@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memalpha.agent.rollout import StepRecord
@@ -27,6 +28,11 @@ class Added:
         return tuple(result for step in self.steps for result in step.outcome.results)
 
 
+def joined(parts: Sequence[Added]) -> Added:
+    """Return what reading several texts one after the other did."""
+    return Added(tuple(step for part in parts for step in part.steps), tuple(done for part in parts for done in part.operations))
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An answer and where it came from.
@@ -44,4 +50,4 @@ class Reply:
         return self.text
 
 
-__all__ = ["Added", "Reply"]
+__all__ = ["Added", "Reply", "joined"]

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from memalpha.agent.quoting import one_line
-from memalpha.agent.rollout import StepRecord
 from memalpha.api.agent import MemoryAgent
-from memalpha.api.records import Added, Reply
+from memalpha.api.records import Added, Reply, joined
 from memalpha.errors import ForgottenError, InputError, JournalConflictError, MemAlphaError
 from memalpha.memory.journal import Namespace, Receipt
 from memalpha.protocols import ReadRequest, TokenCounter
@@ -128,23 +127,15 @@ class Conversation:
         """
         if not self.unread:
             return None
-        steps: list[StepRecord] = []
-        operations: list[int] = []
-        pieces = self.agent.pieces("\n".join(self.unread), self._clock().isoformat(timespec="minutes"))
+        text, now = "\n".join(self.unread), self._clock().isoformat(timespec="minutes")
+        done: list[Added] = []
         try:
-            for piece in pieces:
-                added = self.agent.add(piece.text, piece.time, namespace=self.namespace, source="chat")
-                steps += added.steps
-                operations += added.operations
-        except MemAlphaError as error:
-            if steps:
-                error.add_note(f"the first {len(steps)} of {len(pieces)} pieces are in the store, by the operations {operations}")
-            raise
+            return self.agent.add(text, now, namespace=self.namespace, source="chat", on_piece=done.append)
         finally:
-            self.unread = [piece.text for piece in pieces[len(steps) :]] if steps else self.unread
-            if operations:
-                self._read.append(operations)
-        return Added(tuple(steps), tuple(operations))
+            if done:
+                self.unread = [piece.text for piece in self.agent.pieces(text, now)[len(done) :]]
+            if operations := joined(done).operations:
+                self._read.append(list(operations))
 
     def undo(self, operation: int | None = None) -> list[Change | MemAlphaError]:
         """Take back one operation, or all that the last reading did and is not taken back, its last operation first.

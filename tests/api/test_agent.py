@@ -248,6 +248,17 @@ def test_a_failure_in_the_middle_says_what_is_there():
     assert failure.value.__notes__[0].startswith("the first 1 of ") and texts(agent) == ["first"]
 
 
+def test_each_piece_is_told_once_it_is_in_the_store():
+    agent, told = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(parrot)), []
+    added = agent.add(
+        " ".join(f"Sentence number {i} is here." for i in range(6)),
+        on_piece=lambda part: told.append((part, len(agent.history()))),
+    )
+    assert len(told) > 1 and [written for _, written in told] == list(range(1, len(told) + 1))
+    assert [number for part, _ in told for number in part.operations] == list(added.operations)
+    assert [record for part, _ in told for record in part.steps] == list(added.steps)
+
+
 @pytest.mark.parametrize(
     ("text", "time", "says"),
     [(" \n", None, "without a word"), ("\ud800", None, "surrogate"), ("fine", "then " * 40, "the time 'then")],
