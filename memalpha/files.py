@@ -17,7 +17,23 @@ import yaml
 
 from memalpha.errors import InputError, RunFolderError
 
+_SHOWN = 80  # characters of a name in a message
 _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
+
+
+def path_of(name: str, expected: str) -> Path:
+    """Return a path that can be looked for, there or not.
+
+    Raises:
+        InputError: If the system refuses to look: a name that is too long, a folder without rights.
+    """
+    path = Path(name)
+    try:
+        path.exists()
+    except OSError as error:
+        shown = name if len(name) <= _SHOWN else f"{name[: _SHOWN - 3]}..."
+        raise InputError(f"cannot look for {shown!r}: {error.strerror}", expected=expected) from error
+    return path
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.limits import check_context
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, ServiceError
+from memalpha.files import path_of
 from memalpha.models.folders import agent_folder
 from memalpha.protocols import Generator
 
@@ -56,11 +57,8 @@ def find_trained(trained: str | Path) -> Found:
         ServiceError: If the Hub does not answer and nothing is cached.
     """
     text = str(trained)
-    try:
-        if text and Path(text).is_dir():
-            return Found(agent_folder(text), Path(text).resolve().name)
-    except OSError as error:  # a name longer than a file may have, a folder nobody may look into
-        raise InputError(f"no trained agent at {text[:80]!r}: {error.strerror}", expected=_EXPECTED) from error
+    if text and (path := path_of(text, _EXPECTED)).is_dir():
+        return Found(agent_folder(text), path.resolve().name)
     name, _, revision = text.partition("@")
     if isinstance(trained, Path) or name.count("/") != 1 or not all(name.split("/")) or name[0] in "./~":
         raise InputError(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from memalpha.cli.console import console, quiet_libraries, with_notes
-from memalpha.cli.journal import read_key
+from memalpha.cli.inputs import is_operation, load_agent
 from memalpha.cli.screen import printable, printable_lines, show_table
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.memory.tools import is_text
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from memalpha.types import Change
 
 _CONTEXT = 4096  # tokens, assumed of a model behind a server
-_DIGITS = 18  # of an operation's number
 HELP = (
     "/memory           what is remembered",
     "/why              the entries that the last answer was read from",
@@ -59,7 +58,6 @@ def add_verbs(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Talk until told to stop."""
-    from memalpha.api.agent import MemoryAgent
     from memalpha.cli.conversation import ChatReader, Conversation
     from memalpha.memory.journal import Namespace
 
@@ -67,14 +65,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     namespace = Namespace(arguments.user, arguments.agent, arguments.session)
     if arguments.max_new_tokens < 1:
         raise InputError(f"max_new_tokens is {arguments.max_new_tokens}", expected="at least 1")
-    with MemoryAgent.load(
-        arguments.trained,
-        arguments.model,
-        store=arguments.store,
-        key=read_key(arguments.key_file),
-        retrieve_k=arguments.retrieve_k,
-        device=arguments.device,
-    ) as agent:
+    with load_agent(arguments) as agent:
         generate, context = _answerer(agent, arguments)
         room = (context - arguments.max_new_tokens) // 4
         reader = ChatReader(generate, agent.step.encoder.count, arguments.user, min(512, room))
@@ -200,7 +191,7 @@ def _read(conversation: Conversation, more: list[str]) -> None:
 
 
 def _undo(conversation: Conversation, more: list[str]) -> None:
-    if more and not (len(more) == 1 and more[0].isdecimal() and len(more[0]) <= _DIGITS):
+    if more and not (len(more) == 1 and is_operation(more[0])):
         raise InputError(f"/undo {' '.join(more)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
     for done in conversation.undo(int(more[0]) if more else None):
         _say(f"  not taken back: {done}" if isinstance(done, MemAlphaError) else f"  taken back: {_shown(done)}")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import out, quiet_libraries
-from memalpha.errors import InputError
+from memalpha.files import path_of
 
 
 def add_verbs(verbs: Any) -> None:
@@ -36,7 +35,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     quiet_libraries()
     for option, folder in (("TRAINED", arguments.trained), ("--output", arguments.output)):
-        _check_name(option, folder)
+        path_of(folder, f"the name of a folder for {option}")
     repo = arguments.push or ""
     done = export(
         arguments.trained,
@@ -53,11 +52,3 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     if repo:
         out(push(done.folder, repo, private=arguments.private))
     return 0
-
-
-def _check_name(option: str, folder: str) -> None:
-    """Raise InputError for the name of a folder that cannot even be looked for."""
-    try:
-        Path(folder).exists()
-    except OSError as error:
-        raise InputError(f"{option} {folder[:80]!r}: {error.strerror}", expected="the name of a folder") from error

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memalpha.cli.console import out
+from memalpha.cli.inputs import is_operation, read_key
 from memalpha.cli.screen import show_table
 from memalpha.errors import InputError
+from memalpha.files import path_of
 
 if TYPE_CHECKING:
     from memalpha.memory.journal import DurableMemory, Event, Journal, Namespace, Receipt
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 Action = Callable[["Journal", argparse.Namespace], int]
 _BY = "memalpha journal"
-_DIGITS = 18  # of the number of an operation
 _SHOWN = 200  # characters of a wrong value
 _ENTRY_COLUMNS = ("entry", "section", "time", "content", "written by operation")
 _CHANGE_COLUMNS = ("entry", "section", "before", "after")
@@ -122,26 +123,7 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
 
 def _is_file(path: str) -> bool:
-    """Whether there is such a file; InputError if nobody can say: a name that is too long, missing rights."""
-    try:
-        return Path(path).is_file()
-    except OSError as error:
-        raise InputError(
-            f"{path!r} cannot be looked at: {error.strerror}", expected="the name of a file, and rights to it"
-        ) from error
-
-
-def read_key(path: str | None) -> bytes | None:
-    """Return the key in a file, None for no file; InputError if it cannot be read or is empty."""
-    if path is None:
-        return None
-    try:
-        key = Path(path).read_bytes().strip()
-    except (OSError, ValueError) as error:
-        raise InputError(f"the key file {path!r} cannot be read: {error}", expected="a file with the store's key") from error
-    if not key:
-        raise InputError(f"the key file {path!r} is empty", expected="a file with the store's key")
-    return key
+    return path_of(path, "the name of a file, and rights to it").is_file()
 
 
 def _namespace(text: str) -> Namespace:
@@ -176,7 +158,7 @@ def _moment(text: str) -> int | datetime:
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+    if not (text.isascii() and is_operation(text)):
         raise InputError(f"operation {text[:_SHOWN]!r}", expected="a number, as memalpha journal history shows it")
     return int(text)
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from memalpha.cli.console import out, quiet_libraries
-from memalpha.cli.journal import read_key
+from memalpha.cli.inputs import load_agent
 from memalpha.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -143,16 +143,7 @@ def _local(arguments: argparse.Namespace) -> Grant:
 
 
 def _agent(arguments: argparse.Namespace) -> MemoryAgent:
-    from memalpha.api.agent import MemoryAgent
-
-    agent = MemoryAgent.load(
-        arguments.trained,
-        arguments.model,
-        store=arguments.store,
-        key=read_key(arguments.key_file),
-        retrieve_k=arguments.retrieve_k,
-        device=arguments.device,
-    )
+    agent = load_agent(arguments)
     if arguments.reader_url or arguments.reader_model:
         from memalpha.qa.endpoint import ChatClient
         from memalpha.qa.readers import EndpointReader

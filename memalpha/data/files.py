@@ -17,19 +17,12 @@ from pathlib import Path
 from typing import IO
 
 from memalpha.errors import InputError
+from memalpha.files import path_of
 
 
-def path_of(source: str) -> Path:
-    """Return a path that can be looked for, there or not; InputError where the system refuses to look (a name that is too long)."""
-    path = Path(source)
-    try:
-        path.exists()
-    except OSError as error:
-        shown = source if len(source) <= 80 else f"{source[:77]}..."
-        raise InputError(
-            f"cannot look for {shown!r}: {error.strerror}", expected="the path of a file, or owner/name on the Hub"
-        ) from error
-    return path
+def data_path(source: str) -> Path:
+    """Return the path of a source, there or not; InputError where it cannot even be looked for (``memalpha.files.path_of``)."""
+    return path_of(source, "the path of a file, or owner/name on the Hub")
 
 
 def file_name(path: Path) -> str:

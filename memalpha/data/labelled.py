@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.fields import first_of, mapping, missing, optional_text, scalar_text
-from memalpha.data.files import file_name, packed_or_not, path_of
+from memalpha.data.files import data_path, file_name, packed_or_not
 from memalpha.data.rows import Row, check_text, data_file, existing_file, iter_rows, kind_of, on_hub, open_json, text_lines
 from memalpha.errors import InputError, SchemaError
 
@@ -81,17 +81,17 @@ def _trec(source: str, split: str, names: tuple[str, ...], label: Callable[[re.M
 
 def read_parallel(source: str, split: str) -> Iterator[Labelled]:
     """Read HWU64: a folder of ``seq.in`` and ``label``, or rows; raises InputError if the input cannot be read."""
-    folder = path_of(source)
+    folder = data_path(source)
     if not folder.is_dir():
         yield from _columns((_first_release(row) for row in iter_rows(source, split)), _LABELS)
         return
     folder = folder / split if (folder / split).is_dir() else folder
     files = [packed_or_not(folder / name) for name in ("seq.in", "label")]
-    if missing := [str(file) for file in files if not file.is_file()]:
+    if lacking := [str(file) for file in files if not file.is_file()]:
         there = sorted({file.parent.name for file in folder.glob("*/seq.in*")})
         also = f" (there is {', '.join(there)})" if there else ""
         wanted = f"a folder with seq.in and label, or with a folder {split!r} of them{also}"
-        raise InputError(f"no file {missing[0]}", expected=wanted)
+        raise InputError(f"no file {lacking[0]}", expected=wanted)
     for said, label in zip_longest(*(text_lines(file) for file in files)):
         if said is None or label is None:
             if not (row := said or label).data.strip():

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.data.files import decoded_lines, file_name, open_bytes, path_of, reading
+from memalpha.data.files import data_path, decoded_lines, file_name, open_bytes, reading
 from memalpha.data.json_reader import JsonReader
 from memalpha.data.tables import hub_rows, parquet_rows, table_rows
 from memalpha.errors import InputError, SchemaError
@@ -81,7 +81,7 @@ def data_file(source: str) -> Path:
 
 def existing_file(source: str) -> Path:
     """Return the path of an existing file, whatever its name; InputError otherwise."""
-    path = path_of(source)
+    path = data_path(source)
     if path.is_dir():
         raise InputError(f"{path} is a folder", expected="a file", fix=f"name the file in it, e.g. {path / 'train.json'}")
     if not path.exists():
@@ -99,7 +99,7 @@ def data_files(source: str, pattern: str) -> list[Path]:
     Raises:
         InputError: If there is no such file, or none in the folder.
     """
-    folder = path_of(source)
+    folder = data_path(source)
     if not folder.is_dir():
         return [data_file(source)]
     listed = {path for each in (pattern, f"{pattern}.gz") for path in folder.glob(each) if path.is_file()}
@@ -110,7 +110,7 @@ def data_files(source: str, pattern: str) -> list[Path]:
 
 def on_hub(source: str) -> bool:
     """Whether ``source`` names a data set on the Hub: it looks like ``owner/name`` and there is no such path."""
-    if path_of(source).exists() or not _HUB_NAME.fullmatch(source):
+    if data_path(source).exists() or not _HUB_NAME.fullmatch(source):
         return False
     return kind_of(Path(source)) not in _KINDS[:-1] and not Path(source).parent.exists()
 

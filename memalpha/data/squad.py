@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.fields import listed, mapping, missing
-from memalpha.data.files import file_name, path_of
+from memalpha.data.files import data_path, file_name
 from memalpha.data.packing import Packed, Span, TokenRange, check_range, overlapping, pack_texts, split_text
 from memalpha.data.reading import draw_questions, number_repeats
 from memalpha.data.rows import Row, check_text, data_file, file_rows, iter_rows, kind_of, open_json
@@ -123,7 +123,7 @@ class _Reader:
 
     def _rows(self, source: str) -> Iterator[Row]:
         """Yield paragraphs with ``qas``, or flat rows, whichever the input holds."""
-        if not path_of(source).is_file() or kind_of(Path(source)) != ".json":
+        if not data_path(source).is_file() or kind_of(Path(source)) != ".json":
             return iter_rows(source, self.options.split)
         return self._json_rows(data_file(source))
 
