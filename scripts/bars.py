@@ -8,17 +8,19 @@ Needs: docs/results/comparison.json, as scripts/evaluate_all.py writes it; the f
 where they are not given.
 
 A bar about a difference is met where its whole 95% interval (paired bootstrap over instances) is on the right side, if nothing else
-is said; one about behaviour where every training seed meets it. What was not evaluated is neither met nor missed, and said to be
-missing.
+is said; one about longer inputs by the means alone, with the interval beside it; one about behaviour where every training seed
+meets it. What was not evaluated is neither met nor missed, and said to be missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from memalpha.errors import MemAlphaError
@@ -124,7 +126,34 @@ def on_growth(sets: Mapping[str, SetSummary]) -> Iterator[Bar]:
             )
             members = grown[TRAINED].members.values()
             alone = f" ({', '.join(members)} alone)" if len(members) < len(home[TRAINED].members) else ""
-            yield Bar(asked, found + alone, fall[TRAINED] <= fall[rival], {"accuracy": levels, "fall": fall})
+            less = apart(sets[HOME], sets[name], rival)
+            between = f"; difference {less.mean:+.3f} [{less.low:+.3f}, {less.high:+.3f}]" if less else ""
+            data = {"accuracy": levels, "fall": fall, "difference": less and [less.mean, less.low, less.high]}
+            yield Bar(asked, found + between + alone, fall[TRAINED] <= fall[rival], data)
+
+
+class Between(NamedTuple):
+    """A difference of two independent differences, with its 95% interval by their standard errors."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def apart(home: SetSummary, grown: SetSummary, rival: str) -> Between | None:
+    """By how much less the trained agents fall than a rival; None where some of them were not evaluated on both sets."""
+    if home.cells[TRAINED].members != grown.cells[TRAINED].members:
+        return None
+    (before, unsure), (after, unsure_too) = (ahead(item, rival) for item in (home, grown))
+    mean, reach = after - before, NormalDist().inv_cdf(0.975) * math.hypot(unsure, unsure_too)
+    return Between(mean, mean - reach, mean + reach)
+
+
+def ahead(item: SetSummary, rival: str) -> tuple[float, float]:
+    """By how much the trained agents are better than a rival, and its standard error; a pair stands once, in either order."""
+    if rival in item.differences and TRAINED in item.differences[rival]:
+        return item.differences[rival][TRAINED].mean, item.differences[rival][TRAINED].stderr
+    return -item.differences[TRAINED][rival].mean, item.differences[TRAINED][rival].stderr
 
 
 def fallen(home: Cell, grown: Cell) -> tuple[float, float]:

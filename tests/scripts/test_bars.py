@@ -69,6 +69,23 @@ def test_a_trained_policy_that_is_better_in_all_meets_every_bar(evaluate, tmp_pa
     assert f"{len(bars)} of {len(bars)} are met." in page and page.count("| yes |") == len(bars)
 
 
+def test_how_much_less_accuracy_falls_has_the_interval_of_two_independent_differences(evaluate, tmp_path, monkeypatch):
+    folder = evaluate({"kind": "verbatim", "memory_tokens": 20}, {"kind": "teacher"})
+    bars_of(folder, WARM, WELL, tmp_path, monkeypatch)
+    record = tmp_path / "docs" / "results" / "comparison.json"
+    data = json.loads(record.read_text())
+    sets = {item["set"]: item["differences"]["grpo"]["rag_bm25"] for item in data["summary"]["sets"]}
+    sets["dialogues"].update(mean=-0.2, stderr=0.03)
+    sets["dialogues 10x"].update(mean=-0.15, stderr=0.04)
+    record.write_text(json.dumps(data))
+    monkeypatch.setattr("sys.argv", ["bars.py", "--docs", str(tmp_path / "docs")])
+    bars.main()
+    after = json.loads((tmp_path / "docs" / "results" / "bars.json").read_text())["bars"]
+    (bar,) = (bar for bar in after if "10x" in bar["asked"] and "rag_bm25" in bar["asked"])
+    assert bar["numbers"]["difference"] == pytest.approx([-0.05, -0.05 - 1.96 * 0.05, -0.05 + 1.96 * 0.05], abs=1e-4)
+    assert "; difference -0.050 [-0.148, +0.048]" in bar["found"]
+
+
 def test_a_trained_policy_that_got_worse_meets_none_about_gains(evaluate, tmp_path, monkeypatch):
     folder = evaluate({"kind": "teacher"}, {"kind": "verbatim", "memory_tokens": 20})
     worse = {
@@ -128,6 +145,7 @@ def test_what_needs_a_folder_stays_as_it_was_without_it_and_the_rest_follows_the
     after = json.loads((docs / "results" / "bars.json").read_text())["bars"]
     assert [bar["asked"] for bar in after] == [bar["asked"] for bar in before]
     changed = [bar for bar, was in zip(after, before, strict=True) if bar != was]
+    assert all(bar["numbers"]["difference"] is None for bar in changed)
     assert len(changed) == 3 and all("`grpo` 1.000 → 0.000, by 1.000, keeps 0.00" in bar["found"] for bar in changed)
     assert all(bar["found"].endswith("(grpo-2 seed 0 alone)") and bar["met"] is False for bar in changed)
 
