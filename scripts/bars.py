@@ -127,7 +127,7 @@ def on_growth(sets: Mapping[str, SetSummary]) -> Iterator[Bar]:
             members = grown[TRAINED].members.values()
             alone = f" ({', '.join(members)} alone)" if len(members) < len(home[TRAINED].members) else ""
             less = apart(sets[HOME], sets[name], rival)
-            between = f"; difference {less.mean:+.3f} [{less.low:+.3f}, {less.high:+.3f}]" if less else ""
+            between = f"; the second fall minus the first {less.mean:+.3f} [{less.low:+.3f}, {less.high:+.3f}]" if less else ""
             data = {"accuracy": levels, "fall": fall, "difference": less and [less.mean, less.low, less.high]}
             yield Bar(asked, found + between + alone, fall[TRAINED] <= fall[rival], data)
 

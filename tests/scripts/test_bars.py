@@ -83,7 +83,7 @@ def test_how_much_less_accuracy_falls_has_the_interval_of_two_independent_differ
     after = json.loads((tmp_path / "docs" / "results" / "bars.json").read_text())["bars"]
     (bar,) = (bar for bar in after if "10x" in bar["asked"] and "rag_bm25" in bar["asked"])
     assert bar["numbers"]["difference"] == pytest.approx([-0.05, -0.05 - 1.96 * 0.05, -0.05 + 1.96 * 0.05], abs=1e-4)
-    assert "; difference -0.050 [-0.148, +0.048]" in bar["found"]
+    assert "; the second fall minus the first -0.050 [-0.148, +0.048]" in bar["found"]
 
 
 def test_a_trained_policy_that_got_worse_meets_none_about_gains(evaluate, tmp_path, monkeypatch):
