@@ -23,12 +23,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from memalpha.errors import InputError, PartialServiceError, ServiceError
@@ -46,6 +47,8 @@ _QUIET = 10.0
 """Seconds between warnings about one server."""
 _MAX_BODY = 2**24
 """Bytes of a reply past which it is garbage."""
+_MAX_SAID = 65536
+"""Bytes of a refusal past which no more of it is read."""
 _OWN_FIELDS = ("model", "messages", "stream", "n")
 """Fields of a request that ``extra`` may not change: the reply would not be one reply to what was asked."""
 
@@ -202,12 +205,12 @@ class ChatClient:
                 return _parse(_read(response, time.monotonic() + self._timeout))
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refused(error) from error
+                raise self._refused(error, time.monotonic() + self._timeout) from error
         except (OSError, http.client.HTTPException) as error:
             raise _Transient(f"{type(error).__name__}: {error}") from error
 
-    def _refused(self, error: urllib.error.HTTPError) -> Exception:
-        said = f"HTTP {error.code}: {_said(error) or error.reason}"
+    def _refused(self, error: urllib.error.HTTPError, deadline: float) -> Exception:
+        said = f"HTTP {error.code}: {_said(error, deadline) or error.reason}"
         if error.code in _RETRIED or error.code >= 500:
             return _Transient(said, _retry_after(error.headers.get("Retry-After"), self._clock()))
         if error.code in _WRONG_SETUP or error.code < 400:
@@ -292,16 +295,22 @@ def _authorization(variable: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
-    """Read a body to its end; TimeoutError past the deadline, even if bytes keep trickling in; _Transient if it is too long."""
-    pieces, size = [], 0
+def _pieces(response: http.client.HTTPResponse, deadline: float) -> Iterator[bytes]:
+    """Iterate over the pieces of a body to its end; TimeoutError past the deadline, even if bytes keep trickling in."""
     while piece := response.read1(65536):
+        yield piece
+        if time.monotonic() > deadline:
+            raise TimeoutError("the reply did not end in time")
+
+
+def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    """Read a body to its end; TimeoutError past the deadline; _Transient if it is too long."""
+    pieces, size = [], 0
+    for piece in _pieces(response, deadline):
         pieces.append(piece)
         size += len(piece)
         if size > _MAX_BODY:
             raise _Transient(f"the reply is longer than {_MAX_BODY} bytes")
-        if time.monotonic() > deadline:
-            raise TimeoutError("the reply did not end in time")
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)
     return b"".join(pieces)
@@ -319,12 +328,17 @@ def _parse(raw: bytes) -> Completion:
     return Completion((), text, stop)
 
 
-def _said(error: urllib.error.HTTPError) -> str:
-    """The server's own message, shortened, on one line and fit to be printed and stored; empty if it cannot be read."""
-    try:
-        raw = error.read(65536)
-    except (OSError, http.client.HTTPException):
-        return ""
+def _said(error: urllib.error.HTTPError, deadline: float) -> str:
+    """The server's own message, shortened, on one line and fit to be printed and stored; empty if it cannot be read.
+
+    What came of it before the deadline, or before the connection broke, is all that is waited for.
+    """
+    raw = b""
+    with suppress(OSError, http.client.HTTPException):
+        for piece in _pieces(cast(http.client.HTTPResponse, error.fp), deadline):
+            raw += piece
+            if len(raw) > _MAX_SAID:
+                break
     try:
         text = str(json.loads(raw)["error"]["message"])
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from email.utils import formatdate
 
 import pytest
@@ -102,6 +103,15 @@ def test_a_server_that_drips_times_out(chat_server, waits):
     chat_server.script = [Fault(200, completion("x" * 1000), drip=0.02)]
     with pytest.raises(ServiceError, match="did not end in time"):
         client.complete(chat("x"), GREEDY)
+
+
+def test_a_refusal_that_drips_times_out_with_what_was_said_so_far(chat_server, waits):
+    client = ChatClient(chat_server.url, "m", timeout=0.2, retries=0, sleep=waits.append)
+    chat_server.script = [Fault(500, b"worn out " * 50, drip=0.02)]  # nine seconds
+    start = time.monotonic()
+    with pytest.raises(ServiceError, match="HTTP 500: worn"):
+        client.complete(chat("x"), GREEDY)
+    assert time.monotonic() - start < 3
 
 
 def test_nobody_listening_is_a_service_error(waits):
