@@ -114,7 +114,9 @@ class ChatClient:
         self.concurrency = concurrency
         self._timeout, self._retries, self._backoff, self._max_wait = timeout, retries, backoff, max_wait
         self._extra, self._sleep, self._clock, self._key_env = dict(extra or {}), sleep, clock, api_key_env
-        self._headers = {"Content-Type": "application/json", **_authorization(api_key_env)}
+        self._key = _key(api_key_env)
+        authorization = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        self._headers = {"Content-Type": "application/json", **authorization}
         self._random = random.Random()  # its own, so that waiting disturbs no seeded run
         self._opener = urllib.request.build_opener(_NoRedirect)
         self._trouble = _Trouble()
@@ -202,7 +204,7 @@ class ChatClient:
         request = urllib.request.Request(self.url, body, self._headers, method="POST")
         try:
             with self._opener.open(request, timeout=self._timeout) as response:
-                return _parse(_read(response, time.monotonic() + self._timeout))
+                return _parse(_read(response, time.monotonic() + self._timeout), self._key)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refused(error, time.monotonic() + self._timeout) from error
@@ -210,7 +212,7 @@ class ChatClient:
             raise _Transient(f"{type(error).__name__}: {error}") from error
 
     def _refused(self, error: urllib.error.HTTPError, deadline: float) -> Exception:
-        said = f"HTTP {error.code}: {_said(error, deadline) or error.reason}"
+        said = f"HTTP {error.code}: {_said(error, deadline, self._key) or error.reason}"
         if error.code in _RETRIED or error.code >= 500:
             return _Transient(said, _retry_after(error.headers.get("Retry-After"), self._clock()))
         if error.code in _WRONG_SETUP or error.code < 400:
@@ -288,11 +290,16 @@ def _check_extra(extra: Mapping[str, Any]) -> None:
         raise InputError(f"the endpoint's extra fields {extra!r}: {error}", expected="values that JSON knows") from error
 
 
-def _authorization(variable: str) -> dict[str, str]:
+def _key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not key.isascii() or not key.isprintable():
         raise InputError(f"the value of ${variable} is no key", expected="printable ASCII characters")
-    return {"Authorization": f"Bearer {key}"} if key else {}
+    return key
+
+
+def _without(key: str, raw: bytes) -> bytes:
+    """What a server said without the key, which some repeat where they refuse it."""
+    return raw.replace(key.encode(), b"***") if key else raw
 
 
 def _pieces(response: http.client.HTTPResponse, deadline: float) -> Iterator[bytes]:
@@ -316,19 +323,19 @@ def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
     return b"".join(pieces)
 
 
-def _parse(raw: bytes) -> Completion:
+def _parse(raw: bytes, key: str) -> Completion:
     """Read a chat completion; _Transient if the body is anything else."""
     try:
         choice = json.loads(raw)["choices"][0]
         text, stop = choice["message"]["content"], _STOPS[choice["finish_reason"]]
         text.encode()  # a lone surrogate is no text
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        shown = raw[:_SHOWN].decode("utf-8", "replace")
+        shown = _without(key, raw)[:_SHOWN].decode("utf-8", "replace")
         raise _Transient(f"the reply is no finished chat completion ({type(error).__name__}): {shown!r}") from error
     return Completion((), text, stop)
 
 
-def _said(error: urllib.error.HTTPError, deadline: float) -> str:
+def _said(error: urllib.error.HTTPError, deadline: float, key: str) -> str:
     """The server's own message, shortened, on one line and fit to be printed and stored; empty if it cannot be read.
 
     What came of it before the deadline, or before the connection broke, is all that is waited for.
@@ -339,6 +346,7 @@ def _said(error: urllib.error.HTTPError, deadline: float) -> str:
             raw += piece
             if len(raw) > _MAX_SAID:
                 break
+    raw = _without(key, raw)
     try:
         text = str(json.loads(raw)["error"]["message"])
     except (ValueError, LookupError, TypeError, RecursionError):

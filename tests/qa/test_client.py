@@ -7,7 +7,7 @@ from email.utils import formatdate
 import pytest
 from stub_server import Fault, completion, error
 
-from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
 from memalpha.qa.endpoint import ChatClient
 from memalpha.types import Completion, Sampling, StopReason
 
@@ -202,6 +202,18 @@ def test_the_key_is_sent_and_shown_nowhere(chat_server, monkeypatch):
         client.complete(chat("x"), GREEDY)
     assert "s3cret" not in str(caught.value)
     assert "$SOME_KEY" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fault", [error(401, "bad key: s3cret."), error(500, "x" * 285 + " s3cret"), Fault(200, b'{"detail": "bad key: s3cret."}')]
+)
+def test_a_key_that_the_server_repeats_is_shown_nowhere(chat_server, monkeypatch, fault):
+    monkeypatch.setenv("SOME_KEY", "s3cret")
+    client = ChatClient(chat_server.url, "m", api_key_env="SOME_KEY", retries=0)
+    chat_server.script = [fault]
+    with pytest.raises(MemAlphaError, match=r"(bad key: \*\*\*\.|xx \*\*\*)") as caught:
+        client.complete(chat("x"), GREEDY)
+    assert "s3c" not in str(caught.value)
 
 
 def test_without_a_key_none_is_sent(chat_server, client):
