@@ -19,6 +19,7 @@ import logging
 import math
 import os
 import random
+import re
 import threading
 import time
 import urllib.error
@@ -49,6 +50,7 @@ _MAX_BODY = 2**24
 """Bytes of a reply past which it is garbage."""
 _MAX_SAID = 65536
 """Bytes of a refusal past which no more of it is read."""
+_SECONDS = re.compile(r"\s*\d+(\.\d*)?\s*")
 _OWN_FIELDS = ("model", "messages", "stream", "n")
 """Fields of a request that ``extra`` may not change: the reply would not be one reply to what was asked."""
 
@@ -355,14 +357,17 @@ def _said(error: urllib.error.HTTPError, deadline: float, key: str) -> str:
 
 
 def _retry_after(value: str | None, now: float) -> float:
-    """Seconds a ``Retry-After`` header asks for, in seconds or as a date (RFC 9110, section 10.2.3); 0 if it cannot be read."""
+    """Seconds a ``Retry-After`` header asks for, in seconds or as a date (RFC 9110, section 10.2.3); 0 if it cannot be read.
+
+    Some servers send a fraction of a second, which the RFC does not know.
+    """
     if not value:
         return 0.0
-    if value.strip().isdecimal():
+    if _SECONDS.fullmatch(value):
         return float(value)
     try:
         when = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     return max(0.0, (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - now)
 

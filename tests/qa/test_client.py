@@ -152,6 +152,9 @@ def test_marks_of_a_chat_template_are_broken_in_every_message(chat_server, clien
         (formatdate(NOW - 9, usegmt=True), 0.5, 1),
         ("0", 0.5, 1),
         ("soon", 0.5, 1),
+        ("-7", 0.5, 1),
+        (" 7.25 ", 7.25, 7.25),
+        ("Mon, 99999999999999999999 Jan 2024 00:00:00 GMT", 0.5, 1),
     ],
 )
 def test_retry_after_is_honoured(chat_server, client, waits, value, least, most):
