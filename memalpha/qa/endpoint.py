@@ -51,6 +51,8 @@ _MAX_BODY = 2**24
 _MAX_SAID = 65536
 """Bytes of a refusal past which no more of it is read."""
 _SECONDS = re.compile(r"\s*\d+(\.\d*)?\s*")
+_MAX_DOUBLINGS = 64
+"""Doublings of the wait past which no float has room for many more."""
 _OWN_FIELDS = ("model", "messages", "stream", "n")
 """Fields of a request that ``extra`` may not change: the reply would not be one reply to what was asked."""
 
@@ -226,7 +228,7 @@ class ChatClient:
         return ServiceError(f"{self.url}: {said}")
 
     def _wait(self, attempt: int, retry_after: float) -> float:
-        step = min(self._max_wait, self._backoff * 2.0**attempt)
+        step = min(self._max_wait, self._backoff * 2.0 ** min(attempt, _MAX_DOUBLINGS))
         return max(step * self._random.uniform(0.5, 1.0), retry_after)
 
 

@@ -123,6 +123,18 @@ def test_nobody_listening_is_a_service_error(waits):
     assert len(waits) == 2
 
 
+def test_any_number_of_attempts_waits_the_longest_in_the_end(monkeypatch, waits):
+    client = ChatClient("http://localhost/v1", "m", retries=1100, max_wait=3, sleep=waits.append)
+
+    def refuse(*args, **kwargs):
+        raise ConnectionRefusedError("refused")
+
+    monkeypatch.setattr(client._opener, "open", refuse)
+    with pytest.raises(ServiceError, match=r"refused \(after 1101 attempts\)"):
+        client.complete(chat("x"), GREEDY)
+    assert len(waits) == 1100 and 1.5 <= min(waits[2:]) <= max(waits) <= 3
+
+
 def test_a_stretch_of_failures_is_two_warnings(chat_server, client, caplog):
     chat_server.script = [error(503, "starting")] * 3
     for text in "abc":
