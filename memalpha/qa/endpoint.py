@@ -109,10 +109,8 @@ class ChatClient:
         check_url(base_url)
         if not model:
             raise InputError("the endpoint's model name is empty", expected="a name that the server lists under /models")
-        limits = {"timeout": (timeout, 0.001), "retries": (retries, 0), "backoff": (backoff, 0), "concurrency": (concurrency, 1)}
-        for name, (value, least) in limits.items():
-            if not (value >= least and math.isfinite(value)):
-                raise InputError(f"endpoint {name} is {value}", expected=f"a number of at least {least}")
+        _check_numbers(timeout=(timeout, 0.001), backoff=(backoff, 0), max_wait=(max_wait, 0))
+        _check_numbers(whole=True, retries=(retries, 0), concurrency=(concurrency, 1))
         _check_extra(extra or {})
         self.url, self.model = f"{base_url.rstrip('/')}/chat/completions", model
         self.concurrency = concurrency
@@ -283,6 +281,15 @@ def check_url(url: str) -> None:
         good = False
     if not good or not url.isascii() or any(character.isspace() for character in url):
         raise InputError(f"endpoint {url!r}", expected="a URL such as http://localhost:8000/v1, without a user name")
+
+
+def _check_numbers(*, whole: bool = False, **limits: tuple[Any, float]) -> None:
+    """Raise InputError unless each value is a finite number and at least what stands beside it."""
+    for name, (value, least) in limits.items():
+        is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if not (is_number and value >= least and math.isfinite(value)):
+            number = "whole number" if whole else "number"
+            raise InputError(f"endpoint {name} is {value!r}", expected=f"a {number} of at least {least}")
 
 
 def _check_extra(extra: Mapping[str, Any]) -> None:

@@ -253,7 +253,20 @@ def test_a_bad_url_is_an_input_error(url):
 
 @pytest.mark.parametrize(
     "options",
-    [{"timeout": 0}, {"retries": -1}, {"concurrency": 0}, {"timeout": float("nan")}, {"timeout": float("inf")}, {"backoff": -1}],
+    [
+        {"timeout": 0},
+        {"retries": -1},
+        {"concurrency": 0},
+        {"timeout": float("nan")},
+        {"timeout": float("inf")},
+        {"backoff": -1},
+        {"max_wait": -1},
+        {"max_wait": float("nan")},
+        {"timeout": "5"},
+        {"backoff": None},
+        {"retries": 1.5},
+        {"concurrency": True},
+    ],
 )
 def test_bad_options_are_input_errors(options):
     with pytest.raises(InputError, match=next(iter(options))):
