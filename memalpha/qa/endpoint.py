@@ -279,8 +279,9 @@ def check_url(url: str) -> None:
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and parts.username is None
     except ValueError:
         good = False
-    if not good or not url.isascii() or any(character.isspace() for character in url):
-        raise InputError(f"endpoint {url!r}", expected="a URL such as http://localhost:8000/v1, without a user name")
+    plain = url.isascii() and url.isprintable() and not {" ", "?", "#"} & set(url)  # a path is put behind it
+    if not good or not plain:
+        raise InputError(f"endpoint {url!r}", expected="a URL such as http://localhost:8000/v1, without a user name, '?' or '#'")
 
 
 def _check_numbers(*, whole: bool = False, **limits: tuple[Any, float]) -> None:

@@ -244,8 +244,12 @@ def test_a_key_that_cannot_be_sent_is_an_input_error(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost:8000", "ftp://x/v1", "http://", "http://x:99999999", "http://[x", "http://a b", "http://u:p@x"]
-)
+    "url",
+    [
+        "", "localhost:8000", "ftp://x/v1", "http://", "http://x:99999999", "http://[x", "http://a b", "http://u:p@x",
+        "http://x/v1?version=2", "http://x/v1#top", "http://x/v1\x00", "http://x\t/v1",
+    ],
+)  # fmt: skip
 def test_a_bad_url_is_an_input_error(url):
     with pytest.raises(InputError, match="http://localhost:8000/v1"):
         ChatClient(url, "m")
