@@ -43,19 +43,24 @@ def ask_all(
         outcomes = error.outcomes
     except ServiceError as error:
         logger.warning("%s: %s; asking %d requests one by one", who, error, len(requests))
-        outcomes = _ask_singly(ask, requests)
-    if len(outcomes) != len(requests):
-        raise ServiceError(f"{who} gave {len(outcomes)} results for {len(requests)} requests")
-    return list(outcomes)
+        outcomes = _ask_singly(ask, requests, who)
+    return list(_one_each(outcomes, len(requests), who))
 
 
-def _ask_singly(ask: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request]) -> list[Result | ServiceError]:
+def _one_each(outcomes: Sequence[Result], requests: int, who: str) -> Sequence[Result]:
+    if len(outcomes) != requests:
+        raise ServiceError(f"{who} gave {len(outcomes)} results for {requests} requests")
+    return outcomes
+
+
+def _ask_singly(
+    ask: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request], who: str
+) -> list[Result | ServiceError]:
     outcomes: list[Result | ServiceError] = []
     in_a_row = 0
     for request in requests:
         try:
-            (result,) = ask([request])
-            outcomes.append(result)
+            outcomes += _one_each(ask([request]), 1, who)
             in_a_row = 0
         except ServiceError as error:
             outcomes.append(error)

@@ -51,6 +51,15 @@ def test_a_result_too_few_or_too_many_is_nobodys():
         ask_all(lambda numbers: (_ for _ in ()).throw(PartialServiceError([ServiceError("x")])), [1, 2], "it")
 
 
+def test_a_result_too_few_for_one_request_is_that_requests_failure():
+    def shy(numbers):
+        if len(numbers) > 1:
+            raise ServiceError("too many")
+        return [2 * n for n in numbers if n != 1]
+
+    assert shown(ask_all(shy, [0, 1, 2], "it")) == [0, "it gave 0 results for 1 requests", 4]
+
+
 def test_a_wrong_setup_is_no_failure_of_a_request():
     def wrong(numbers):
         raise InputError("no such model")
