@@ -162,10 +162,11 @@ class MemorySchema:
                     f"no memory schema {str(name_or_path)!r}",
                     expected=f"a preset ({', '.join(presets())}) or the path of a YAML file",
                 )
-            data = yaml.safe_load(text)
         except (OSError, UnicodeError) as error:
             raise SchemaError(f"{name_or_path} cannot be read: {error}", expected="a memory schema in YAML, as UTF-8") from error
-        except (yaml.YAMLError, RecursionError) as error:
+        try:
+            data = yaml.safe_load(text)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a day or a number that does not exist
             raise SchemaError(f"{name_or_path} is not YAML: {error}", expected="a memory schema in YAML") from error
         return cls.from_mapping(data, where=str(name_or_path))
 
