@@ -101,6 +101,8 @@ class SectionClusters:
     def nearest(self, query: Vectors, kept: int) -> list[str] | None:
         """Return the ids of the ``kept`` clusters nearest to ``query``; None for all (fewer than two clusters' worth of entries).
 
+        A cluster whose entries are all gone is passed over.
+
         Args:
             query: Unit vector of shape (dimension,).
             kept: How many clusters.
@@ -108,8 +110,9 @@ class SectionClusters:
         if len(self._vectors) < 2 * self._size:
             return None
         self._follow()
-        best = np.argsort(-(self._centroids @ query), kind="stable")[:kept]
-        return [key for cluster in best.tolist() for key in self._members[cluster]]
+        best = np.argsort(-(self._centroids @ query), kind="stable").tolist()
+        held = [self._members[cluster] for cluster in best if self._members[cluster]]
+        return [key for members in held[:kept] for key in members]
 
     def write(self, key: str) -> None:
         """Note that an entry was added or rewritten."""

@@ -299,6 +299,18 @@ def test_a_large_section_is_searched_in_its_nearest_clusters():
     assert len(small.search("left", 99)) == 20  # less than two clusters' worth is not divided
 
 
+def test_a_cluster_whose_entries_are_all_gone_does_not_hide_the_others():
+    memory = Memory(MemorySchema.load("mem_alpha"))
+    for i in range(20):
+        insert(memory, "semantic", f"{'parrot' if i < 10 else 'violin'} {i}")
+    made = retriever(memory, "dense", clusters_kept=1, cluster_size=4)
+    made.search("parrot", 9, ["semantic"])
+    for entry in memory.entries("semantic")[:10]:
+        memory.apply(Operation(OperationKind.DELETE, "semantic", entry_id=entry.id))
+    found = texts(made.search("parrot", 9, ["semantic"]))
+    assert found and all(text.startswith("violin") for text in found)
+
+
 def test_clusters_forget_an_entry_that_went_before_they_were_asked_again(memory):
     for i in range(20):
         insert(memory, "semantic", f"parrot {i}")
