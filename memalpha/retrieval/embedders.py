@@ -7,6 +7,7 @@ embedder.
 
 from __future__ import annotations
 
+import unicodedata
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -107,7 +108,7 @@ class MiniLMEmbedder:
     def _windows(self, text: str) -> list[str]:
         if not text.strip():
             return []
-        if len(text) <= self._window:  # a token is at least one character
+        if len(unicodedata.normalize("NFD", text)) <= self._window:  # a token is at least one character of what the tokenizer sees
             return [text]
         ids = self._model.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
         if len(ids) <= self._window:

@@ -118,6 +118,12 @@ def test_minilm_places_meaning_without_shared_words(minilm):
     assert query @ home > query @ chess + 0.1
 
 
+def test_minilm_reads_a_korean_text_to_its_end(minilm):
+    text = "안녕하세요 저는 서울에 살고 있습니다 " * 10  # 210 characters, which the tokenizer takes apart into more than 254 tokens
+    plain, other = minilm.embed([text + "앵무새", text + "바이올린"])
+    assert not np.allclose(plain, other, atol=1e-3)
+
+
 def test_minilm_reads_a_long_text_to_its_end(minilm):
     filler = "The weather was mild and the train was late again. " * 60  # about 720 tokens, the window holds 254
     plain, with_end, fact = minilm.embed(
