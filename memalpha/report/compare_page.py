@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from memalpha.report.compare import Group, Run, comparison, differences, group_runs, read_run, spread_note
 from memalpha.report.figures import write_figures
@@ -83,7 +84,7 @@ def _options(groups: Sequence[Group]) -> dict[str, list[str]]:
 def _link(folder: RunFolder, target: Path) -> str:
     """The way from the page to a run's own report; empty if there is none."""
     page = folder.path / "report" / "index.html"
-    return Path(os.path.relpath(page.resolve(), target.resolve())).as_posix() if page.is_file() else ""
+    return quote(Path(os.path.relpath(page.resolve(), target.resolve())).as_posix()) if page.is_file() else ""
 
 
 __all__ = ["Run", "comparison_table", "write_comparison"]

@@ -116,6 +116,15 @@ def test_the_page_shows_tables_curves_and_the_way_to_each_run(
         assert link.startswith(("#", "data:")) or (first.parent / link).resolve().is_file(), link
 
 
+def test_a_run_is_linked_whatever_its_folder_is_called(tmp_path: Path, read_page: Callable[[Path], Any]) -> None:
+    run = make(tmp_path / "run#1 50%?x", {"seed": 1}, {"x": 0.2}, 0.1)
+    (run.path / "report").mkdir()
+    (run.path / "report" / "index.html").write_text("mine")
+    page = read_page(write_comparison([run], tmp_path / "compared"))
+    assert "../run%231%2050%25%3Fx/report/index.html" in page.links
+    assert "run#1 50%?x" in page.words
+
+
 def test_the_command_shows_the_table_and_says_where_the_page_is(
     runs: list[RunFolder], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
