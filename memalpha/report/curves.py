@@ -222,6 +222,8 @@ def finish_panel(axes: Any, panel: Panel, theme: Theme, *, lowest_row: bool) -> 
             fontsize=7.5, labelcolor=theme.text, loc="best", handlelength=1.4, ncols=2 if len(panel.lines) > 3 else 1
         )
         legend.get_frame().set(facecolor=theme.background, edgecolor="none", alpha=0.8)
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # a folder's name may hold dollar signs
 
 
 def curves_png(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None = None, theme: Theme = LIGHT) -> bytes | None:

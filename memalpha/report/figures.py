@@ -96,7 +96,7 @@ def draw_panel(panel: Panel, variants: Sequence[Variant], theme: Theme) -> Any:
         for line, (label, keys) in enumerate(panel.lines.items()):
             index = v if len(variants) > 1 else line
             colour, style = theme.lines[index % len(theme.lines)], _STYLES[index // len(theme.lines) % len(_STYLES)]
-            _draw_line(axes, variant, keys, window, colour, style, variant.label or label)
+            _draw_line(axes, variant, keys, window, colour, style, _legible(variant.label or label))
         if panel.title.startswith("accuracy"):
             mark = theme.lines[v % len(theme.lines)] if len(variants) > 1 else theme.lines[1]
             _draw_held_out(axes, variant, mark, named=len(variants) == 1)
@@ -134,6 +134,11 @@ def _draw_held_out(axes: Any, variant: Variant, colour: str, *, named: bool) -> 
         axes.errorbar(
             [step], [point.mean], yerr=[reach], color=colour, fmt="D", markersize=5, capsize=3, linewidth=1.4, label=label, zorder=5
         )
+
+
+def _legible(label: str) -> str:
+    """A label that a legend shows: matplotlib leaves out those that begin with an underscore."""
+    return f" {label}" if label.startswith("_") else label
 
 
 def _single_lines(panel: Panel) -> list[Panel]:

@@ -76,6 +76,14 @@ def test_pictures_are_svg_of_both_shades_and_depend_on_the_data_alone(tmp_path: 
         assert "script" not in text
 
 
+def test_a_legend_shows_every_name_as_it_is(tmp_path: Path) -> None:
+    names = ["_old", r"$\frac$", "a_$b$"]
+    variants = [Variant(name, [rows(1.0)], [{}]) for name in names]
+    (picture,) = write_figures(tmp_path / "f", variants, (REWARD,))
+    texts = [element.text for element in ElementTree.parse(tmp_path / picture.light).iter() if element.tag.endswith("}text")]
+    assert [text.strip() for text in texts if text and text.strip() in names] == names
+
+
 def test_variants_have_a_panel_a_line_and_a_colour_each(tmp_path: Path) -> None:
     variants = [Variant("a", [rows(1.0)], [{}]), Variant("b", [rows(2.0)], [{}])]
     found = write_figures(tmp_path / "f", variants, (PARTS,))
