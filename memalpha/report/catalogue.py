@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.report.view import Tone, calls, known, rollout_accuracy, rollout_reward
+from memalpha.report.view import Tone, as_recorded, calls, known, rollout_accuracy, rollout_reward
 from memalpha.runs import RunFolder, trajectory_step
 
 _ORDER = {"before": 0, "after": 1}
@@ -39,8 +39,10 @@ class Source(NamedTuple):
 
     def rollouts(self) -> Iterator[Mapping[str, Any]]:
         """Iterate over its rollouts, one line at a time."""
-        for row in self.folder.read_lines(self.name):
-            yield row if self.step is not None else row["rollout"]
+        for line, row in enumerate(self.folder.read_lines(self.name), 1):
+            with as_recorded(self.folder.path / self.name, line):
+                rollout = row if self.step is not None else row["rollout"]
+            yield rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,11 @@ def catalogue_of(runs: Sequence[RunFolder], limit: int = 0) -> Catalogue:
     sources: list[Source] = []
     for index, run in enumerate(runs):
         for source in sources_of(run, index, f"run{index + 1}-" if len(runs) > 1 else ""):
-            facts = [facts_of(source, number, rollout) for number, rollout in enumerate(source.rollouts())]
-            sources += [source] if facts else []
-            found += facts
+            before = len(found)
+            for number, rollout in enumerate(source.rollouts()):
+                with as_recorded(run.path / source.name, number + 1):
+                    found.append(facts_of(source, number, rollout))
+            sources += [source] if len(found) > before else []
     training = Counter((facts.source.run, facts.source.step) for facts in found if facts.source.step is not None)
     kept = _kept_steps(training, limit)
     chosen = [facts for facts in found if facts.source.step is None or (facts.source.run, facts.source.step) in kept]

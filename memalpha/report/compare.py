@@ -21,7 +21,7 @@ from memalpha.report.curves import series
 from memalpha.report.figures import Variant
 from memalpha.report.seeds import interval
 from memalpha.report.tables import with_error
-from memalpha.report.view import UNKNOWN, known, mean, number
+from memalpha.report.view import UNKNOWN, as_recorded, known, mean, number
 from memalpha.runs import RunFolder
 
 INCIDENTAL = frozenset({
@@ -82,10 +82,12 @@ class Line(NamedTuple):
 
 
 def read_run(folder: RunFolder) -> Run:
-    """Read what a comparison needs of a run."""
-    rows = folder.read_lines("held_out/after.jsonl")
-    pairs = ((_identity(row), known(row["result"]["accuracy"])) for row in rows)
-    accuracies = {instance: accuracy for instance, accuracy in pairs if accuracy is not None}
+    """Read what a comparison needs of a run; InputError if a file is damaged."""
+    accuracies: dict[str, float] = {}
+    for line, row in enumerate(folder.read_lines("held_out/after.jsonl"), 1):
+        with as_recorded(folder.path / "held_out/after.jsonl", line):
+            accuracy = known(row["result"]["accuracy"])
+            accuracies |= {} if accuracy is None else {_identity(row): accuracy}
     return Run(folder.path.resolve().name, folder.config, folder.metrics(), folder.read_optional("summary.json"), accuracies)
 
 

@@ -5,7 +5,7 @@ Everything a data set or a model wrote is shown as plain text: never read as ric
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -18,6 +18,7 @@ from memalpha.report.view import (
     SIGNS,
     UNKNOWN,
     Tone,
+    as_recorded,
     calls,
     change_tone,
     counted,
@@ -140,21 +141,28 @@ def list_rollouts(run: RunFolder) -> Table:
     for column in ("rollouts", "reward", "accuracy"):
         table.add_column(column, justify="right", no_wrap=True)
     for path in sorted((run.path / "held_out").glob("*.jsonl")):
-        rows = (row["rollout"] for row in run.read_lines(f"held_out/{path.name}"))
-        _add(table, f"--held-out {path.stem} --rollout N", rows)
+        _add(table, f"--held-out {path.stem} --rollout N", _means(run, f"held_out/{path.name}"))
     steps: dict[int, list[str]] = {}
     for path in run.trajectory_files():
         steps.setdefault(trajectory_step(path), []).append(path.name)
     for step, names in steps.items():
-        rows = (row for name in names for row in run.read_lines(f"trajectories/{name}"))
-        _add(table, f"--step {step} --rollout N", rows)
+        _add(table, f"--step {step} --rollout N", [pair for name in names for pair in _means(run, f"trajectories/{name}")])
     if not table.rows:
         table.add_row("no rollouts yet", "", "", "")
     return table
 
 
-def _add(table: Table, what: str, rollouts: Iterable[Mapping[str, Any]]) -> None:
-    found = [(rollout_reward(rollout), rollout_accuracy(rollout)) for rollout in rollouts]
+def _means(run: RunFolder, name: str) -> list[tuple[float | None, float | None]]:
+    """Mean reward and accuracy of each rollout of a file."""
+    found = []
+    for line, row in enumerate(run.read_lines(name), 1):
+        with as_recorded(run.path / name, line):
+            rollout = row["rollout"] if name.startswith("held_out") else row
+            found.append((rollout_reward(rollout), rollout_accuracy(rollout)))
+    return found
+
+
+def _add(table: Table, what: str, found: Sequence[tuple[float | None, float | None]]) -> None:
     last = f"0 to {len(found) - 1}" if found else "none"
     means = (number(mean([pair[index] for pair in found])) for index in (0, 1))
     table.add_row(Text(printable(what)), last, *means)

@@ -7,9 +7,13 @@ reads as a dash and never as 0; the operation of an applied call and the change 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from memalpha.errors import InputError
 
 _OPTIONAL_PARTS = ("immediate",)
 
@@ -53,6 +57,23 @@ class Call(NamedTuple):
     def sign(self) -> str:
         """The tone as one character."""
         return SIGNS[self.tone]
+
+
+@contextmanager
+def as_recorded(path: Path, line: int) -> Iterator[None]:
+    """Say of a line that it is no record of a rollout, where what is read of it is not there or is something else.
+
+    Raises:
+        InputError: Then; names the file and the line.
+    """
+    try:
+        yield
+    except (LookupError, TypeError, AttributeError, StopIteration) as error:
+        raise InputError(
+            f"{path}, line {line} is no record of a rollout: {type(error).__name__} {error}",
+            expected="what this version of memalpha records",
+            fix="put the file back from a copy, or show the run with the version that wrote it",
+        ) from error
 
 
 def calls(step: Mapping[str, Any]) -> list[Call]:

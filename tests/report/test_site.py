@@ -11,8 +11,10 @@ import pytest
 
 from memalpha.errors import InputError
 from memalpha.report.catalogue import catalogue_of
+from memalpha.report.compare import read_run
 from memalpha.report.examples import find_picks, picks
 from memalpha.report.site import _pairs, write_site
+from memalpha.report.terminal import list_rollouts
 from memalpha.runs import RunFolder
 
 Read = Callable[[Path], Any]
@@ -275,6 +277,20 @@ def test_a_damaged_file_is_named_before_anything_is_written(finished_run: RunFol
     path.write_text(path.read_text(encoding="utf-8") + json.dumps({"result": 1})[:-3] + "\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"after\.jsonl, line 4 is damaged"):
         write_site([finished_run])
+    assert not (finished_run.path / "report").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"), [("held_out/after.jsonl", "rollout"), ("trajectories/step-000002-rank-0.jsonl", "steps")]
+)
+def test_a_line_that_is_no_record_of_a_rollout_is_named(finished_run: RunFolder, name: str, missing: str) -> None:
+    rows = list(finished_run.read_lines(name))
+    del rows[1][missing]
+    finished_run.write_lines(name, rows)
+    readers: list[Callable[[RunFolder], Any]] = [lambda run: write_site([run]), list_rollouts]
+    for read in readers + ([read_run] if name.startswith("held_out") else []):
+        with pytest.raises(InputError, match=rf"{name}, line 2 is no record of a rollout: KeyError '{missing}'"):
+            read(finished_run)
     assert not (finished_run.path / "report").exists()
 
 
