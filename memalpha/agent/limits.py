@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import TIME_TOKENS, AgentStep
 from memalpha.errors import InputError
-
-TIME_TOKENS = 32
-"""Room for a chunk's time, with its brackets."""
 
 
 def longest_prompt(agent: AgentStep) -> int:

@@ -48,6 +48,8 @@ from memalpha.types import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+TIME_TOKENS = 32
+"""Room for a chunk's time, with its brackets."""
 _LINE_TOKENS = 4  # about the least that a line of the view takes: a number, two words, a line end
 _LEAST_LOOKED_AT = 64  # candidates of each kind, also in the smallest view
 
@@ -108,7 +110,7 @@ class AgentStep:
         Raises:
             InputError: If the chunk is longer than ``max_chunk_tokens``.
         """
-        self.check_chunk(chunk)
+        self._check_text(chunk, "a chunk")
         text = quote(f"[{one_line(chunk.time)}]\n{chunk.text}" if self.config.show_times and chunk.time else chunk.text)
         view = self.view(memory, retriever, chunk)
         ids, shared = self.encoder.encode({"chunk": text, "memory": view}, shared="chunk")
@@ -116,22 +118,38 @@ class AgentStep:
         messages: tuple[Message, ...] = ({"role": "system", "content": self._spelt_out}, {"role": "user", "content": content})
         return Prompt(messages, ids, shared)
 
-    def check_chunk(self, chunk: Chunk, where: str = "a chunk") -> int:
-        """Return the chunk's length in tokens; InputError naming ``where`` if it is over the limit or no Unicode text."""
+    def check_chunk(self, chunk: Chunk, where: str = "a chunk") -> None:
+        """Raise InputError naming ``where`` unless a prompt has room for the chunk, and for its time where times are shown."""
+        self._check_text(chunk, where)
+        if self.config.show_times and chunk.time and self.time_tokens(chunk.time) > TIME_TOKENS:
+            raise InputError(
+                f"{where} has a time of {self.time_tokens(chunk.time)} tokens ({chunk.time[:40]!r}...)",
+                expected=f"at most {TIME_TOKENS}, such as 2024-03-05T14:30:00+01:00",
+                fix="prepare the data again with times as isoformat() gives them, or set show_times: false",
+            )
+
+    def _check_text(self, chunk: Chunk, where: str) -> None:
         if not is_text(chunk.text + (chunk.time or "")):
             raise InputError(
                 f"{where} holds a lone surrogate ({chunk.text[:40]!a}...)",
                 expected="Unicode text",
                 fix="prepare the data again from a source in UTF-8",
             )
-        tokens = self.encoder.count(chunk.text)
+        tokens = self.chunk_tokens(chunk.text)
         if tokens > self.config.max_chunk_tokens:
             raise InputError(
                 f"{where} has {tokens} tokens ({chunk.text[:40]!r}...)",
                 expected=f"at most max_chunk_tokens = {self.config.max_chunk_tokens}",
                 fix="prepare the data with shorter chunks or raise max_chunk_tokens",
             )
-        return tokens
+
+    def chunk_tokens(self, text: str) -> int:
+        """Return the tokens of a chunk's text as a prompt shows it, where it cannot close its fence."""
+        return self.encoder.count(quote(text))
+
+    def time_tokens(self, time: str) -> int:
+        """Return the tokens of a chunk's time as a prompt shows it, with its brackets and line end."""
+        return self.encoder.count(quote(f"[{one_line(time)}]\n"))
 
     def view(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> str:
         """Render what the policy sees of its memory: blocks, then the entries that fit the budget, by section, oldest first.

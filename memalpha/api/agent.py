@@ -191,7 +191,7 @@ class MemoryAgent:
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
         time = self._time(time)
-        limit, count = self.step.config.max_chunk_tokens, self.step.encoder.count
+        limit, count = self.step.config.max_chunk_tokens, self.step.chunk_tokens
         if count(text) > limit:
             return [Chunk(text[span.start : span.end], time) for span in split_text(text, limit, count)]
         self.step.check_chunk(Chunk(text, time), "a text")
@@ -201,7 +201,7 @@ class MemoryAgent:
         if time is None:
             return None
         need_text("time", time, "a text in ISO 8601, as isoformat() gives it")
-        if one_line(time) != time or self.step.encoder.count(f"[{time}]\n") > TIME_TOKENS:
+        if one_line(time) != time or self.step.time_tokens(time) > TIME_TOKENS:
             raise InputError(f"the time {time[:60]!r}", expected="ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00")
         return time if time.strip() else None
 

@@ -52,6 +52,25 @@ def test_the_bound_is_reached_up_to_the_room_for_a_time():
     assert longest_prompt(timed) == longest_prompt(agent) + TIME_TOKENS
 
 
+def test_what_quoting_makes_longer_is_counted_as_the_prompt_shows_it():
+    agent = AgentStep(AgentConfig(schema="facts", codec="compact", show_times=True, **BUDGETS), TOKENIZER)
+    memory = agent.new_memory()
+    longest = max(n for n in range(1, 121) if agent.chunk_tokens("<chunk>" * n) <= 120)
+    assert agent.encoder.count("<chunk>" * longest) < 120 == BUDGETS["max_chunk_tokens"]
+    prompt = agent.prompt(memory, agent.new_retriever(memory), Chunk("<chunk>" * longest, "2024-05-01"))
+    assert "&lt;chunk>" * longest in prompt.messages[1]["content"] and len(prompt.ids) <= longest_prompt(agent)
+    with pytest.raises(InputError, match=r"a chunk has 1[23][0-9] tokens"):
+        agent.check_chunk(Chunk("<chunk>" * (longest + 1)))
+
+
+def test_a_time_longer_than_its_room_is_refused_where_it_is_shown():
+    chunk = Chunk("apple", "2024-05-01 " * TIME_TOKENS)
+    AgentStep(AgentConfig(schema="facts", codec="compact", show_times=False, **BUDGETS), TOKENIZER).check_chunk(chunk)
+    timed = AgentStep(AgentConfig(schema="facts", codec="compact", show_times=True, **BUDGETS), TOKENIZER)
+    with pytest.raises(InputError, match=r"chunk 3 of x has a time of \d+ tokens .*\n  expected: at most 32"):
+        timed.check_chunk(chunk, where="chunk 3 of x")
+
+
 def test_what_does_not_fit_the_model_is_refused_by_name():
     agent = AgentStep(AgentConfig(schema="facts", codec="compact", **BUDGETS), TOKENIZER)
     needed = longest_prompt(agent) + 40

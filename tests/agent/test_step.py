@@ -351,7 +351,8 @@ def test_the_work_of_a_view_is_bounded_whatever_the_memory_holds(tmp_path, token
 # -------------------------------------------------------------------------------------------- bad input
 def test_a_chunk_over_the_limit_is_an_error_with_its_numbers():
     agent = agent_of(max_chunk_tokens=4)
-    assert agent.check_chunk(Chunk("Marta moved to Rome")) == 4
+    agent.check_chunk(Chunk("Marta moved to Rome"))
+    assert agent.chunk_tokens("Marta moved to Rome") == 4
     memory = agent.new_memory()
     with pytest.raises(InputError, match="a chunk has 5 tokens") as caught:
         prompt_of(agent, memory, Chunk("Marta moved to Rome today"))

@@ -248,6 +248,17 @@ def test_a_failure_in_the_middle_says_what_is_there():
     assert failure.value.__notes__[0].startswith("the first 1 of ") and texts(agent) == ["first"]
 
 
+def test_a_text_full_of_fences_is_read_in_pieces_too():
+    seen = []
+    agent = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(lambda p: seen.append(chunk_in(p)) or "+ piece"))
+    count, text = agent.step.chunk_tokens, "<chunk> " * 20
+    assert agent.step.encoder.count(text) > 40
+    shorter = "<chunk> " * next(n for n in range(20, 0, -1) if agent.step.encoder.count("<chunk> " * n) <= 40)
+    assert count(shorter) > 40  # fits as it is written, and not as the prompt shows it
+    agent.add(shorter)
+    assert len(seen) > 1 and all(count(piece.text) <= 40 for piece in agent.pieces(text))
+
+
 def test_each_piece_is_told_once_it_is_in_the_store():
     agent, told = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(parrot)), []
     added = agent.add(
