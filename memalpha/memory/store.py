@@ -19,9 +19,8 @@ It does not cover durability, history or concurrent writers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from memalpha.errors import SchemaError
 from memalpha.memory.schema import MemorySchema, Section
@@ -42,18 +41,6 @@ class Snapshot:
     schema: str
     entries: tuple[Entry, ...]
     next_id: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON-ready data."""
-        return {"schema": self.schema, "entries": [asdict(entry) for entry in self.entries], "next_id": self.next_id}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Snapshot:
-        """Read what ``to_json`` wrote; SchemaError if it is something else."""
-        try:
-            return cls(str(data["schema"]), tuple(Entry(**row) for row in data["entries"]), int(data["next_id"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise SchemaError(f"not a memory snapshot: {error!r}", expected="what Snapshot.to_json wrote") from error
 
 
 def count_words(text: str) -> int:

@@ -133,7 +133,6 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule()
     def snapshot(self):
         taken = self.memory.snapshot()
-        assert Snapshot.from_json(taken.to_json()) == taken
         self.snapshots.append((taken, dict(self.model)))
 
     @rule(data=st.data())
@@ -353,15 +352,6 @@ def test_a_snapshot_that_does_not_fit_is_refused_before_anything_changes(snapsho
     with pytest.raises(SchemaError, match=message):
         memory.restore(snapshot)
     assert memory.snapshot() == before and len(memory.changes) == 1
-
-
-@pytest.mark.parametrize(
-    "data",
-    [{}, {"schema": "test"}, {"schema": "x", "entries": [{"id": "1"}], "next_id": 1}, {"schema": "x", "entries": 5, "next_id": 1}],
-)
-def test_json_that_is_no_snapshot_is_refused(data):
-    with pytest.raises(SchemaError, match="not a memory snapshot"):
-        Snapshot.from_json(data)
 
 
 def test_an_unknown_section_is_a_key_error_for_the_caller():
