@@ -76,8 +76,8 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
 
 
 def keep_newest(checkpoints: Sequence[Path], limit: int | None) -> None:
-    """Remove all but the newest ``limit`` of the checkpoints given in order of their step; None or 0 keeps all."""
-    for path in checkpoints[:-limit] if limit else []:
+    """Remove all but the newest ``limit`` of the checkpoints given in order of their step; None, 0 or less keeps all."""
+    for path in checkpoints[:-limit] if limit and limit > 0 else []:
         shutil.rmtree(path)
 
 
