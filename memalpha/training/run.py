@@ -59,7 +59,7 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     checkpoint = _checkpoint(arguments, folder, state, report)
     with _dropped_if_unbegun(folder, state):
         parts = build_parts(_warm_started(arguments, folder, report))
-    trainer = build_trainer(arguments, parts)
+        trainer = build_trainer(arguments, parts)
     trainer.on_rollouts = _recorder(trainer, arguments, folder)
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(RunCallback(folder, report, trainer))

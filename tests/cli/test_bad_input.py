@@ -131,6 +131,14 @@ def test_a_run_that_fails_before_it_begins_leaves_no_folder(tmp_path, capsys):
     assert not folder.exists()
 
 
+def test_a_run_whose_trainer_cannot_be_made_leaves_no_folder(tmp_path, nano, capsys):
+    few = train(tmp_path, "--train_options", "{n: 4, split: train}", "--per_device_train_batch_size", "40")
+    for _ in range(2):
+        assert run(few) == 1
+        assert "4 training instances are fewer than the 5 of one step" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_file_in_the_place_of_a_run_folder_is_named(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("mine")
     assert run(["train", "--model", "nano", "--train_data", "toy", "--output_dir", str(tmp_path / "notes.txt")]) == 1
