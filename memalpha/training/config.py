@@ -9,6 +9,7 @@ Four groups of options make one namespace: the data and model (``RunArguments``)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -22,8 +23,9 @@ from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.rewards.total import RewardConfig
+from memalpha.training.advantages import Scale
 from memalpha.training.endpoints import EndpointArguments
-from memalpha.training.options import check_file, check_flags, check_rate, check_training
+from memalpha.training.options import check_file, check_flags, check_least, check_rate, check_training
 
 REPORTERS = ("tensorboard", "wandb", "trackio")
 """Packages that ``report_to`` asks for by their own names."""
@@ -110,11 +112,10 @@ class RunArguments(EndpointArguments):
         }.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is {getattr(self, name)!r}", expected=f"one of {', '.join(allowed)}")
-        for name in ("rows_per_forward", "generation_rows", "lora_r", "retrieve_k", "reader_tokens"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}", expected="at least 1")
-        if self.warm_start_steps < 0:
-            raise InputError(f"warm_start_steps is {self.warm_start_steps}", expected="0 (none) or more")
+        check_least(self, rows_per_forward=1, generation_rows=1, lora_r=1, lora_alpha=1, retrieve_k=1, reader_tokens=1)
+        check_least(self, eval_instances=0, warm_start_steps=0, train_layers=0, max_skipped_steps=0, log_rollouts=0)
+        if not 0 <= self.eval_temperature < math.inf:
+            raise InputError(f"eval_temperature is {self.eval_temperature}", expected="a number of 0 (greedy) or more")
         check_rate("warm_start_learning_rate", self.warm_start_learning_rate)
         for name in ("max_masked_share", "question_share"):
             if not 0 < getattr(self, name) <= 1:
@@ -236,8 +237,15 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
                 f"per_device_train_batch_size is {self.per_device_train_batch_size}, num_generations {generations}",
                 expected="num_generations of at least 2, and a batch size that is a multiple of it",
             )
-        check_training(self.max_steps, self.learning_rate)
+        check_training(self)
+        check_least(self, num_iterations=1)
+        if self.steps_per_generation is not None:
+            check_least(self, steps_per_generation=1)
+        if not 0 < self.temperature < math.inf:
+            raise InputError(f"temperature is {self.temperature}", expected="a number above 0: the rollouts of a group must differ")
         super().__post_init__()
+        if self.scale_rewards not in tuple(Scale):
+            raise InputError(f"scale_rewards is {self.scale_rewards!r}", expected=f"one of {', '.join(Scale)}")
         for name in self.report_to or ():
             if name in REPORTERS and not find_spec(name):
                 raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")

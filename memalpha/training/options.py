@@ -25,6 +25,8 @@ _KINDS: Mapping[Any, tuple[tuple[type, ...], str]] = {
 }
 """What a file may hold for a type, and what it is called; the parser reads texts as the command line's."""
 
+MOST_SEED = 2**32 - 1
+
 
 def check_file(path: Path, groups: Sequence[type], program: str) -> None:
     """Check a YAML file of options.
@@ -74,11 +76,33 @@ def check_flags(rest: Sequence[str], groups: Sequence[type], program: str) -> No
     raise InputError(f"{rest[0]!r} is too much", expected=f"--option value, as {program} --options lists them")
 
 
-def check_training(max_steps: int, learning_rate: float) -> None:
-    """Raise InputError for a number of steps or a learning rate with which nothing would be learned, or more than was meant."""
-    if max_steps < 1 and max_steps != -1:
-        raise InputError(f"max_steps is {max_steps}", expected="at least 1 step, or -1 for as many as num_train_epochs says")
-    check_rate("learning_rate", learning_rate)
+def check_training(options: Any) -> None:
+    """Check what transformers' ``TrainingArguments`` take for something else, or find out long after everything is loaded.
+
+    Raises:
+        InputError: For a number of steps, a rate, a batch or a seed with which nothing would be learned, or more than was meant;
+            and for the Trainer's own evaluation, which has no data here.
+    """
+    steps = options.max_steps
+    if steps < 1 and steps != -1:
+        raise InputError(f"max_steps is {steps}", expected="at least 1 step, or -1 for as many as num_train_epochs says")
+    if steps == -1 and not options.num_train_epochs > 0:
+        raise InputError(f"num_train_epochs is {options.num_train_epochs}", expected="more than 0, or max_steps")
+    check_rate("learning_rate", options.learning_rate)
+    check_least(options, per_device_train_batch_size=1, seed=0)
+    if options.seed > MOST_SEED:
+        raise InputError(f"seed is {options.seed}", expected=f"at most {MOST_SEED}, which numpy takes")
+    if options.eval_strategy not in ("no", False):
+        raise InputError(
+            f"eval_strategy is {str(options.eval_strategy)!r}", expected="'no': held-out data are read before and after training"
+        )
+
+
+def check_least(options: Any, **least: int) -> None:
+    """Raise InputError for the first option below its least value, given by name."""
+    for name, value in least.items():
+        if not getattr(options, name) >= value:
+            raise InputError(f"{name} is {getattr(options, name)}", expected=f"at least {value}")
 
 
 def check_rate(name: str, value: float) -> None:

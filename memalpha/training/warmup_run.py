@@ -23,7 +23,7 @@ from memalpha.models import load_policy_model, name_base, resolve_model, write_a
 from memalpha.runs import holds_something, make_folder
 from memalpha.training.config import AgentArguments, as_mapping, parse_options
 from memalpha.training.demonstrations import Demonstration, Teacher, count_operations, demonstrate
-from memalpha.training.options import check_training
+from memalpha.training.options import check_least, check_training
 from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
 from memalpha.types import Instance, Operation
 
@@ -67,6 +67,10 @@ class WarmupArguments:
     pack_tokens: int = 1024
     overwrite: bool = False
 
+    def __post_init__(self) -> None:
+        """Check values that no type checks."""
+        check_least(self, lora_r=1, lora_alpha=1, pack_tokens=0)
+
 
 @dataclass
 class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
@@ -86,7 +90,7 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check values that transformers takes for something else."""
-        check_training(self.max_steps, self.learning_rate)
+        check_training(self)
         super().__post_init__()
 
 

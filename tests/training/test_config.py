@@ -97,6 +97,24 @@ def test_steps_and_rates_that_train_nothing_or_without_end_are_refused_as_they_a
         verb([*CPU, f"--{name}", value])
 
 
+@pytest.mark.parametrize("verb", [parse_train_arguments, parse_warmup_arguments])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seed", "-1"), ("seed", "4294967296"), ("eval_strategy", "steps"), ("per_device_train_batch_size", "0"), ("lora_alpha", "0")],
+)
+def test_what_would_be_found_out_after_everything_is_loaded_is_refused_as_it_is_read(verb, name, value):
+    with pytest.raises(InputError, match=f"{name} is '?{value}"):
+        verb([*CPU, f"--{name}", value])
+    with pytest.raises(InputError, match="num_train_epochs is 0"):
+        verb([*CPU, "--max_steps", "-1", "--num_train_epochs", "0"])
+
+
+def test_a_warm_start_needs_a_rank_and_a_budget():
+    for name, value in (("lora_r", "0"), ("pack_tokens", "-1")):
+        with pytest.raises(InputError, match=f"{name} is {value}"):
+            parse_warmup_arguments([*CPU, f"--{name}", value])
+
+
 def test_minus_one_step_is_as_many_as_the_epochs_say():
     assert parse_train_arguments([*CPU, "--max_steps", "-1"]).grpo.max_steps == -1
 
@@ -137,9 +155,13 @@ def test_losses_that_were_not_checked_are_refused(loss):
         ({"per_device_train_batch_size": 4, "num_generations": 8}, "per_device_train_batch_size is 4, num_generations 8"),
         ({"per_device_train_batch_size": 4, "num_generations": 1}, "num_generations 1"),
         ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps is 2"),
+        ({"steps_per_generation": 0}, "steps_per_generation is 0"),
+        ({"num_iterations": 0}, "num_iterations is 0"),
+        ({"temperature": 0.0}, "temperature is 0.0"),
+        ({"scale_rewards": "groups"}, "scale_rewards is 'groups'\n  expected: one of group, batch, none"),
     ],
 )
-def test_batches_that_do_not_hold_whole_groups_are_refused(options, message):
+def test_batches_and_scales_that_cannot_be_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         MemoryGRPOConfig(use_cpu=True, **options)
 
@@ -149,7 +171,8 @@ def test_batches_that_do_not_hold_whole_groups_are_refused(options, message):
     [
         ("reader", "oracle"), ("content_judge", "none"), ("grouping", "batch"), ("rows_per_forward", 0), ("lora_r", 0),
         ("max_masked_share", 0.0), ("max_masked_share", 1.5), ("train_options", "a list"),
-        ("warm_start_steps", -1), ("warm_start_learning_rate", 0.0),
+        ("warm_start_steps", -1), ("warm_start_learning_rate", 0.0), ("eval_instances", -1), ("eval_temperature", -1.0),
+        ("eval_temperature", float("nan")), ("max_skipped_steps", -1), ("log_rollouts", -1), ("train_layers", -1),
     ],
 )  # fmt: skip
 def test_values_that_make_no_sense_are_refused_by_name(option, value):
