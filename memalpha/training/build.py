@@ -61,6 +61,8 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
         InputError: If data, model, adapter or schema do not fit, or a chunk is longer than the agent accepts.
     """
     run = arguments.run
+    if training and not run.train_data:
+        raise InputError("train_data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
     train = load_data(run.train_data, as_mapping("train_options", run.train_options), arguments.grpo.seed) if training else []
     held_out = load_data(run.eval_data, as_mapping("eval_options", run.eval_options), arguments.grpo.seed) if run.eval_data else []
     held_out = held_out[: run.eval_instances or None]

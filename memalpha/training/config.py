@@ -25,7 +25,7 @@ from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.advantages import Scale
 from memalpha.training.endpoints import EndpointArguments
-from memalpha.training.options import check_file, check_flags, check_least, check_rate, check_training
+from memalpha.training.options import as_texts, check_file, check_flags, check_least, check_rate, check_training
 
 REPORTERS = ("tensorboard", "wandb", "trackio")
 """Packages that ``report_to`` asks for by their own names."""
@@ -105,6 +105,7 @@ class RunArguments(EndpointArguments):
 
     def __post_init__(self) -> None:
         """Check values that no type checks."""
+        as_texts(self)
         for name, allowed in {
             "reader": ("recall", "base", "endpoint"),
             "content_judge": ("facts", "grounded", "auto", "endpoint"),
@@ -171,6 +172,14 @@ class AgentArguments:
     embedder: str = "minilm"
     sections_kept: int = 0
     router: str = ""
+
+    def __post_init__(self) -> None:
+        """Check values that no type checks."""
+        as_texts(self)
+        if self.retrieval not in tuple(RetrievalMode):
+            raise InputError(f"retrieval is {self.retrieval!r}", expected=f"one of {', '.join(RetrievalMode)}")
+        if not self.schema:
+            raise InputError("schema is empty", expected="the name of a memory schema, or a YAML file")
 
     def config(self, max_new_tokens: int) -> AgentConfig:
         """Return the agent's configuration."""

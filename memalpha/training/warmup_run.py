@@ -23,7 +23,7 @@ from memalpha.models import load_policy_model, name_base, resolve_model, write_a
 from memalpha.runs import holds_something, make_folder
 from memalpha.training.config import AgentArguments, as_mapping, parse_options
 from memalpha.training.demonstrations import Demonstration, Teacher, count_operations, demonstrate
-from memalpha.training.options import check_least, check_training
+from memalpha.training.options import as_texts, check_least, check_training
 from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
 from memalpha.types import Instance, Operation
 
@@ -69,6 +69,7 @@ class WarmupArguments:
 
     def __post_init__(self) -> None:
         """Check values that no type checks."""
+        as_texts(self)
         check_least(self, lora_r=1, lora_alpha=1, pack_tokens=0)
 
 
@@ -169,6 +170,8 @@ def make_demonstrations(
     warmup: WarmupArguments, agent: AgentStep, end_token: int, seed: int
 ) -> tuple[list[Demonstration], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
+    if not warmup.data:
+        raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
     instances = load_data(warmup.data, as_mapping("data_options", warmup.data_options), seed)
     pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]

@@ -63,6 +63,11 @@ CASES = {
         lambda t, n: train(t, "--train_data", write(t / "d.jsonl", '{"id": 1}\n'), "--train_options", "{}"),
         ["d.jsonl", "line 1"],
     ),
+    "no data": (lambda t, n: train(t, "--train_data", "", "--train_options", "{}"), ["train_data is empty", "prepared folder"]),
+    "no demonstrations": (
+        lambda t, n: ["warmup", "--model", "nano", "--data", "", "--use_cpu", "true", "--output_dir", str(t / "w")],
+        ["data is empty", "prepared folder"],
+    ),
     "unknown schema": (lambda t, n: train(t, "--schema", "nine"), ["no memory schema 'nine'", "nine_categories"]),
     "wrong schema": (unknown_section, ["shelf", "block or list"]),
     "unknown codec": (lambda t, n: train(t, "--codec", "xml"), ["'xml'", "compact, compact_text, hermes"]),

@@ -48,6 +48,20 @@ def test_options_of_a_source_are_a_mapping_in_the_file_or_a_text(tmp_path, text)
     assert found.run.train_options == {"n": 4, "preset": "small"}
 
 
+@pytest.mark.parametrize(("text", "adapter"), [("null", ""), ("", ""), ("7", "7"), ("no", "False")])
+def test_a_text_in_a_file_may_be_a_number_or_nothing(tmp_path, text, adapter):
+    assert parse_train_arguments([*write(tmp_path, f"adapter: {text}\nseed: 3"), *CPU]).run.adapter == adapter
+    assert parse_warmup_arguments([*write(tmp_path, f"adapter: {text}\nseed: 3"), *CPU]).warmup.adapter == adapter
+
+
+def test_a_schema_or_a_retrieval_that_is_none_is_refused_as_it_is_read(tmp_path):
+    with pytest.raises(InputError, match="schema is empty"):
+        parse_train_arguments([*write(tmp_path, "schema: null"), *CPU])
+    assert parse_train_arguments([*write(tmp_path, "schema: 5"), *CPU]).agent.schema == "5"
+    with pytest.raises(InputError, match="retrieval is 'bm25'\n  expected: one of lexical, dense, hybrid"):
+        parse_train_arguments([*CPU, "--retrieval", "bm25"])
+
+
 def test_every_option_of_trl_is_there():
     parsed = parse_train_arguments(CPU).grpo
     assert isinstance(parsed, GRPOConfig)
