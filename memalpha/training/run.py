@@ -111,6 +111,12 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
     run, target = arguments.run, folder.path / "warm_start"
     if not run.warm_start_steps:
         return arguments
+    if run.adapter:
+        raise InputError(
+            f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used",
+            expected="one of the two",
+            fix="memalpha warmup --adapter goes on from an adapter",
+        )
     if not target.exists():
         unfinished = target.with_name(".warm_start")
         warm_up(

@@ -68,6 +68,10 @@ CASES = {
         lambda t, n: ["warmup", "--model", "nano", "--data", "", "--use_cpu", "true", "--output_dir", str(t / "w")],
         ["data is empty", "prepared folder"],
     ),
+    "adapter and a warm start in its place": (
+        lambda t, n: train(t, "--full_finetuning", "false", "--adapter", "runs/warm", "--warm_start_steps", "3"),
+        ["warm_start_steps is 3, with the adapter 'runs/warm'", "one of the two"],
+    ),
     "unknown schema": (lambda t, n: train(t, "--schema", "nine"), ["no memory schema 'nine'", "nine_categories"]),
     "wrong schema": (unknown_section, ["shelf", "block or list"]),
     "unknown codec": (lambda t, n: train(t, "--codec", "xml"), ["'xml'", "compact, compact_text, hermes"]),
