@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from memalpha.errors import TrainingAborted
+from memalpha.errors import InputError, TrainingAborted
 
 
 class SkippedSteps:
@@ -67,6 +67,21 @@ def naming_rows_per_forward(rows: int) -> Iterator[None]:
             f"out of memory in the update, with rows_per_forward = {rows}\n  to fix: {advice}; "
             "on a GPU also bf16 or gradient_checkpointing\n"
             f"  the device said: {str(error).splitlines()[0]}"
+        ) from error
+
+
+@contextmanager
+def naming_missing_packages() -> Iterator[None]:
+    """Turn the lack of a package that an option needs, such as vLLM, into an error that says so.
+
+    Raises:
+        InputError: Instead of the import's own error.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(
+            f"an option needs a package that is not installed: {error}", fix="install it, or leave the option out"
         ) from error
 
 

@@ -26,6 +26,7 @@ from memalpha.rewards.total import StepReward
 from memalpha.runs import RunFolder, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.config import TrainArguments
+from memalpha.training.guards import naming_missing_packages
 from memalpha.training.held_out import check_results, evaluate_instances
 from memalpha.training.resume import check_same_options, check_same_processes, last_checkpoint, step_of
 from memalpha.training.rows import TrainingRow
@@ -163,23 +164,24 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
             fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
         )
     rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
-    trainer = MemoryGRPOTrainer(
-        model=parts.model,
-        args=arguments.grpo,
-        train_dataset=Dataset.from_list(rows),
-        processing_class=parts.tokenizer,
-        agent=parts.agent,
-        instances=parts.instances,
-        generator=None if arguments.grpo.use_vllm else parts.generator,
-        scorer=parts.scorer,
-        reward_config=arguments.reward,
-        grouping=parts.grouping,
-        rows_per_forward=run.rows_per_forward,
-        share_prefix=run.share_prefix,
-        question_share=run.question_share,
-        shuffled_advantages=run.shuffle_advantages,
-        max_skipped_steps=run.max_skipped_steps,
-    )
+    with naming_missing_packages():
+        trainer = MemoryGRPOTrainer(
+            model=parts.model,
+            args=arguments.grpo,
+            train_dataset=Dataset.from_list(rows),
+            processing_class=parts.tokenizer,
+            agent=parts.agent,
+            instances=parts.instances,
+            generator=None if arguments.grpo.use_vllm else parts.generator,
+            scorer=parts.scorer,
+            reward_config=arguments.reward,
+            grouping=parts.grouping,
+            rows_per_forward=run.rows_per_forward,
+            share_prefix=run.share_prefix,
+            question_share=run.question_share,
+            shuffled_advantages=run.shuffle_advantages,
+            max_skipped_steps=run.max_skipped_steps,
+        )
     check_sharding(
         sharding_of(trainer.accelerator),
         reader=run.reader,

@@ -148,6 +148,16 @@ def test_a_run_whose_trainer_cannot_be_made_leaves_no_folder(tmp_path, nano, cap
     assert not (tmp_path / "run").exists()
 
 
+def test_an_option_whose_package_is_missing_is_one_message(tmp_path, nano, capsys, monkeypatch):
+    def missing(**_):
+        raise ImportError("vLLM is not available")
+
+    monkeypatch.setattr("memalpha.training.run.MemoryGRPOTrainer", missing)
+    assert run(train(tmp_path)) == 1
+    assert "error: an option needs a package that is not installed: vLLM is not available" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_file_in_the_place_of_a_run_folder_is_named(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("mine")
     assert run(["train", "--model", "nano", "--train_data", "toy", "--output_dir", str(tmp_path / "notes.txt")]) == 1
