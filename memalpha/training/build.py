@@ -20,7 +20,7 @@ from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.advantages import Grouping
 from memalpha.training.config import RunArguments, TrainArguments, as_mapping
 from memalpha.training.scoring import RolloutScorer
-from memalpha.types import Instance
+from memalpha.types import Fact, Instance
 
 
 @dataclass(slots=True)
@@ -144,7 +144,8 @@ def make_judge(run: RunArguments, instances: Sequence[Instance]) -> ContentJudge
     """Return the content judge the options name.
 
     Raises:
-        InputError: If ``facts`` is asked for and an instance has no annotations.
+        InputError: If ``facts`` is asked for and an instance has no annotations; or, where the judge goes by annotations, two
+            instances of one id have different ones.
     """
     from memalpha.qa import judges
     from memalpha.qa.auto_judge import AutoContentJudge
@@ -153,7 +154,7 @@ def make_judge(run: RunArguments, instances: Sequence[Instance]) -> ContentJudge
         return judges.GroundedContentJudge()
     if run.content_judge == "endpoint":
         return judges.EndpointContentJudge(run.judge_client())
-    facts = {instance.id: instance.facts for instance in instances if instance.facts}
+    facts = _facts_of(instances)
     if run.content_judge == "auto":
         return AutoContentJudge(facts)
     if bare := [instance.id for instance in instances if not instance.facts]:
@@ -163,3 +164,16 @@ def make_judge(run: RunArguments, instances: Sequence[Instance]) -> ContentJudge
             fix="set content_judge: auto, or grounded",
         )
     return judges.FactContentJudge(facts)
+
+
+def _facts_of(instances: Sequence[Instance]) -> dict[str, tuple[Fact, ...]]:
+    """Return the facts of the annotated instances by id; InputError if an id stands for several, as in training and held out."""
+    facts: dict[str, tuple[Fact, ...]] = {}
+    for instance in instances:
+        if facts.setdefault(instance.id, instance.facts) != instance.facts:
+            raise InputError(
+                f"two instances with different facts are called {instance.id!r}",
+                expected="ids that are unique over training and held-out data, by which the content judge finds the facts",
+                fix="prepare one of the sets with another seed",
+            )
+    return {name: found for name, found in facts.items() if found}
