@@ -58,7 +58,8 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
         training: Whether there is something to train on; without, ``instances`` is empty.
 
     Raises:
-        InputError: If data, model, adapter or schema do not fit, or a chunk is longer than the agent accepts.
+        InputError: If data, model, adapter or schema do not fit, a chunk is longer than the agent accepts, or a question cannot be
+            scored.
     """
     run = arguments.run
     if training and not run.train_data:
@@ -74,6 +75,7 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
         check_instance(instance, agent)
     generator = HFGenerator(model, tokenizer, max_batch=run.generation_rows)
     evaluator = QAEvaluator(make_reader(run, agent, model, tokenizer), run.retrieve_k, make_answer_judge(run))
+    evaluator.check([question for instance in (*train, *held_out) for question in instance.questions])
     judge = make_judge(run, [*train, *held_out])
     scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share, agent)
     return Parts(model, tokenizer, agent, generator, scorer, Grouping(run.grouping), train, held_out, run.eval_temperature)

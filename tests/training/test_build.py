@@ -1,13 +1,15 @@
 """The parts of a run: what does not fit is found before anything is trained."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from memalpha.data.schema import instance_to_json
 from memalpha.errors import InputError
 from memalpha.protocols import WriteRequest
-from memalpha.training.build import make_judge
-from memalpha.training.config import RunArguments
+from memalpha.training.build import build_parts, make_judge
+from memalpha.training.config import RunArguments, parse_train_arguments
 from memalpha.types import Chunk, Entry, Fact, FactAction, Instance, Operation, OperationKind, OperationResult, Question, ResultCode
 
 
@@ -37,3 +39,27 @@ def test_instances_of_one_id_are_not_judged_by_the_facts_of_one_another(judge):
 def test_ids_are_nothing_to_a_judge_that_needs_no_facts():
     run = RunArguments(content_judge="grounded")
     assert make_judge(run, [instance("Oslo"), instance("Rome")]).judge([wrote("Oslo", "1")]) == [[True]]
+
+
+@pytest.mark.parametrize("where", ["--train_data", "--eval_data"])
+def test_a_question_that_cannot_be_scored_is_found_before_anything_is_trained(tmp_path, where):
+    known = instance("Oslo")
+    unscorable = replace(known, questions=(replace(known.questions[0], metric="judge"),))
+    for name, row in (("good", known), ("bad", unscorable)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(instance_to_json(row)) + "\n", encoding="utf-8")
+    data = {"--train_data": "good", "--eval_data": "good", where: "bad"}
+    options = [word for name, file in data.items() for word in (name, str(tmp_path / f"{file}.jsonl"))]
+    agent = [
+        "--schema",
+        "toy",
+        "--codec",
+        "compact",
+        "--max_chunk_tokens",
+        "64",
+        "--view_tokens",
+        "64",
+        "--max_completion_length",
+        "8",
+    ]
+    with pytest.raises(InputError, match="judge"):
+        build_parts(parse_train_arguments(["--use_cpu", "true", "--model", "nano", *agent, *options]))
