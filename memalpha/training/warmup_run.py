@@ -133,6 +133,7 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
     agent = AgentStep(arguments.agent.config(warmup.max_completion_length), policy.tokenizer)
     demonstrations, operations = make_demonstrations(warmup, agent, policy.tokenizer.eos_token_id, training.seed)
     model = policy.model
+    check_positions(demonstrations, model.config)
     if not warmup.full_finetuning and not warmup.adapter:
         lora = LoraConfig(r=warmup.lora_r, lora_alpha=warmup.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
         model = get_peft_model(model, lora)
@@ -175,6 +176,18 @@ def make_demonstrations(
     instances = load_data(warmup.data, as_mapping("data_options", warmup.data_options), seed)
     pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
+
+
+def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) -> None:
+    """Raise InputError if a demonstration has more tokens than the model was made for."""
+    positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
+    longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
+    if positions and longest > positions:
+        raise InputError(
+            f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
+            expected=f"at most {positions} tokens",
+            fix="lower view_tokens, or prepare the data with shorter chunks",
+        )
 
 
 def _teacher(warmup: WarmupArguments) -> Teacher:

@@ -1,5 +1,6 @@
 """Demonstrations: the teacher's calls as token ids, on prompts that training itself would make of the same state."""
 
+import json
 import random
 
 import pytest
@@ -181,3 +182,15 @@ def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
     assert not all(torch.allclose(first[name], anew[name], atol=1e-6) for name in first)
     with pytest.raises(InputError, match="full_finetuning with the adapter"):
         train("both", "--adapter", str(tmp_path / "first"), "--full_finetuning", "true")
+
+
+def test_demonstrations_beyond_the_models_positions_are_refused(tmp_path):
+    from memalpha.training.warmup_run import parse_warmup_arguments, warm_up
+
+    text = " ".join(["Ö"] * 900)  # spelt byte by byte: three tokens a word
+    row = {"id": "1", "source": "mine", "chunks": [{"text": text}], "questions": []}
+    (tmp_path / "long.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    options = ["--model", "nano", "--schema", "toy", "--codec", "compact", "--max_chunk_tokens", "4000", "--use_cpu", "true"]
+    arguments = [*options, "--data", str(tmp_path / "long.jsonl"), "--max_steps", "1", "--output_dir", str(tmp_path / "out")]
+    with pytest.raises(InputError, match=r"a demonstration has 2\d\d\d tokens, .* and the model takes 2048"):
+        warm_up(parse_warmup_arguments(arguments))
