@@ -19,13 +19,16 @@ from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.store import Memory
-from memalpha.models import load_policy_model, name_base, resolve_model, write_adapter_record
+from memalpha.models import ADAPTER_RECORD, load_policy_model, name_base, resolve_model, write_adapter_record
 from memalpha.runs import holds_something, make_folder
 from memalpha.training.config import AgentArguments, as_mapping, parse_options
 from memalpha.training.demonstrations import Demonstration, Teacher, count_operations, demonstrate
 from memalpha.training.options import as_texts, check_least, check_training
 from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
 from memalpha.types import Instance, Operation
+
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.*", ADAPTER_RECORD)
+_MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
 
 Report = Callable[[str, dict[str, Any]], None]
 
@@ -118,12 +121,14 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
 
     Raises:
         InputError: If an option, model or source does not fit.
-        RunFolderError: If the folder exists and is not to be overwritten, or cannot be made.
+        RunFolderError: If the folder exists and is not to be overwritten, is that of the base model, or cannot be made.
     """
     warmup, training = arguments.warmup, arguments.training
     target = Path(str(training.output_dir))
     if holds_something(target) and not warmup.overwrite:
         raise RunFolderError(f"{str(target)!r} exists already", expected="a new folder", fix="add --overwrite")
+    if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
+        raise RunFolderError(f"output_dir {str(target)!r} is the base model's folder", expected="another folder")
     make_folder(target)
     set_seed(training.seed)
     report("load", {"what": f"{warmup.model} and demonstrations of {warmup.data}"})
@@ -149,6 +154,8 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     name_base(model, warmup.model)
+    if trainer.is_world_process_zero():
+        _drop_other_kind(target, whole=warmup.full_finetuning)
     trainer.save_model(str(target))
     if trainer.is_world_process_zero():
         agent.config.save(target)
@@ -165,6 +172,13 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
             write_adapter_record(target, resolve_model(warmup.model), policy.model.config, policy.tokenizer, method="warmup")
     trainer.accelerator.wait_for_everyone()
     return target
+
+
+def _drop_other_kind(target: Path, *, whole: bool) -> None:
+    """Remove what an earlier warm start left of the other kind: beside a whole model's files nobody would look for an adapter."""
+    for pattern in _ADAPTER_FILES if whole else _MODEL_FILES:
+        for path in target.glob(pattern):
+            path.unlink()
 
 
 def make_demonstrations(

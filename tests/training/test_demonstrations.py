@@ -10,7 +10,7 @@ from rollouts import make_agent, make_instance, run_script
 from memalpha.data.synthetic import PRESETS
 from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import teacher_operations
-from memalpha.errors import InputError
+from memalpha.errors import InputError, RunFolderError
 from memalpha.qa.metrics import score
 from memalpha.training.demonstrations import count_operations, demonstrate
 from memalpha.types import Answer, Operation, OperationKind
@@ -194,3 +194,22 @@ def test_demonstrations_beyond_the_models_positions_are_refused(tmp_path):
     arguments = [*options, "--data", str(tmp_path / "long.jsonl"), "--max_steps", "1", "--output_dir", str(tmp_path / "out")]
     with pytest.raises(InputError, match=r"a demonstration has 2\d\d\d tokens, .* and the model takes 2048"):
         warm_up(parse_warmup_arguments(arguments))
+
+
+def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):
+    from memalpha.training.warmup_run import parse_warmup_arguments, warm_up
+
+    def made(*more):
+        options = ["--data", "toy", "--data_options", "{n: 4, split: train}", "--schema", "toy", "--codec", "compact"]
+        common = ["--max_steps", "1", "--use_cpu", "true", "--output_dir", str(tmp_path / "out"), "--overwrite", "true"]
+        warm_up(parse_warmup_arguments([*options, *common, "--model", "nano", *more]))
+        return {path.name for path in (tmp_path / "out").iterdir()}
+
+    kinds = {"config.json", "model.safetensors"}, {"adapter_config.json", "adapter_model.safetensors", "memalpha_adapter.json"}
+    model, adapter = kinds
+    for full, there, gone in (("true", model, adapter), ("false", adapter, model), ("true", model, adapter)):
+        files = made("--full_finetuning", full)
+        assert there <= files and not gone & files
+    with pytest.raises(RunFolderError, match="is the base model's folder"):
+        made("--model", str(tmp_path / "out"))
+    assert model <= {path.name for path in (tmp_path / "out").iterdir()}
