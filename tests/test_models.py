@@ -396,6 +396,36 @@ def test_a_folder_that_lacks_a_file_says_which(nano: Path, tmp_path: Path, missi
     assert "expected" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("model.safetensors", None, "SafetensorError"),
+        ("config.json", "[]", "TypeError"),
+        ("tokenizer.json", '{"a": 1}', "the tokenizer of"),
+    ],
+)
+def test_a_damaged_file_is_one_message(nano: Path, tmp_path: Path, file: str, text: str | None, said: str) -> None:
+    folder = _without(nano, tmp_path / "copy")
+    (folder / file).write_bytes((nano / file).read_bytes()[:3000] if text is None else text.encode())
+    with pytest.raises(InputError, match=r"cannot be loaded: (.|\n)*expected") as caught:
+        load_policy_model(folder)
+    assert said in str(caught.value) and str(folder) in str(caught.value)
+
+
+def test_an_adapter_that_does_not_go_with_its_own_config_or_holds_nothing(nano: Path, adapter: Path, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    other_rank = _without(adapter, tmp_path / "rank")
+    config = json.loads((other_rank / "adapter_config.json").read_text())
+    (other_rank / "adapter_config.json").write_text(json.dumps({**config, "r": 5}))
+    with pytest.raises(InputError, match=r"rank cannot be loaded: RuntimeError(.|\n)*adapter_config\.json goes with its weights"):
+        load_policy_model(nano, adapter=other_rank)
+    empty = _without(adapter, tmp_path / "empty")
+    save_file({"x": torch.zeros(1)}, empty / "adapter_model.safetensors")
+    with pytest.raises(InputError, match="empty holds no LoRA matrices"):
+        load_policy_model(nano, adapter=empty)
+
+
 def test_a_missing_folder_and_an_adapter_given_as_model(tmp_path: Path, adapter: Path) -> None:
     with pytest.raises(InputError, match="neither a folder nor a registered name"):
         load_policy_model(tmp_path / "nowhere")

@@ -96,7 +96,7 @@ def write_adapter_record(adapter: str | Path, base: str | Path, config: Any, tok
 
 
 def check_adapter(adapter: Path, base: Path | str, model: Any, tokenizer: Any) -> None:
-    """Raise InputError unless the adapter in a folder was made for this base; warn where only the weights differ.
+    """Raise InputError unless a folder holds an adapter made for this base; warn where only the weights differ.
 
     Args:
         adapter: The adapter's folder.
@@ -115,7 +115,10 @@ def check_adapter(adapter: Path, base: Path | str, model: Any, tokenizer: Any) -
             f"{theirs} ({record.get('base_architecture')}, fingerprint {str(wanted)[:12]})",
             f"{base} ({_describe(model.config, len(tokenizer))}, fingerprint {found[:12]})",
         )
-    problem = _shape_problem(adapter, model)
+    shapes = adapter_shapes(adapter)
+    if not any(".lora_" in key for key in shapes):
+        raise InputError(f"adapter {adapter} holds no LoRA matrices", expected=f"those of a LoRA adapter in {ADAPTER_WEIGHTS}")
+    problem = _shape_problem(shapes, model)
     if problem:
         raise _other_base(adapter, theirs, f"{base} ({_describe(model.config, len(tokenizer))}): {problem}")
     ours, made_with = model_record(base).get("weights_sha256"), record.get("base_weights_sha256")
@@ -142,10 +145,10 @@ def _describe(config: Any, vocabulary_size: int) -> str:
     )
 
 
-def _shape_problem(adapter: Path, model: Any) -> str | None:
+def _shape_problem(shapes: Mapping[str, tuple[int, ...]], model: Any) -> str | None:
     """Return what does not fit between an adapter's LoRA matrices and the linear layers they are for, or None."""
     modules = {name: module.weight.shape for name, module in model.named_modules() if getattr(module, "weight", None) is not None}
-    for key, shape in adapter_shapes(adapter).items():
+    for key, shape in shapes.items():
         name, marker, rest = key.removeprefix("base_model.model.").rpartition(".lora_")
         side = rest[:1]
         if not marker or side not in ("A", "B"):

@@ -203,8 +203,8 @@ def _check_base(source: Path, base: str) -> None:
     """Refuse a base that the adapter does not belong to, without reading its weights."""
     from transformers import AutoConfig
 
-    where = resolve_model(base)
-    check_adapter(source, where, weightless(AutoConfig.from_pretrained(where)), load_tokenizer(base))
+    where, tokenizer = resolve_model(base), load_tokenizer(base)
+    check_adapter(source, where, weightless(AutoConfig.from_pretrained(where)), tokenizer)
 
 
 def _first_line(error: BaseException) -> str:

@@ -52,7 +52,8 @@ def load_policy_model(
         trainable: Whether the adapter's weights take gradients.
 
     Raises:
-        InputError: Missing folder or file, no tokenizer, no chat template, unknown dtype, an adapter of another base.
+        InputError: Missing folder or file, no tokenizer, no chat template, unknown dtype, an adapter of another base; or
+            what is there cannot be read.
         ServiceError: A registered model could not be fetched.
     """
     torch_dtype = _torch_dtype(dtype)
@@ -67,9 +68,7 @@ def load_policy_model(
     if adapter is None:
         return PolicyModel(model, tokenizer)
     check_adapter(Path(adapter), where, model, tokenizer)
-    from peft import PeftModel
-
-    return PolicyModel(PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable), tokenizer)
+    return PolicyModel(_with_adapter(model, adapter, trainable), tokenizer)
 
 
 def weightless(config: Any) -> Any:
@@ -119,8 +118,10 @@ def _load_tokenizer(where: Path | str) -> Any:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
-    except (OSError, ValueError) as error:
-        raise InputError(f"the tokenizer of {where} cannot be loaded: {error}", expected="a transformers tokenizer") from error
+    except Exception as error:  # the boundary to transformers, whose errors about damaged files have no common base
+        raise InputError(
+            f"the tokenizer of {where} cannot be loaded: {_said(error)}", expected="a transformers tokenizer"
+        ) from error
     if not tokenizer.chat_template:
         raise InputError(
             f"the tokenizer of {where} has no chat template",
@@ -139,12 +140,29 @@ def _load_model(where: Path | str, dtype: torch.dtype) -> Any:
 
     try:
         return AutoModelForCausalLM.from_pretrained(where, dtype=dtype)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # as for the tokenizer
         raise InputError(
-            f"model {where} cannot be loaded: {error}",
+            f"model {where} cannot be loaded: {_said(error)}",
             expected="a causal language model with safetensors weights",
             fix="fetch a registered model with `memalpha model fetch NAME`, or check the folder",
         ) from error
+
+
+def _with_adapter(model: Any, adapter: str | Path, trainable: bool) -> Any:
+    from peft import PeftModel
+
+    try:
+        return PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable)
+    except Exception as error:  # the boundary to peft, as for the tokenizer
+        raise InputError(
+            f"adapter {adapter} cannot be loaded: {_said(error)}",
+            expected="a LoRA adapter whose adapter_config.json goes with its weights",
+            fix="give the folder as it was saved",
+        ) from error
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
 
 
 def _torch_dtype(dtype: str | torch.dtype) -> torch.dtype:

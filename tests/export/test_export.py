@@ -247,6 +247,9 @@ def test_an_adapter_is_exported_under_its_own_base_alone(trained, tmp_path, caps
     other = build_nano(tmp_path / "other", toy_texts(), layers=1, hidden=32)
     assert run(["export", str(trained), "--output", str(tmp_path / "out"), "--model", str(other)]) == 1
     assert "belongs to another base" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert run(["export", str(trained), "--output", str(tmp_path / "out"), "--model", str(tmp_path / "empty")]) == 1
+    assert "is not a model folder: it has no config.json" in capsys.readouterr().err
     assert run(["export", str(trained), "--output", str(tmp_path / "out"), "--model", "nano"]) == 0
 
 
