@@ -56,8 +56,15 @@ def code_version() -> str:
 
 def portable(command: Sequence[str]) -> list[str]:
     """A command with programs and files by their names, and this package as ``memalpha``, however it was started."""
-    program, *rest = (Path(word).name if Path(word).is_absolute() else word for word in command)
+    program, *rest = map(nameless, command)
     return ["memalpha" if program == "__main__.py" else program, *rest]
+
+
+def nameless(word: str) -> str:
+    """A word of a command, or an option's value: of each absolute path in it, also after ``--name=`` or a comma, the last part."""
+    flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    parts = (Path(part).name if Path(part.strip()).is_absolute() else part for part in value.split(","))
+    return f"{flag}{equals}{','.join(parts)}"
 
 
 def _processor() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memalpha import provenance
-from memalpha.provenance import environment
+from memalpha.provenance import environment, portable
 from memalpha.version import __version__
 
 
@@ -41,3 +41,19 @@ def test_the_code_version_is_that_of_the_checkout_and_says_when_it_differs(tmp_p
     (tmp_path / "memalpha" / "provenance.py").write_text("2")
     assert provenance.code_version() == commit[:12] + "+changes"
     assert environment()["code"] == commit[:12] + "+changes"
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("/" + "home/ann/a b", "a b"),
+        ("/" + "home/ann/a.jsonl,/" + "home/ann/b", "a.jsonl,b"),
+        ("runs/a,/" + "home/ann/b", "runs/a,b"),
+        ("--config=/" + "home/ann/c.yaml", "--config=c.yaml"),
+        ("--train_data=/" + "home/ann/a,runs/b", "--train_data=a,runs/b"),
+        ("{n: 4, split: train}", "{n: 4, split: train}"),
+        ("--seed", "--seed"),
+    ],
+)
+def test_a_portable_command_names_no_folder_of_a_machine(word: str, shown: str) -> None:
+    assert portable(["/" + "home/ann/memalpha/__main__.py", "train", word]) == ["memalpha", "train", shown]

@@ -19,6 +19,7 @@ from memalpha.agent.config import AgentConfig
 from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.registry import MODELS, DownloadSpec
+from memalpha.provenance import nameless
 from memalpha.rewards.total import RewardConfig
 from memalpha.runs import RunFolder
 
@@ -91,7 +92,8 @@ def _metadata(base: str, facts: RunFacts, merged: bool) -> Any:
     data = str(facts.config.get("eval_data") or "")
     results = None
     if after.get("accuracy") is not None and data:
-        results = [EvalResult("question-answering", "custom", Path(data).name, "accuracy", after["accuracy"])]
+        names = ", ".join(Path(name.strip()).name for name in data.split(","))
+        results = [EvalResult("question-answering", "custom", names, "accuracy", after["accuracy"])]
     return ModelCardData(
         base_model=hub_name(base) if base else None,
         license=spec.license.lower() if spec else None,
@@ -152,7 +154,7 @@ def _training(facts: RunFacts) -> str:
         code = facts.environment.get("code", "unknown")
         lines += ["", f"{steps} steps of GRPO, seed {seed}; {facts.environment.get('started', 'unknown')}, code {code}."]
         if command := facts.environment.get("command"):
-            lines += ["", f"Made by `{shlex.join(['memalpha', *map(_nameless, command[1:])])}`."]
+            lines += ["", f"Made by `{shlex.join(['memalpha', *map(nameless, command[1:])])}`."]
     if facts.warmup:
         made = facts.warmup.get("warmup", {})
         lines += ["", f"Warm start: {facts.warmup.get('steps')} steps on {facts.warmup.get('demonstrations')} demonstrations from "
@@ -199,11 +201,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _shown(value: Any) -> str:
     """A value as a cell; of an absolute path the last part alone: where a file lay is nobody's business."""
-    return f"`{json.dumps(value)}`" if isinstance(value, dict | list) else _nameless(str(value))
-
-
-def _nameless(word: str) -> str:
-    return Path(word).name if Path(word).is_absolute() else word
+    return f"`{json.dumps(value)}`" if isinstance(value, dict | list) else nameless(str(value))
 
 
 def _number(value: Any) -> str:

@@ -215,6 +215,14 @@ def test_a_registered_base_is_named_as_the_hub_knows_it():
     assert f"Warm start: {steps} steps" in text and "grpo" not in text.split("---\n")[1]
 
 
+def test_data_of_several_sources_are_all_named_and_by_their_last_parts():
+    sets = "/" + "home/ann/dialogues, runs/squad"
+    facts = RunFacts({"before": PART, "after": PART}, {"eval_data": sets}, {}, {})
+    text = make_card(CONFIG, "", facts, merged=True)
+    assert ModelCard(text).data.eval_results[0].dataset_name == "dialogues, squad"
+    assert "| eval_data | dialogues, runs/squad |" in text
+
+
 # -------------------------------------------------------------------------------------------- what cannot be exported
 def test_one_clear_message(trained, merged, tmp_path, capsys):
     cases = [
