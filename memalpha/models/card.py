@@ -50,20 +50,21 @@ class RunFacts:
 
     @classmethod
     def of(cls, folder: Path) -> RunFacts:
-        """Read them for an adapter's or a model's folder, which may lie in its run's."""
+        """Read them for an adapter's or a model's folder; a run's own are those of its ``adapter``, not of its warm start."""
         warmup = read_object(folder / "memalpha_warmup.json") if (folder / "memalpha_warmup.json").is_file() else {}
-        if not (folder.parent / "config.yaml").is_file():
+        parent = folder.resolve().parent
+        if folder.resolve().name != "adapter" or not (parent / "config.yaml").is_file():
             return cls({}, {}, {}, warmup)
-        run = RunFolder(folder.parent)
+        run = RunFolder(parent)
         return cls(run.read_optional("summary.json"), run.config, run.read_optional("environment.json"), warmup)
 
 
 def hub_name(base: str) -> str | None:
-    """Return the Hub name of a base as its user named it, or None if it is not on the Hub."""
+    """Return the Hub name of a base as its user named it, or None if it is not on the Hub, as a folder here is not."""
     spec = MODELS.get(base.partition("@")[0])
     if spec is not None:
         return spec.hub if isinstance(spec, DownloadSpec) else None
-    return base if base.count("/") == 1 and not base.startswith((".", "/", "~")) else None
+    return base if base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists() else None
 
 
 def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool, repo: str = "", note: str = "") -> str:

@@ -215,6 +215,23 @@ def test_a_registered_base_is_named_as_the_hub_knows_it():
     assert f"Warm start: {steps} steps" in text and "grpo" not in text.split("---\n")[1]
 
 
+def test_a_runs_warm_start_is_not_credited_with_what_the_run_gave(trained, monkeypatch):
+    start = trained / "warm_start"
+    start.mkdir()
+    (start / "memalpha_warmup.json").write_text(json.dumps({"steps": 40}))
+    assert RunFacts.of(start) == RunFacts({}, {}, {}, {"steps": 40})
+    shutil.rmtree(start)
+    monkeypatch.chdir(trained / "adapter")
+    assert RunFacts.of(Path()).summary == SUMMARY
+
+
+def test_a_folder_here_is_no_name_on_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "runs" / "base").mkdir(parents=True)
+    assert hub_name("runs/base") == "runs/base"
+    monkeypatch.chdir(tmp_path)
+    assert hub_name("runs/base") is None
+
+
 def test_data_of_several_sources_are_all_named_and_by_their_last_parts():
     sets = "/" + "home/ann/dialogues, runs/squad"
     facts = RunFacts({"before": PART, "after": PART}, {"eval_data": sets}, {}, {})
