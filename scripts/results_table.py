@@ -29,17 +29,26 @@ WATCHED = {
 }
 """What would show a policy that games its reward, by its name in ``metrics.jsonl``."""
 
+FIELDS = (
+    "reward", "tool_success", "content", "compression", "memory_tokens", "input_tokens", "entries", "calls_per_instance",
+    "update_share", "delete_share", "cut_off",
+)  # fmt: skip
+"""What is shown of the held-out instances beside their accuracy."""
+
 
 def add(run: Path, name: str) -> None:
     """Copy what makes a run's numbers traceable."""
     from memalpha.runs import RunFolder
 
     folder = RunFolder(run)
-    record = {"summary": folder.read_json("summary.json"), **folder.origin(), "curve": folder.metrics()}
+    summary = folder.read_json("summary.json")
+    if "delta" not in summary:
+        raise SystemExit(f"error: {run} has no held-out instances\n  expected: a run with eval_data, evaluated before and after")
+    record = {"summary": summary, **folder.origin(), "curve": folder.metrics()}
     RESULTS.mkdir(parents=True, exist_ok=True)
     if (run / "report" / "curves.png").is_file():
         (RESULTS / f"{name}.png").write_bytes((run / "report" / "curves.png").read_bytes())
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1, default=str) + "\n")
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
 
 
 def table(name: str, record: dict) -> list[str]:
@@ -60,30 +69,23 @@ def table(name: str, record: dict) -> list[str]:
         *_since_changed(environment["command"], record["config"]),
         "| held out | before | after |",
         "| --- | --- | --- |",
-        f"| accuracy | {before['accuracy']:.3f} ± {before['stderr']:.3f} | {after['accuracy']:.3f} ± {after['stderr']:.3f} |",
-        f"| paired difference | | {delta['accuracy']:+.3f} ± {delta['stderr']:.3f} (n = {delta['n']}) |",
+        "| accuracy | " + " | ".join(f"{_number(part['accuracy'])} ± {_number(part['stderr'])}" for part in (before, after)) + " |",
+        f"| paired difference | | {_number(delta['accuracy'], '+.3f')} ± {_number(delta['stderr'])} (n = {delta['n']}) |",
     ]
-    for field in (
-        "reward",
-        "tool_success",
-        "content",
-        "compression",
-        "memory_tokens",
-        "input_tokens",
-        "entries",
-        "calls_per_instance",
-    ):
-        lines.append(f"| {field.replace('_', ' ')} | {before[field]:.3f} | {after[field]:.3f} |")
-    for field in ("update_share", "delete_share", "cut_off"):
-        lines.append(f"| {field.replace('_', ' ')} | {before[field]:.3f} | {after[field]:.3f} |")
+    for field in FIELDS:
+        lines.append(f"| {field.replace('_', ' ')} | {_number(before[field])} | {_number(after[field])} |")
     for kind, row in after["kinds"].items():
-        lines.append(
-            f"| kind: {kind} ({row['questions']} questions) | {before['kinds'][kind]['accuracy']:.3f} | {row['accuracy']:.3f} |"
-        )
+        was = before["kinds"].get(kind, {}).get("accuracy")
+        lines.append(f"| kind: {kind} ({row['questions']} questions) | {_number(was)} | {_number(row['accuracy'])} |")
     lines += watch(record["curve"])
     if (RESULTS / f"{name}.png").is_file():
         lines += ["", f"![curves of {name}](results/{name}.png)"]
     return [*lines, "", f"± is one standard error over instances. All numbers: [results/{name}.json](results/{name}.json).", ""]
+
+
+def _number(value: float | None, form: str = ".3f") -> str:
+    """A number; a dash for what is not known, as the content quality of a run that gave it no weight."""
+    return "–" if value is None else format(value, form)
 
 
 def _of_parts(environment: dict) -> str:
@@ -129,10 +131,10 @@ def main() -> None:
         add(arguments.run, arguments.name)
     lines = ["# Results", "", "Made by `scripts/results_table.py` from `docs/results/*.json`; not written by hand.", ""]
     for path in sorted(RESULTS.glob("*.json")):
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
         if "curve" in record:  # a training run; comparisons, ablations and the router have pages of their own
             lines += table(path.stem, record)
-    (ROOT / "docs" / "results.md").write_text("\n".join(lines))
+    (ROOT / "docs" / "results.md").write_text("\n".join(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """The page of training runs: what it says of a run's rollouts is the mean over the first and the last eighth of its steps."""
 
+import pytest
 import results_table
+
+from memalpha.runs import RunFolder
 
 
 def test_the_first_and_the_last_eighth_of_the_steps_are_averaged():
@@ -31,3 +34,29 @@ def test_what_the_configuration_says_otherwise_today_is_named(tmp_path, monkeypa
 def test_seconds_of_an_interrupted_run_are_said_to_be_of_its_last_part():
     assert results_table._of_parts({}) == ""
     assert results_table._of_parts({"resumed": [{}, {}]}).startswith(" (the last of 3 parts")
+
+
+def test_what_is_not_known_is_a_dash_and_not_an_error():
+    part = dict.fromkeys(results_table.FIELDS, 0.5) | {"accuracy": 0.25, "stderr": None, "content": None, "kinds": {}}
+    after = part | {"kinds": {"single": {"questions": 3, "accuracy": 0.75}}}
+    delta = {"accuracy": 0.125, "stderr": None, "n": 1}
+    summary = {"seed": 1, "steps": 2, "seconds": 3.0, "before": part, "after": after, "delta": delta}
+    packages = {"memalpha": "1", "trl": "1", "torch": "2"}
+    environment = {"command": ["memalpha"], "started": "2026-01-01T00:00:00", "processor": "x", "cores": 2, "world_size": 1}
+    record = {"summary": summary, "environment": {**environment, "packages": packages}, "config": {}, "curve": []}
+    lines = results_table.table("run", record)
+    for line in (
+        "| accuracy | 0.250 ± – | 0.250 ± – |",
+        "| paired difference | | +0.125 ± – (n = 1) |",
+        "| content | – | – |",
+        "| kind: single (3 questions) | – | 0.750 |",
+    ):
+        assert line in lines
+
+
+def test_a_run_without_held_out_instances_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_table, "RESULTS", tmp_path / "results")
+    RunFolder.create(tmp_path / "run", {}).write_json("summary.json", {"steps": 1})
+    with pytest.raises(SystemExit, match="has no held-out instances"):
+        results_table.add(tmp_path / "run", "run")
+    assert not (tmp_path / "results").exists()
