@@ -64,6 +64,9 @@ class BatchingGenerator:
             try:
                 self._run(batch)
             finally:
+                for other in batch:  # an interruption leaves jobs without a result
+                    if not other.future.done():
+                        other.future.set_exception(ServiceError("generation was interrupted"))
                 self._free()
 
     def alone(self, action: Callable[[], Result]) -> Result:
@@ -105,10 +108,6 @@ class BatchingGenerator:
                 return
             for job in batch:
                 self._run([job])
-        except BaseException:
-            for job in batch:
-                job.future.set_exception(ServiceError("generation was interrupted"))
-            raise
 
     def _made(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         made = self.generator.generate(prompts, sampling)

@@ -123,6 +123,31 @@ def test_an_interruption_reaches_the_one_who_ran_the_model_and_frees_it():
     assert said(generator, [2]) == ["2"]
 
 
+def test_an_interruption_while_each_is_tried_alone_is_told_to_all_of_the_batch():
+    class Interrupted(Model):
+        def generate(self, given, sampling):
+            done = super().generate(given, sampling)
+            if len(self.calls) == 2:
+                raise ServiceError("together it fails")
+            if len(self.calls) == 3:
+                raise KeyboardInterrupt
+            return done
+
+    generator = batching(Interrupted(hold=5))
+    said_to = []
+
+    def ask(number):
+        try:
+            said_to.append(said(generator, [number]))
+        except BaseException as error:  # noqa: BLE001 - of the thread that ran the model
+            said_to.append(type(error).__name__)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(ask, range(6)))
+    assert len(generator.generator.calls) == 3
+    assert said_to.count("KeyboardInterrupt") == 1 and said_to.count("generation was interrupted") == 4
+
+
 def test_a_limit_that_is_none_is_refused():
     with pytest.raises(InputError, match="max_batch 0"):
         BatchingGenerator(Model(), 0)
