@@ -1,7 +1,7 @@
 """The run folder: everything that happened in a run, as files that other tools read.
 
     config.yaml               resolved options
-    environment.json          versions, machine, command, time, world size; and of each resumption
+    environment.json          versions, machine, command, time, world size, and of each resumption; digests of the data
     metrics.jsonl             one line a training step, with the fingerprint of the weights it left
     trajectories/             one file a training step and rank, one line a rollout; names the weights that wrote it
     held_out/                 before.jsonl and after.jsonl, one line an instance, with its whole trajectory

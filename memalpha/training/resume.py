@@ -1,16 +1,18 @@
-"""Taking up a run again: the same options, the same number of processes, the newest checkpoint that is whole."""
+"""Taking up a run again: the same options, data and number of processes, the newest checkpoint that is whole."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from memalpha.errors import RunFolderError
+from memalpha.evaluation.digests import digest_instances
 from memalpha.runs import RunFolder, checkpoint_step
 from memalpha.training.checkpoints import newest_whole
+from memalpha.types import Instance
 
 MAY_CHANGE = frozenset({
     "output_dir", "overwrite", "resume", "max_steps", "rows_per_forward", "generation_rows", "max_masked_share",
@@ -59,6 +61,34 @@ def check_same_processes(environment: Mapping[str, Any], world_size: int) -> Non
             expected=f"{began} processes",
             fix="launch as before, or start a new run from this one's adapter with --adapter RUN/adapter",
         )
+
+
+def check_same_data(folder: RunFolder, **sets: Sequence[Instance]) -> None:
+    """Compare the data of a run with those it is resumed with, or write down in ``environment.json`` what it begins with.
+
+    Args:
+        folder: The run's.
+        **sets: Instances by the name of their option.
+
+    Raises:
+        RunFolderError: If any set holds other instances than at the beginning, though it lies at the same place.
+    """
+    environment = folder.read_json("environment.json")
+    now = {name: digest_instances(instances) for name, instances in sets.items()}
+    began = environment.get("data")
+    if began is None:
+        folder.write_json("environment.json", {**environment, "data": now})
+    elif different := [name for name in now if began.get(name) != now[name]]:
+        said = (f"{name} was {_counted(began.get(name, {}))} and is {_counted(now[name])}" for name in different)
+        raise RunFolderError(
+            "the run began with other data: " + "; ".join(said),
+            expected="the data it began with",
+            fix="put them back; or start a new run from this one's adapter with --adapter RUN/adapter",
+        )
+
+
+def _counted(digest: Mapping[str, Any]) -> str:
+    return f"{digest.get('instances', _ABSENT)} instances with sha256 {str(digest.get('sha256', _ABSENT))[:12]}"
 
 
 def last_checkpoint(folder: RunFolder) -> tuple[Path | None, dict[str, str]]:

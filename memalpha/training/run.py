@@ -28,7 +28,7 @@ from memalpha.training.build import Parts, build_parts
 from memalpha.training.config import TrainArguments
 from memalpha.training.guards import naming_missing_packages
 from memalpha.training.held_out import check_results, evaluate_instances
-from memalpha.training.resume import check_same_options, check_same_processes, last_checkpoint, step_of
+from memalpha.training.resume import check_same_data, check_same_options, check_same_processes, last_checkpoint, step_of
 from memalpha.training.rows import TrainingRow
 from memalpha.training.sharding import Sharding, check_sharding, sharding_of
 from memalpha.training.stopping import StopCallback, stop_request
@@ -60,6 +60,8 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     checkpoint = _checkpoint(arguments, folder, state, report)
     with _dropped_if_unbegun(folder, state):
         parts = build_parts(_warm_started(arguments, folder, report))
+        if rank == 0:
+            check_same_data(folder, train_data=parts.instances, eval_data=parts.held_out)
         trainer = build_trainer(arguments, parts)
     trainer.on_rollouts = _recorder(trainer, arguments, folder)
     trainer.remove_callback(PrinterCallback)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from memalpha.cli import run
+from memalpha.data.load import load_data
+from memalpha.data.schema import instance_to_json
 from memalpha.errors import RunFolderError
 from memalpha.training.trainer import MemoryGRPOTrainer
 
@@ -195,6 +197,29 @@ def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
 
     with pytest.raises(RunFolderError, match="began with 2 processes and is resumed with 1"):
         check_same_processes({"world_size": 2}, 1)
+
+
+@pytest.mark.parametrize("option", ["--train_data", "--eval_data"])
+def test_other_data_at_the_same_place_are_refused(tmp_path, capsys, option):
+    sets = {
+        "--train_data": load_data("toy", {"n": 4, "split": "train"}),
+        "--eval_data": load_data("toy", {"n": 2, "split": "test"}),
+    }
+    lines = {name: [json.dumps(instance_to_json(instance)) for instance in instances] for name, instances in sets.items()}
+    files = {name: tmp_path / f"{name[2:]}.jsonl" for name in sets}
+    for name, file in files.items():
+        file.write_text("\n".join(lines[name]) + "\n", encoding="utf-8")
+    options = [word for name, file in files.items() for word in (name, str(file))]
+    options += ["--train_options", "{}", "--eval_options", "{}", "--warm_start_steps", "0", "--save_strategy", "no"]
+    assert train(tmp_path / "run", *options, "--max_steps", "1") == 0
+    began = json.loads((tmp_path / "run" / "environment.json").read_text())["data"]
+    assert (began["train_data"]["instances"], began["eval_data"]["instances"]) == (4, 2)
+    files[option].write_text("\n".join(reversed(lines[option])) + "\n", encoding="utf-8")
+    capsys.readouterr()
+    assert train(tmp_path / "run", *options, "--max_steps", "1", "--resume") == 1
+    was = f"{began[option[2:]]['instances']} instances with sha256 {began[option[2:]]['sha256'][:12]}"
+    assert f"the run began with other data: {option[2:]} was {was} and is {was[:12]}" in capsys.readouterr().err
+    assert (tmp_path / "run" / "summary.json").is_file()
 
 
 @pytest.fixture(scope="module")
