@@ -12,8 +12,9 @@ It does not cover whether a metric's name exists: that is the metrics' table to 
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,6 +133,19 @@ def instance_to_json(instance: Instance) -> dict[str, Any]:
     if instance.facts:
         row["facts"] = [_fact_to_json(fact) for fact in instance.facts]
     return row
+
+
+def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
+    """Return what identifies a set's instances: how many there are of what, and a sha256 over all of them, in order."""
+    digest = hashlib.sha256()
+    for instance in instances:
+        digest.update(json.dumps(instance_to_json(instance), sort_keys=True).encode())
+    return {
+        "instances": len(instances),
+        "chunks": sum(len(instance.chunks) for instance in instances),
+        "questions": sum(len(instance.questions) for instance in instances),
+        "sha256": digest.hexdigest(),
+    }
 
 
 def instance_from_json(data: Any, where: str) -> Instance:

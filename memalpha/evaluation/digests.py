@@ -1,4 +1,6 @@
-"""What tells the things an evaluation is run on from others: sha256 digests of instances, adapters, base models and agents.
+"""What tells the things an evaluation is run on from others: sha256 digests of adapters, base models and agents.
+
+Those of instances are ``memalpha.data.schema.digest_instances``.
 
 What always holds: how a JSON file is laid out makes no other thing of what it says.
 """
@@ -7,30 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from memalpha.agent.config import AGENT_FILE, ROUTER_FILE, SCHEMA_FILE
-from memalpha.data.schema import instance_to_json
 from memalpha.files import read_object
-from memalpha.types import Instance
 
 _STRETCHES, _STRETCH = 64, 65_536
 """How many stretches of a weights file are read for its digest, and the bytes of each."""
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf", "*.pt")
 _BESIDE_WEIGHTS = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-
-
-def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
-    """Return what identifies a set's instances: how many there are of what, and a sha256 over all of them."""
-    return {
-        "instances": len(instances),
-        "chunks": sum(len(instance.chunks) for instance in instances),
-        "questions": sum(len(instance.questions) for instance in instances),
-        "sha256": _sha256(_sorted(instance_to_json(instance)) for instance in instances),
-    }
 
 
 def digest_adapter(folder: str | Path) -> str:
@@ -106,4 +96,4 @@ def _sorted(data: Mapping[str, Any]) -> bytes:
     return json.dumps(data, sort_keys=True).encode()
 
 
-__all__ = ["digest_adapter", "digest_agent", "digest_instances", "digest_model"]
+__all__ = ["digest_adapter", "digest_agent", "digest_model"]

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.data.schema import digest_instances
 from memalpha.errors import ServiceError
 from memalpha.evaluation.asking import Reading, ask
 from memalpha.evaluation.config import Evaluation
-from memalpha.evaluation.digests import digest_adapter, digest_agent, digest_instances, digest_model
+from memalpha.evaluation.digests import digest_adapter, digest_agent, digest_model
 from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE, false_accepts, plant_answers
 from memalpha.evaluation.folder import EvaluationFolder, check_place, writing_to
 from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, check_all_asked, load_sets, make_jobs

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from memalpha.data.schema import digest_instances
 from memalpha.errors import RunFolderError
-from memalpha.evaluation.digests import digest_instances
 from memalpha.runs import RunFolder, checkpoint_step
 from memalpha.training.checkpoints import newest_whole
 from memalpha.types import Instance
