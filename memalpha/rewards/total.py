@@ -31,7 +31,8 @@ class RewardConfig:
         content_weight: gamma (published 0.1).
         immediate_weight: Weight of the questions whose evidence a chunk completes, asked right after it (published: no such part).
         silence: r2 of a chunk without calls and r4 of one that changed nothing (published 0).
-        judge_silence: Whether they are 1 instead where the judge finds that nothing was due (published: no).
+        judge_silence: Whether they are 1 instead where the judge finds that nothing was due (published: no); in training the judge
+            is asked only where ``content_weight`` is above 0.
         duplicates_succeed: Whether repeating an entry is a success (published: no).
         judge_deletes: Whether deletes are judged like other writes (published: no, they score 0).
         clip_compression: Whether r3 is at least 0 (published: no).
