@@ -12,7 +12,6 @@ It does not cover demonstrations of prose, of block sections, or of mistakes: an
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -21,6 +20,7 @@ from memalpha.data.pools import preferred_sections
 from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema
 from memalpha.memory.store import Memory
+from memalpha.qa.metrics import contains
 from memalpha.types import Entry, Fact, FactAction, Instance, Operation, OperationKind
 
 Style = Literal["words", "sentence"]
@@ -131,13 +131,8 @@ def _for_fact(
 
 def _bound(memory: Memory, subject: str, attribute: str, value: str) -> list[Entry]:
     """Entries that hold both the person and the value, those that name the attribute first."""
-    found = [(entry, _words(entry.content)) for entry in memory.entries()]
-    hits = [(entry, words) for entry, words in found if {subject.lower(), value.lower()} <= words]
-    return [entry for entry, words in sorted(hits, key=lambda hit: attribute not in hit[1])]
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.lower()))
+    hits = [entry for entry in memory.entries() if contains(entry.content, subject) and contains(entry.content, value)]
+    return sorted(hits, key=lambda entry: not contains(entry.content, attribute))
 
 
 def _delete(entry: Entry) -> Operation:

@@ -20,7 +20,7 @@ from memalpha.errors import InputError
 from memalpha.memory.render import render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.memory.store import Memory
-from memalpha.types import FactAction, Operation, OperationKind
+from memalpha.types import Chunk, Fact, FactAction, Instance, Operation, OperationKind
 
 ALL = QuestionRates(time=1.0)
 MULTIPLE = {"pet", "hobby"}
@@ -375,6 +375,22 @@ def test_every_operation_changes_the_memory_it_was_meant_for(config, seed, cover
     memory, results = taught(instance, schema, TeacherConfig(coverage, p_correct, p_update), seed)
     assert all(result.changed for result in results)
     assert len(memory) <= room
+
+
+def test_the_teacher_corrects_names_of_several_words():
+    change = Fact(1, FactAction.CHANGE, "Ann Lee", "home town", "Los Angeles", "New York")
+    gone = Fact(2, FactAction.RETRACT, "Ann Lee", "home town", "Los Angeles")
+    instance = Instance("a", "own", (Chunk("a"), Chunk("b"), Chunk("c")), (), (change, gone))
+    memory = Memory(ROOMY)
+    for text in ("Ann saw New York with Lee", "Ann Lee likes New York", "Ann Lee home town New York", "Ann Lee York new"):
+        memory.apply(Operation(OperationKind.INSERT, "facts", text))
+    config, rng = TeacherConfig(p_update=1.0), random.Random(0)
+    done = teacher_operations(instance, 1, memory, rng, config)
+    assert done[0] == Operation(OperationKind.UPDATE, "facts", "Ann Lee home town Los Angeles", "3")  # it names the attribute
+    assert done[1:] == [Operation(OperationKind.DELETE, "facts", entry_id="2")]
+    for operation in done:
+        memory.apply(operation)
+    assert teacher_operations(instance, 2, memory, rng, config) == [Operation(OperationKind.DELETE, "facts", entry_id="3")]
 
 
 def test_the_teacher_corrects_entries_that_others_wrote():
