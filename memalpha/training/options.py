@@ -100,10 +100,11 @@ def check_training(options: Any) -> None:
 
 def as_texts(options: Any) -> None:
     """Make texts of a dataclass's options that are texts, in place: in a file they may be a number, true or false, or nothing."""
-    for field in fields(options):
-        if field.type in ("str", str):  # the parser puts types in the place of their names
-            value = getattr(options, field.name)
-            setattr(options, field.name, "" if value is None else str(value))
+    for kind in type(options).__mro__:  # as they were written: the parser changes the types that ``fields`` gives
+        for name, declared in vars(kind).get("__annotations__", {}).items():
+            if declared in ("str", str):
+                value = getattr(options, name)
+                setattr(options, name, "" if value is None else str(value))
 
 
 def check_least(options: Any, **least: int) -> None:

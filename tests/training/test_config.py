@@ -54,6 +54,12 @@ def test_a_text_in_a_file_may_be_a_number_or_nothing(tmp_path, text, adapter):
     assert parse_warmup_arguments([*write(tmp_path, f"adapter: {text}\nseed: 3"), *CPU]).warmup.adapter == adapter
 
 
+def test_what_is_not_given_stays_not_given_once_the_parser_has_run():
+    parse_train_arguments(CPU)  # it changes what dataclasses say of their fields' types
+    assert RunArguments(endpoint_extra={"a": 1}).judge_extra == {"a": 1}
+    assert RunArguments(endpoint_extra={"a": 1}, judge_extra={}).judge_extra == {}
+
+
 def test_a_schema_or_a_retrieval_that_is_none_is_refused_as_it_is_read(tmp_path):
     with pytest.raises(InputError, match="schema is empty"):
         parse_train_arguments([*write(tmp_path, "schema: null"), *CPU])
