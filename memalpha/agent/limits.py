@@ -1,4 +1,4 @@
-"""Whether an agent's prompts can fit its model, said before anything is read."""
+"""Whether what a model is to read can fit it, said before anything is read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from typing import Any
 
 from memalpha.agent.step import TIME_TOKENS, AgentStep
 from memalpha.errors import InputError
+
+
+def positions_of(model_config: Any) -> int | None:
+    """Return how many tokens a model was made for; None if its configuration does not say."""
+    positions: int | None = getattr(model_config.get_text_config(), "max_position_embeddings", None)
+    return positions or None
 
 
 def longest_prompt(agent: AgentStep) -> int:
@@ -24,7 +30,7 @@ def check_context(agent: AgentStep, model_config: Any) -> None:
     Raises:
         InputError: If they do not fit; names the budgets.
     """
-    positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
+    positions = positions_of(model_config)
     needed = longest_prompt(agent) + agent.config.max_new_tokens
     if positions and needed > positions:
         config = agent.config
@@ -36,4 +42,4 @@ def check_context(agent: AgentStep, model_config: Any) -> None:
         )
 
 
-__all__ = ["TIME_TOKENS", "check_context", "longest_prompt"]
+__all__ = ["TIME_TOKENS", "check_context", "longest_prompt", "positions_of"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from memalpha.cli.conversation import Answerer, Conversation
     from memalpha.types import Change
 
-_CONTEXT = 4096  # tokens, assumed of a model behind a server
+_CONTEXT = 4096  # tokens, assumed of a model that does not say, such as one behind a server
 HELP = (
     "/memory           what is remembered",
     "/why              the entries that the last answer was read from",
@@ -84,12 +84,13 @@ def _answerer(agent: MemoryAgent, arguments: argparse.Namespace) -> tuple[Answer
         client = ChatClient(arguments.reader_url or "", arguments.reader_model or "")
         return lambda chats: [reply.text for reply in client.complete_many(chats, sampling)], _CONTEXT
     from memalpha.agent.encoding import chat_ids
+    from memalpha.agent.limits import positions_of
     from memalpha.generation.base import frozen_base
     from memalpha.types import Prompt
 
     generator: Any = agent.generator.generator
     model, tokenizer = generator.model, agent.step.encoder.tokenizer
-    context = int(model.config.max_position_embeddings)
+    context = positions_of(model.config) or _CONTEXT
     if hasattr(model, "disable_adapter"):
         return frozen_base(model, tokenizer, arguments.max_new_tokens), context
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memalpha.agent.encoding import chat_ids
+from memalpha.agent.limits import positions_of
 from memalpha.models.adapters import base_of, check_adapter
 from memalpha.models.policy import load_policy_model, load_tokenizer, weightless
 from memalpha.models.registry import resolve_model
@@ -61,7 +62,7 @@ class PolicyHost:
     @property
     def positions(self) -> int:
         """How many tokens the model was made for; 0 if it does not say."""
-        return int(getattr(self.config.get_text_config(), "max_position_embeddings", 0) or 0)
+        return positions_of(self.config) or 0
 
     def generator(self, adapter: str = _BASE) -> Generator:
         """Return what draws completions from the base with an adapter (empty = without).

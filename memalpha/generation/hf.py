@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from memalpha.agent.limits import positions_of
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.generation.drawing import draw
 from memalpha.generation.kv_cache import BufferCache, without_ended
@@ -251,7 +252,7 @@ def _check_attention(config: Any) -> None:
 
 
 def _check_positions(config: Any, tokens: int) -> None:
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    positions = positions_of(config)
     if positions and tokens > positions:
         raise InputError(
             f"a prompt and its completion of up to {tokens} tokens in a model made for {positions}",

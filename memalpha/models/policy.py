@@ -7,6 +7,8 @@ in the way is one InputError that says what to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -116,12 +118,8 @@ def _check_folder(folder: Path) -> None:
 def _load_tokenizer(where: Path | str) -> Any:
     from transformers import AutoTokenizer
 
-    try:
+    with _readable(f"the tokenizer of {where}", "a transformers tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
-    except Exception as error:  # the boundary to transformers, whose errors about damaged files have no common base
-        raise InputError(
-            f"the tokenizer of {where} cannot be loaded: {_said(error)}", expected="a transformers tokenizer"
-        ) from error
     if not tokenizer.chat_template:
         raise InputError(
             f"the tokenizer of {where} has no chat template",
@@ -138,31 +136,27 @@ def _load_tokenizer(where: Path | str) -> Any:
 def _load_model(where: Path | str, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
-    try:
+    fix = "fetch a registered model with `memalpha model fetch NAME`, or check the folder"
+    with _readable(f"model {where}", "a causal language model with safetensors weights", fix):
         return AutoModelForCausalLM.from_pretrained(where, dtype=dtype)
-    except Exception as error:  # as for the tokenizer
-        raise InputError(
-            f"model {where} cannot be loaded: {_said(error)}",
-            expected="a causal language model with safetensors weights",
-            fix="fetch a registered model with `memalpha model fetch NAME`, or check the folder",
-        ) from error
 
 
 def _with_adapter(model: Any, adapter: str | Path, trainable: bool) -> Any:
     from peft import PeftModel
 
-    try:
+    expected = "a LoRA adapter whose adapter_config.json goes with its weights"
+    with _readable(f"adapter {adapter}", expected, "give the folder as it was saved"):
         return PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable)
-    except Exception as error:  # the boundary to peft, as for the tokenizer
-        raise InputError(
-            f"adapter {adapter} cannot be loaded: {_said(error)}",
-            expected="a LoRA adapter whose adapter_config.json goes with its weights",
-            fix="give the folder as it was saved",
-        ) from error
 
 
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+@contextmanager
+def _readable(what: str, expected: str, fix: str = "") -> Iterator[None]:
+    """The boundary to transformers and peft, whose errors about damaged files have no common base: each is an InputError."""
+    try:
+        yield
+    except Exception as error:
+        said = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+        raise InputError(f"{what} cannot be loaded: {said}", expected=expected, fix=fix) from error
 
 
 def _torch_dtype(dtype: str | torch.dtype) -> torch.dtype:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.report.view import Tone, as_recorded, calls, known, rollout_accuracy, rollout_reward
+from memalpha.report.view import Tone, as_recorded, calls, known, recorded, rollout_accuracy, rollout_reward
 from memalpha.runs import RunFolder, trajectory_step
 
 _ORDER = {"before": 0, "after": 1}
@@ -39,10 +39,7 @@ class Source(NamedTuple):
 
     def rollouts(self) -> Iterator[Mapping[str, Any]]:
         """Iterate over its rollouts, one line at a time."""
-        for line, row in enumerate(self.folder.read_lines(self.name), 1):
-            with as_recorded(self.folder.path / self.name, line):
-                rollout = row if self.step is not None else row["rollout"]
-            yield rollout
+        return recorded(self.folder, self.name, lambda row: row if self.step is not None else row["rollout"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from memalpha.report.curves import series
 from memalpha.report.figures import Variant
 from memalpha.report.seeds import interval
 from memalpha.report.tables import with_error
-from memalpha.report.view import UNKNOWN, as_recorded, known, mean, number
+from memalpha.report.view import UNKNOWN, known, mean, number, recorded
 from memalpha.runs import RunFolder
 
 INCIDENTAL = frozenset({
@@ -83,11 +83,8 @@ class Line(NamedTuple):
 
 def read_run(folder: RunFolder) -> Run:
     """Read what a comparison needs of a run; InputError if a file is damaged."""
-    accuracies: dict[str, float] = {}
-    for line, row in enumerate(folder.read_lines("held_out/after.jsonl"), 1):
-        with as_recorded(folder.path / "held_out/after.jsonl", line):
-            accuracy = known(row["result"]["accuracy"])
-            accuracies |= {} if accuracy is None else {_identity(row): accuracy}
+    found = recorded(folder, "held_out/after.jsonl", lambda row: (_identity(row), known(row["result"]["accuracy"])))
+    accuracies = {name: accuracy for name, accuracy in found if accuracy is not None}
     return Run(folder.path.resolve().name, folder.config, folder.metrics(), folder.read_optional("summary.json"), accuracies)
 
 

@@ -18,7 +18,6 @@ from memalpha.report.view import (
     SIGNS,
     UNKNOWN,
     Tone,
-    as_recorded,
     calls,
     change_tone,
     counted,
@@ -27,6 +26,7 @@ from memalpha.report.view import (
     mean,
     number,
     printable,
+    recorded,
     retrieved,
     reward_parts,
     rollout_accuracy,
@@ -154,12 +154,12 @@ def list_rollouts(run: RunFolder) -> Table:
 
 def _means(run: RunFolder, name: str) -> list[tuple[float | None, float | None]]:
     """Mean reward and accuracy of each rollout of a file."""
-    found = []
-    for line, row in enumerate(run.read_lines(name), 1):
-        with as_recorded(run.path / name, line):
-            rollout = row["rollout"] if name.startswith("held_out") else row
-            found.append((rollout_reward(rollout), rollout_accuracy(rollout)))
-    return found
+
+    def read(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
+        rollout = row["rollout"] if name.startswith("held_out") else row
+        return rollout_reward(rollout), rollout_accuracy(rollout)
+
+    return list(recorded(run, name, read))
 
 
 def _add(table: Table, what: str, found: Sequence[tuple[float | None, float | None]]) -> None:

@@ -7,13 +7,16 @@ reads as a dash and never as 0; the operation of an applied call and the change 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from memalpha.errors import InputError
+from memalpha.runs import RunFolder
+
+Read = TypeVar("Read")
 
 _OPTIONAL_PARTS = ("immediate",)
 
@@ -57,6 +60,14 @@ class Call(NamedTuple):
     def sign(self) -> str:
         """The tone as one character."""
         return SIGNS[self.tone]
+
+
+def recorded(run: RunFolder, name: str, read: Callable[[dict[str, Any]], Read]) -> Iterator[Read]:
+    """Iterate over what is read of each line of a file of a run; InputError of ``as_recorded`` if one is no record."""
+    for line, row in enumerate(run.read_lines(name), 1):
+        with as_recorded(run.path / name, line):
+            found = read(row)
+        yield found
 
 
 @contextmanager

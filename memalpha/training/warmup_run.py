@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from peft import LoraConfig, get_peft_model
 from transformers import PrinterCallback, TrainingArguments, set_seed
 
+from memalpha.agent.limits import positions_of
 from memalpha.agent.step import AgentStep
 from memalpha.data import toy
 from memalpha.data.excerpts import ExcerptConfig, excerpt_operations
@@ -194,7 +195,7 @@ def make_demonstrations(
 
 def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) -> None:
     """Raise InputError if a demonstration has more tokens than the model was made for."""
-    positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
+    positions = positions_of(model_config)
     longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
     if positions and longest > positions:
         raise InputError(
