@@ -20,7 +20,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from memalpha.errors import MemAlphaError
@@ -28,7 +27,7 @@ from memalpha.evaluation.gathering import Gathered, Scored, gather, on_kinds, re
 from memalpha.evaluation.pieces import Piece
 from memalpha.evaluation.published import Published
 from memalpha.evaluation.statistics import Estimate, estimate, paired_scores
-from memalpha.evaluation.summary import Cell, SetSummary
+from memalpha.evaluation.summary import Cell, SetSummary, difference_from
 from memalpha.files import write_object
 from memalpha.models.policy import load_tokenizer
 from memalpha.protocols import TokenCounter
@@ -84,7 +83,7 @@ def on_accuracy(sets: Mapping[str, SetSummary]) -> Iterator[Bar]:
 
 def change(sets: Mapping[str, SetSummary], name: str, group: str) -> Estimate | None:
     """Accuracy of a group minus that of the warm start on a set; None if one is not there."""
-    return sets[name].differences.get(WARM, {}).get(group) if name in sets else None
+    return difference_from(sets[name].differences, WARM, group) if name in sets else None
 
 
 def on_facts(home: Gathered | None) -> Iterator[Bar]:
@@ -127,33 +126,21 @@ def on_growth(sets: Mapping[str, SetSummary]) -> Iterator[Bar]:
             members = grown[TRAINED].members.values()
             alone = f" ({', '.join(members)} alone)" if len(members) < len(home[TRAINED].members) else ""
             less = apart(sets[HOME], sets[name], rival)
-            between = f"; the second fall minus the first {less.mean:+.3f} [{less.low:+.3f}, {less.high:+.3f}]" if less else ""
-            data = {"accuracy": levels, "fall": fall, "difference": less and [less.mean, less.low, less.high]}
+            between = "; the second fall minus the first {:+.3f} [{:+.3f}, {:+.3f}]".format(*less) if less else ""
+            data = {"accuracy": levels, "fall": fall, "difference": less}
             yield Bar(asked, found + between + alone, fall[TRAINED] <= fall[rival], data)
 
 
-class Between(NamedTuple):
-    """A difference of two independent differences, with its 95% interval by their standard errors."""
+def apart(home: SetSummary, grown: SetSummary, rival: str) -> tuple[float, float, float] | None:
+    """By how much less the trained agents fall than a rival, with a 95% interval; None where some were not evaluated on both sets.
 
-    mean: float
-    low: float
-    high: float
-
-
-def apart(home: SetSummary, grown: SetSummary, rival: str) -> Between | None:
-    """By how much less the trained agents fall than a rival; None where some of them were not evaluated on both sets."""
-    if home.cells[TRAINED].members != grown.cells[TRAINED].members:
+    The two sets share no instance, so the interval is made from the standard errors of both differences.
+    """
+    before, after = (difference_from(item.differences, rival, TRAINED) for item in (home, grown))
+    if before is None or after is None or home.cells[TRAINED].members != grown.cells[TRAINED].members:
         return None
-    (before, unsure), (after, unsure_too) = (ahead(item, rival) for item in (home, grown))
-    mean, reach = after - before, NormalDist().inv_cdf(0.975) * math.hypot(unsure, unsure_too)
-    return Between(mean, mean - reach, mean + reach)
-
-
-def ahead(item: SetSummary, rival: str) -> tuple[float, float]:
-    """By how much the trained agents are better than a rival, and its standard error; a pair stands once, in either order."""
-    if rival in item.differences and TRAINED in item.differences[rival]:
-        return item.differences[rival][TRAINED].mean, item.differences[rival][TRAINED].stderr
-    return -item.differences[TRAINED][rival].mean, item.differences[TRAINED][rival].stderr
+    mean, stderr = after.mean - before.mean, math.hypot(before.stderr, after.stderr)
+    return mean, *Estimate(mean, math.nan, math.nan, stderr, before.n + after.n).normal
 
 
 def fallen(home: Cell, grown: Cell) -> tuple[float, float]:
