@@ -50,7 +50,7 @@ LABELLED = ("chunk_tokens=200", "chunks=3", "questions=8", "max_instances=64", "
 SHORT = ("chunk_tokens=80-200", "chunks=2-2", "max_answer_tokens=8")
 SETS = {
     "test-dialogues": TestSet("synthetic", seed=11, options=("n=64", "split=test")),
-    "test-dialogues-10x": TestSet("synthetic", seed=12, options=("n=16", "split=test", "n_chunks=30", "max_questions=40")),
+    "test-dialogues-10x": TestSet("synthetic", seed=12, options=("n=64", "split=test", "n_chunks=30", "max_questions=40")),
     "test-dialogues-100x": TestSet(
         "synthetic", seed=13, options=("n=4", "split=test", "n_chunks=300", "people=12", "max_questions=60")
     ),
