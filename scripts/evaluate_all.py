@@ -52,7 +52,7 @@ SETS = {
     "test-dialogues": TestSet("synthetic", seed=11, options=("n=64", "split=test")),
     "test-dialogues-10x": TestSet("synthetic", seed=12, options=("n=64", "split=test", "n_chunks=30", "max_questions=40")),
     "test-dialogues-100x": TestSet(
-        "synthetic", seed=13, options=("n=4", "split=test", "n_chunks=300", "people=12", "max_questions=60")
+        "synthetic", seed=13, options=("n=12", "split=test", "n_chunks=300", "people=12", "max_questions=60")
     ),
     "test-dependent": TestSet("synthetic", seed=14, options=("n=64", "split=test", "preset=dependent")),
     "squad-train": TestSet("squad", "squad/train_flat.json", options=SHORT),
