@@ -4,6 +4,7 @@
     inputs.json         digests of what it is run on (``memalpha.evaluation.digests``)
     environment.json    code version, library versions, machine, command, date; and of each continuation
     results.jsonl       one line a result (``memalpha.evaluation.results``)
+    underway.jsonl      while a batch is written: what its policy has written so far (``memalpha.evaluation.underway``)
     false_accept.json   where a judge was asked: how many planted wrong answers it let pass
     summary.json        and table.md, table.csv: made of the others (``memalpha.evaluation.tables``)
 
@@ -21,6 +22,7 @@ from typing import Any
 
 from memalpha.errors import MemAlphaError, RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
+from memalpha.evaluation.underway import UnderWay
 from memalpha.files import append_lines, drop_cut_line, write_yaml
 from memalpha.provenance import environment
 from memalpha.runs import RunFolder, holds_something
@@ -76,6 +78,7 @@ class EvaluationFolder:
         self._run.write_json("inputs.json", inputs)
         self._file = self.path / RESULTS_FILE
         drop_cut_line(self._file)
+        self.underway = UnderWay(self.path)
 
     def keys(self) -> tuple[set[ResultKey], set[ResultKey]]:
         """Return the keys of the lines that need no more work, and of those that failed and wait for another try."""

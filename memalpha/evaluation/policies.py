@@ -23,6 +23,7 @@ from memalpha.protocols import Generator
 from memalpha.types import Completion, Message, Prompt, Sampling
 
 if TYPE_CHECKING:
+    from memalpha.evaluation.underway import UnderWay
     from memalpha.generation.hf import HFGenerator
 
 _BASE = ""
@@ -44,6 +45,7 @@ class PolicyHost:
     def __init__(self, model: str, dtype: str = "float32", max_batch: int = 64, batch_tokens: int = 16_384) -> None:
         self.model, self.dtype, self.max_batch, self.batch_tokens = model, dtype, max_batch, batch_tokens
         self.tokenizer = load_tokenizer(model)
+        self.underway: UnderWay | None = None  # where calls are kept until their batch is done
         self._policy: Any = None
         self._adapter = _BASE
 
@@ -76,8 +78,12 @@ class PolicyHost:
         return _Hosted(self, adapter)
 
     def generate(self, adapter: str, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Draw completions; puts the adapter on the base first if it is not there."""
-        return self._generator(adapter).generate(prompts, sampling)
+        """Draw completions, or recall them; puts the adapter on the base first if it is not there."""
+
+        def draw() -> list[Completion]:
+            return self._generator(adapter).generate(prompts, sampling)
+
+        return draw() if self.underway is None else self.underway.completions(adapter, prompts, sampling, draw)
 
     def answer(self, chats: Sequence[list[Message]], max_new_tokens: int) -> list[str]:
         """Answer chats greedily with the bare base; neighbours that begin alike, and long ones, are read economically."""

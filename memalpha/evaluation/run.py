@@ -1,9 +1,10 @@
 """Runs an evaluation: every system on its sets, every reader on what it found, one line a result, tables at the end.
 
 What always holds: batches are the same instances whatever was done before, so a killed evaluation goes on where it stopped and ends
-with the same numbers (a batch half written down is run again, and only its missing lines are added); a reader or judge that fails
-gives a line that says so and is tried again next time; one that answers no question of several instances in a row is taken to be
-down and stops the evaluation, but for instances that failed before: those are tried again and passed over.
+with the same numbers (a batch half written down is run again, with what its policy wrote before, and only its missing lines are
+added); a reader or judge that fails gives a line that says so and is tried again next time; one that answers no question of several
+instances in a row is taken to be down and stops the evaluation, but for instances that failed before: those are tried again and
+passed over.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from memalpha.evaluation.policies import PolicyHost
 from memalpha.evaluation.results import ResultKey, SystemResult
 from memalpha.evaluation.systems.base import Kept
 from memalpha.evaluation.tables import write_tables
+from memalpha.evaluation.underway import UnderWay
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import AnswerJudge
 from memalpha.qa.metrics import JUDGE
@@ -101,6 +103,7 @@ def evaluate(
             report(
                 "joined", {"folder": str(part.folder), "taken": len(taken), "left": len(part.results) + part.failed - len(taken)}
             )
+        host.underway = folder.underway
         failed = len(waiting) if only_tables else _run_all(jobs, folder, done, waiting, arguments.batch_size, judge, report)
         host.release()
         write_tables(folder.path)
@@ -136,11 +139,12 @@ def _run_all(
     service = _Service(waiting)
     for job in jobs:
         for batch in _batches(job, size, done):
-            for results, answered in _run(batch, judge, report):
+            for results, answered in _run(batch, folder.underway, judge, report):
                 folder.append(results)
                 done |= {result.key for result in results}
                 failed += sum(result.failed is not None for result in results)
                 service.check(results, answered)
+            folder.underway.clear()
     return failed
 
 
@@ -209,7 +213,7 @@ def _key(job: Job, reader: NamedReader, seed: int, instance: Instance) -> Result
     return ResultKey(job.where.spec.name, job.spec.name, reader.name, seed, instance.id)
 
 
-def _run(batch: _Batch, judge: AnswerJudge | None, report: Report) -> Iterator[tuple[list[SystemResult], bool]]:
+def _run(batch: _Batch, underway: UnderWay, judge: AnswerJudge | None, report: Report) -> Iterator[tuple[list[SystemResult], bool]]:
     """Write once, then read with each reader that has something missing; yield its missing results, and whether it answered at all.
 
     The whole batch is read, and an answer on an instance that is not missing shows as well that the reader's service is up.
@@ -217,7 +221,7 @@ def _run(batch: _Batch, judge: AnswerJudge | None, report: Report) -> Iterator[t
     job = batch.job
     clock = time.perf_counter()
     kept = job.system.write(batch.instances, batch.seed, _progress(batch, report))
-    seconds = (time.perf_counter() - clock) / len(batch.instances)
+    seconds = (time.perf_counter() - clock + underway.recalled) / len(batch.instances)
     for reader in job.readers:
         if not batch.missing[reader.name]:
             continue

@@ -25,6 +25,7 @@ from memalpha.evaluation.config import parse_evaluate_arguments
 from memalpha.evaluation.gathering import gather
 from memalpha.evaluation.results import SystemResult, read_results
 from memalpha.evaluation.run import evaluate
+from memalpha.generation.hf import HFGenerator
 from memalpha.models import fetch, load_policy_model
 from memalpha.models.policy import load_tokenizer
 from memalpha.types import Chunk, Instance, Question
@@ -162,6 +163,31 @@ def test_a_killed_evaluation_goes_on_and_ends_with_the_same_numbers(batch, optio
     assert untimed(folder) == untimed(whole)
     assert summary(folder) == summary(whole)
     assert (folder / "config.yaml").read_text().replace(str(folder), str(whole)) == (whole / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("stop", [2, 13])
+def test_what_a_policy_wrote_before_a_kill_is_not_drawn_again(stop, options, whole, tmp_path, monkeypatch):
+    folder, drawn = tmp_path / "run", []
+    generate = HFGenerator.generate
+
+    def counted(self, prompts, sampling):
+        if not self.keep_prefix:  # the calls that write, not those of the reader
+            if len(drawn) == stop:
+                drawn.append("the one that was stopped")
+                raise KeyboardInterrupt
+            drawn.append(prompts)
+        return generate(self, prompts, sampling)
+
+    monkeypatch.setattr(HFGenerator, "generate", counted)
+    with pytest.raises(KeyboardInterrupt):
+        outcome(options, folder)
+    assert (folder / "underway.jsonl").is_file()
+    with (folder / "underway.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"call": "cut sho')
+    outcome(options, folder)
+    chunks = {(r.system, r.seed, r.instance == "marta"): r.write_calls for r in read_results(whole)}  # MARTA is a batch alone
+    assert len(drawn) - 1 == sum(chunks.values())
+    assert untimed(folder) == untimed(whole) and not (folder / "underway.jsonl").exists()
 
 
 def outcome(options: Path, folder: Path, *more: str):
