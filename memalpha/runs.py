@@ -195,6 +195,27 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
+def set_aside(folder: Path) -> Path | None:
+    """Move a run that is to be overwritten beside itself, in place of one that was left there; return where it is, if there is one.
+
+    Raises:
+        RunFolderError: If the folder holds something else, is the one that this process works in, or cannot be moved.
+    """
+    if not RunFolder.check_free(folder, overwrite=True):
+        return None
+    if Path.cwd().is_relative_to(folder.resolve()):
+        raise RunFolderError(
+            f"the run to be overwritten, {str(folder)!r}, is the folder that this command was given in",
+            expected="another working directory",
+            fix="give the command from outside of it",
+        )
+    aside = folder.with_name(f".{folder.name}.replaced")
+    with _said_clearly(folder):
+        if aside.exists():
+            shutil.rmtree(aside)
+        return folder.rename(aside)
+
+
 @contextmanager
 def _said_clearly(folder: Path) -> Iterator[None]:
     """Say of a folder that it cannot be made or read, instead of an OSError: no such place, no permission, too long a name."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +15,18 @@ from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 
 from memalpha.agent.rollout import Rollout
-from memalpha.errors import InputError, MemAlphaError, TrainingStopped
+from memalpha.errors import InputError, TrainingStopped
 from memalpha.evaluation.held_out import InstanceResult, paired_difference, read_results, summarise
 from memalpha.evaluation.records import rollout_to_json
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.provenance import environment
 from memalpha.rewards.total import StepReward
 from memalpha.runs import RunFolder, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.config import TrainArguments
 from memalpha.training.guards import naming_missing_packages
 from memalpha.training.held_out import check_results, evaluate_instances
-from memalpha.training.resume import check_same_data, check_same_options, check_same_processes, last_checkpoint, step_of
+from memalpha.training.opening import run_folder
+from memalpha.training.resume import check_same_data, last_checkpoint, step_of
 from memalpha.training.rows import TrainingRow
 from memalpha.training.sharding import Sharding, check_sharding, sharding_of
 from memalpha.training.stopping import StopCallback, stop_request
@@ -55,12 +53,10 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     """
     started = time.time()
     state = PartialState()
-    rank, world = state.process_index, state.num_processes
-    folder = _open_folder(arguments, rank, world, state.wait_for_everyone)
-    checkpoint = _checkpoint(arguments, folder, state, report)
-    with _dropped_if_unbegun(folder, state):
+    with run_folder(arguments) as folder:
+        checkpoint = _checkpoint(arguments, folder, state, report)
         parts = build_parts(_warm_started(arguments, folder, report))
-        if rank == 0:
+        if state.is_main_process:
             check_same_data(folder, train_data=parts.instances, eval_data=parts.held_out)
         trainer = build_trainer(arguments, parts)
     trainer.on_rollouts = _recorder(trainer, arguments, folder)
@@ -82,7 +78,7 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     }
     if held_out:
         summary |= {"before": summarise(before), "after": summarise(after), "delta": paired_difference(before, after)}
-    if rank == 0:
+    if state.is_main_process:
         folder.write_json("summary.json", summary)
         report("done", summary)
     trainer.accelerator.wait_for_everyone()
@@ -259,35 +255,6 @@ def _recorder(trainer: MemoryGRPOTrainer, arguments: TrainArguments, folder: Run
         folder.write_lines(trajectory_name(step, trainer.accelerator.process_index), lines)
 
     return record
-
-
-def _open_folder(arguments: TrainArguments, rank: int, world: int, wait: Callable[[], None]) -> RunFolder:
-    run, path = arguments.run, str(arguments.grpo.output_dir)
-    if rank == 0:
-        config = {**asdict(run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
-        folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
-        here = environment(world)
-        if run.resume:
-            folder.check_training()
-            began = folder.read_json("environment.json")
-            check_same_options(folder.config, config)
-            check_same_processes(began, world)
-            here = {**began, "resumed": [*began.get("resumed", []), here]}
-        folder.write_json("environment.json", here)
-    wait()
-    return RunFolder(path)
-
-
-@contextmanager
-def _dropped_if_unbegun(folder: RunFolder, state: PartialState) -> Iterator[None]:
-    """Take the folder of a run away that fails before anything was made, so that the corrected command does not find it there."""
-    try:
-        yield
-    except MemAlphaError:
-        unbegun = {"config.yaml", "environment.json", ".warm_start"}  # the last is of a warm start that is not done
-        if state.is_main_process and {path.name for path in folder.path.iterdir()} <= unbegun:
-            shutil.rmtree(folder.path)
-        raise
 
 
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:

@@ -148,6 +148,25 @@ def test_a_run_whose_trainer_cannot_be_made_leaves_no_folder(tmp_path, nano, cap
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_was_to_be_overwritten_stays_where_the_new_one_cannot_begin(tmp_path, nano, capsys):
+    short = ("--max_steps", "1", "--eval_data", "")
+    assert run(train(tmp_path, *short)) == 0
+    folder = tmp_path / "run"
+    start = str(folder / "adapter")
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for wrong, said in (
+        (["--train_data", str(tmp_path / "nowhere")], "no data at"),
+        (["--model", str(tmp_path / "nothing")], "nothing"),
+        (["--model", start], f"model {start!r} lies in the run that is to be overwritten"),
+        (["--adapter", start], f"adapter {start!r} lies in the run that is to be overwritten"),
+    ):
+        assert run(train(tmp_path, *short, *wrong, "--overwrite", "true")) == 1
+        assert said in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+    assert run(train(tmp_path, *short, "--seed", "5", "--overwrite", "true")) == 0
+    assert "seed: 5" in (folder / "config.yaml").read_text() and not list(tmp_path.glob(".*"))
+
+
 def test_an_option_whose_package_is_missing_is_one_message(tmp_path, nano, capsys, monkeypatch):
     def missing(**_):
         raise ImportError("vLLM is not available")
