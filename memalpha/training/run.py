@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -118,6 +119,9 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
         )
     if not target.exists():
         unfinished = target.with_name(".warm_start")
+        if PartialState().is_main_process and unfinished.exists():  # of a run that was killed
+            shutil.rmtree(unfinished)
+        PartialState().wait_for_everyone()
         warm_up(
             WarmupRunArguments(
                 WarmupArguments(
@@ -128,7 +132,6 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
                     lora_r=run.lora_r,
                     lora_alpha=run.lora_alpha,
                     full_finetuning=run.full_finetuning,
-                    overwrite=True,
                 ),
                 arguments.agent,
                 WarmupTrainingArguments(

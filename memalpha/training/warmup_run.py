@@ -28,6 +28,7 @@ from memalpha.training.options import as_texts, check_least, check_training
 from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
 from memalpha.types import Instance, Operation
 
+WARMUP_RECORD = "memalpha_warmup.json"
 _ADAPTER_FILES = ("adapter_config.json", "adapter_model.*", ADAPTER_RECORD)
 _MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
 
@@ -122,12 +123,13 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
 
     Raises:
         InputError: If an option, model or source does not fit.
-        RunFolderError: If the folder exists and is not to be overwritten, is that of the base model, or cannot be made.
+        RunFolderError: If the folder exists and is not to be overwritten, holds something else than a warm start, is that of
+            the base model, or cannot be made.
     """
     warmup, training = arguments.warmup, arguments.training
     target = Path(str(training.output_dir))
-    if holds_something(target) and not warmup.overwrite:
-        raise RunFolderError(f"{str(target)!r} exists already", expected="a new folder", fix="add --overwrite")
+    if holds_something(target):
+        _check_replaceable(target, overwrite=warmup.overwrite)
     if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
         raise RunFolderError(f"output_dir {str(target)!r} is the base model's folder", expected="another folder")
     make_folder(target)
@@ -168,11 +170,23 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
             "operations": count_operations(operations)._asdict(),
             "warmup": asdict(warmup),
         }
-        (target / "memalpha_warmup.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if not warmup.full_finetuning:
             write_adapter_record(target, resolve_model(warmup.model), policy.model.config, policy.tokenizer, method="warmup")
     trainer.accelerator.wait_for_everyone()
     return target
+
+
+def _check_replaceable(target: Path, *, overwrite: bool) -> None:
+    """Raise RunFolderError unless the folder is that of a warm start, done or stopped at a checkpoint, and is to be replaced."""
+    if not (target / WARMUP_RECORD).is_file() and not all(path.name.startswith("checkpoint-") for path in target.iterdir()):
+        raise RunFolderError(
+            f"{str(target)!r} exists already and holds no warm start",
+            expected="a new folder or a warm start's",
+            fix="choose another --output_dir",
+        )
+    if not overwrite:
+        raise RunFolderError(f"{str(target)!r} exists already", expected="a new folder", fix="add --overwrite")
 
 
 def _drop_other_kind(target: Path, *, whole: bool) -> None:

@@ -13,6 +13,7 @@ from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.qa.metrics import score
 from memalpha.training.demonstrations import count_operations, demonstrate
+from memalpha.training.warmup_run import WarmupArguments, make_demonstrations, parse_warmup_arguments, warm_up
 from memalpha.types import Answer, Operation, OperationKind
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
@@ -138,7 +139,6 @@ def test_operations_are_counted_by_kind():
 
 def test_a_warm_start_shows_each_instance_by_its_own_keeper(tmp_path):
     from memalpha.data.schema import write_instances
-    from memalpha.training.warmup_run import WarmupArguments, make_demonstrations
 
     plain = make_instance("plain", "apple boat candle. door engine feather.")
     write_instances(tmp_path / "plain.jsonl", [plain])
@@ -155,7 +155,6 @@ def test_a_warm_start_shows_each_instance_by_its_own_keeper(tmp_path):
 
 def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
     from memalpha.models.policy import load_policy_model
-    from memalpha.training.warmup_run import parse_warmup_arguments, warm_up
 
     def train(target, *more):
         options = [
@@ -185,8 +184,6 @@ def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
 
 
 def test_demonstrations_beyond_the_models_positions_are_refused(tmp_path):
-    from memalpha.training.warmup_run import parse_warmup_arguments, warm_up
-
     text = " ".join(["Ö"] * 900)  # spelt byte by byte: three tokens a word
     row = {"id": "1", "source": "mine", "chunks": [{"text": text}], "questions": []}
     (tmp_path / "long.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
@@ -197,8 +194,6 @@ def test_demonstrations_beyond_the_models_positions_are_refused(tmp_path):
 
 
 def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):
-    from memalpha.training.warmup_run import parse_warmup_arguments, warm_up
-
     def made(*more):
         options = ["--data", "toy", "--data_options", "{n: 4, split: train}", "--schema", "toy", "--codec", "compact"]
         common = ["--max_steps", "1", "--use_cpu", "true", "--output_dir", str(tmp_path / "out"), "--overwrite", "true"]
@@ -213,3 +208,12 @@ def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):
     with pytest.raises(RunFolderError, match="is the base model's folder"):
         made("--model", str(tmp_path / "out"))
     assert model <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+@pytest.mark.parametrize("overwrite", ["false", "true"])
+def test_a_folder_that_is_no_warm_start_is_left_alone(overwrite, tmp_path):
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    options = ["--model", "nano", "--data", "toy", "--use_cpu", "true", "--output_dir", str(tmp_path), "--overwrite", overwrite]
+    with pytest.raises(RunFolderError, match=r"holds no warm start(.|\n)*choose another --output_dir"):
+        warm_up(parse_warmup_arguments(options))
+    assert (tmp_path / "config.json").read_text(encoding="utf-8") == "{}"
