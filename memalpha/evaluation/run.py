@@ -145,6 +145,7 @@ def _run_all(
                 failed += sum(result.failed is not None for result in results)
                 service.check(results, answered)
             folder.underway.clear()
+    folder.underway.clear()  # of a process that was killed between a batch's last lines and this
     return failed
 
 

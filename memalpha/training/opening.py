@@ -38,21 +38,30 @@ def run_folder(arguments: TrainArguments) -> Iterator[RunFolder]:
     if overwrite:
         _check_start(arguments.run, place)
     older = set_aside(place) if overwrite and state.is_main_process else None
+    folder = None
     try:
-        yield _open(arguments, state)
+        folder = _open(arguments, state)
+        yield folder
     except BaseException:
-        if state.is_main_process and place.is_dir() and {item.name for item in place.iterdir()} <= _UNBEGUN:
-            shutil.rmtree(place)
-        if older is not None and not place.exists():
-            older.rename(place)
+        if state.is_main_process:
+            _put_back(place, older, opened=folder is not None)
         raise
     if older is not None:
         shutil.rmtree(older)
 
 
+def _put_back(place: Path, older: Path | None, *, opened: bool) -> None:
+    """Take the new folder away unless its run has begun, and put the older run in its place."""
+    unbegun = {item.name for item in place.iterdir()} <= _UNBEGUN if opened else older is not None
+    if unbegun:
+        shutil.rmtree(place, ignore_errors=True)
+    if older is not None and not place.exists():
+        older.rename(place)
+
+
 def _check_start(run: RunArguments, place: Path) -> None:
     for option, start in (("adapter", run.adapter), ("model", run.model)):
-        if start and Path(start).exists() and Path(start).resolve().is_relative_to(place):
+        if start and Path(start).resolve().is_relative_to(place):
             raise InputError(
                 f"{option} {start!r} lies in the run that is to be overwritten",
                 expected="a start that is there when the run begins",

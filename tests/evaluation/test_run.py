@@ -202,7 +202,9 @@ def test_what_is_done_is_not_done_again_and_more_may_be_added(options, tmp_path)
     assert outcome(options, folder, *CHEAP).results == 6
     before = untimed(folder)
     stamp = (folder / "results.jsonl").stat().st_mtime_ns
+    (folder / "underway.jsonl").write_text("", encoding="utf-8")  # its writer was killed just before it was taken away
     assert outcome(options, folder, *CHEAP).results == 6
+    assert not (folder / "underway.jsonl").exists()
     assert (folder / "results.jsonl").stat().st_mtime_ns == stamp
     grown = ("--systems", "[rag_bm25, verbatim, gold]", *CHEAP[2:])
     assert outcome(options, folder, *grown).results == 9
