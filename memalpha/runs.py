@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from memalpha.errors import RunFolderError
+from memalpha.errors import InputError, RunFolderError
 from memalpha.files import append_lines, drop_cut_line, parse_line, read_object, write_lines, write_object, write_yaml
 from memalpha.provenance import portable
 
@@ -193,6 +193,27 @@ def make_folder(folder: Path) -> None:
     """Make a folder, with those above it, unless it is there; RunFolderError if that cannot be done."""
     with _said_clearly(folder):
         folder.mkdir(parents=True, exist_ok=True)
+
+
+def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
+    """See that a run that is to be overwritten holds nothing that the new one reads.
+
+    Args:
+        folder: The run's folder.
+        reads: Paths that the new run reads, by the name of their option; names of what is no path are passed over.
+
+    Raises:
+        InputError: If one of them lies in the folder.
+    """
+    place = folder.resolve()
+    for option, paths in reads.items():
+        for path in paths:
+            if path and Path(path).exists() and Path(path).resolve().is_relative_to(place):
+                raise InputError(
+                    f"{option} {path!r} lies in the run that is to be overwritten",
+                    expected="input that is still there when the run begins",
+                    fix="choose another --output_dir",
+                )
 
 
 def set_aside(folder: Path) -> Path | None:

@@ -27,8 +27,9 @@ def load_data(names: str, options: Mapping[str, Any] | None = None, seed: int = 
     Raises:
         InputError: As ``load_one``, or if two instances have the same id.
     """
-    parts = [names] if Path(names).exists() else [name.strip() for name in names.split(",")]
-    instances = [instance for i, name in enumerate(parts) for instance in load_one(name, None if i else options, seed)]
+    instances = [
+        instance for i, name in enumerate(source_names(names)) for instance in load_one(name, None if i else options, seed)
+    ]
     if twice := next((id for id, times in Counter(instance.id for instance in instances).items() if times > 1), None):
         raise InputError(
             f"two instances of {names!r} are called {twice!r}",
@@ -36,6 +37,11 @@ def load_data(names: str, options: Mapping[str, Any] | None = None, seed: int = 
             fix="prepare one of the sets with another seed",
         )
     return instances
+
+
+def source_names(names: str) -> list[str]:
+    """Split names separated by commas; a path that exists is one name."""
+    return [names] if Path(names).exists() else [name.strip() for name in names.split(",")]
 
 
 def load_one(name_or_path: str, options: Mapping[str, Any] | None = None, seed: int = 0) -> list[Instance]:

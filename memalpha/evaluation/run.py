@@ -16,13 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.data.schema import digest_instances
 from memalpha.errors import ServiceError
 from memalpha.evaluation.asking import Reading, ask
 from memalpha.evaluation.config import Evaluation
-from memalpha.evaluation.digests import digest_adapter, digest_agent, digest_model
 from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE, false_accepts, plant_answers
 from memalpha.evaluation.folder import EvaluationFolder, check_place, writing_to
+from memalpha.evaluation.inputs import digests, names_read
 from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, check_all_asked, load_sets, make_jobs
 from memalpha.evaluation.joining import read_part, take_over
 from memalpha.evaluation.policies import PolicyHost
@@ -30,9 +29,9 @@ from memalpha.evaluation.results import ResultKey, SystemResult
 from memalpha.evaluation.systems.base import Kept
 from memalpha.evaluation.tables import write_tables
 from memalpha.evaluation.underway import UnderWay
-from memalpha.models.registry import resolve_model
 from memalpha.protocols import AnswerJudge
 from memalpha.qa.metrics import JUDGE
+from memalpha.runs import check_apart
 from memalpha.types import Instance
 
 Report = Callable[[str, dict[str, Any]], None]
@@ -76,13 +75,16 @@ def evaluate(
         only_tables: Evaluate nothing; write the tables of what is there.
 
     Raises:
-        InputError: If an option, set, model or adapter does not fit; before anything is evaluated.
+        InputError: If an option, set, model or adapter does not fit, or lies in the folder to be overwritten; before anything is
+            evaluated.
         RunFolderError: If the folder is something else, or it or a part began with other options or inputs.
         ServiceError: If a reader or judge is down: it answered nothing on several instances in a row that had not failed before.
         MemAlphaError: If the folder cannot be written, or memory ran out.
     """
     arguments = evaluation.arguments
     goes_on = check_place(arguments.output_dir, overwrite=arguments.overwrite)
+    if arguments.overwrite:
+        check_apart(Path(arguments.output_dir), names_read(evaluation, parts))
     report("load", {"what": f"{arguments.model} and {len(evaluation.sets)} sets"})
     host = PolicyHost(arguments.model, arguments.dtype, arguments.generation_rows, arguments.batch_tokens)
     sets = load_sets(evaluation, host)
@@ -90,7 +92,7 @@ def evaluate(
     jobs = make_jobs(evaluation, sets, host, judge)
     if not goes_on:
         check_all_asked(evaluation, jobs)
-    config, inputs = evaluation.to_json(), _inputs(evaluation, sets, host)
+    config, inputs = evaluation.to_json(), digests(evaluation, sets, host)
     found = [read_part(part, config, inputs) for part in parts]
     with writing_to(arguments.output_dir):
         folder = EvaluationFolder(arguments.output_dir, config, inputs, overwrite=arguments.overwrite)
@@ -147,20 +149,6 @@ def _run_all(
             folder.underway.clear()
     folder.underway.clear()  # of a process that was killed between a batch's last lines and this
     return failed
-
-
-def _inputs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> dict[str, dict[str, Any]]:
-    """Digests of what the evaluation is made of; of a model that transformers fetched from the Hub its commit, if it is known."""
-    adapters = {str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))}
-    own = {str(spec.options["adapter"]) for spec in evaluation.systems if spec.options.get("settings") == "own"}
-    model = resolve_model(host.model)
-    known = digest_model(model) if isinstance(model, Path) else getattr(host.config, "_commit_hash", None)
-    return {
-        "models": {host.model: known} if known else {},
-        "agents": {adapter: digest_agent(adapter) for adapter in sorted(own)},
-        "sets": {where.spec.name: digest_instances(where.instances) for where in sets},
-        "adapters": {adapter: digest_adapter(adapter) for adapter in sorted(adapters)},
-    }
 
 
 def _judge(evaluation: Evaluation) -> AnswerJudge | None:

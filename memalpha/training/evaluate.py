@@ -11,10 +11,11 @@ from memalpha.agent.rollout import run_rollouts
 from memalpha.errors import InputError
 from memalpha.evaluation.held_out import summarise
 from memalpha.provenance import environment
-from memalpha.runs import RunFolder
+from memalpha.runs import RunFolder, check_apart
 from memalpha.training.build import build_parts
 from memalpha.training.config import TrainArguments
 from memalpha.training.held_out import check_results, evaluate_instances
+from memalpha.training.opening import inputs
 from memalpha.training.run import Report
 
 
@@ -22,13 +23,15 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     """Evaluate the adapter the options name on their held-out instances; return the summary (also ``summary.json``).
 
     Raises:
-        InputError: If an option, file, model or adapter does not fit, or no held-out data are named.
+        InputError: If an option, file, model or adapter does not fit, no held-out data are named, or they or the adapter lie in the
+            run to be overwritten.
         TrainingAborted: If too many instances could not be scored; their rollouts are written all the same.
     """
     if not arguments.run.eval_data:
         raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
     path = Path(str(arguments.grpo.output_dir))
-    RunFolder.check_free(path, overwrite=arguments.run.overwrite)
+    if RunFolder.check_free(path, overwrite=arguments.run.overwrite):
+        check_apart(path, inputs(arguments))
     clock = time.time()
     report("load", {"what": f"{arguments.run.model} and {arguments.run.eval_data}"})
     parts = build_parts(arguments, training=False)

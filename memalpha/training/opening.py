@@ -10,10 +10,10 @@ from pathlib import Path
 
 from accelerate import PartialState
 
-from memalpha.errors import InputError
+from memalpha.data.load import source_names
 from memalpha.provenance import environment
-from memalpha.runs import RunFolder, set_aside
-from memalpha.training.config import RunArguments, TrainArguments
+from memalpha.runs import RunFolder, check_apart, set_aside
+from memalpha.training.config import TrainArguments
 from memalpha.training.resume import check_same_options, check_same_processes
 
 _UNBEGUN = frozenset({"config.yaml", "environment.json", ".warm_start"})
@@ -29,14 +29,14 @@ def run_folder(arguments: TrainArguments) -> Iterator[RunFolder]:
     ``.NAME.replaced``.)
 
     Raises:
-        InputError: If the run starts from what lies in the one it is to overwrite.
+        InputError: If the run reads what lies in the one it is to overwrite.
         RunFolderError: If the folder exists and is not to be overwritten, or cannot be resumed so, or cannot be made.
     """
     state = PartialState()
     place = Path(str(arguments.grpo.output_dir)).resolve()
     overwrite = arguments.run.overwrite and not arguments.run.resume
     if overwrite:
-        _check_start(arguments.run, place)
+        check_apart(place, inputs(arguments))
     older = set_aside(place) if overwrite and state.is_main_process else None
     folder = None
     try:
@@ -50,6 +50,18 @@ def run_folder(arguments: TrainArguments) -> Iterator[RunFolder]:
         shutil.rmtree(older)
 
 
+def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
+    """Names of what a run reads, which may be paths, by the name of their option."""
+    run = arguments.run
+    return {
+        "adapter": [run.adapter],
+        "model": [run.model],
+        "router": [arguments.agent.router],
+        "train_data": source_names(run.train_data),
+        "eval_data": source_names(run.eval_data),
+    }
+
+
 def _put_back(place: Path, older: Path | None, *, opened: bool) -> None:
     """Take the new folder away unless its run has begun, and put the older run in its place."""
     unbegun = {item.name for item in place.iterdir()} <= _UNBEGUN if opened else older is not None
@@ -57,16 +69,6 @@ def _put_back(place: Path, older: Path | None, *, opened: bool) -> None:
         shutil.rmtree(place, ignore_errors=True)
     if older is not None and not place.exists():
         older.rename(place)
-
-
-def _check_start(run: RunArguments, place: Path) -> None:
-    for option, start in (("adapter", run.adapter), ("model", run.model)):
-        if start and Path(start).resolve().is_relative_to(place):
-            raise InputError(
-                f"{option} {start!r} lies in the run that is to be overwritten",
-                expected="a start that is there when the run begins",
-                fix="choose another --output_dir",
-            )
 
 
 def _open(arguments: TrainArguments, state: PartialState) -> RunFolder:
@@ -86,4 +88,4 @@ def _open(arguments: TrainArguments, state: PartialState) -> RunFolder:
     return RunFolder(path)
 
 
-__all__ = ["run_folder"]
+__all__ = ["inputs", "run_folder"]

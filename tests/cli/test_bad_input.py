@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from memalpha.cli import run
+from memalpha.data.load import load_one
+from memalpha.data.schema import write_instances
 from memalpha.errors import InputError
 from memalpha.models import fetch
 
@@ -159,12 +161,34 @@ def test_a_run_that_was_to_be_overwritten_stays_where_the_new_one_cannot_begin(t
         (["--model", str(tmp_path / "nothing")], "nothing"),
         (["--model", start], f"model {start!r} lies in the run that is to be overwritten"),
         (["--adapter", start], f"adapter {start!r} lies in the run that is to be overwritten"),
+        (["--train_data", f"toy, {start}"], f"train_data {start!r} lies in the run that is to be overwritten"),
     ):
         assert run(train(tmp_path, *short, *wrong, "--overwrite", "true")) == 1
         assert said in capsys.readouterr().err
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
     assert run(train(tmp_path, *short, "--seed", "5", "--overwrite", "true")) == 0
     assert "seed: 5" in (folder / "config.yaml").read_text() and not list(tmp_path.glob(".*"))
+
+
+def test_what_looks_at_a_run_does_not_overwrite_it(tmp_path, nano, capsys):
+    assert run(train(tmp_path, "--max_steps", "1", "--eval_data", "", "--full_finetuning", "false")) == 0
+    folder = tmp_path / "run"
+    start = str(folder / "adapter")
+    shutil.copy(write_instances(tmp_path / "mine.jsonl", load_one("toy")), folder / "mine.jsonl")
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    capsys.readouterr()
+    onto = ("--output_dir", str(folder), "--overwrite", "true")
+    rollout = ["rollout", "--config", NANO, *onto]
+    for command, said in (
+        ([*rollout, "--adapter", start], f"adapter {start!r}"),
+        ([*rollout, "--eval_data", str(folder / "mine.jsonl")], f"eval_data {str(folder / 'mine.jsonl')!r}"),
+        (["evaluate", "--trained", str(folder), "--data", "toy", *onto], f"the adapter {start!r}"),
+        (["evaluate", "--model", "nano", "--sets", str([str(folder / "mine.jsonl")]), "--systems", "[gold]", *onto], "the set"),
+    ):
+        assert run(command) == 1
+        error = capsys.readouterr().err
+        assert said in error and "lies in the run that is to be overwritten" in error and "choose another --output_dir" in error
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
 
 
 def test_an_option_whose_package_is_missing_is_one_message(tmp_path, nano, capsys, monkeypatch):
