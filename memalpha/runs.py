@@ -15,6 +15,7 @@ An existing run folder is never touched unless it is to be overwritten or resume
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from memalpha.provenance import portable
 logger = logging.getLogger(__name__)
 
 _MARKER = "config.yaml"
+_TRAJECTORY = re.compile(r"step-[0-9]+-rank-[0-9]+")
 
 
 class RunFolder:
@@ -168,7 +170,7 @@ class RunFolder:
 
     def trajectory_files(self) -> list[Path]:
         """Files of training trajectories in order of their step."""
-        return sorted((self.path / "trajectories").glob("step-*.jsonl"))
+        return sorted(file for file in (self.path / "trajectories").glob("step-*.jsonl") if _TRAJECTORY.fullmatch(file.stem))
 
     def checkpoints(self) -> list[Path]:
         """Checkpoint folders in order of their step."""

@@ -114,10 +114,11 @@ def on_growth(sets: Mapping[str, SetSummary]) -> Iterator[Bar]:
         grown = sets[name].cells
         for rival in RAW[1:]:
             asked = f"{name}: accuracy falls no further than that of `{rival}` (means alone)"
-            if not {TRAINED, rival} <= grown.keys() & home.keys():
+            shared = {group: both(home, grown, group) for group in (TRAINED, rival)}
+            if not all(shared.values()):
                 yield Bar(asked)
                 continue
-            levels = {group: fallen(home[group], grown[group]) for group in (TRAINED, rival)}
+            levels = {group: fallen(home[group], grown[group], members) for group, members in shared.items()}
             fall = {group: before - after for group, (before, after) in levels.items()}
             found = "; ".join(
                 f"`{group}` {before:.3f} → {after:.3f}, by {fall[group]:.3f}" + (f", keeps {after / before:.2f}" if before else "")
@@ -143,11 +144,18 @@ def apart(home: SetSummary, grown: SetSummary, rival: str) -> tuple[float, float
     return mean, *Estimate(mean, math.nan, math.nan, stderr, before.n + after.n).normal
 
 
-def fallen(home: Cell, grown: Cell) -> tuple[float, float]:
-    """Mean accuracy before and after, over the members that were evaluated on both."""
-    before, after = by_member(home), by_member(grown)
-    both = [member for member in after if member in before]
-    return sum(before[member] for member in both) / len(both), sum(after[member] for member in both) / len(both)
+def both(home: Mapping[str, Cell], grown: Mapping[str, Cell], group: str) -> list[str]:
+    """The members of a group that were evaluated on both sets; none where the group was not."""
+    if group not in home or group not in grown:
+        return []
+    there = by_member(home[group])
+    return [member for member in by_member(grown[group]) if member in there]
+
+
+def fallen(home: Cell, grown: Cell, members: Sequence[str]) -> tuple[float, float]:
+    """Mean accuracy of some members before and after."""
+    before, after = ([by_member(cell)[member] for member in members] for cell in (home, grown))
+    return sum(before) / len(before), sum(after) / len(after)
 
 
 def by_member(cell: Cell) -> dict[str, float]:

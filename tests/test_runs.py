@@ -251,6 +251,15 @@ def test_a_resumed_run_forgets_what_it_will_write_again(run: RunFolder) -> None:
     assert (run.metrics(), run.trajectory_files()) == ([], [])
 
 
+def test_files_of_others_among_the_trajectories_are_none(run: RunFolder) -> None:
+    run.write_lines(trajectory_name(1, 0), [{"step": 1}])
+    for name in ("step-abc.jsonl", "step-000001-rank-0 copy.jsonl", "step-000001.jsonl", "notes.jsonl"):
+        run.write_lines(f"trajectories/{name}", [{"step": 1}])
+    assert [file.name for file in run.trajectory_files()] == ["step-000001-rank-0.jsonl"]
+    run.drop_after(0)
+    assert len(list((run.path / "trajectories").iterdir())) == 4
+
+
 def test_checkpoints_come_in_the_order_of_their_steps(run: RunFolder) -> None:
     for name in ("checkpoint-10", "checkpoint-9", "checkpoint-best"):
         (run.path / name).mkdir()

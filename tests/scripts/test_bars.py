@@ -1,6 +1,7 @@
 """The script of the bars: what it says follows from the numbers, whichever way they fall."""
 
 import json
+from types import SimpleNamespace
 
 import bars
 import evaluate_all
@@ -113,6 +114,16 @@ def test_what_was_not_evaluated_is_said_and_not_met(evaluate, tmp_path, monkeypa
     assert [bar["found"] for bar in bars if "10x" in bar["asked"]] == ["not evaluated"] * 3
     assert page.count("| not evaluated | ? |") == 3
     assert f"{len(bars) - 3} of {len(bars)} are met; 3 were not evaluated." in page
+
+
+def test_a_longer_set_whose_agents_are_others_has_no_fall():
+    def summary(agent: str) -> SimpleNamespace:
+        cells = {name: SimpleNamespace(members={"0": name}, accuracy=SimpleNamespace(per_seed={"0": 0.5})) for name in bars.RAW}
+        grpo = SimpleNamespace(members={"0": agent}, accuracy=SimpleNamespace(per_seed={"0": 0.5}))
+        return SimpleNamespace(cells={**cells, "grpo": grpo})
+
+    found = list(bars.on_growth({"dialogues": summary("grpo-1"), "dialogues 100x": summary("grpo-2")}))
+    assert [(bar.found, bar.met) for bar in found] == [("not evaluated", None)] * 3
 
 
 def test_bars_about_rollouts_that_are_not_there_are_not_met(evaluate, tmp_path, monkeypatch):
