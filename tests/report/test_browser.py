@@ -140,10 +140,12 @@ def test_the_list_sorts_and_turns_pages(visit: Open) -> None:
 def test_links_lead_where_they_say(visit: Open) -> None:
     page = visit("index.html")
     page.click("text=with wrong answers")
+    page.wait_for_url("**/rollouts.html#*")  # and for the page's script: a click returns as soon as the address has changed
     assert page.is_checked("[name=wrong]")
     page.uncheck("[name=wrong]")
     page.select_option("[name=where]", "after")
     page.click("#rollouts tbody a >> text=ann")
+    page.wait_for_url("**/after-*.html")
     assert page.inner_text("h1") == "ann after"
     page.click("#question-1 .retrieved a >> text=chunk 2")
     assert page.evaluate("document.activeElement.id") == "step-2"
@@ -151,9 +153,12 @@ def test_links_lead_where_they_say(visit: Open) -> None:
     assert page.evaluate("document.activeElement.id") == "entry-1"
     page.click("#entry-1 a >> text=insert at chunk 1")
     assert page.evaluate("document.activeElement.id") == "step-1"
+    before_and_after = page.get_attribute("text=Before against after training", "href")
     page.click("text=Before against after training")
+    page.wait_for_url(f"**/{before_and_after.rsplit('/')[-1]}*")
     assert page.inner_text("h1") == "ann before against after training"
     page.click("tbody a >> text=before")
+    page.wait_for_url("**/before-*.html*")
     assert page.inner_text("h1") == "ann before"
     page.go_back()
     page.go_back()
