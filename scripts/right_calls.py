@@ -68,8 +68,7 @@ def count_rollout(steps: Sequence[Mapping[str, Any]], facts: Sequence[Fact]) -> 
 
 def count(rows: Iterable[Mapping[str, Any]], data: str) -> dict[str, Any]:
     """Calls of rollouts on the dialogues among some data."""
-    sources = [name.strip() for name in data.split(",")]
-    facts = {instance.id: instance.facts for name in sources for instance in load_data(name, {}, 0) if instance.facts}
+    facts = {instance.id: instance.facts for instance in load_data(data) if instance.facts}
     counts: Counter[str] = Counter()
     for row in rows:
         if row["instance"] in facts:
