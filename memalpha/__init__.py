@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from memalpha.version import __version__
 
 if TYPE_CHECKING:
-    from memalpha.api.agent import MemoryAgent
-    from memalpha.api.aio import AsyncMemoryAgent
+    from memalpha.use.agent import MemoryAgent
+    from memalpha.use.aio import AsyncMemoryAgent
 
-_LAZY = {"AsyncMemoryAgent": "memalpha.api.aio", "MemoryAgent": "memalpha.api.agent"}
+_LAZY = {"AsyncMemoryAgent": "memalpha.use.aio", "MemoryAgent": "memalpha.use.agent"}
 
 __all__ = ["AsyncMemoryAgent", "MemoryAgent", "__version__"]
 

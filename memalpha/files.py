@@ -1,10 +1,13 @@
 """Files that are written whole or by lines, and read with their mistakes said: JSON, JSON Lines, YAML.
 
 What always holds: a file that is replaced is never seen half written; JSON has no NaN, so what is not known is null there.
+
+Files on disk: put there for certain, and told apart by their bytes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -131,3 +134,18 @@ def known(value: float | None) -> float:
 
 def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(finite(row), ensure_ascii=False) + "\n"
+
+
+def flush(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """Return the sha256 of a file in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

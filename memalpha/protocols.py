@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from memalpha.memory.store import Memory
+    from memalpha.memory.memory import Memory
 
 TokenCounter = Callable[[str], int]
 """Number of tokens of a text, by the policy's tokenizer, special tokens not added."""

@@ -23,10 +23,10 @@ from typing import Any
 
 import yaml
 
-from memalpha.evaluation.held_out import paired_difference, read_results
 from memalpha.report.compare import differences
 from memalpha.runs import RunFolder
 from memalpha.training.config import parse_train_arguments
+from memalpha.training.results import paired_difference, read_results
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIANTS = ROOT / "configs" / "train" / "ablations.yaml"

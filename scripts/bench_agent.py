@@ -14,9 +14,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from memalpha.api.agent import MemoryAgent
-from memalpha.api.trained import load_trained
 from memalpha.data.synthetic import generate
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.trained import load_trained
 
 
 def measure(trained: object, clients: int, texts: int, max_batch: int) -> dict[str, float]:

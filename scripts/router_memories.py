@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.protocols import Embedder
 from memalpha.provenance import environment
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode

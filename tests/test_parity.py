@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from memalpha.agent.rollout import Rollout, run_rollouts
-from memalpha.api.agent import LOCAL, MemoryAgent
 from memalpha.cli import run
 from memalpha.data.load import load_data
-from memalpha.evaluation.records import rollout_to_json
 from memalpha.training.build import build_parts
 from memalpha.training.config import parse_train_arguments
+from memalpha.training.records import rollout_to_json
 from memalpha.training.run import build_trainer
 from memalpha.types import Completion, Sampling, StopReason
+from memalpha.use.agent import LOCAL, MemoryAgent
 
 DATA = {"n": 4, "split": "test"}
 OPTIONS = [

@@ -38,7 +38,7 @@ def commands(name, verb):
 
 @pytest.mark.parametrize("name", ["README.md", "docs/recipe.md", "docs/serve.md"])
 def test_every_server_that_is_shown_knows_whose_memory_it_serves(name, monkeypatch):
-    monkeypatch.setattr("memalpha.serve.callers.Tokens.load", lambda path: {})
+    monkeypatch.setattr("memalpha.use.callers.Tokens.load", lambda path: {})
     shown = commands(name, "serve")
     assert shown
     for words in shown:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from memalpha.agent.step import AgentStep, StepOutcome
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.protocols import Generator, Retriever
 from memalpha.types import Completion, Instance, Prompt, QuestionRecord, Sampling
 

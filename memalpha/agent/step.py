@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING
 
 from memalpha.agent.codecs import Codec, CompactCodec, make_codec
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.encoding import PromptEncoder, slot, takes_tools
-from memalpha.agent.quoting import one_line, quote
 from memalpha.errors import InputError
+from memalpha.memory.memory import Memory
 from memalpha.memory.render import render_entry
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.memory.tools import is_text, to_call, to_operation, tool_schemas
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.text import PromptEncoder, one_line, quote, slot, takes_tools
 from memalpha.types import (
     CallError,
     Change,

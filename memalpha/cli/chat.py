@@ -15,10 +15,10 @@ from memalpha.errors import InputError, MemAlphaError
 from memalpha.memory.tools import is_text
 
 if TYPE_CHECKING:
-    from memalpha.api.agent import MemoryAgent
-    from memalpha.api.records import Added
     from memalpha.cli.conversation import Answerer, Conversation
     from memalpha.types import Change
+    from memalpha.use.agent import MemoryAgent
+    from memalpha.use.records import Added
 
 _CONTEXT = 4096  # tokens, assumed of a model that does not say, such as one behind a server
 HELP = (
@@ -59,7 +59,7 @@ def add_verbs(verbs: Any) -> None:
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Talk until told to stop."""
     from memalpha.cli.conversation import ChatReader, Conversation
-    from memalpha.memory.journal import Namespace
+    from memalpha.store.journal import Namespace
 
     quiet_libraries()
     namespace = Namespace(arguments.user, arguments.agent, arguments.session)
@@ -79,13 +79,13 @@ def _answerer(agent: MemoryAgent, arguments: argparse.Namespace) -> tuple[Answer
 
     sampling = Sampling(arguments.max_new_tokens)
     if arguments.reader_url or arguments.reader_model:
-        from memalpha.qa.endpoint import ChatClient
+        from memalpha.endpoints import ChatClient
 
         client = ChatClient(arguments.reader_url or "", arguments.reader_model or "")
         return lambda chats: [reply.text for reply in client.complete_many(chats, sampling)], _CONTEXT
-    from memalpha.agent.encoding import chat_ids
     from memalpha.agent.limits import positions_of
     from memalpha.generation.base import frozen_base
+    from memalpha.text import chat_ids
     from memalpha.types import Prompt
 
     generator: Any = agent.generator.generator

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from memalpha.agent.quoting import one_line
-from memalpha.api.agent import MemoryAgent
-from memalpha.api.records import Added, Reply, joined
 from memalpha.errors import ForgottenError, InputError, JournalConflictError, MemAlphaError
-from memalpha.memory.journal import Namespace, Receipt
 from memalpha.protocols import ReadRequest, TokenCounter
 from memalpha.qa.readers import NO_NOTES, within_budget
+from memalpha.store.journal import Namespace, Receipt
+from memalpha.text import one_line
 from memalpha.types import Answer, Change, Message
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.records import Added, Reply, joined
 
 SYSTEM = (
     "You are a friendly assistant who remembers what {user} told you in earlier conversations. Below are your notes, one a line. "

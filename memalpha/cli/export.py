@@ -31,7 +31,7 @@ def add_verbs(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Export, and upload if asked to."""
-    from memalpha.models.export import export, push
+    from memalpha.use.export import export, push
 
     quiet_libraries()
     for option, folder in (("TRAINED", arguments.trained), ("--output", arguments.output)):

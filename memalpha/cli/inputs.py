@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from memalpha.errors import InputError
 
 if TYPE_CHECKING:
-    from memalpha.api.agent import MemoryAgent
+    from memalpha.use.agent import MemoryAgent
 
 _DIGITS = 18
 
 
 def load_agent(arguments: argparse.Namespace) -> MemoryAgent:
     """Load the agent that TRAINED, --model, --store, --key-file, --retrieve-k and --device name."""
-    from memalpha.api.agent import MemoryAgent
+    from memalpha.use.agent import MemoryAgent
 
     return MemoryAgent.load(
         arguments.trained,

@@ -17,7 +17,7 @@ from memalpha.errors import InputError
 from memalpha.files import path_of
 
 if TYPE_CHECKING:
-    from memalpha.memory.journal import DurableMemory, Event, Journal, Namespace, Receipt
+    from memalpha.store.journal import DurableMemory, Event, Journal, Namespace, Receipt
     from memalpha.types import Change, Entry
 
 Action = Callable[["Journal", argparse.Namespace], int]
@@ -82,7 +82,7 @@ def _add(actions: Any, name: str, action: Action, text: str, whose: bool | None 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Open the store and do what was asked."""
-    from memalpha.memory.journal import Journal
+    from memalpha.store.journal import Journal
 
     for name, read in (
         ("namespace", _namespace),
@@ -128,7 +128,7 @@ def _is_file(path: str) -> bool:
 
 def _namespace(text: str) -> Namespace:
     """Read ``user/agent/session``."""
-    from memalpha.memory.journal import Namespace
+    from memalpha.store.journal import Namespace
 
     parts: Any = text.split("/")
     if text.startswith("["):
@@ -202,7 +202,7 @@ def diff(journal: Journal, arguments: argparse.Namespace) -> int:
 
 def undo(journal: Journal, arguments: argparse.Namespace) -> int:
     """Take one operation back."""
-    from memalpha.memory.journal import Origin
+    from memalpha.store.journal import Origin
 
     change = _memory(journal, arguments).undo(arguments.operation, Origin(arguments.by))
     return _show(arguments, _change_data(change), _CHANGE_COLUMNS, [_change_row(change)])

@@ -86,7 +86,7 @@ def _as_given(arguments: argparse.Namespace) -> list[str]:
 def _load(name: str, arguments: argparse.Namespace) -> _Policy:
     """Load one policy; ``untrained`` is the base of another one, under its configuration."""
     from memalpha.agent.step import AgentStep
-    from memalpha.api.trained import load_trained
+    from memalpha.use.trained import load_trained
 
     if name == UNTRAINED:
         step, generator = _untrained(arguments)
@@ -100,10 +100,10 @@ def _load(name: str, arguments: argparse.Namespace) -> _Policy:
 def _untrained(arguments: argparse.Namespace) -> tuple[AgentStep, Generator]:
     from memalpha.agent.config import AgentConfig
     from memalpha.agent.step import AgentStep
-    from memalpha.api.trained import find_trained
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
     from memalpha.models.adapters import base_of
+    from memalpha.use.trained import find_trained
 
     like = arguments.like or next((other for other in arguments.policies if other != UNTRAINED), None)
     if like is None:

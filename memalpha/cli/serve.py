@@ -12,9 +12,9 @@ from memalpha.cli.inputs import load_agent
 from memalpha.errors import InputError, MissingExtraError
 
 if TYPE_CHECKING:
-    from memalpha.api.agent import MemoryAgent
-    from memalpha.serve.callers import Callers, Grant
-    from memalpha.serve.config import ServeConfig
+    from memalpha.use.agent import MemoryAgent
+    from memalpha.use.callers import Callers, Grant
+    from memalpha.use.serve_config import ServeConfig
 
 TOKENS_VARIABLE = "MEMALPHA_TOKENS"
 """Environment variable that may name the tokens file."""
@@ -56,7 +56,7 @@ def _add_callers(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
-    from memalpha.serve.config import ServeConfig
+    from memalpha.use.serve_config import ServeConfig
 
     limits = parser.add_argument_group("where and how much")
     limits.add_argument("--host", default=ServeConfig().host, help="address to listen at (default: %(default)s)")
@@ -86,7 +86,7 @@ def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
     quiet_libraries()
     config, known = _config(arguments), _known(arguments)
     try:
-        from memalpha.serve.server import check_reach, serve_http, serve_stdio
+        from memalpha.use.server import check_reach, serve_http, serve_stdio
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] in _EXTRA:
             raise MissingExtraError(error.name, "serve") from error
@@ -102,7 +102,7 @@ def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _config(arguments: argparse.Namespace) -> ServeConfig:
-    from memalpha.serve.config import ServeConfig
+    from memalpha.use.serve_config import ServeConfig
 
     return ServeConfig(
         host=arguments.host,
@@ -118,7 +118,7 @@ def _config(arguments: argparse.Namespace) -> ServeConfig:
 
 
 def _known(arguments: argparse.Namespace) -> Callers:
-    from memalpha.serve.callers import Callers, Tokens
+    from memalpha.use.callers import Callers, Tokens
 
     tokens = arguments.tokens or os.environ.get(TOKENS_VARIABLE)
     if not tokens or arguments.transport == "stdio":
@@ -131,8 +131,8 @@ def _known(arguments: argparse.Namespace) -> Callers:
 
 
 def _local(arguments: argparse.Namespace) -> Grant:
-    from memalpha.memory.journal import Namespace
-    from memalpha.serve.callers import Grant
+    from memalpha.store.journal import Namespace
+    from memalpha.use.callers import Grant
 
     if not arguments.user:
         raise InputError(
@@ -145,7 +145,7 @@ def _local(arguments: argparse.Namespace) -> Grant:
 def _agent(arguments: argparse.Namespace) -> MemoryAgent:
     agent = load_agent(arguments)
     if arguments.reader_url or arguments.reader_model:
-        from memalpha.qa.endpoint import ChatClient
+        from memalpha.endpoints import ChatClient
         from memalpha.qa.readers import EndpointReader
 
         client = ChatClient(arguments.reader_url or "", arguments.reader_model or "")
@@ -162,8 +162,8 @@ def run_token(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Print a new token and the line of the tokens file that makes it known."""
     import json
 
-    from memalpha.memory.journal import Namespace
-    from memalpha.serve.callers import make_token
+    from memalpha.store.journal import Namespace
+    from memalpha.use.callers import make_token
 
     if not arguments.name.strip() or not arguments.name.isprintable():
         raise InputError(f"the token's name is {arguments.name!r}", expected="who will use it, in printable characters")

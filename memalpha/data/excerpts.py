@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from memalpha.data.packing import sentences
 from memalpha.errors import InputError
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.types import Instance, Operation, OperationKind
 
 _NAME_OR_NUMBER = re.compile(r"\W*(?:[A-Z]|\d)")

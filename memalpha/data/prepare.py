@@ -23,8 +23,8 @@ from memalpha.data.registry import get_source
 from memalpha.data.schema import FILE_NAME, iter_instances
 from memalpha.data.source import LoadResult
 from memalpha.data.storage import PARQUET_NAME, InstanceWriter, iter_parquet
-from memalpha.disk import file_sha256
 from memalpha.errors import InputError, MemAlphaError, SchemaError
+from memalpha.files import file_sha256
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
 from memalpha.version import __version__

@@ -18,8 +18,8 @@ from typing import Literal
 
 from memalpha.data.pools import preferred_sections
 from memalpha.errors import InputError
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.qa.metrics import contains
 from memalpha.types import Entry, Fact, FactAction, Instance, Operation, OperationKind
 

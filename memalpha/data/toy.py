@@ -17,8 +17,8 @@ import random
 
 from memalpha.data.pools import SPLITS, Split
 from memalpha.errors import InputError
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.memory.store import Memory
 from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
 SOURCE = "toy"

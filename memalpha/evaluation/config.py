@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from memalpha.endpoints import EndpointArguments
 from memalpha.errors import InputError
 from memalpha.evaluation.specs import (
     ReaderKind,
@@ -28,7 +29,6 @@ from memalpha.evaluation.specs import (
     read_system,
 )
 from memalpha.training.config import AgentArguments, parse_options
-from memalpha.training.endpoints import EndpointArguments
 
 
 @dataclass

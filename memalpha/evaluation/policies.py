@@ -14,12 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memalpha.agent.encoding import chat_ids
 from memalpha.agent.limits import positions_of
 from memalpha.models.adapters import base_of, check_adapter
 from memalpha.models.policy import load_policy_model, load_tokenizer, weightless
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
+from memalpha.text import chat_ids
 from memalpha.types import Completion, Message, Prompt, Sampling
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from memalpha.agent.encoding import chat_ids
 from memalpha.errors import InputError
 from memalpha.evaluation.config import EvaluateArguments
 from memalpha.evaluation.policies import PolicyHost
@@ -14,6 +13,7 @@ from memalpha.evaluation.specs import ReaderKind, ReaderSpec
 from memalpha.evaluation.systems.base import Room
 from memalpha.protocols import ReadRequest, TokenCounter
 from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages
+from memalpha.text import chat_ids
 from memalpha.types import Answer, Instance, Sampling
 
 _LINE_BREAKS = 16

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from memalpha.agent.encoding import chat_ids
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
+from memalpha.text import chat_ids
 from memalpha.types import Message, Prompt, Sampling
 
 

@@ -2,7 +2,7 @@
 
 What always holds: prompts go as chat messages and come back in order; a request that fails after its retries fails the call, since
 a rollout cannot go on without its completion. Marks of a chat template in a chunk or an entry are broken by a space
-(``memalpha.qa.special_text``); a policy at hand reads the same text as ordinary tokens, without the space.
+(``memalpha.endpoints``); a policy at hand reads the same text as ordinary tokens, without the space.
 
 It does not cover training: such a server gives text, so ``Completion.ids`` is empty and there are no log-probabilities.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memalpha.qa.endpoint import ChatClient
+from memalpha.endpoints import ChatClient
 from memalpha.types import Completion, Prompt, Sampling
 
 

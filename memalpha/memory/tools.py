@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
 TOOL_PREFIX = "memory_"

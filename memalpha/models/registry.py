@@ -26,8 +26,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.disk import file_sha256
 from memalpha.errors import InputError, ServiceError
+from memalpha.files import file_sha256
 from memalpha.models.nano import build_nano, toy_texts
 from memalpha.models.sources import SourceUnavailable, from_hub, from_pypi
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memalpha.disk import file_sha256
 from memalpha.errors import ServiceError
+from memalpha.files import file_sha256
 
 if TYPE_CHECKING:
     from memalpha.models.registry import DownloadSpec

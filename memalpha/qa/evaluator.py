@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from memalpha.errors import InputError, ServiceError
+from memalpha.memory.memory import Memory
 from memalpha.memory.render import render_entry
-from memalpha.memory.store import Memory
 from memalpha.protocols import AnswerJudge, AnswerRequest, Reader, ReadRequest, Retriever
 from memalpha.qa.batches import ask_all
 from memalpha.qa.metrics import JUDGE, check_metric, score

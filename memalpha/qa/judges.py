@@ -21,11 +21,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memalpha.agent.quoting import quoted_json
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.protocols import AnswerRequest, WriteRequest
-from memalpha.qa.endpoint import ChatClient
 from memalpha.qa.metrics import contains, words
+from memalpha.text import quoted_json
 from memalpha.types import Completion, Entry, Fact, FactAction, Message, OperationKind, OperationResult, Sampling
 
 ANSWER_SYSTEM = (

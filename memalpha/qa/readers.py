@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from memalpha.agent.quoting import one_line
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.protocols import ReadRequest, TokenCounter
-from memalpha.qa.endpoint import ChatClient
+from memalpha.text import one_line
 from memalpha.types import Answer, Message, Sampling
 
 SYSTEM = (

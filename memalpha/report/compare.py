@@ -16,13 +16,13 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from memalpha.errors import InputError
-from memalpha.evaluation.held_out import standard_error
 from memalpha.report.curves import series
 from memalpha.report.figures import Variant
 from memalpha.report.seeds import interval
 from memalpha.report.tables import with_error
 from memalpha.report.view import UNKNOWN, known, mean, number, recorded
 from memalpha.runs import RunFolder
+from memalpha.training.results import standard_error
 
 INCIDENTAL = frozenset({
     "data_seed", "ddp_timeout", "disable_tqdm", "generation_rows", "local_rank", "output_dir", "overwrite", "project", "report_to",

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memalpha.errors import InputError
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import CachedEmbedder, make_embedder

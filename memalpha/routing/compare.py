@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.protocols import Embedder
 from memalpha.retrieval.config import RetrievalConfig
 from memalpha.retrieval.two_layer import SectionRouter, TwoLayerRetriever

@@ -18,8 +18,8 @@ from memalpha.data.pools import Split, Templates, pools
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError
+from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory, count_words
 from memalpha.protocols import Embedder
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.metrics import contains

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from memalpha.errors import InputError
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.protocols import Embedder
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.routing.checkpoints import Checkpoint, unpack_members

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memalpha.errors import InputError
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.protocols import Embedder, Hit, Retriever
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.routing.tasks import Floats, Integers, Outcome, State

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from memalpha.errors import InputError, JournalDamagedError
+from memalpha.memory.memory import Memory, count_words, diff
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory, count_words, diff
 from memalpha.protocols import TokenCounter
 from memalpha.store import chain
 from memalpha.store.compaction import base_of

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from memalpha.memory.journal import DurableMemory, Journal, Namespace, Origin, Receipt
+from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import count_words
 from memalpha.protocols import Hit, Retriever, RetrieverFactory, TokenCounter
 from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import TwoLayerRetriever
+from memalpha.store.journal import DurableMemory, Journal, Namespace, Origin, Receipt
 from memalpha.store.memory import JournalMemory
 from memalpha.types import Change, Operation, OperationResult
 

@@ -1,6 +1,6 @@
 """The memory of one namespace, which every process builds from the same records by the same code.
 
-It is ``memalpha.memory.store.Memory`` with two differences. Its changes are numbered as the journal's operations are, so
+It is ``memalpha.memory.memory.Memory`` with two differences. Its changes are numbered as the journal's operations are, so
 ``Entry.created`` and ``Entry.updated`` name operations. And it takes an operation inside ``DurableMemory.writing`` only: elsewhere
 nobody would log it.
 
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from memalpha.errors import JournalDamagedError, JournalError
+from memalpha.memory.memory import Memory, Snapshot, count_words
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory, Snapshot, count_words
 from memalpha.protocols import TokenCounter
 from memalpha.store.records import Kind, Record
 from memalpha.types import Change, Entry, Operation, OperationResult

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from memalpha.errors import ForgottenError, InputError, JournalConflictError, JournalError
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.protocols import TokenCounter
 from memalpha.store.memory import JournalMemory
 from memalpha.store.records import Event, Kind, Origin, Record, moment_of, operation_of, stamp

@@ -19,8 +19,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from memalpha.disk import flush
 from memalpha.errors import InputError, JournalBusyError, JournalDamagedError, JournalError
+from memalpha.files import flush
 from memalpha.store import chain
 from memalpha.store.sql import SqlBackend
 from memalpha.store.witness import State, Witness

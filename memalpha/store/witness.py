@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from memalpha.disk import flush
+from memalpha.files import flush
 
 _SLOT = 192  # bytes; a line of text, padded
 

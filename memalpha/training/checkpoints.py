@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from memalpha.disk import file_sha256, flush
+from memalpha.files import file_sha256, flush
 
 SEAL = "memalpha_checkpoint.json"
 """Size and SHA-256 of every other file of the checkpoint."""

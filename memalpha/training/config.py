@@ -20,11 +20,11 @@ import yaml
 from trl import GRPOConfig, TrlParser
 
 from memalpha.agent.config import AgentConfig
+from memalpha.endpoints import EndpointArguments
 from memalpha.errors import InputError
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.advantages import Scale
-from memalpha.training.endpoints import EndpointArguments
 from memalpha.training.options import as_texts, check_file, check_flags, check_least, check_rate, check_training
 
 REPORTERS = ("tensorboard", "wandb", "trackio")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.types import Instance, Operation, OperationKind
 
 Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]

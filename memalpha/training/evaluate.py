@@ -9,13 +9,12 @@ from typing import Any
 
 from memalpha.agent.rollout import run_rollouts
 from memalpha.errors import InputError
-from memalpha.evaluation.held_out import summarise
 from memalpha.provenance import environment
 from memalpha.runs import RunFolder, check_apart
 from memalpha.training.build import build_parts
 from memalpha.training.config import TrainArguments
-from memalpha.training.held_out import check_results, evaluate_instances
 from memalpha.training.opening import inputs
+from memalpha.training.results import check_results, evaluate_instances, summarise
 from memalpha.training.run import Report
 
 

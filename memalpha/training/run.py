@@ -17,16 +17,15 @@ from transformers import PrinterCallback, TrainerCallback
 
 from memalpha.agent.rollout import Rollout
 from memalpha.errors import InputError, TrainingStopped
-from memalpha.evaluation.held_out import InstanceResult, paired_difference, read_results, summarise
-from memalpha.evaluation.records import rollout_to_json
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.rewards.total import StepReward
 from memalpha.runs import RunFolder, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.config import TrainArguments
 from memalpha.training.guards import naming_missing_packages
-from memalpha.training.held_out import check_results, evaluate_instances
 from memalpha.training.opening import run_folder
+from memalpha.training.records import rollout_to_json
+from memalpha.training.results import InstanceResult, check_results, evaluate_instances, paired_difference, read_results, summarise
 from memalpha.training.resume import check_same_data, last_checkpoint, step_of
 from memalpha.training.rows import TrainingRow
 from memalpha.training.sharding import Sharding, check_sharding, sharding_of

@@ -19,7 +19,7 @@ from memalpha.data.excerpts import ExcerptConfig, excerpt_operations
 from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError, RunFolderError
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.models import ADAPTER_RECORD, load_policy_model, name_base, resolve_model, write_adapter_record
 from memalpha.runs import holds_something, make_folder
 from memalpha.training.config import AgentArguments, as_mapping, parse_options

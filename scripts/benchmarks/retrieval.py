@@ -77,8 +77,8 @@ class _Bench:
 
     def fill(self, contents: Iterator[tuple[str, str]]) -> None:
         """Put (section, content) pairs into a new memory."""
+        from memalpha.memory.memory import Memory
         from memalpha.memory.schema import MemorySchema
-        from memalpha.memory.store import Memory
         from memalpha.types import Operation, OperationKind
 
         self.memory = Memory(MemorySchema.load("nine_categories"))

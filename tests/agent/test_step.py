@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from memalpha.agent.codecs import CODECS
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.encoding import PromptEncoder, slot
-from memalpha.agent.quoting import quote
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.models.nano import make_tokenizer
+from memalpha.text import PromptEncoder, quote, slot
 from memalpha.types import Chunk, Operation, OperationKind, ResultCode
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.api.agent import MemoryAgent
 from memalpha.cli.chat import talk
 from memalpha.cli.conversation import ChatReader, Conversation
 from memalpha.generation.scripted import ScriptedGenerator
-from memalpha.memory.journal import Namespace
 from memalpha.models.nano import make_tokenizer
+from memalpha.store.journal import Namespace
+from memalpha.use.agent import MemoryAgent
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_new_tokens=64)
 

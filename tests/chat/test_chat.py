@@ -14,18 +14,18 @@ import torch
 from chat_worker import conversation
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.encoding import chat_ids
-from memalpha.api.agent import MemoryAgent
 from memalpha.cli import run
 from memalpha.cli.chat import talk
 from memalpha.cli.conversation import ChatReader
 from memalpha.cli.screen import printable_lines
 from memalpha.errors import InputError, JournalBusyError, ServiceError
 from memalpha.generation.hf import HFGenerator
-from memalpha.memory.journal import Journal, Namespace
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import load_policy_model, write_adapter_record
+from memalpha.store.journal import Journal, Namespace
+from memalpha.text import chat_ids
 from memalpha.types import Prompt, Sampling
+from memalpha.use.agent import MemoryAgent
 
 WORKER = str(Path(__file__).parent / "chat_worker.py")
 

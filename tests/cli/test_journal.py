@@ -11,8 +11,8 @@ import pytest
 
 from memalpha.cli import run
 from memalpha.cli.screen import printable, printable_lines, show_table
-from memalpha.memory.journal import Journal, Namespace, Origin
 from memalpha.memory.schema import MemorySchema
+from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
 
 SCHEMA = MemorySchema.load("mem_alpha")

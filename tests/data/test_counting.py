@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from memalpha.data.counting import count_words_and_signs
 from memalpha.data.packing import split_text
-from memalpha.memory.store import count_words
+from memalpha.memory.memory import count_words
 
 
 @pytest.mark.parametrize(

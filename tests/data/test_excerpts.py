@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from memalpha.data.excerpts import ExcerptConfig, excerpt, excerpt_operations
 from memalpha.errors import InputError
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.types import Chunk, Instance, OperationKind
 
 SENTENCE = "The tower was built for the fair of 1889 by Gustave Eiffel and his men"

@@ -7,7 +7,7 @@ import pytest
 
 from memalpha.data.toy import NOISE, THINGS, toy_generate, toy_schema, toy_teacher_operations, toy_vocabulary
 from memalpha.errors import InputError
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.types import OperationKind
 
 

@@ -7,7 +7,6 @@ import pytest
 from examples import MARTA
 from stubs import setting
 
-from memalpha.agent.encoding import chat_ids
 from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.evaluation.asking import ask
 from memalpha.evaluation.config import EvaluateArguments
@@ -15,8 +14,9 @@ from memalpha.evaluation.readers import check_budget, make_reader, room_of
 from memalpha.evaluation.specs import ReaderKind, ReaderSpec
 from memalpha.evaluation.systems.base import Kept, Room
 from memalpha.evaluation.systems.full_context import FullContext, FullContextOptions
-from memalpha.memory.store import count_words
+from memalpha.memory.memory import count_words
 from memalpha.qa.readers import RecallReader, reader_messages
+from memalpha.text import chat_ids
 from memalpha.types import Answer, Chunk, Instance, Question
 
 CITY, JOB = MARTA.questions[:2]

@@ -8,10 +8,10 @@ import pytest
 from stub_server import error
 
 from memalpha.data.synthetic import PRESETS, generate
+from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError
 from memalpha.evaluation.false_accept import Plant, false_accepts, plant_answers
 from memalpha.evaluation.statistics import Bootstrap
-from memalpha.qa.endpoint import ChatClient
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.types import Chunk, Instance, Question
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memalpha.evaluation.pieces import Piece, pieces, units
-from memalpha.memory.store import count_words
+from memalpha.memory.memory import count_words
 from memalpha.types import Chunk
 
 TEXTS = st.text(alphabet=st.sampled_from("ab .!?\n\r\té漢:"), max_size=80)

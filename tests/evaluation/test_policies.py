@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from memalpha.agent.encoding import chat_ids
 from memalpha.errors import InputError
 from memalpha.evaluation.policies import PolicyHost, sharing, within_tokens
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import fetch, load_policy_model
+from memalpha.text import chat_ids
 from memalpha.types import Prompt, Sampling
 
 CHATS = [

@@ -17,9 +17,9 @@ from memalpha.errors import InputError
 from memalpha.evaluation.results import QuestionResult
 from memalpha.evaluation.scorecard import Count, Measure, counts, scorecard
 from memalpha.evaluation.statistics import Bootstrap
+from memalpha.memory.memory import Memory
 from memalpha.memory.render import render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.memory.store import Memory
 from memalpha.qa.metrics import contains, score
 from memalpha.types import Answer, Fact, FactAction
 

@@ -8,7 +8,6 @@ from examples import MARTA
 from stubs import POSITIONS, StubHost, setting, texts_of
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.quoting import one_line
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate
@@ -22,6 +21,7 @@ from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.protocols import ReadRequest
 from memalpha.qa.metrics import score
 from memalpha.qa.readers import RecallReader
+from memalpha.text import one_line
 from memalpha.types import Chunk, Instance, Question, Sampling
 
 SHORT = Instance("short", "text", (Chunk("Ada: My cat is Tom."),), (Question("Cat of Ada?", ("Tom",)),))

@@ -4,11 +4,11 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from memalpha.agent.encoding import render_chat
 from memalpha.errors import InputError
 from memalpha.generation.base import frozen_base
 from memalpha.generation.hf import HFGenerator
 from memalpha.models import fetch, load_policy_model
+from memalpha.text import render_chat
 from memalpha.types import Prompt, Sampling
 
 CHATS = [[{"role": "user", "content": "was violin seen?"}], [{"role": "user", "content": "was window seen? table"}]]

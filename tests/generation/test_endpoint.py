@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from stub_server import error
 
+from memalpha.endpoints import ChatClient
 from memalpha.errors import ServiceError
 from memalpha.generation.endpoint import EndpointGenerator
 from memalpha.protocols import Generator
-from memalpha.qa.endpoint import ChatClient
 from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 PROMPTS = [Prompt(({"role": "system", "content": "s"}, {"role": "user", "content": f"chunk {i}"}), ids=(1, 2, 3)) for i in range(5)]

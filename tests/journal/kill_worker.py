@@ -22,10 +22,10 @@ from pathlib import Path
 
 from stores import BY, MARTA, SCHEMA, contents, delete, files_with, insert, opened, update
 
-from memalpha.memory.journal import Journal, Namespace
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store import sqlite
 from memalpha.store.indexed import IndexedStore
+from memalpha.store.journal import Journal, Namespace
 from memalpha.store.witness import Witness
 
 

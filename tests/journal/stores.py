@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memalpha.memory.journal import DurableMemory, Journal, Namespace, Origin
 from memalpha.memory.schema import MemorySchema
+from memalpha.store.journal import DurableMemory, Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
 
 SCHEMA = MemorySchema.from_mapping(

@@ -15,8 +15,8 @@ import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, update
 
 from memalpha.errors import InputError, JournalDamagedError, JournalError
-from memalpha.memory.journal import Journal, Namespace
 from memalpha.store import chain
+from memalpha.store.journal import Journal, Namespace
 from memalpha.store.records import REGISTRY, Head, Kind, Record
 from memalpha.store.salvage import salvage
 from memalpha.store.verify import replay_faults

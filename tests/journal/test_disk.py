@@ -8,7 +8,7 @@ import pytest
 from stores import BY, MARTA, SCHEMA, contents, insert, opened
 
 from memalpha.errors import JournalError
-from memalpha.memory.journal import Journal
+from memalpha.store.journal import Journal
 from memalpha.store.witness import Witness
 
 

@@ -12,10 +12,10 @@ import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, update
 
 from memalpha.errors import ForgottenError, InputError, JournalConflictError, JournalDamagedError, JournalError, MemAlphaError
-from memalpha.memory.journal import Journal, Namespace, Origin, hash_prompt
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.store import chain
+from memalpha.store.journal import Journal, Namespace, Origin, hash_prompt
 from memalpha.store.records import Head, Kind, moment_of, stamp
 from memalpha.types import Change, Entry, ResultCode
 

@@ -10,13 +10,13 @@ import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, files_with, insert, opened, update
 
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalDamagedError, JournalError
-from memalpha.memory.journal import Journal, Namespace, Origin
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store import durable as durable_module
 from memalpha.store import forgetting as forgetting_module
 from memalpha.store.forgetting import in_backups
 from memalpha.store.indexed import IndexedStore
+from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.store.sqlite import SqliteBackend
 from memalpha.store.witness import Witness
 from memalpha.types import Entry

@@ -6,7 +6,7 @@ import pytest
 from stores import BY, MARTA, SCHEMA, contents, delete, insert, update
 
 from memalpha.errors import JournalError
-from memalpha.memory.journal import Journal
+from memalpha.store.journal import Journal
 
 
 def story(journal):

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from stores import BY, MARTA, SCHEMA, contents, delete, insert, opened, update
 
 from memalpha.errors import JournalBusyError, JournalError
-from memalpha.memory.journal import Journal, Namespace
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
+from memalpha.store.journal import Journal, Namespace
 
 # Names that would run into each other if they were joined, cased or cut carelessly.
 NAMES = [Namespace("a", "b", "c"), Namespace("a/b", "c"), Namespace("a", "b/c"), Namespace("A", "b", "c"), Namespace("a", "b", "d")]

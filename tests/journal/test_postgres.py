@@ -15,9 +15,9 @@ import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, update
 
 from memalpha.errors import ForgottenError, JournalBusyError, JournalDamagedError, JournalError
-from memalpha.memory.journal import Journal
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
+from memalpha.store.journal import Journal
 
 psycopg = pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
 

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from stores import BY, MARTA, SCHEMA, core, delete, insert, update
 
 from memalpha.errors import ForgottenError, InputError, JournalError
-from memalpha.memory.journal import Journal
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
+from memalpha.store.journal import Journal
 
 WORDS = ["oslo", "rome", "tea", "rain", "chess"]
 TEXT = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join)

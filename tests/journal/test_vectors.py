@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from stores import BY, MARTA, SCHEMA, insert, update
 
 from memalpha.errors import InputError, ServiceError
-from memalpha.memory.journal import Journal
 from memalpha.retrieval.config import RetrievalConfig
 from memalpha.retrieval.index import VectorIndex
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.retrieval.vectors import make_vectors
 from memalpha.store.indexed import IndexedStore
+from memalpha.store.journal import Journal
 
 pytest.importorskip("qdrant_client", reason="the extra 'qdrant' is not installed")
 from memalpha.retrieval.qdrant import QdrantVectors

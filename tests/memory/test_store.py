@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from memalpha.errors import SchemaError
+from memalpha.memory.memory import Memory, Snapshot, count_words, diff
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.memory.store import Memory, Snapshot, count_words, diff
 from memalpha.types import Change, Entry, Operation, OperationKind, ResultCode
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.memory.store import Memory
 from memalpha.memory.tools import MAX_TIMESTAMP, is_text, to_call, to_operation, tool_name, tool_schemas
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 

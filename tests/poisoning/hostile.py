@@ -16,8 +16,8 @@ from memalpha.agent import codecs
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
+from memalpha.memory.memory import Snapshot
 from memalpha.memory.schema import SectionKind
-from memalpha.memory.store import Snapshot
 from memalpha.models import resolve_model
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Chunk, Entry

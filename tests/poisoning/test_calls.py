@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.agent.codecs import make_codec
-from memalpha.memory.journal import Journal, Namespace, Origin
+from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema, presets
-from memalpha.memory.store import count_words
 from memalpha.memory.tools import to_call
 from memalpha.retrieval.config import RetrievalConfig
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
+from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Chunk, Operation, OperationKind, ToolCall
 
 SCHEMA = MemorySchema.load("mem_alpha")

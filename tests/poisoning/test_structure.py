@@ -8,12 +8,11 @@ from hostile import CODECS, HOSTILE, TEXTS, agent_of, filled, prompt_of, recover
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.agent.encoding import chat_ids
-from memalpha.agent.quoting import one_line, quote, quoted_json
+from memalpha.endpoints import break_marks
 from memalpha.memory.schema import presets
 from memalpha.protocols import ReadRequest
 from memalpha.qa.readers import ModelReader, reader_messages
-from memalpha.qa.special_text import break_marks
+from memalpha.text import chat_ids, one_line, quote, quoted_json
 from memalpha.types import Chunk, Question
 
 OURS = ("nano", "smollm2")
@@ -81,8 +80,8 @@ def test_a_mark_that_a_tokenizer_does_not_call_special_stays_text():
 def test_a_mark_made_by_normalising_stays_text():
     from tokenizers import AddedToken, normalizers
 
-    from memalpha.agent.encoding import PromptEncoder, slot
     from memalpha.models.nano import make_tokenizer
+    from memalpha.text import PromptEncoder, slot
 
     tokenizer = make_tokenizer(["Marta"], 512)
     tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()

@@ -1,8 +1,8 @@
 """The judge of mixed data gives each instance the verdicts of the judge it belongs to."""
 
 from memalpha.data.synthetic import PRESETS, generate
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.protocols import WriteRequest
 from memalpha.qa.auto_judge import AutoContentJudge
 from memalpha.qa.judges import FactContentJudge, GroundedContentJudge

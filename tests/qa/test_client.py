@@ -7,8 +7,8 @@ from email.utils import formatdate
 import pytest
 from stub_server import Fault, completion, error
 
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
-from memalpha.qa.endpoint import ChatClient
 from memalpha.types import Completion, Sampling, StopReason
 
 GREEDY = Sampling(max_new_tokens=5)

@@ -5,12 +5,12 @@ import math
 import pytest
 from stub_server import error
 
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, ServiceError
+from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.render import render_entry
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory, count_words
 from memalpha.protocols import Hit
-from memalpha.qa.endpoint import ChatClient
 from memalpha.qa.evaluator import QAEvaluator, accuracy
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, RecallReader

@@ -8,11 +8,11 @@ from stub_server import error
 
 from memalpha.data.synthetic import generate
 from memalpha.data.teacher import teacher_operations
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.protocols import AnswerRequest, WriteRequest
-from memalpha.qa.endpoint import ChatClient
 from memalpha.qa.judges import EndpointAnswerJudge, EndpointContentJudge, FactContentJudge, GroundedContentJudge
 from memalpha.types import Answer, Chunk, Entry, Fact, FactAction, Operation, OperationKind, OperationResult, Question, ResultCode
 

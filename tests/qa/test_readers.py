@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stub_server import error
 
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, PartialServiceError, ServiceError
-from memalpha.memory.store import count_words
+from memalpha.memory.memory import count_words
 from memalpha.protocols import ReadRequest
-from memalpha.qa.endpoint import ChatClient
 from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages, within_budget
 from memalpha.types import Answer, Question
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memalpha.agent.codecs import CODECS, make_codec
-from memalpha.agent.encoding import render_chat
 from memalpha.agent.step import system_text
+from memalpha.endpoints import break_marks
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa import judges, readers
-from memalpha.qa.special_text import break_marks
+from memalpha.text import render_chat
 
 MARKS = [
     "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|start_header_id|>", "<|begin_of_text|>", "<|channel|>",

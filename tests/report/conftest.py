@@ -15,10 +15,8 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import generate
-from memalpha.evaluation.held_out import InstanceResult, instance_result, paired_difference, summarise
-from memalpha.evaluation.records import rollout_to_json
 from memalpha.generation.scripted import ScriptedGenerator
-from memalpha.memory.store import count_words
+from memalpha.memory.memory import count_words
 from memalpha.models.nano import make_tokenizer
 from memalpha.provenance import environment
 from memalpha.qa.evaluator import QAEvaluator
@@ -26,6 +24,8 @@ from memalpha.qa.judges import GroundedContentJudge
 from memalpha.qa.readers import RecallReader
 from memalpha.rewards.total import RewardConfig
 from memalpha.runs import RunFolder, trajectory_name
+from memalpha.training.records import rollout_to_json
+from memalpha.training.results import InstanceResult, instance_result, paired_difference, summarise
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question, Sampling
 

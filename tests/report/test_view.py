@@ -30,8 +30,8 @@ def test_calls_stand_with_the_change_they_made(finished_run: RunFolder) -> None:
 def test_a_refused_call_between_applied_ones_takes_no_change() -> None:
     from memalpha.agent.codecs import make_codec
     from memalpha.agent.step import AgentStep
-    from memalpha.evaluation.records import _change, _result
-    from memalpha.memory.store import Memory
+    from memalpha.memory.memory import Memory
+    from memalpha.training.records import _change, _result
     from memalpha.types import Chunk
 
     schema = MemorySchema.load("facts")

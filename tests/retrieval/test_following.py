@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from test_two_layer import expected
 
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.retrieval.config import RetrievalConfig
 from memalpha.retrieval.embedders import CachedEmbedder, HashingEmbedder
 from memalpha.retrieval.two_layer import TwoLayerRetriever

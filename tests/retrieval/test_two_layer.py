@@ -8,8 +8,8 @@ import pytest
 from brute_force import bm25, cosines, ranked, rrf
 
 from memalpha.errors import InputError
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import HashingEmbedder
 from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
@@ -327,7 +327,7 @@ def test_lexical_mode_loads_no_model_and_no_faiss():
     code = """
 import sys
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.retrieval.two_layer import RetrievalConfig, retriever_factory
 from memalpha.types import Operation, OperationKind
 memory = Memory(MemorySchema.load("facts"))

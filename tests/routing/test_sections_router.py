@@ -7,11 +7,10 @@ import torch
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.api.agent import MemoryAgent
 from memalpha.errors import InputError
 from memalpha.generation.scripted import ScriptedGenerator
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.models.nano import make_tokenizer
 from memalpha.retrieval.config import RetrievalConfig
 from memalpha.retrieval.embedders import HashingEmbedder
@@ -21,6 +20,7 @@ from memalpha.routing.policies import PolicyOptions, Shape, make_policy
 from memalpha.routing.ppo import PPOOptions, make_optimizer
 from memalpha.routing.sections import LearnedSectionRouter
 from memalpha.types import Operation, OperationKind
+from memalpha.use.agent import MemoryAgent
 
 SCHEMA = MemorySchema.load("nine_categories")
 NAMES = [section.name for section in SCHEMA.lists]

@@ -4,7 +4,6 @@ import pytest
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.api.agent import MemoryAgent
 from memalpha.errors import InputError
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer
@@ -15,6 +14,7 @@ from memalpha.routing.selection import SelectorOptions
 from memalpha.routing.selector import ToolSelector
 from memalpha.routing.writers import RoutedGenerator, chunk_of
 from memalpha.types import Chunk, Prompt, Sampling
+from memalpha.use.agent import MemoryAgent
 
 STEP = AgentStep(AgentConfig(schema="facts", codec="compact", max_chunk_tokens=200), make_tokenizer(["facts"], 4096))
 

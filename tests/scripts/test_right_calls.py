@@ -6,8 +6,8 @@ import right_calls
 
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import teacher_operations
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import Memory
 from memalpha.types import Fact, FactAction
 
 SAID = [Fact(0, FactAction.STATE, "Ann", "city", "Oslo"), Fact(0, FactAction.STATE, "Bo", "pet", "dog")]

@@ -6,9 +6,9 @@ import pytest
 from rollouts import make_agent, make_instance, run_script
 
 from memalpha.errors import PartialServiceError, ServiceError, TrainingAborted
-from memalpha.evaluation.held_out import instance_result, summarise
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.training.results import instance_result, summarise
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.types import Answer
 

@@ -180,7 +180,7 @@ class ComesUp(logging.Handler):
 
 def test_a_reader_that_comes_up_in_time_costs_time_alone(tmp_path, data, monkeypatch, caplog):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    logger, down = logging.getLogger("memalpha.qa.endpoint"), ComesUp()
+    logger, down = logging.getLogger("memalpha.endpoints"), ComesUp()
     logger.addHandler(down)
     try:
         code, done = train(

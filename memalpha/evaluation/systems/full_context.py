@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from memalpha.agent.quoting import one_line
 from memalpha.agent.rollout import StepCallback
 from memalpha.errors import InputError
 from memalpha.evaluation.pieces import UNIT_TOKENS, Piece, pieces
 from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Setting
 from memalpha.protocols import TokenCounter
+from memalpha.text import one_line
 from memalpha.types import Instance, Question
 
 

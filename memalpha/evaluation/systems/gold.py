@@ -22,8 +22,8 @@ from memalpha.data.teacher import teacher_operations
 from memalpha.evaluation.pieces import UNIT_TOKENS, Piece, pieces
 from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Setting, rendered
 from memalpha.evaluation.systems.rag import piece_memory
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.memory.store import Memory
 from memalpha.protocols import TokenCounter
 from memalpha.qa.evaluator import find_passages
 from memalpha.qa.metrics import contains, label

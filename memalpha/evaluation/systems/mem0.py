@@ -38,13 +38,13 @@ from functools import lru_cache
 from typing import Any
 
 from memalpha.agent.rollout import StepCallback
+from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, MemAlphaError, ServiceError
 from memalpha.evaluation.results import OperationCounts
 from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Sampled, Setting
 from memalpha.evaluation.systems.mem0_package import load_mem0, mem0_error, new_memory, read_reply
 from memalpha.evaluation.systems.rewriting import batch_sampling
 from memalpha.protocols import Embedder
-from memalpha.qa.endpoint import ChatClient
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.types import Chunk, Instance, Message, Question, Sampling
 

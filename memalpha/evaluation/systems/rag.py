@@ -24,8 +24,8 @@ from memalpha.agent.rollout import StepCallback
 from memalpha.errors import InputError
 from memalpha.evaluation.pieces import UNIT_TOKENS, Piece, pieces
 from memalpha.evaluation.systems.base import Kept, PlainSystem, Setting, searched
+from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.memory.store import Memory
 from memalpha.protocols import RetrieverFactory, TokenCounter
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import retriever_factory

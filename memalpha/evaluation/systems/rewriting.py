@@ -15,13 +15,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from memalpha.agent.encoding import PromptEncoder, slot
-from memalpha.agent.quoting import quote
 from memalpha.agent.rollout import StepCallback
 from memalpha.errors import InputError
 from memalpha.evaluation.pieces import units
 from memalpha.evaluation.results import OperationCounts
 from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Sampled, Setting
+from memalpha.text import PromptEncoder, quote, slot
 from memalpha.types import Chunk, Completion, Instance, Prompt, Question, Sampling
 
 

@@ -17,7 +17,7 @@ from memalpha.agent.rollout import StepCallback
 from memalpha.errors import InputError
 from memalpha.evaluation.pieces import UNIT_TOKENS, Piece, pieces
 from memalpha.evaluation.systems.base import Kept, PlainSystem, Setting, count_operations, rendered, searched
-from memalpha.memory.store import Memory
+from memalpha.memory.memory import Memory
 from memalpha.types import Instance, Operation, OperationKind, OperationResult, ResultCode
 
 

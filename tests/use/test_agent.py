@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
-from memalpha.api.agent import LOCAL, MemoryAgent
-from memalpha.api.aio import AsyncMemoryAgent
 from memalpha.data.synthetic import generate
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError, JournalError, ServiceError
 from memalpha.generation.scripted import ScriptedGenerator
-from memalpha.memory.journal import Journal, Namespace, hash_prompt
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.readers import ModelReader
+from memalpha.store.journal import Journal, Namespace, hash_prompt
 from memalpha.types import Chunk, Instance, Sampling
+from memalpha.use.agent import LOCAL, MemoryAgent
+from memalpha.use.aio import AsyncMemoryAgent
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_new_tokens=64)
 MARTA, IVAN = Namespace("marta"), Namespace("ivan")

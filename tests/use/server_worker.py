@@ -15,12 +15,12 @@ from typing import Any
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.api.agent import MemoryAgent
 from memalpha.errors import ServiceError
 from memalpha.models.nano import make_tokenizer
-from memalpha.serve.callers import Callers, Grant, Tokens
-from memalpha.serve.config import ServeConfig
 from memalpha.types import Completion, Prompt, Sampling, StopReason
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.callers import Callers, Grant, Tokens
+from memalpha.use.serve_config import ServeConfig
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=40, view_tokens=400, max_new_tokens=64)
 
@@ -47,7 +47,7 @@ def make_agent(store: Any, delay: float = 0.0) -> MemoryAgent:
 
 
 def main(options: dict[str, Any]) -> None:
-    from memalpha.serve.server import serve_http, serve_stdio
+    from memalpha.use.server import serve_http, serve_stdio
 
     logging.basicConfig(level=logging.WARNING)
     agent = make_agent(options.pop("store"), options.pop("delay", 0.0))

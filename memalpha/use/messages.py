@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from memalpha.memory.journal import Event, Receipt
 from memalpha.protocols import Hit
+from memalpha.store.journal import Event, Receipt
 from memalpha.types import Change, Entry, OperationResult
 
 MAX_PAGE = 1000

@@ -13,9 +13,9 @@ from servers import line, token_of, tokens_file
 
 from memalpha.cli import run
 from memalpha.errors import InputError
-from memalpha.memory.journal import Namespace
-from memalpha.serve.callers import HEADERS, Caller, Callers, Grant, Tokens, make_token
-from memalpha.serve.problems import Refused
+from memalpha.store.journal import Namespace
+from memalpha.use.callers import HEADERS, Caller, Callers, Grant, Tokens, make_token
+from memalpha.use.problems import Refused
 
 # Names that would run into each other if they were joined, cased, cut or decoded carelessly.
 NAMES = ["a", "A", "a/b", "b", "a%2Fb", "ab", "ä", "a:b", "a b", "default", "a/b/c"]

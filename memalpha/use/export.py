@@ -25,11 +25,11 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, MemAlphaError, ServiceError
 from memalpha.memory.schema import presets
 from memalpha.models.adapters import ADAPTER_RECORD, ADAPTER_WEIGHTS, adapter_shapes, base_of, check_adapter
-from memalpha.models.card import RunFacts, hub_name, make_card
 from memalpha.models.folders import agent_folder
 from memalpha.models.policy import DTYPES, load_policy_model, load_tokenizer, weightless
 from memalpha.models.registry import resolve_model
 from memalpha.types import Chunk
+from memalpha.use.card import RunFacts, hub_name, make_card
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,12 +18,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from memalpha.agent.config import AgentConfig
-from memalpha.api.agent import MemoryAgent
 from memalpha.cli import run
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import fetch, write_adapter_record
-from memalpha.models.card import RunFacts, hub_name, make_card
 from memalpha.models.nano import build_nano, toy_texts
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.card import RunFacts, hub_name, make_card
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=400, view_tokens=200, max_new_tokens=16)
 TEXT = "was violin seen? table window"
@@ -318,7 +318,7 @@ def test_a_merge_that_changes_the_model_is_not_written(trained, tmp_path, capsys
 PUSH = """
 import json, sys
 from memalpha.errors import MemAlphaError
-from memalpha.models.export import push
+from memalpha.use.export import push
 for repo in sys.argv[2:]:
     try:
         print(json.dumps(["done", push(sys.argv[1], repo, private=True)]))

@@ -20,13 +20,13 @@ from servers import ENVIRONMENT, WORKER, client, running
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.errors import InputError, JournalDamagedError
-from memalpha.memory.journal import Journal, Namespace, Origin
 from memalpha.models.nano import build_nano, toy_texts
-from memalpha.serve.callers import Caller, Callers, Grant, Tokens
-from memalpha.serve.config import ServeConfig
-from memalpha.serve.problems import Refused
-from memalpha.serve.server import serve_http
+from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
+from memalpha.use.callers import Caller, Callers, Grant, Tokens
+from memalpha.use.problems import Refused
+from memalpha.use.serve_config import ServeConfig
+from memalpha.use.server import serve_http
 
 
 def texts(path):
@@ -134,7 +134,7 @@ def test_a_server_that_should_not_start_says_why(tmp_path, capsys, monkeypatch, 
 
 
 def test_without_the_extra_the_install_line_is_shown(tmp_path, capsys, monkeypatch):
-    for name in ("memalpha.serve.server", "memalpha.serve.http_api"):
+    for name in ("memalpha.use.server", "memalpha.use.http_api"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert run(["serve", "no/agent", "--store", str(tmp_path / "s.db"), "--user", "marta"]) == 1
@@ -171,7 +171,7 @@ def trained(tmp_path):
 
 def test_the_command_hands_over_what_it_was_given(trained, tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr("memalpha.serve.server.serve_http", lambda *arguments: given.extend(arguments))
+    monkeypatch.setattr("memalpha.use.server.serve_http", lambda *arguments: given.extend(arguments))
     options = [
         "--user",
         "marta",

@@ -11,11 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
-from memalpha.api.aio import AsyncMemoryAgent
 from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
-from memalpha.serve.callers import Caller
-from memalpha.serve.config import ServeConfig
-from memalpha.serve.models import (
+from memalpha.use.aio import AsyncMemoryAgent
+from memalpha.use.callers import Caller
+from memalpha.use.messages import (
     AddAnswer,
     AddRequest,
     AskAnswer,
@@ -35,7 +34,8 @@ from memalpha.serve.models import (
     SearchRequest,
     UndoRequest,
 )
-from memalpha.serve.problems import Problem, Refused, problem_of
+from memalpha.use.problems import Problem, Refused, problem_of
+from memalpha.use.serve_config import ServeConfig
 
 
 class Operations:

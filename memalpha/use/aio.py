@@ -14,12 +14,12 @@ from functools import partial
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from memalpha.api.agent import MemoryAgent
-from memalpha.api.records import Added, Reply
 from memalpha.errors import InputError, JournalError
-from memalpha.memory.journal import Event, Namespace, Receipt
 from memalpha.protocols import Hit
+from memalpha.store.journal import Event, Namespace, Receipt
 from memalpha.types import Change, Entry
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.records import Added, Reply
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

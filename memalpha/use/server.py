@@ -20,15 +20,15 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from memalpha.api.agent import MemoryAgent
-from memalpha.api.aio import AsyncMemoryAgent
 from memalpha.errors import InputError
-from memalpha.serve.callers import Caller, Callers, Grant
-from memalpha.serve.config import ServeConfig
-from memalpha.serve.gate import Gate
-from memalpha.serve.http_api import build_api
-from memalpha.serve.mcp_tools import build_mcp
-from memalpha.serve.operations import Operations
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.aio import AsyncMemoryAgent
+from memalpha.use.callers import Caller, Callers, Grant
+from memalpha.use.gate import Gate
+from memalpha.use.http_api import build_api
+from memalpha.use.mcp_tools import build_mcp
+from memalpha.use.operations import Operations
+from memalpha.use.serve_config import ServeConfig
 
 MCP_PATH = "/mcp"
 _CONNECTIONS_PER_REQUEST = 8

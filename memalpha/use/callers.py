@@ -28,8 +28,8 @@ from urllib.parse import unquote
 import yaml
 
 from memalpha.errors import InputError
-from memalpha.memory.journal import Namespace
-from memalpha.serve.problems import Problem, Refused
+from memalpha.store.journal import Namespace
+from memalpha.use.problems import Problem, Refused
 
 PARTS = ("user", "agent", "session")
 HEADERS = {part: f"Memalpha-{part.capitalize()}" for part in PARTS}

@@ -19,8 +19,8 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 from memalpha.errors import InputError, JournalDamagedError, JournalError, MemAlphaError
+from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema
-from memalpha.memory.store import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.store.durable import DurableMemory
 from memalpha.store.exchange import export_to, import_from, new_file, no_namespace

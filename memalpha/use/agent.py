@@ -23,23 +23,23 @@ from types import TracebackType
 from weakref import WeakValueDictionary
 
 from memalpha.agent.limits import TIME_TOKENS
-from memalpha.agent.quoting import one_line
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import AgentStep
-from memalpha.api.checks import need_entries, need_number, need_text
-from memalpha.api.records import Added, Reply, joined
-from memalpha.api.trained import load_trained
 from memalpha.data.packing import split_text
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError
 from memalpha.generation.batching import BatchingGenerator
-from memalpha.memory.journal import Event, Journal, Namespace, Origin, Receipt, hash_prompt
+from memalpha.memory.memory import Snapshot
 from memalpha.memory.render import render_entry
-from memalpha.memory.store import Snapshot
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore
+from memalpha.store.journal import Event, Journal, Namespace, Origin, Receipt, hash_prompt
 from memalpha.store.memory import JournalMemory
+from memalpha.text import one_line
 from memalpha.types import Change, Chunk, Entry, Question, Sampling
+from memalpha.use.checks import need_entries, need_number, need_text
+from memalpha.use.records import Added, Reply, joined
+from memalpha.use.trained import load_trained
 
 LOCAL = Namespace("local")
 """The namespace of an agent without a store, unless another is named."""

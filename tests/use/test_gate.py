@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_worker import make_agent
 
-from memalpha.api.aio import AsyncMemoryAgent
 from memalpha.errors import InputError
-from memalpha.memory.journal import Journal, Namespace, Origin
 from memalpha.memory.schema import MemorySchema
-from memalpha.serve.callers import Callers, Grant, Tokens
-from memalpha.serve.config import ServeConfig
-from memalpha.serve.gate import Gate
-from memalpha.serve.http_api import build_api
-from memalpha.serve.operations import Operations
-from memalpha.serve.server import build_app
+from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Completion, Operation, OperationKind, StopReason
+from memalpha.use.aio import AsyncMemoryAgent
+from memalpha.use.callers import Callers, Grant, Tokens
+from memalpha.use.gate import Gate
+from memalpha.use.http_api import build_api
+from memalpha.use.operations import Operations
+from memalpha.use.serve_config import ServeConfig
+from memalpha.use.server import build_app
 
 USERS = ["a", "A", "a/b", "b"]
 GRANTS = [Grant(f"to {user}", user) for user in USERS] + [Grant("a's chat", "a", "chat"), Grant("any", None, "chat")]

@@ -21,9 +21,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from memalpha.serve.callers import HEADERS, Callers
-from memalpha.serve.config import ServeConfig, is_loopback
-from memalpha.serve.problems import MEDIA_TYPE, RETRY_SECONDS, Problem, Refused
+from memalpha.use.callers import HEADERS, Callers
+from memalpha.use.problems import MEDIA_TYPE, RETRY_SECONDS, Problem, Refused
+from memalpha.use.serve_config import ServeConfig, is_loopback
 
 CALLER = "memalpha.caller"
 """Key of an ASGI scope that holds the ``Caller``."""

@@ -18,11 +18,11 @@ from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ConfigDict, ValidationError
 
-from memalpha.serve.callers import Caller
-from memalpha.serve.gate import CALLER
-from memalpha.serve.models import Request
-from memalpha.serve.operations import Operations
-from memalpha.serve.problems import Problem, Refused, problem_of
+from memalpha.use.callers import Caller
+from memalpha.use.gate import CALLER
+from memalpha.use.messages import Request
+from memalpha.use.operations import Operations
+from memalpha.use.problems import Problem, Refused, problem_of
 from memalpha.version import __version__
 
 Offered = Callable[[Caller, Any], Awaitable[Any]]

@@ -14,10 +14,10 @@ import huggingface_hub.constants
 import pytest
 
 from memalpha.agent.config import AgentConfig
-from memalpha.api.agent import MemoryAgent
-from memalpha.api.trained import find_trained, load_trained
 from memalpha.errors import InputError, ServiceError
 from memalpha.models.nano import build_nano, toy_texts
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.trained import find_trained, load_trained
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=200, view_tokens=200, max_new_tokens=8)

@@ -1,6 +1,6 @@
 """Many clients write, search and read at once while the server is killed and started again; then the store is held to account.
 
-    python tests/serve/load.py '{"clients": 50, "seconds": 120, "folder": FOLDER}'
+    python tests/use/load.py '{"clients": 50, "seconds": 120, "folder": FOLDER}'
 
 Each client has a token and a memory of its own and counts a text as kept once its answer has come. The server process listens at
 one port over its lives. What is checked at the end, with the server gone: each acknowledged text is in its memory, each memory

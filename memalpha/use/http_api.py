@@ -18,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from memalpha.errors import MemAlphaError
-from memalpha.serve.callers import HEADERS, Caller
-from memalpha.serve.gate import CALLER, problem_response
-from memalpha.serve.models import (
+from memalpha.use.callers import HEADERS, Caller
+from memalpha.use.gate import CALLER, problem_response
+from memalpha.use.messages import (
     AddAnswer,
     AddRequest,
     AskAnswer,
@@ -37,8 +37,8 @@ from memalpha.serve.models import (
     SearchRequest,
     UndoRequest,
 )
-from memalpha.serve.operations import Operations
-from memalpha.serve.problems import UNEXPECTED, Problem, Refused, problem_of
+from memalpha.use.operations import Operations
+from memalpha.use.problems import UNEXPECTED, Problem, Refused, problem_of
 from memalpha.version import __version__
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]

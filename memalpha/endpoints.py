@@ -9,6 +9,23 @@ Texts reach the server without marks that its tokenizer would take for special t
 of a stretch is logged as a warning, and so is the first reply after it, at most every ten seconds: a run that waits says why.
 
 It does not cover streaming, tool parsing by the server, or connection reuse: a reply takes longer than a handshake.
+
+Options that say which servers read and judge, and the clients made from them; part of ``RunArguments``.
+
+One server (``endpoint_*``) serves both unless the judge has its own (``judge_*``). Keys come from the environment, and a judge on
+another server never sees the reader's: $MEMALPHA_API_KEY, and $MEMALPHA_JUDGE_API_KEY for a ``judge_url`` of its own.
+
+Keeps text from data from posing as a chat's structure where a server tokenises it.
+
+A policy at hand tokenises texts from data with special tokens switched off (``memalpha.text``). A chat server puts
+messages into its template and tokenises the whole, so ``<|im_end|>`` inside a chunk would end the turn. Here a space goes after
+the first character of such a mark: ``< |im_end|>``. A space and not an invisible character, because a person sees it, every
+tokenizer keeps it, and a model that copies the text into a memory copies nothing hidden.
+
+What always holds: text without such a mark is returned as it is; the result holds no mark; doing it twice changes no more.
+
+It does not cover marks of other families than those below; marks that structure a reply and not a conversation (``<think>``,
+``<tool_call>``: our own prompts hold them); nor a model's obedience to a text that gives it orders.
 """
 
 from __future__ import annotations
@@ -27,14 +44,13 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from memalpha.errors import InputError, PartialServiceError, ServiceError
-from memalpha.qa.special_text import break_marks
 from memalpha.types import Completion, Message, Sampling, StopReason
 
 logger = logging.getLogger(__name__)
@@ -382,4 +398,100 @@ def _retry_after(value: str | None, now: float) -> float:
     return max(0.0, (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - now)
 
 
-__all__ = ["ChatClient", "check_url"]
+@dataclass
+class EndpointArguments:
+    """Servers with an OpenAI-compatible chat API.
+
+    Attributes:
+        endpoint_url: Base URL, for ``reader: endpoint`` and ``content_judge: endpoint``.
+        endpoint_model: Name of the model there.
+        endpoint_timeout: Seconds one attempt may take. Processes wait for the slowest: keep all attempts of a request far below
+            ``ddp_timeout``.
+        endpoint_retries: How often a failed attempt is repeated before the sample is masked.
+        endpoint_backoff: Seconds before the first repetition, doubled each time.
+        endpoint_concurrency: Requests under way at once, a process.
+        endpoint_extra: More fields of each request, e.g. ``{chat_template_kwargs: {enable_thinking: false}}``.
+        judge_url: Base URL of the judges' server (empty: ``endpoint_url``).
+        judge_model: Name of the judges' model (empty: ``endpoint_model``).
+        judge_extra: More fields of the judges' requests (not given: ``endpoint_extra``).
+    """
+
+    endpoint_url: str = ""
+    endpoint_model: str = ""
+    endpoint_timeout: float = 120.0
+    endpoint_retries: int = 4
+    endpoint_backoff: float = 1.0
+    endpoint_concurrency: int = 8
+    endpoint_extra: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
+    judge_url: str = ""
+    judge_model: str = ""
+    judge_extra: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
+
+    @property
+    def has_judge_endpoint(self) -> bool:
+        """Whether a judge can be asked, by the options of its own or the common ones."""
+        return bool((self.judge_url or self.endpoint_url) and (self.judge_model or self.endpoint_model))
+
+    def reader_client(self) -> ChatClient:
+        """Return the client of the reader; InputError if an option does not fit."""
+        if not (self.endpoint_url and self.endpoint_model):
+            raise InputError(
+                "reader is 'endpoint', but endpoint_url or endpoint_model is empty",
+                expected="both",
+                fix="add e.g. --endpoint_url http://localhost:8000/v1 --endpoint_model NAME",
+            )
+        return self._client(self.endpoint_url, self.endpoint_model, self.endpoint_extra, "MEMALPHA_API_KEY")
+
+    def judge_client(self) -> ChatClient:
+        """Return the client of the judges; InputError if an option does not fit."""
+        if not self.has_judge_endpoint:
+            raise InputError(
+                "a judge behind an endpoint is asked for, but its URL or model is empty",
+                expected="judge_url and judge_model, or endpoint_url and endpoint_model",
+                fix="add e.g. --judge_url http://localhost:8000/v1 --judge_model NAME",
+            )
+        own = self.judge_url not in ("", self.endpoint_url)
+        return self._client(
+            self.judge_url or self.endpoint_url,
+            self.judge_model or self.endpoint_model,
+            self.judge_extra,
+            "MEMALPHA_JUDGE_API_KEY" if own else "MEMALPHA_API_KEY",
+        )
+
+    def _client(self, url: str, model: str, extra: None | str | Mapping[str, Any], key: str) -> ChatClient:
+        if isinstance(extra, str):
+            raise InputError(f"extra fields {extra!r}", expected="a mapping")
+        return ChatClient(
+            url,
+            model,
+            api_key_env=key,
+            timeout=self.endpoint_timeout,
+            retries=self.endpoint_retries,
+            backoff=self.endpoint_backoff,
+            concurrency=self.endpoint_concurrency,
+            extra=extra,
+        )
+
+
+_NAMED = (
+    "s", "/s", "bos", "eos", "pad", "unk", "mask", "sop", "eop", "start_of_turn", "end_of_turn", "start_of_image", "end_of_image",
+    "BOS_TOKEN", "EOS_TOKEN", "PAD_TOKEN", "end_of_utterance",
+)  # fmt: skip
+_BRACKETED = (
+    "INST", "/INST", "SYSTEM_PROMPT", "/SYSTEM_PROMPT", "AVAILABLE_TOOLS", "/AVAILABLE_TOOLS", "TOOL_CALLS", "TOOL_RESULTS",
+    "/TOOL_RESULTS", "TOOL_CONTENT", "CALL_ID", "ARGS", "THINK", "/THINK", "IMG", "IMG_BREAK", "IMG_END", "PREFIX", "MIDDLE",
+    "SUFFIX", "BOS", "EOS", "EOT", "PAD", "UNK", "gMASK", "sMASK",
+)  # fmt: skip
+
+_MARK = re.compile(
+    r"<(?=[|｜][^\s|｜<>]{1,64}[|｜]>)"  # <|im_start|>, <|eot_id|>, <|channel|>; with wide bars too
+    r"|\[(?=\|[^\s|\[\]]{1,64}\|\])"  # [|assistant|]
+    rf"|<(?=(?:{'|'.join(_NAMED)}|unused\d+|extra_id_\d+)>)"  # <s>, <end_of_turn>
+    rf"|\[(?=(?:{'|'.join(_BRACKETED)})\])"  # [INST]
+    r"|<(?=</?SYS>>)"  # <<SYS>>
+)
+
+
+def break_marks(text: str) -> str:
+    """Return the text with a space inside every mark that a chat model's tokenizer may take for a special token."""
+    return _MARK.sub(lambda found: f"{found[0]} ", text)
