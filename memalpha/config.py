@@ -1,0 +1,202 @@
+"""Options: one way from YAML files, command lines and keyword arguments to checked dataclasses.
+
+Every command's options are dataclasses ("groups") that share one flat namespace: ``--config FILE.yaml`` gives values,
+``--name value`` overrides them. A group of our own derives from ``Options``, which checks each value against its annotation
+(pydantic's types such as ``PositiveInt`` included) however it is made; groups of libraries (``GRPOConfig``) check themselves.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+import yaml
+from pydantic import BeforeValidator, ConfigDict, Field, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
+from memalpha.errors import InputError
+
+_T = TypeVar("_T")
+_CHECKS = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+_ATTRIBUTE = re.compile(r"^    (\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+
+Share = Annotated[float, Field(ge=0, le=1)]
+"""A number from 0 to 1."""
+Range = Annotated[tuple[int, int], BeforeValidator(lambda value: re.split("[-,]", value) if isinstance(value, str) else value)]
+"""Two integers, fewest and most; ``80-160`` at the command line."""
+
+
+class Options:
+    """Base of our own groups of options: a dataclass whose values fit their annotations, or InputError."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        """Check and convert every field, then whatever ``check`` adds."""
+        for name in names(type(self)):
+            object.__setattr__(self, name, fit(type(self), name, getattr(self, name)))
+        self.check()
+
+    def check(self) -> None:
+        """Raise InputError for values that do not fit together; for subclasses."""
+
+
+def names(group: type) -> list[str]:
+    """The options of a group, in order."""
+    return [field.name for field in fields(group) if field.init]
+
+
+@cache
+def _adapters(group: Any) -> Mapping[str, tuple[Any, TypeAdapter[Any] | None]]:
+    """Each option's annotation and what checks it; None for annotations of libraries that pydantic does not know."""
+    found: dict[str, tuple[Any, TypeAdapter[Any] | None]] = {}
+    for name, hint in get_type_hints(group, include_extras=True).items():
+        try:
+            found[name] = hint, TypeAdapter(hint, config=_CHECKS)
+        except PydanticSchemaGenerationError:
+            found[name] = hint, None
+    return found
+
+
+def fit(group: Any, name: str, value: Any, where: str = "") -> Any:
+    """Return a value as the type of an option, reading texts of the command line as YAML where they are not texts.
+
+    Raises:
+        InputError: If it does not fit.
+    """
+    hint, adapter = _adapters(group)[name]
+    if adapter is None:
+        return value
+    kinds = {hint, *get_args(hint)}
+    candidates = [value]
+    if isinstance(value, str):
+        candidates = [_yaml(value), value] if value.lstrip()[:1] in ("{", "[") else [value, _yaml(value), [value]]
+    problem = "another type"
+    for candidate in candidates:
+        if isinstance(candidate, bool) and bool not in kinds and Any not in kinds:
+            continue  # pydantic takes true for 1
+        try:
+            return adapter.validate_python(candidate)
+        except ValidationError as error:
+            problem = problem if candidate is not value else "; ".join(item["msg"] for item in error.errors()[:2])
+    raise InputError(f"{name} is {value!r}{where}", expected=problem)
+
+
+def _takes_none(group: Any, name: str) -> bool:
+    return NoneType in get_args(_adapters(group)[name][0])
+
+
+def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: str = "") -> _T:
+    """Make one group from a mapping; a value of None stands for the default where the option cannot be None.
+
+    Args:
+        group: A dataclass.
+        values: Options by name.
+        what: What the options belong to, for messages, such as ``source 'synthetic'``.
+        listed: Where all options are listed, for messages.
+
+    Raises:
+        InputError: If an option is unknown, missing, or does not fit.
+    """
+    if not isinstance(values if values is not None else {}, Mapping):
+        raise InputError(f"{what} is {values!r}", expected="a mapping of options")
+    given = {}
+    for name, value in (values or {}).items():
+        check_name(str(name), [group], what, listed)
+        if value is not None or _takes_none(group, name):
+            given[name] = fit(group, name, value, f" of {what}")
+    for field in fields(group):  # type: ignore[arg-type]
+        if field.init and field.name not in given and field.default is MISSING and field.default_factory is MISSING:
+            raise InputError(f"{what} has no {field.name}", expected=f"a value for {field.name}")
+    try:
+        return group(**given)
+    except InputError:
+        raise
+    except (ValueError, TypeError) as error:  # what a library's own group finds
+        raise InputError(f"the options of {what} do not fit: {error}") from error
+
+
+def parse(arguments: Sequence[str], groups: Sequence[type], program: str) -> tuple[Any, ...]:
+    """Read ``--config FILE`` and ``--name value`` into one object of each group; an option in several groups goes to each.
+
+    A flag may be written with ``-`` or ``_``, ``--name=value`` too; several words make a list, none means true.
+
+    Raises:
+        InputError: If the file is missing or no YAML mapping, or an option is unknown or does not fit.
+    """
+    flags = _flags(arguments, program)
+    values: dict[str, Any] = {}
+    if (path := flags.pop("config", None)) is not None:
+        values = read_yaml(Path(str(path)))
+    values |= flags
+    for name in values:
+        check_name(str(name), groups, program, f"{program} --options lists them all")
+    return tuple(read(group, {name: value for name, value in values.items() if name in names(group)}, program) for group in groups)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping; InputError if there is none."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"cannot read the config file {str(path)!r}: {error}", expected="a YAML file, see configs/") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path} holds {type(data).__name__}", expected="a YAML mapping of options, name: value")
+    return data
+
+
+def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -> None:
+    """Raise InputError, which says what is nearest, if no group has an option of a name."""
+    known = [option for group in groups for option in names(group)]
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        expected = f"such as {near[0]}" if near else f"some of {', '.join(known) or 'none'}"
+        raise InputError(f"{what} has no option {name!r}", expected=expected, fix=listed)
+
+
+def listing(groups: Sequence[type]) -> str:
+    """Return every option with its default and what it does, a group after the other."""
+    lines = []
+    for group in groups:
+        texts: dict[str, str] = {}
+        for kind in reversed(group.__mro__):
+            texts |= dict(_ATTRIBUTE.findall(inspect.cleandoc(kind.__doc__ or "")))
+        for field in fields(group):
+            if field.init:
+                default = field.default if field.default is not MISSING else field.default_factory
+                shown = default() if callable(default) else default
+                said = " ".join(texts.get(field.name, str(field.metadata.get("help", ""))).split())
+                lines.append(f"  --{field.name} {'(required)' if shown is MISSING else repr(shown)}\n      {said}")
+    return "\n".join(lines)
+
+
+def _flags(arguments: Sequence[str], program: str) -> dict[str, Any]:
+    """The words of a command line by option: a text, a list of texts, or True."""
+    flags: dict[str, Any] = {}
+    name = ""
+    for word in arguments:
+        if re.match(r"--[A-Za-z]", word):
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("-", "_")
+            flags[name] = [value] if equals else []
+        elif not name:
+            raise InputError(f"unrecognized argument {word!r}", expected=f"--name value, as {program} --options lists them")
+        else:
+            flags[name].append(word)
+    return {name: True if not words else words[0] if len(words) == 1 else words for name, words in flags.items()}
+
+
+def _yaml(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+__all__ = ["Options", "Range", "Share", "check_name", "fit", "listing", "names", "parse", "read", "read_yaml"]
