@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 
 # Who alone may import a library.
 DOORS: Mapping[str, frozenset[str]] = {
-    "faiss": frozenset({"memalpha.retrieval.index"}),
+    "faiss": frozenset({"memalpha.retrieval.faiss_index"}),
     "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config", "memalpha.training.sampling"}),
     "psycopg": frozenset({"memalpha.store.postgres"}),
     "qdrant_client": frozenset({"memalpha.retrieval.qdrant"}),

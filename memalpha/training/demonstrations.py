@@ -52,10 +52,10 @@ def demonstrate(
             operations = teacher(instance, index, memory, rng)
             text = agent.write(memory, operations)
             completion = (*agent.encoder.untrusted(text), end_token)
-            if len(completion) > agent.config.max_new_tokens:
+            if len(completion) > agent.config.max_completion_length:
                 raise InputError(
                     f"a demonstration of {instance.id} has {len(completion)} tokens",
-                    expected=f"at most max_completion_length = {agent.config.max_new_tokens}",
+                    expected=f"at most max_completion_length = {agent.config.max_completion_length}",
                     fix="raise max_completion_length",
                 )
             outcome = agent.apply(memory, index, chunk, text)

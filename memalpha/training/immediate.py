@@ -36,7 +36,7 @@ def requests_after_chunks(rollout: Rollout, agent: AgentStep, k: int) -> list[li
             if result.operation is not None:
                 memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
         asked = completed_by(rollout.instance.questions, step.chunk_index)
-        requests.append([ReadRequest(question, find_passages(memory, retriever, question, k).passages) for question in asked])
+        requests.append([ReadRequest(question, find_passages(memory, retriever, question.text, k).passages) for question in asked])
     return requests
 
 

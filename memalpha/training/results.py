@@ -175,7 +175,7 @@ def evaluate_instances(
     Greedy unless a temperature is given; then ``seed`` makes two policies comparable draw by draw. What could not be scored is NaN;
     ``check_results`` says whether that is too much.
     """
-    sampling = Sampling(agent.config.max_new_tokens, temperature, seed=seed if temperature else None)
+    sampling = Sampling(agent.config.max_completion_length, temperature, seed=seed if temperature else None)
     rollouts = run(instances, sampling, on_step)
     found = []
     for rollout, rewards in zip(rollouts, scorer.score(rollouts), strict=True):

@@ -31,7 +31,7 @@ from memalpha.training.rows import TrainingRow
 from memalpha.training.sharding import Sharding, check_sharding, sharding_of
 from memalpha.training.stopping import StopCallback, stop_request
 from memalpha.training.trainer import MemoryGRPOTrainer
-from memalpha.training.warmup_run import WarmupArguments, WarmupRunArguments, WarmupTrainingArguments, warm_up
+from memalpha.training.warmup_run import WarmupOptions, WarmupRunArguments, WarmupTrainingArguments, warm_up
 from memalpha.types import Instance
 
 logger = logging.getLogger(__name__)
@@ -123,11 +123,10 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
         PartialState().wait_for_everyone()
         warm_up(
             WarmupRunArguments(
-                WarmupArguments(
+                WarmupOptions(
                     model=run.model,
                     data=run.train_data,
                     data_options=run.train_options,
-                    max_completion_length=int(arguments.grpo.max_completion_length or 0),
                     lora_r=run.lora_r,
                     lora_alpha=run.lora_alpha,
                     full_finetuning=run.full_finetuning,

@@ -15,8 +15,7 @@ from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError, TrainingAborted
 from memalpha.protocols import ContentJudge, SilenceJudge, WriteRequest
-from memalpha.qa.batches import ask_all
-from memalpha.qa.evaluator import QAEvaluator
+from memalpha.qa.evaluator import QAEvaluator, ask_all
 from memalpha.qa.metrics import contains
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward, rollout_rewards
 from memalpha.training.immediate import ask_after_chunks

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from peft import LoraConfig, get_peft_model
+from pydantic import NonNegativeInt, PositiveInt
 from transformers import PrinterCallback, TrainingArguments, set_seed
 
+from memalpha.agent.config import AgentConfig
 from memalpha.agent.limits import positions_of
 from memalpha.agent.step import AgentStep
+from memalpha.config import Options, Share, parse
 from memalpha.data import toy
 from memalpha.data.excerpts import ExcerptConfig, excerpt_operations
 from memalpha.data.load import load_data
@@ -22,9 +25,8 @@ from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
 from memalpha.models import ADAPTER_RECORD, load_policy_model, name_base, resolve_model, write_adapter_record
 from memalpha.runs import holds_something, make_folder
-from memalpha.training.config import AgentArguments, as_mapping, parse_options
+from memalpha.training.config import check_trainer
 from memalpha.training.demonstrations import Demonstration, Teacher, count_operations, demonstrate
-from memalpha.training.options import as_texts, check_least, check_training
 from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
 from memalpha.types import Instance, Operation
 
@@ -35,8 +37,8 @@ _MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "
 Report = Callable[[str, dict[str, Any]], None]
 
 
-@dataclass
-class WarmupArguments:
+@dataclass(frozen=True)
+class WarmupOptions(Options):
     """What a warm start learns from.
 
     Attributes:
@@ -49,7 +51,6 @@ class WarmupArguments:
         coverage_high: Largest share; each instance draws its own in between.
         p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
         p_update: Share of the corrected changes that are updates, the others being a deletion and an insertion.
-        max_completion_length: Longest completion, in tokens.
         lora_r: Rank of the adapter.
         lora_alpha: Scale of the adapter.
         full_finetuning: Train all weights instead of an adapter.
@@ -60,22 +61,16 @@ class WarmupArguments:
     model: str = "smollm2-135m-instruct"
     adapter: str = ""
     data: str = "synthetic"
-    data_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
-    coverage_low: float = 1.0
-    coverage_high: float = 1.0
-    p_correct: float = 1.0
-    p_update: float = 0.5
-    max_completion_length: int = 64
-    lora_r: int = 16
-    lora_alpha: int = 32
+    data_options: dict[str, Any] = field(default_factory=dict)
+    coverage_low: Share = 1.0
+    coverage_high: Share = 1.0
+    p_correct: Share = 1.0
+    p_update: Share = 0.5
+    lora_r: PositiveInt = 16
+    lora_alpha: PositiveInt = 32
     full_finetuning: bool = False
-    pack_tokens: int = 1024
+    pack_tokens: NonNegativeInt = 1024
     overwrite: bool = False
-
-    def __post_init__(self) -> None:
-        """Check values that no type checks."""
-        as_texts(self)
-        check_least(self, lora_r=1, lora_alpha=1, pack_tokens=0)
 
 
 @dataclass
@@ -96,23 +91,25 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check values that transformers takes for something else."""
-        check_training(self)
+        check_trainer(self)
         super().__post_init__()
 
 
 class WarmupRunArguments(NamedTuple):
     """All options of a warm start."""
 
-    warmup: WarmupArguments
-    agent: AgentArguments
+    warmup: WarmupOptions
+    agent: AgentConfig
     training: WarmupTrainingArguments
+
+
+WARMUP_GROUPS = (WarmupOptions, AgentConfig, WarmupTrainingArguments)
+"""The groups of ``memalpha warmup``, in the order of ``WarmupRunArguments``."""
 
 
 def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunArguments:
     """Read ``--config FILE`` and overrides; InputError as for ``parse_train_arguments``."""
-    return WarmupRunArguments(
-        *parse_options(arguments, [WarmupArguments, AgentArguments, WarmupTrainingArguments], "memalpha warmup")
-    )
+    return WarmupRunArguments(*parse(arguments, WARMUP_GROUPS, "memalpha warmup"))
 
 
 def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: None) -> Path:
@@ -138,7 +135,7 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
     if warmup.full_finetuning and warmup.adapter:
         raise InputError(f"full_finetuning with the adapter {warmup.adapter!r}", expected="one of the two")
     policy = load_policy_model(warmup.model, adapter=warmup.adapter or None, trainable=True)
-    agent = AgentStep(arguments.agent.config(warmup.max_completion_length), policy.tokenizer)
+    agent = AgentStep(arguments.agent, policy.tokenizer)
     demonstrations, operations = make_demonstrations(warmup, agent, policy.tokenizer.eos_token_id, training.seed)
     model = policy.model
     check_positions(demonstrations, model.config)
@@ -197,12 +194,12 @@ def _drop_other_kind(target: Path, *, whole: bool) -> None:
 
 
 def make_demonstrations(
-    warmup: WarmupArguments, agent: AgentStep, end_token: int, seed: int
+    warmup: WarmupOptions, agent: AgentStep, end_token: int, seed: int
 ) -> tuple[list[Demonstration], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     if not warmup.data:
         raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
-    instances = load_data(warmup.data, as_mapping("data_options", warmup.data_options), seed)
+    instances = load_data(warmup.data, warmup.data_options, seed)
     pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
@@ -219,7 +216,7 @@ def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) 
         )
 
 
-def _teacher(warmup: WarmupArguments) -> Teacher:
+def _teacher(warmup: WarmupOptions) -> Teacher:
     """Return the teacher of each instance: that of the toy task, of annotated facts, or of plain text."""
     coverage = (warmup.coverage_low, warmup.coverage_high)
     facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update)

@@ -37,7 +37,7 @@ def test_a_schema_of_the_user_s_own_goes_with_the_agent(tmp_path):
     ("settings", "message"),
     [
         ({"max_chunk_tokens": 0}, "max_chunk_tokens is 0"),
-        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"max_completion_length": 0}, "max_new_tokens is 0"),
         ({"view_tokens": -1}, "view_tokens is -1"),
         ({"view_recent": -1}, "view_recent is -1"),
     ],

@@ -11,7 +11,7 @@ from stores import BY, MARTA, SCHEMA, insert, update
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.retrieval.config import RetrievalConfig
-from memalpha.retrieval.index import VectorIndex
+from memalpha.retrieval.faiss_index import VectorIndex
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.retrieval.vectors import make_vectors
 from memalpha.store.indexed import IndexedStore

@@ -4,7 +4,7 @@ from memalpha.data.synthetic import PRESETS, generate
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import WriteRequest
-from memalpha.qa.auto_judge import AutoContentJudge
+from memalpha.qa.judges import AutoContentJudge
 from memalpha.qa.judges import FactContentJudge, GroundedContentJudge
 from memalpha.types import Operation, OperationKind
 

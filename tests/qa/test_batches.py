@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memalpha.errors import InputError, PartialServiceError, ServiceError
-from memalpha.qa.batches import ask_all
+from memalpha.qa.evaluator import ask_all
 
 
 class Service:

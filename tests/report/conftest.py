@@ -55,7 +55,7 @@ def scorer() -> RolloutScorer:
 @pytest.fixture(scope="session")
 def agent() -> AgentStep:
     words = " ".join(chunk.text for instance in (ANN, BOB, CHAT) for chunk in instance.chunks) + " lives keeps likes tea word facts"
-    return AgentStep(AgentConfig(schema="facts", codec="compact", max_new_tokens=90), make_tokenizer([words], 4096))
+    return AgentStep(AgentConfig(schema="facts", codec="compact", max_completion_length=90), make_tokenizer([words], 4096))
 
 
 def evaluate(agent: AgentStep, script: Sequence[str]) -> list[tuple[InstanceResult, dict[str, Any]]]:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.errors import InputError
-from memalpha.retrieval.index import VectorIndex, centroids
+from memalpha.retrieval.faiss_index import VectorIndex, centroids
 
 
 def filled(vectors, **options):

@@ -6,7 +6,7 @@ import pytest
 from trl import GRPOConfig
 
 from memalpha.errors import InputError
-from memalpha.training.config import MemoryGRPOConfig, RunArguments, parse_train_arguments
+from memalpha.training.config import MemoryGRPOConfig, RunOptions, parse_train_arguments
 from memalpha.training.warmup_run import parse_warmup_arguments
 
 CPU = ["--use_cpu", "true"]
@@ -56,8 +56,8 @@ def test_a_text_in_a_file_may_be_a_number_or_nothing(tmp_path, text, adapter):
 
 def test_what_is_not_given_stays_not_given_once_the_parser_has_run():
     parse_train_arguments(CPU)  # it changes what dataclasses say of their fields' types
-    assert RunArguments(endpoint_extra={"a": 1}).judge_extra == {"a": 1}
-    assert RunArguments(endpoint_extra={"a": 1}, judge_extra={}).judge_extra == {}
+    assert RunOptions(endpoint_extra={"a": 1}).judge_extra == {"a": 1}
+    assert RunOptions(endpoint_extra={"a": 1}, judge_extra={}).judge_extra == {}
 
 
 def test_a_schema_or_a_retrieval_that_is_none_is_refused_as_it_is_read(tmp_path):
@@ -197,10 +197,10 @@ def test_batches_and_scales_that_cannot_be_are_refused(options, message):
 )  # fmt: skip
 def test_values_that_make_no_sense_are_refused_by_name(option, value):
     with pytest.raises(InputError, match=f"{option} is "):
-        RunArguments(**{option: value})
+        RunOptions(**{option: value})
 
 
 def test_an_endpoint_needs_its_address():
     with pytest.raises(InputError, match="endpoint_url"):
-        RunArguments(reader="endpoint")
-    assert RunArguments(reader="endpoint", endpoint_url="http://x/v1", endpoint_model="m").reader == "endpoint"
+        RunOptions(reader="endpoint")
+    assert RunOptions(reader="endpoint", endpoint_url="http://x/v1", endpoint_model="m").reader == "endpoint"

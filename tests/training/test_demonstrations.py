@@ -13,7 +13,7 @@ from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.qa.metrics import score
 from memalpha.training.demonstrations import count_operations, demonstrate
-from memalpha.training.warmup_run import WarmupArguments, make_demonstrations, parse_warmup_arguments, warm_up
+from memalpha.training.warmup_run import WarmupOptions, make_demonstrations, parse_warmup_arguments, warm_up
 from memalpha.types import Answer, Operation, OperationKind
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
@@ -76,10 +76,10 @@ def test_end_marks_in_a_text_are_not_end_tokens():
 
 
 def test_a_demonstration_over_the_limit_is_an_error_with_its_numbers():
-    fits = make_agent(max_new_tokens=6)  # + apple, line break, + boat, end
+    fits = make_agent(max_completion_length=6)  # + apple, line break, + boat, end
     assert len(list(demonstrate([make_instance("x", "apple boat")], fits, scripted, END, seed=0))) == 1
     with pytest.raises(InputError, match="a demonstration of x has 6 tokens") as caught:
-        list(demonstrate([INSTANCE], make_agent(max_new_tokens=5), scripted, END, seed=0))
+        list(demonstrate([INSTANCE], make_agent(max_completion_length=5), scripted, END, seed=0))
     assert "at most max_completion_length = 5" in str(caught.value)
 
 
@@ -109,7 +109,7 @@ def test_each_instance_has_a_memory_and_a_random_state_of_its_own():
 @pytest.mark.parametrize("codec", TEXTS)
 def test_what_the_teacher_shows_answers_every_question(codec):
     """The generator's own dialogues: the memory that the demonstrated completions lead to holds every answer."""
-    agent = make_agent(codec=codec, max_new_tokens=4096, max_chunk_tokens=8192)
+    agent = make_agent(codec=codec, max_completion_length=4096, max_chunk_tokens=8192)
     dialogues = [make_dialogue(seed, 0, PRESETS["medium"]) for seed in range(2)]
     totals = [0, 0, 0]
     for dialogue in dialogues:
@@ -142,8 +142,8 @@ def test_a_warm_start_shows_each_instance_by_its_own_keeper(tmp_path):
 
     plain = make_instance("plain", "apple boat candle. door engine feather.")
     write_instances(tmp_path / "plain.jsonl", [plain])
-    agent = make_agent(max_new_tokens=200, max_chunk_tokens=400)
-    of = WarmupArguments(data=f"synthetic, {tmp_path}/plain.jsonl", data_options={"n": 20, "split": "train"}, p_correct=0.0)
+    agent = make_agent(max_completion_length=200, max_chunk_tokens=400)
+    of = WarmupOptions(data=f"synthetic, {tmp_path}/plain.jsonl", data_options={"n": 20, "split": "train"}, p_correct=0.0)
     demonstrations, operations = make_demonstrations(of, agent, END, seed=0)
     assert len(demonstrations) == 20 * 3 + 1
     assert [operation.content for operation in operations][-2:] == ["apple boat candle", "door engine feather"]

@@ -7,7 +7,7 @@ from stub_server import StubServer, error
 from memalpha.errors import InputError, PartialServiceError
 from memalpha.protocols import AnswerRequest, ReadRequest, WriteRequest
 from memalpha.training.build import make_answer_judge, make_judge, make_reader
-from memalpha.training.config import RunArguments, parse_train_arguments
+from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.types import Answer, Chunk, Operation, OperationKind, OperationResult, Question, ResultCode
 
 REQUESTS = [ReadRequest(Question(f"was {i} seen?", ("x",)), ()) for i in range(12)]
@@ -32,7 +32,7 @@ def other_server():
 
 
 def options(server, **more):
-    return RunArguments(reader="endpoint", endpoint_url=server.url, endpoint_model="m", endpoint_backoff=0.0, **more)
+    return RunOptions(reader="endpoint", endpoint_url=server.url, endpoint_model="m", endpoint_backoff=0.0, **more)
 
 
 def read(run):
@@ -96,8 +96,8 @@ def test_the_judges_ask_the_readers_server_unless_they_have_their_own(chat_serve
 
 
 def test_a_judge_of_answers_alone_may_be_named_and_without_a_server_there_is_none(other_server):
-    assert make_answer_judge(RunArguments()) is None
-    run = RunArguments(judge_url=other_server.url, judge_model="m")
+    assert make_answer_judge(RunOptions()) is None
+    run = RunOptions(judge_url=other_server.url, judge_model="m")
     other_server.reply = lambda body: "no"
     assert make_answer_judge(run).judge(ANSWERS) == [False] * 12
 
@@ -126,5 +126,5 @@ URL = {"endpoint_url": "http://localhost:1/v1", "endpoint_model": "m"}
 )  # fmt: skip
 def test_what_does_not_fit_is_said_before_anything_is_loaded(given, said):
     with pytest.raises(InputError) as caught:
-        RunArguments(**given)
+        RunOptions(**given)
     assert said in str(caught.value) and "expected: " in str(caught.value)
