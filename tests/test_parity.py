@@ -11,7 +11,7 @@ from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.training.build import build_parts
 from memalpha.training.config import parse_train_arguments
-from memalpha.training.records import rollout_to_json
+from memalpha.training.results import rollout_to_json
 from memalpha.training.run import build_trainer
 from memalpha.types import Completion, Sampling, StopReason
 from memalpha.use.agent import LOCAL, MemoryAgent

@@ -34,7 +34,7 @@ def add_verbs(verbs: Any) -> None:
 
 def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Make a warm-start adapter."""
-    from memalpha.training.warmup_run import WARMUP_GROUPS, parse_warmup_arguments, warm_up
+    from memalpha.training.warm_start import WARMUP_GROUPS, parse_warmup_arguments, warm_up
 
     quiet_libraries()
     _check_given(arguments, rest, "warmup", "where demonstrations come from: --config FILE, or at least --data", "warmup.yaml")

@@ -7,13 +7,13 @@ import pytest
 from brute_force import cosines, ranked
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memalpha.retrieval.vectors import make_vectors
 from stores import BY, MARTA, SCHEMA, insert, update
 
 from memalpha.errors import InputError, ServiceError
 from memalpha.retrieval.config import RetrievalConfig
 from memalpha.retrieval.faiss_index import VectorIndex
 from memalpha.retrieval.two_layer import TwoLayerRetriever
-from memalpha.retrieval.vectors import make_vectors
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal
 

@@ -4,8 +4,7 @@ from memalpha.data.synthetic import PRESETS, generate
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import WriteRequest
-from memalpha.qa.judges import AutoContentJudge
-from memalpha.qa.judges import FactContentJudge, GroundedContentJudge
+from memalpha.qa.judges import AutoContentJudge, FactContentJudge, GroundedContentJudge
 from memalpha.types import Operation, OperationKind
 
 

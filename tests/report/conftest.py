@@ -24,8 +24,7 @@ from memalpha.qa.judges import GroundedContentJudge
 from memalpha.qa.readers import RecallReader
 from memalpha.rewards.total import RewardConfig
 from memalpha.runs import RunFolder, trajectory_name
-from memalpha.training.records import rollout_to_json
-from memalpha.training.results import InstanceResult, instance_result, paired_difference, summarise
+from memalpha.training.results import InstanceResult, instance_result, paired_difference, rollout_to_json, summarise
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question, Sampling
 

@@ -7,7 +7,7 @@ from trl import GRPOConfig
 
 from memalpha.errors import InputError
 from memalpha.training.config import MemoryGRPOConfig, RunOptions, parse_train_arguments
-from memalpha.training.warmup_run import parse_warmup_arguments
+from memalpha.training.warm_start import parse_warmup_arguments
 
 CPU = ["--use_cpu", "true"]
 

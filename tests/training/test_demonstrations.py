@@ -12,8 +12,14 @@ from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.qa.metrics import score
-from memalpha.training.demonstrations import count_operations, demonstrate
-from memalpha.training.warmup_run import WarmupOptions, make_demonstrations, parse_warmup_arguments, warm_up
+from memalpha.training.warm_start import (
+    WarmupOptions,
+    count_operations,
+    demonstrate,
+    make_demonstrations,
+    parse_warmup_arguments,
+    warm_up,
+)
 from memalpha.types import Answer, Operation, OperationKind
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE

@@ -12,7 +12,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from memalpha.training import fast_layers, frozen_head
 from memalpha.training.fast_layers import LoraProduct, RMSNormProduct, use_fast_layers
-from memalpha.training.frozen_head import hidden_scores
+from memalpha.training.logprobs import hidden_scores
 from memalpha.training.packed import base_model, packed_logps
 
 

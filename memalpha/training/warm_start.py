@@ -1,17 +1,28 @@
-"""One warm start from its options to a folder that training goes on from: an adapter, or with ``full_finetuning`` a model."""
+"""Warm start: supervised training on demonstrations of a rule-based teacher policy, from its options to a folder to go on from.
+
+A small model has to know the tool-call format and every tool before reinforcement learning can improve on it. The memory that a
+demonstration sees is the one that the teacher's own calls led to, rendered and applied by ``AgentStep``, so prompts of the warm
+start and of training are the same function of the same state.
+
+The loss is the mean over completion tokens of -log p, over rows packed without padding (``memalpha.training.packed``). Optimizer,
+schedule, clipping, checkpoints and distribution are transformers' ``Trainer``. The result is a LoRA adapter, or with
+``full_finetuning`` a model.
+"""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from peft import LoraConfig, get_peft_model
 from pydantic import NonNegativeInt, PositiveInt
-from transformers import PrinterCallback, TrainingArguments, set_seed
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.limits import positions_of
@@ -26,8 +37,7 @@ from memalpha.memory.memory import Memory
 from memalpha.models import ADAPTER_RECORD, load_policy_model, name_base, resolve_model, write_adapter_record
 from memalpha.runs import holds_something, make_folder
 from memalpha.training.config import check_trainer
-from memalpha.training.demonstrations import Demonstration, Teacher, count_operations, demonstrate
-from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
+from memalpha.training.packed import Row, packed_logps
 from memalpha.types import Instance, Operation
 
 WARMUP_RECORD = "memalpha_warmup.json"
@@ -164,7 +174,7 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
             "steps": trainer.state.global_step,
             "seed": training.seed,
             "demonstrations": len(demonstrations),
-            "operations": count_operations(operations)._asdict(),
+            "operations": dict(Counter(operation.kind.value for operation in operations)),
             "warmup": asdict(warmup),
         }
         (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -230,3 +240,98 @@ def _teacher(warmup: WarmupOptions) -> Teacher:
         return excerpt_operations(instance, index, memory, rng, excerpts)
 
     return teach
+
+
+class WarmupTrainer(Trainer):  # type: ignore[misc]
+    """``Trainer`` over demonstrations.
+
+    Args:
+        demonstrations: What to imitate.
+        common_prefix: Leading prompt ids that all demonstrations share (the system text), computed once a batch.
+        pack_tokens: Tokens of one forward; the prefix is computed once for each.
+        **kwargs: As ``Trainer``.
+    """
+
+    def __init__(self, demonstrations: Sequence[Demonstration], common_prefix: int, pack_tokens: int = 1024, **kwargs: Any) -> None:
+        self.pack_tokens = pack_tokens
+        self.common_prefix = common_prefix
+        super().__init__(train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return inputs
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
+        """Return the next micro-batches; no token count, each micro-batch is a mean of its own."""
+        return [next(epoch_iterator) for _ in range(num_batches)], None
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Mean of -log p over the completion tokens of the batch."""
+        rows = [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in inputs["rows"]]
+        logps = packed_logps(model, rows, temperature=1.0, max_tokens=self.pack_tokens).logps
+        return -torch.cat(list(logps)).mean()
+
+
+def common_prefix(demonstrations: Sequence[Demonstration]) -> int:
+    """Return how many leading prompt ids all demonstrations share."""
+    first = demonstrations[0].prompt_ids
+    length = len(first)
+    for demonstration in demonstrations:
+        ids = demonstration.prompt_ids
+        while first[:length] != ids[:length]:
+            length -= 1
+    return length
+
+
+class ProgressCallback(TrainerCallback):  # type: ignore[misc]
+    """Hands every logged row to a function."""
+
+    def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
+        self.report = report
+
+    def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Report the row with its step."""
+        if state.is_world_process_zero and logs:
+            self.report({"step": state.global_step, "max_steps": state.max_steps, **logs})
+
+
+Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
+"""Returns what a good keeper would do with a chunk (its index given), the memory being as it is."""
+
+
+class Demonstration(NamedTuple):
+    """One prompt and the completion the teacher would write, as token ids; the completion ends with the end token."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    shared: int
+
+
+def demonstrate(
+    instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
+) -> Iterator[tuple[Demonstration, list[Operation]]]:
+    """Yield one demonstration a chunk, with its operations.
+
+    Raises:
+        InputError: If a demonstrated completion is longer than the agent's ``max_new_tokens``, or one of its calls fails.
+    """
+    for instance in instances:
+        rng = random.Random(f"{seed}/{instance.id}")
+        memory = agent.new_memory()
+        retriever = agent.new_retriever(memory)
+        for index, chunk in enumerate(instance.chunks):
+            prompt = agent.prompt(memory, retriever, chunk)
+            operations = teacher(instance, index, memory, rng)
+            text = agent.write(memory, operations)
+            completion = (*agent.encoder.untrusted(text), end_token)
+            if len(completion) > agent.config.max_completion_length:
+                raise InputError(
+                    f"a demonstration of {instance.id} has {len(completion)} tokens",
+                    expected=f"at most max_completion_length = {agent.config.max_completion_length}",
+                    fix="raise max_completion_length",
+                )
+            outcome = agent.apply(memory, index, chunk, text)
+            if failed := [result for result in outcome.results if not result.ok]:
+                raise InputError(f"the teacher's call fails on {instance.id}: {failed[0].message}", expected="calls that succeed")
+            yield Demonstration(prompt.ids, completion, prompt.shared), operations
