@@ -37,7 +37,6 @@ DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.faiss_index"}),
     "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config", "memalpha.training.sampling"}),
     "psycopg": frozenset({"memalpha.store.postgres"}),
-    "qdrant_client": frozenset({"memalpha.retrieval.qdrant"}),
     "fastapi": frozenset({"memalpha.use.http_api", "memalpha.use.server"}),
     "mcp": frozenset({"memalpha.use.mcp_tools", "memalpha.use.server"}),
     "uvicorn": frozenset({"memalpha.use.server"}),
@@ -157,7 +156,7 @@ PLANTED = [
     ("novel.py", "", "memalpha.novel is in no room"),
     ("memory/schema.py", "import memalpha.memory.memory", "import cycle"),
     ("memory/memory.py", "if TYPE_CHECKING:\n    from memalpha.cli import main", None),
-    ("retrieval/index.py", "import faiss", None),
+    ("retrieval/faiss_index.py", "import faiss", None),
 ]
 
 

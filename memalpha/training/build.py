@@ -83,14 +83,6 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
 
 def load_policy(run: RunOptions) -> tuple[Any, Any]:
     """Load the base model with its warm-start adapter, with a new adapter, or bare for full fine-tuning."""
-    if run.full_finetuning and run.adapter:
-        raise InputError(f"full_finetuning with the adapter {run.adapter!r}", expected="one of the two")
-    if run.full_finetuning and run.dtype != "float32":
-        raise InputError(
-            f"full_finetuning with dtype {run.dtype}",
-            expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
-            fix="set bf16: true, which computes in bfloat16 and keeps the weights that train in float32",
-        )
     policy = load_policy_model(run.model, adapter=run.adapter or None, dtype=run.dtype, trainable=True)
     model = policy.model
     if not run.adapter and not run.full_finetuning:

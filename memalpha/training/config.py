@@ -101,7 +101,15 @@ class RunOptions(EndpointOptions):
     resume: bool = False
 
     def check(self) -> None:
-        """Make the clients once, so that a wrong option is found before anything is loaded."""
+        """Check what does not go together; clients are made once, so that a wrong option is found before anything is loaded."""
+        if self.full_finetuning and self.adapter:
+            raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
+        if self.full_finetuning and self.dtype != "float32":
+            raise InputError(
+                f"full_finetuning with dtype {self.dtype}",
+                expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
+                fix="set bf16: true, which computes in bfloat16 and keeps the weights that train in float32",
+            )
         if self.reader == "endpoint":
             self.reader_client()
         if self.content_judge == "endpoint" or self.has_judge:
@@ -156,7 +164,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
                 expected="num_generations of at least 2, and a batch size that is a multiple of it",
             )
         check_trainer(self)
-        if self.num_iterations < 1 or (self.steps_per_generation or 1) < 1:
+        if self.num_iterations < 1 or (self.steps_per_generation is not None and self.steps_per_generation < 1):
             raise InputError(
                 f"num_iterations is {self.num_iterations}, steps_per_generation {self.steps_per_generation}", expected="at least 1"
             )

@@ -128,12 +128,6 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
     run, target = arguments.run, folder.path / "warm_start"
     if not run.warm_start_steps:
         return arguments
-    if run.adapter:
-        raise InputError(
-            f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used",
-            expected="one of the two",
-            fix="memalpha warmup --adapter goes on from an adapter",
-        )
     if not target.exists():
         unfinished = target.with_name(".warm_start")
         if PartialState().is_main_process and unfinished.exists():  # of a run that was killed
@@ -164,8 +158,8 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
         if PartialState().is_main_process:
             unfinished.rename(target)
         PartialState().wait_for_everyone()
-    started = replace(run, model=str(target)) if run.full_finetuning else replace(run, adapter=str(target))
-    return arguments._replace(run=started)
+    run = replace(run, warm_start_steps=0)
+    return arguments._replace(run=replace(run, model=str(target)) if run.full_finetuning else replace(run, adapter=str(target)))
 
 
 def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
 from accelerate import PartialState
 
 from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
-from memalpha.errors import RunFolderError
+from memalpha.errors import InputError, RunFolderError
 from memalpha.provenance import environment
 from memalpha.runs import RunFolder, check_apart, checkpoint_step
 from memalpha.training.checkpoints import newest_whole
@@ -24,10 +24,16 @@ def check_place(arguments: TrainArguments) -> None:
     """Check, before anything is loaded, that the run can have its folder.
 
     Raises:
-        InputError: If the run reads what lies in the one it is to overwrite.
+        InputError: If the run reads what lies in the one it is to overwrite, or begins with a warm start and an adapter.
         RunFolderError: If the folder exists and is not to be overwritten, or there is nothing to resume.
     """
     run, path = arguments.run, Path(str(arguments.grpo.output_dir))
+    if run.warm_start_steps and run.adapter:
+        raise InputError(
+            f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used",
+            expected="one of the two",
+            fix="memalpha warmup --adapter goes on from an adapter",
+        )
     if run.resume:
         RunFolder(path)
     elif RunFolder.check_free(path, overwrite=run.overwrite, resumable=True):
@@ -94,7 +100,7 @@ def check_same_options(began: Mapping[str, Any], now: Mapping[str, Any]) -> None
     Raises:
         RunFolderError: If any differ that change what is computed.
     """
-    now = yaml.safe_load(yaml.safe_dump(dict(now)))
+    now = json.loads(json.dumps(now))
     names = sorted({*began, *now})
     different = [
         f"{name} was {began.get(name, _ABSENT)!r} and is {now.get(name, _ABSENT)!r}"
