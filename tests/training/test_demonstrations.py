@@ -2,9 +2,11 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
+from gradient_check import make_base
 from rollouts import make_agent, make_instance, run_script
 
 from memalpha.data.synthetic import PRESETS
@@ -12,7 +14,8 @@ from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.qa.metrics import score
-from memalpha.training.demonstrations import count_operations, demonstrate
+from memalpha.training.demonstrations import Demonstration, count_operations, demonstrate
+from memalpha.training.warmup import WarmupTrainer
 from memalpha.training.warmup_run import WarmupArguments, make_demonstrations, parse_warmup_arguments, warm_up
 from memalpha.types import Answer, Operation, OperationKind
 
@@ -135,6 +138,18 @@ def test_operations_are_counted_by_kind():
     operations = [*STEPS[0], *STEPS[2], Operation(REPLACE, "core", "x"), Operation(INSERT, "facts", "y")]
     assert count_operations(operations) == (3, 1, 1)
     assert count_operations([])._asdict() == {"insert": 0, "update": 0, "delete": 0}
+
+
+def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens():
+    shown = [Demonstration((5, 6, 7, 8), (9, END), 2), Demonstration((5, 6, 10), (11, 12, 13, END), 2)]
+    model = make_base("llama")
+    losses = []
+    for prompt, completion, _ in shown:
+        logps = model(input_ids=torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
+        losses += [-logps[len(prompt) - 1 + i, token].item() for i, token in enumerate(completion)]
+    trainer = SimpleNamespace(common_prefix=2, pack_tokens=0)
+    found = WarmupTrainer.compute_loss(trainer, model, {"rows": shown})
+    assert found.item() == pytest.approx(sum(losses) / 6, rel=1e-5)
 
 
 def test_a_warm_start_shows_each_instance_by_its_own_keeper(tmp_path):
