@@ -118,15 +118,9 @@ class Copy:
             *tests,
         ]
         environment = {**os.environ, "PYTHONPATH": str(self.tree), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        process = subprocess.Popen(
-            command,
-            cwd=self.tree,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # so that whatever a test started ends with it
-        )
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        # A session of its own, so that whatever a test started ends with it.
+        process = subprocess.Popen(command, cwd=self.tree, env=environment, start_new_session=True, **pipes)
         try:
             said, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
