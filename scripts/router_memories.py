@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict, replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +26,11 @@ from memalpha.protocols import Embedder
 from memalpha.provenance import environment
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import make_embedder
+from memalpha.retrieval.section_router import LearnedSectionRouter
 from memalpha.retrieval.two_layer import SectionRouter, TwoLayerRetriever
-from memalpha.routing.compare import Routed, compare, standard_ways
-from memalpha.routing.config import load_config
-from memalpha.routing.env import RoutingVectorEnv
-from memalpha.routing.learner import shape_of
-from memalpha.routing.mappo import MAPPO
-from memalpha.routing.memories import SectionOptions, section_task
-from memalpha.routing.run import make_learner, update_seed
-from memalpha.routing.sections import LearnedSectionRouter
-from memalpha.routing.sections_task import SectionTask
+from memalpha.routing.learner import MAPPO
+from memalpha.routing.run import fit, load_config, make_learner
+from memalpha.routing.sections import SectionOptions, Sections, SectionTask
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "router_memories.json"
@@ -45,6 +42,9 @@ SETTINGS: dict[str, tuple[SectionOptions, SectionOptions]] = {
     "lexical, k = 3": (replace(DENSE, mode="lexical", k=3), replace(DENSE, mode="lexical", k=3)),
     "dense, k = 1, attributes never asked in training": (replace(DENSE, only=KNOWN), replace(DENSE, only=UNSEEN)),
 }
+
+
+MakeRetriever = Callable[[Memory], TwoLayerRetriever]
 
 
 class FaissSections:
@@ -62,26 +62,23 @@ class FaissSections:
 
 
 def trained(task: SectionTask, embedder: Embedder, seed: int) -> LearnedSectionRouter:
-    config = load_config(CONFIG)
-    learner = make_learner(replace(config, run=replace(config.run, seed=seed)), shape_of(task))
+    config = load_config(CONFIG, ["--seed", str(seed)])
+    learner = make_learner(config, task.shape)
     assert isinstance(learner, MAPPO)
-    env = RoutingVectorEnv(task, config.run.envs)
-    length = config.run.update_every // config.run.envs
-    for i in range(config.run.updates):
-        row = learner.update(env, length, update_seed(seed, i), 1 - i / config.run.updates)
-        if i % 5 == 4:
-            print(f"  seed {seed}, update {i + 1} of {config.run.updates}: reward {row['reward']:.3f}", flush=True)
-    return LearnedSectionRouter([learner.policy], task.routes(), embedder)
+    for updates, row in fit(learner, task, config.run):
+        if updates % 5 == 0:
+            print(f"  seed {seed}, update {updates} of {config.run.updates}: reward {row['reward']:.3f}", flush=True)
+    return LearnedSectionRouter([agent.policy for agent in learner.agents], task.routes(), embedder)
 
 
 def run(name: str, seeds: list[int], embedder: Embedder) -> dict[str, Any]:
     train_options, test_options = SETTINGS[name]
-    task = section_task(train_options, embedder)
-    held_out = section_task(replace(test_options, split="test", instances=12), embedder)
+    task = SectionTask(train_options, embedder)
+    held_out = SectionTask(replace(test_options, split="test", instances=12), embedder)
     print(f"{name}: {len(task.cases)} training questions, {len(held_out.cases)} held out", flush=True)
     routers: dict[str, SectionRouter] = {f"learned, seed {seed}": trained(task, embedder, seed) for seed in seeds}
     faiss: dict[str, SectionRouter] = {f"FAISS layer 1, {kept} kept": FaissSections(kept, embedder) for kept in (1, 2, 3)}
-    rows = compare(held_out, standard_ways(test_options.retrieval(), embedder, {**faiss, **routers}, kept=()))
+    rows = compare(held_out, ways(test_options.retrieval(), embedder, {**faiss, **routers}))
     return {
         "train": asdict(train_options),
         "train_questions": len(task.cases),
@@ -90,6 +87,74 @@ def run(name: str, seeds: list[int], embedder: Embedder) -> dict[str, Any]:
         "rows": [{key: value for key, value in asdict(row).items() if key != "scores"} for row in rows],
         "differences": differences(held_out, rows),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """One way to choose sections, measured.
+
+    Attributes:
+        name: What it is.
+        accuracy: Mean over questions.
+        stderr: Standard error of that mean, over memories (questions about one memory are not independent).
+        searched: Mean number of entries searched for a question.
+        share: Mean share of the memory's entries that were searched.
+        sections: Mean number of sections opened that hold an entry.
+        milliseconds: Mean processor time of a search, both layers, with the question's embedding known; None where it has none.
+        scores: Score of each question, in order, for paired comparisons.
+    """
+
+    name: str
+    accuracy: float
+    stderr: float
+    searched: float
+    share: float
+    sections: float
+    milliseconds: float | None
+    scores: tuple[float, ...]
+
+
+def ways(config: RetrievalConfig, embedder: Embedder, routers: Mapping[str, SectionRouter]) -> dict[str, MakeRetriever]:
+    """All sections, and each router by its name."""
+
+    def way(router: SectionRouter | None) -> MakeRetriever:
+        return lambda memory: TwoLayerRetriever(memory, config, embedder=embedder, router=router)
+
+    return {"everything": way(None)} | {name: way(router) for name, router in routers.items()}
+
+
+def compare(task: SectionTask, ways: Mapping[str, MakeRetriever]) -> list[Routed]:
+    """Measure each way on all questions of a task, then the oracle, which has no time: it knows the answers."""
+    rows = []
+    for name, make in ways.items():
+        retrievers = {id(case.memory): make(case.memory) for case in task.cases}
+        chosen, seconds = [], 0.0
+        for question, memory, _ in task.cases:
+            retriever = retrievers[id(memory)]
+            names = retriever.route(question.text)  # also embeds the question and reads the memory
+            began = time.process_time()
+            retriever.search(question.text, task.evaluator.k)
+            seconds += time.process_time() - began
+            chosen.append(np.array([section in names for section in task.sections]))
+        rows.append(row(task, name, chosen, 1000 * seconds / len(task.cases)))
+    return [*rows, row(task, "oracle", [task.best(number) for number in range(len(task.cases))], None)]
+
+
+def row(task: SectionTask, name: str, chosen: Sequence[Sections], milliseconds: float | None) -> Routed:
+    found = [task.found(number, sections) for number, sections in enumerate(chosen)]
+    scores, shares = (np.array(column) for column in zip(*found, strict=True))
+    memories = np.array([id(case.memory) for case in task.cases])
+    means = np.array([scores[memories == memory].mean() for memory in dict.fromkeys(memories.tolist())])
+    return Routed(
+        name=name,
+        accuracy=float(scores.mean()),
+        stderr=float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else float("nan"),
+        searched=float((shares * task.sizes.sum(axis=1)).mean()),
+        share=float(shares.mean()),
+        sections=float(np.mean([(sections & (sizes > 0)).sum() for sections, sizes in zip(chosen, task.sizes, strict=True)])),
+        milliseconds=milliseconds,
+        scores=tuple(scores.tolist()),
+    )
 
 
 def differences(task: SectionTask, rows: list[Routed]) -> dict[str, dict[str, float]]:
