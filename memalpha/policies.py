@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | separate | one network of the observation, K x A logits | a network of its own |
 | shared_encoder | a head on an encoder | another head on the same encoder |
-| team | an actor for each decider, or one for all that gets the decider's one-hot; each sees its view | a network that sees everything |
+| team | an actor a decider, or one for all that gets the decider's one-hot; each sees its view | a network that sees all |
 
 Wide observations (sentence embeddings) go through a *learned projection* first. Weights start orthogonal: gain sqrt(2) before a
 ReLU, 0.01 for logits (so that all options start about equally likely), 1 for values; biases start at 0.

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import out
+from memalpha.config import listing
+from memalpha.errors import InputError
 
 CURVES = "curves.png"
 
@@ -23,7 +25,8 @@ def add_verbs(verbs: Any) -> None:
         epilog="memalpha router train --config configs/router/synthetic_mappo.yaml --json",
     )
     parser.add_argument("action", choices=("train", "evaluate"))
-    parser.add_argument("--config", required=True, help="a file of configs/router")
+    parser.add_argument("--config", help="a file of configs/router")
+    parser.add_argument("--options", action="store_true", help="list every option of a configuration with its default")
     parser.add_argument("--output", help="run folder to make (default: runs/router/NAME_OF_CONFIG)")
     parser.add_argument("--router", help="evaluate: the run folder or checkpoint (default: the output folder)")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
@@ -34,8 +37,13 @@ def add_verbs(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Train or evaluate."""
-    from memalpha.routing.run import load_config, load_learner, make_tasks, measure, train
+    from memalpha.routing.run import GROUPS, load_config, load_learner, make_tasks, measure, train
 
+    if arguments.options:
+        out(listing(GROUPS))
+        return 0
+    if not arguments.config:
+        raise InputError(f"memalpha router {arguments.action} without --config", expected="a file of configs/router")
     config = load_config(arguments.config, rest)
     folder = Path(arguments.output or Path("runs") / "router" / Path(arguments.config).stem)
     if arguments.action == "train":

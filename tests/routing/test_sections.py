@@ -1,48 +1,123 @@
-"""A router at work: in the retriever through its configuration, in an agent's folder, in ``MemoryAgent``."""
+"""Sections: the task against the evaluator asked by hand, and a trained router in the retriever and in an agent's folder."""
 
+import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
+from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
+from memalpha.policies import Checkpoint, PolicyOptions, Shape, make_policy
+from memalpha.qa.metrics import score
 from memalpha.retrieval.config import RetrievalConfig
 from memalpha.retrieval.embedders import HashingEmbedder
-from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
-from memalpha.routing.checkpoints import Checkpoint, pack_policy
-from memalpha.routing.policies import PolicyOptions, Shape, make_policy
-from memalpha.routing.ppo import PPOOptions, make_optimizer
-from memalpha.routing.sections import LearnedSectionRouter
-from memalpha.types import Operation, OperationKind
+from memalpha.retrieval.section_router import LearnedSectionRouter
+from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.routing.ppo import Agent, PPOOptions, pack
+from memalpha.routing.sections import SectionOptions, SectionTask, kept_questions, remember, section_options, section_tasks
+from memalpha.types import Answer, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent
 
+OPTIONS = SectionOptions(instances=2, preset="medium", mode="lexical", embedder="hashing", k=2, cost=0.3)
 SCHEMA = MemorySchema.load("nine_categories")
 NAMES = [section.name for section in SCHEMA.lists]
 WORK, HEALTH, VALUES = "cognition_work", "physiology_health", "values"
 
 
-def checkpoint(favoured: dict[str, float], trained=NAMES, sequential=False) -> Checkpoint:
+@pytest.fixture(scope="module")
+def task():
+    return SectionTask(OPTIONS, HashingEmbedder())
+
+
+def by_hand(task, number, names):
+    """Accuracy and share, by ranking everything and keeping the first two of the sections."""
+    case = task.cases[number]
+    hits = [hit.entry for hit in case.retriever.search(case.question.text, 1000) if hit.entry.section in names][:2]
+    passages = tuple(f"[{entry.timestamp}] {entry.content}" for entry in hits)
+    entries = [entry for entry in case.memory if entry.section != "core"]
+    share = sum(entry.section in names for entry in entries) / len(entries)
+    return score(case.question, Answer("\n".join(passages), passages)), share
+
+
+def test_accuracy_cost_and_optimum_by_hand(task):
+    sets = [set(some) for size in range(10) for some in itertools.combinations(NAMES, size)]
+    for number in range(0, len(task.cases), 7):
+        rewards = []
+        for chosen in sets:
+            accuracy, share = by_hand(task, number, chosen)
+            rewards.append(accuracy - 0.3 * share)
+            mask = np.array([name in chosen for name in NAMES])
+            assert task.found(number, mask) == pytest.approx((accuracy, share))
+        assert task.optimum((np.array([number]),))[0] == pytest.approx(max(rewards))
+
+
+def test_a_set_is_one_step_and_its_reward_is_what_was_found(task):
+    state = task.start(6, np.random.default_rng(0))
+    actions = np.random.default_rng(1).integers(2, size=(6, 9))
+    outcome = task.act(state, actions, None)
+    assert outcome.ended.all()
+    assert outcome.rewards == pytest.approx([task.reward(n, row > 0) for n, row in zip(state[0], actions, strict=True)])
+    assert (task.observe(state) == task.embeddings[state[0]]).all()
+    assert task.shape == Shape(256, 9, 2, ((0, 256),) * 9)
+
+
+@pytest.mark.parametrize("wording", ["words", "sentence", "verbatim"])
+def test_memories_hold_what_holds_at_the_end_in_the_wording_asked_for(wording):
+    (instance,) = generate(1, 3, PRESETS["long"])
+    memory = remember(instance, SCHEMA, wording)
+    lines = {line for chunk in instance.chunks for line in chunk.text.splitlines()}
+    assert len(memory) > 20
+    for entry in memory:
+        if wording == "verbatim":
+            assert entry.content in lines
+        else:
+            assert entry.content.startswith("The ") is (wording == "sentence")
+    for question in instance.questions:
+        passages = tuple(f"[{e.timestamp}] {e.content}" for e in memory)
+        assert score(question, Answer("", passages)) == 1, question
+
+
+def test_some_attributes_can_be_kept(task):
+    (instance,) = generate(1, 3, PRESETS["long"])
+    kept = kept_questions(instance, ("city", "job"))
+    assert kept and all("city" in q.text or "job" in q.text for q in kept)
+    assert len(kept) < len(kept_questions(instance, ())) == len(instance.questions)
+
+
+def test_routes_name_the_sections_that_ever_held_something(task):
+    held = {entry.section for case in task.cases for entry in case.memory}
+    routes = task.routes()
+    assert set(routes["trained_sections"]) == held and 0 < len(held) < 9
+    assert routes["sections"] == NAMES and routes["embedder"] == "hashing"
+
+
+def test_wrong_options_are_refused():
+    for wrong in ({"preset": "huge"}, {"wording": "poem"}, {"cost": -1}, {"only": ["planet"]}, {"colour": 1}):
+        with pytest.raises(InputError):
+            section_options(wrong)
+    with pytest.raises(InputError, match="minilm"):
+        section_tasks(OPTIONS, replace(OPTIONS, embedder="minilm"))
+
+
+# ------------------------------------------------------------------------------------------------ a trained router at work
+def checkpoint(favoured: dict[str, float], trained=NAMES) -> Checkpoint:
     """A router whose networks are zero but for the last bias: it always takes the same decision."""
-    size = 256 + 9 * sequential
-    shape = Shape(size, 1, 10, ((0, size),)) if sequential else Shape(size, 9, 2, ((0, size),) * 9)
-    policy = make_policy(shape, PolicyOptions("separate" if sequential else "team", hidden=(4,)), seed=0)
+    policy = make_policy(Shape(256, 9, 2, ((0, 256),) * 9), PolicyOptions("team", hidden=(4,)), seed=0)
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.zero_()
         for name, weight in favoured.items():
-            if sequential:
-                policy.actor[-1].bias[[*NAMES, "stop"].index(name)] = weight
-            else:
-                policy.actors[NAMES.index(name)][-1].bias[1] = weight
-    routes = {"sections": NAMES, "trained_sections": list(trained), "embedder": "hashing", "sequential": sequential}
-    state = {"members": [pack_policy(policy, make_optimizer(policy, PPOOptions()))]}
-    return Checkpoint("mappo", 1, 1, 0, {}, state, routes)
+            policy.actors[NAMES.index(name)][-1].bias[1] = weight
+    routes = {"sections": NAMES, "trained_sections": list(trained), "embedder": "hashing"}
+    return Checkpoint("mappo", 1, 1, 0, {}, {"members": pack([Agent(policy, PPOOptions())])}, routes)
 
 
 def others(weight: float, **own: float) -> dict[str, float]:
@@ -65,7 +140,6 @@ def router(tmp_path, *arguments, **options) -> LearnedSectionRouter:
 def test_sections_at_least_as_likely_as_not_are_searched_likeliest_first(tmp_path, memory):
     found = router(tmp_path, others(-1, **{HEALTH: 0.5, WORK: 2.0}))
     assert found.rank("Marta?", memory) == [WORK, HEALTH]
-    assert found.probabilities("Marta?")[NAMES.index(WORK), 1] == pytest.approx(1 / (1 + 2.718281828**-2), abs=1e-6)
 
 
 def test_the_likeliest_is_searched_if_none_is_likely(tmp_path, memory):
@@ -77,11 +151,6 @@ def test_sections_that_were_empty_in_training_are_always_searched_after_the_othe
     assert found.rank("Marta?", memory) == [WORK, *(name for name in NAMES if name not in (WORK, VALUES))]
 
 
-def test_a_sequence_is_named_until_it_stops_or_repeats(tmp_path, memory):
-    assert router(tmp_path, {HEALTH: 2, "stop": 1}, sequential=True).rank("Marta?", memory) == [HEALTH]
-    assert router(tmp_path, {"stop": 5, WORK: 1}, sequential=True).rank("Marta?", memory) == [WORK]  # never none at all
-
-
 def test_the_retriever_uses_it_by_its_configuration(tmp_path, memory):
     checkpoint(others(-1, **{HEALTH: 1})).save(tmp_path / "r.pt")
     routed = retriever_factory(RetrievalConfig(router=str(tmp_path / "r.pt")))(memory)
@@ -90,15 +159,6 @@ def test_the_retriever_uses_it_by_its_configuration(tmp_path, memory):
     plain = retriever_factory(RetrievalConfig())(memory)
     assert plain.route("Marta") == NAMES
     assert [hit.entry for hit in routed.search("Marta", 5)] == [hit.entry for hit in plain.search("Marta", 5, [HEALTH])]
-
-
-def test_layer_one_says_where_it_looks_without_a_router(memory):
-    retriever = TwoLayerRetriever(
-        memory, RetrievalConfig(mode="dense", embedder="hashing", sections_kept=1), embedder=HashingEmbedder()
-    )
-    (first,) = retriever.route("Marta works as a nurse")
-    assert first == WORK
-    assert {hit.entry.section for hit in retriever.search("Marta works as a nurse", 5)} == {WORK}
 
 
 def test_a_question_is_embedded_once_by_a_shared_embedder(tmp_path):
