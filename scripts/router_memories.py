@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,13 @@ from memalpha.routing.sections import SectionOptions, Sections, SectionTask
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "router_memories.json"
 CONFIG = ROOT / "configs" / "router" / "sections_mappo.yaml"
-DENSE = SectionOptions(instances=30, wording="verbatim", mode="dense", k=1)
+DENSE = SectionOptions(instances=30, wording="verbatim", mode=RetrievalMode.DENSE, k=1)
 KNOWN, UNSEEN = ("city", "job", "food", "sport", "car", "pet"), ("colour", "instrument", "language", "drink", "hobby")
 SETTINGS: dict[str, tuple[SectionOptions, SectionOptions]] = {
     "dense, k = 1": (DENSE, DENSE),
-    "lexical, k = 3": (replace(DENSE, mode="lexical", k=3), replace(DENSE, mode="lexical", k=3)),
+    "lexical, k = 3": (replace(DENSE, mode=RetrievalMode.LEXICAL, k=3), replace(DENSE, mode=RetrievalMode.LEXICAL, k=3)),
     "dense, k = 1, attributes never asked in training": (replace(DENSE, only=KNOWN), replace(DENSE, only=UNSEEN)),
 }
-
-
-MakeRetriever = Callable[[Memory], TwoLayerRetriever]
 
 
 class FaissSections:
@@ -78,56 +75,25 @@ def run(name: str, seeds: list[int], embedder: Embedder) -> dict[str, Any]:
     print(f"{name}: {len(task.cases)} training questions, {len(held_out.cases)} held out", flush=True)
     routers: dict[str, SectionRouter] = {f"learned, seed {seed}": trained(task, embedder, seed) for seed in seeds}
     faiss: dict[str, SectionRouter] = {f"FAISS layer 1, {kept} kept": FaissSections(kept, embedder) for kept in (1, 2, 3)}
-    rows = compare(held_out, ways(test_options.retrieval(), embedder, {**faiss, **routers}))
+    rows = compare(held_out, test_options.retrieval(), embedder, {**faiss, **routers})
     return {
         "train": asdict(train_options),
         "train_questions": len(task.cases),
         "questions": len(held_out.cases),
         "entries": float(np.mean([sum(case.memory.section_size(s) for s in held_out.sections) for case in held_out.cases])),
-        "rows": [{key: value for key, value in asdict(row).items() if key != "scores"} for row in rows],
+        "rows": [{key: value for key, value in row.items() if key != "scores"} for row in rows],
         "differences": differences(held_out, rows),
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Routed:
-    """One way to choose sections, measured.
-
-    Attributes:
-        name: What it is.
-        accuracy: Mean over questions.
-        stderr: Standard error of that mean, over memories (questions about one memory are not independent).
-        searched: Mean number of entries searched for a question.
-        share: Mean share of the memory's entries that were searched.
-        sections: Mean number of sections opened that hold an entry.
-        milliseconds: Mean processor time of a search, both layers, with the question's embedding known; None where it has none.
-        scores: Score of each question, in order, for paired comparisons.
-    """
-
-    name: str
-    accuracy: float
-    stderr: float
-    searched: float
-    share: float
-    sections: float
-    milliseconds: float | None
-    scores: tuple[float, ...]
-
-
-def ways(config: RetrievalConfig, embedder: Embedder, routers: Mapping[str, SectionRouter]) -> dict[str, MakeRetriever]:
-    """All sections, and each router by its name."""
-
-    def way(router: SectionRouter | None) -> MakeRetriever:
-        return lambda memory: TwoLayerRetriever(memory, config, embedder=embedder, router=router)
-
-    return {"everything": way(None)} | {name: way(router) for name, router in routers.items()}
-
-
-def compare(task: SectionTask, ways: Mapping[str, MakeRetriever]) -> list[Routed]:
-    """Measure each way on all questions of a task, then the oracle, which has no time: it knows the answers."""
+def compare(
+    task: SectionTask, config: RetrievalConfig, embedder: Embedder, routers: Mapping[str, SectionRouter]
+) -> list[dict[str, Any]]:
+    """Measure all sections, each router and the oracle, which has no time: it knows the answers. ``row`` says what is measured."""
     rows = []
-    for name, make in ways.items():
-        retrievers = {id(case.memory): make(case.memory) for case in task.cases}
+    for name, router in {"everything": None, **routers}.items():
+        memories = {id(case.memory): case.memory for case in task.cases}
+        retrievers = {key: TwoLayerRetriever(memory, config, embedder=embedder, router=router) for key, memory in memories.items()}
         chosen, seconds = [], 0.0
         for question, memory, _ in task.cases:
             retriever = retrievers[id(memory)]
@@ -140,33 +106,37 @@ def compare(task: SectionTask, ways: Mapping[str, MakeRetriever]) -> list[Routed
     return [*rows, row(task, "oracle", [task.best(number) for number in range(len(task.cases))], None)]
 
 
-def row(task: SectionTask, name: str, chosen: Sequence[Sections], milliseconds: float | None) -> Routed:
-    found = [task.found(number, sections) for number, sections in enumerate(chosen)]
-    scores, shares = (np.array(column) for column in zip(*found, strict=True))
+def row(task: SectionTask, name: str, chosen: Sequence[Sections], milliseconds: float | None) -> dict[str, Any]:
+    """Means over questions; the standard error is over memories, since questions about one memory are not independent.
+
+    ``searched`` is the number of entries searched, ``share`` their share of the memory, ``sections`` the number of sections opened
+    that hold an entry, ``milliseconds`` processor time of a search, both layers, with the question's embedding known.
+    """
+    scores, shares = (np.array(c) for c in zip(*(task.found(i, sections) for i, sections in enumerate(chosen)), strict=True))
     memories = np.array([id(case.memory) for case in task.cases])
     means = np.array([scores[memories == memory].mean() for memory in dict.fromkeys(memories.tolist())])
-    return Routed(
-        name=name,
-        accuracy=float(scores.mean()),
-        stderr=float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else float("nan"),
-        searched=float((shares * task.sizes.sum(axis=1)).mean()),
-        share=float(shares.mean()),
-        sections=float(np.mean([(sections & (sizes > 0)).sum() for sections, sizes in zip(chosen, task.sizes, strict=True)])),
-        milliseconds=milliseconds,
-        scores=tuple(scores.tolist()),
-    )
+    return {
+        "name": name,
+        "accuracy": float(scores.mean()),
+        "stderr": float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else float("nan"),
+        "searched": float((shares * task.sizes.sum(axis=1)).mean()),
+        "share": float(shares.mean()),
+        "sections": float(np.mean([(sections & (sizes > 0)).sum() for sections, sizes in zip(chosen, task.sizes, strict=True)])),
+        "milliseconds": milliseconds,
+        "scores": tuple(scores.tolist()),
+    }
 
 
-def differences(task: SectionTask, rows: list[Routed]) -> dict[str, dict[str, float]]:
+def differences(task: SectionTask, rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Accuracy of the learned router, mean over its seeds, less that of each other way; standard error over memories."""
-    learned = np.mean([row.scores for row in rows if row.name.startswith("learned")], axis=0)
+    learned = np.mean([row["scores"] for row in rows if row["name"].startswith("learned")], axis=0)
     memories = [id(case.memory) for case in task.cases]
     found = {}
     for row in rows:
-        if not row.name.startswith("learned"):
-            gaps = learned - np.array(row.scores)
+        if not row["name"].startswith("learned"):
+            gaps = learned - np.array(row["scores"])
             means = np.array([gaps[[m == memory for m in memories]].mean() for memory in dict.fromkeys(memories)])
-            found[row.name] = {"mean": float(gaps.mean()), "stderr": float(means.std(ddof=1) / len(means) ** 0.5)}
+            found[row["name"]] = {"mean": float(gaps.mean()), "stderr": float(means.std(ddof=1) / len(means) ** 0.5)}
     return found
 
 

@@ -17,17 +17,14 @@ SHAPE = TASK.shape
 OPTIONS = PPOOptions(epochs=2, batch_size=16)
 
 
-def test_standings_by_hand_and_better_is_above_zero_though_all_rewards_are_negative():
-    # means -2 and -6, of the group -4; squared distances 9, 1, 1, 9, so the deviation is sqrt(5)
+def test_relative_returns_by_hand():
+    # means -2 and -6, of the group -4; squared distances 9, 1, 1, 9, so the deviation is sqrt(5); better is above zero
     better, worse = relative_returns([torch.tensor([-1.0, -3.0]), torch.tensor([-5.0, -7.0])])
-    root = 5**0.5
-    assert better.tolist() == pytest.approx([3 / root, 1 / root])
-    assert worse.tolist() == pytest.approx([-1 / root, -3 / root])
-
-
-def test_the_groups_mean_counts_each_agent_once_however_much_it_did():
-    few, many = relative_returns([torch.tensor([4.0]), torch.tensor([0.0, 0.0, 0.0])])
-    # mean 2, deviation 2
+    assert better.tolist() == pytest.approx([3 / 5**0.5, 1 / 5**0.5])
+    assert worse.tolist() == pytest.approx([-1 / 5**0.5, -3 / 5**0.5])
+    few, many = relative_returns(
+        [torch.tensor([4.0]), torch.tensor([0.0, 0.0, 0.0])]
+    )  # each agent counts once: mean 2, deviation 2
     assert few.tolist() == pytest.approx([1.0]) and many.tolist() == pytest.approx([-1.0] * 3)
 
 
@@ -60,12 +57,6 @@ def batches(group, n: int = 24) -> list[Batch]:
     return found
 
 
-def test_agents_differ_in_weights_and_entropy():
-    first, second = agents(0.0, 0.01)
-    assert (first.options.entropy, second.options.entropy) == (0.0, 0.01)
-    assert not torch.equal(first.policy.actor[0].weight, second.policy.actor[0].weight)
-
-
 @pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
 def test_each_agent_learns_the_mixture_and_nothing_else(weight):
     group, (twin, _) = agents(0.0, 0.01), agents(0.0, 0.01)
@@ -76,6 +67,7 @@ def test_each_agent_learns_the_mixture_and_nothing_else(weight):
     relative = (data[0].returns - mean) / deviation
     mixed = (1 - weight) * normalised(data[0].advantages) + weight * relative
     assert not twin.options.normalise  # the mixture is learned as it is
+    assert [agent.options.entropy for agent in group] == [0.0, 0.01]
     twin.update(data[0]._replace(advantages=mixed), seeds_of(9, 2)[0])
     for trained, expected in zip(group[0].policy.parameters(), twin.policy.parameters(), strict=True):
         torch.testing.assert_close(trained, expected, atol=1e-6, rtol=1e-5)

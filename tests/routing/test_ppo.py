@@ -121,13 +121,6 @@ def test_one_update_of_one_batch_is_one_clipped_adam_step():
     assert (report["kl"], report["minibatches"], report["stopped"]) == (pytest.approx(0, abs=1e-6), 1, 0)
 
 
-def test_the_shared_encoder_learns():
-    policy = make_policy(SHAPE, PolicyOptions("shared_encoder"), seed=2)
-    before = policy.encoder[0].weight.detach().clone()
-    update(policy, batch_of(policy, 16), PPOOptions())
-    assert not torch.equal(before, policy.encoder[0].weight)
-
-
 def test_data_of_another_policy_stop_the_update_before_anything_is_learnt():
     policy = make_policy(SHAPE, PolicyOptions(), seed=2)
     before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
@@ -180,11 +173,6 @@ def test_what_does_not_fit_is_named_and_changes_nothing():
     with pytest.raises(InputError, match="2 agents"):
         unpack(pack(agents), [other])
     assert torch.equal(before, other.policy.actor[0].weight)
-
-
-def test_normalised():
-    found = normalised(torch.tensor([1.0, 2.0, 3.0]))
-    assert found.tolist() == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
 
 
 class Counting:
