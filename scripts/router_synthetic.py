@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,7 @@ import numpy as np
 import torch
 
 from memalpha.provenance import environment
-from memalpha.routing.config import RouterConfig, config_from
-from memalpha.routing.learner import shape_of
-from memalpha.routing.run import make_learner, measure, update_seed
+from memalpha.routing.run import RouterConfig, config_from, fit, make_learner, measure
 from memalpha.routing.tasks import SyntheticOptions, SyntheticTask
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "router_synthetic.json"
@@ -84,8 +81,6 @@ class Sb3Router:
 
 
 def run_one(name: str, task_name: str, seed: int) -> dict[str, Any]:
-    from memalpha.routing.env import RoutingVectorEnv
-
     task = SyntheticTask(SyntheticOptions(**TASKS[task_name], seed=1000 + seed))
     config = config_from({**COMMON, **OWN.get(name, {}), "learner": "ppo" if name == "sb3_ppo" else name, "seed": seed})
     began, cpu = time.perf_counter(), time.process_time()
@@ -93,10 +88,9 @@ def run_one(name: str, task_name: str, seed: int) -> dict[str, Any]:
         learner: Any = Sb3Router(task, config)
         learner.learn(STEPS)
     else:
-        learner = make_learner(config, shape_of(task))
-        env = RoutingVectorEnv(task, config.run.envs)
-        for i in range(config.run.updates):
-            learner.update(env, config.run.update_every // config.run.envs, update_seed(seed, i), 1 - i / config.run.updates)
+        learner = make_learner(config, task.shape)
+        for _ in fit(learner, task, config.run):
+            pass
     spent = {"seconds": round(time.perf_counter() - began, 1), "cpu_seconds": round(time.process_time() - cpu, 1)}
     return {
         "learner": name,
@@ -104,7 +98,7 @@ def run_one(name: str, task_name: str, seed: int) -> dict[str, Any]:
         "seed": seed,
         "steps": STEPS,
         **spent,
-        **asdict(measure(learner, task, EPISODES, seed)),
+        **measure(learner, task, EPISODES, seed),
     }
 
 

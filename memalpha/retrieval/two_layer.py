@@ -247,7 +247,7 @@ def retriever_factory(config: RetrievalConfig | None = None, *, router: SectionR
     settings = config or RetrievalConfig()
     embedder = None if settings.mode is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
     if router is None and settings.router:
-        from memalpha.routing.sections import LearnedSectionRouter  # imports torch
+        from memalpha.retrieval.section_router import LearnedSectionRouter  # imports torch
 
         router = LearnedSectionRouter.load(settings.router, embedder, settings.embedder)
 

@@ -1,1 +1,1 @@
-"""Learned routing: policies that choose by a text's embedding: sections to search, adapters to write with, tools to answer with."""
+"""Learned routing: policies that choose by a text's embedding: sections of a memory to search, tools to answer with."""

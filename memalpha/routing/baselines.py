@@ -1,47 +1,39 @@
 """What learned routers are measured against: choosing at random, and LinUCB.
 
 LinUCB (Li et al., arXiv 1003.0146, algorithm 1, disjoint models): for each decider and option a ridge regression of the reward on
-what the decider sees; it takes the option with the highest estimate plus ``alpha`` standard deviations. Departures: the episodes of
-a vector environment choose together and are counted in together; a team's reward is credited to every decider as it is; rewards
-of later steps are not looked at (it is a bandit).
+what the decider sees; it takes the option with the highest estimate plus ``alpha`` standard deviations. Departures: episodes in
+lockstep choose together and are counted in together; a team's reward is credited to every decider as it is; rewards of later
+steps are not looked at (it is a bandit).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from memalpha.errors import InputError
-from memalpha.routing.policies import Shape
-
-if TYPE_CHECKING:
-    from gymnasium.vector import VectorEnv
+from memalpha.policies import Shape
+from memalpha.routing.tasks import Episodes, Floats, Integers, Task
 
 
 class RandomRouter:
-    """Takes every option with the same probability; learns nothing.
-
-    Args:
-        shape: Of the task.
-        seed: Draws the ties of equal probabilities, so that the greedy choice is random too.
-    """
+    """Takes every option with the same probability and learns nothing; the seed draws its greedy choice."""
 
     def __init__(self, shape: Shape, seed: int) -> None:
         self.shape = shape
         self._seed = seed
 
-    def update(self, env: VectorEnv[Any, Any, Any], length: int, seed: int, share_left: float) -> dict[str, float]:
-        """Act, and learn nothing."""
-        rng = np.random.default_rng(seed)
-        env.reset(seed=seed)
-        size = (env.num_envs, self.shape.deciders)
-        rewards = [env.step(rng.integers(self.shape.choices, size=size))[1] for _ in range(length)]
+    def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
+        """Act; as ``memalpha.routing.learner.Learner.update``."""
+        running, rng, size = Episodes(task, episodes, seed), np.random.default_rng(seed), (episodes, self.shape.deciders)
+        rewards = [running.step(rng.integers(self.shape.choices, size=size))[0] for _ in range(length)]
         return {"reward": float(np.mean(rewards))}
 
-    def probabilities(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return equal probabilities but for a random hair's breadth, shape (n, K, A)."""
+    def probabilities(self, observations: Floats) -> Floats:
+        """Return equal probabilities but for a tiny random amount that breaks ties, shape (n, K, A)."""
         noise = np.random.default_rng(self._seed).random((len(observations), self.shape.deciders, self.shape.choices)) * 1e-6
         return (np.ones_like(noise) / self.shape.choices + noise).astype(np.float32)
 
@@ -50,7 +42,7 @@ class RandomRouter:
         return {}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take up nothing."""
+        """Load nothing."""
 
 
 class LinUCB:
@@ -68,20 +60,17 @@ class LinUCB:
         self._squares = [np.stack([ridge * np.eye(width)] * shape.choices) for width in widths]  # per decider (A, d, d)
         self._sums = [np.zeros((shape.choices, width)) for width in widths]  # per decider (A, d)
 
-    def update(self, env: VectorEnv[Any, Any, Any], length: int, seed: int, share_left: float) -> dict[str, float]:
-        """Act by upper confidence bounds, and count in what was earned after every step."""
-        observations, _ = env.reset(seed=seed)
-        earned = []
+    def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
+        """Act by upper confidence bounds and count in what was earned after every step; as ``Learner.update``."""
+        running, earned = Episodes(task, episodes, seed), []
         for _ in range(length):
-            bounds = self.estimates(observations, self.alpha)
-            actions = bounds.argmax(axis=-1)
-            after, rewards, *_ = env.step(actions)
-            self.observe(observations, actions, np.asarray(rewards))
-            observations = after
-            earned.append(rewards)
+            seen = running.observe()
+            actions = self.estimates(seen, self.alpha).argmax(axis=-1)
+            earned.append(running.step(actions)[0])
+            self.observe(seen, actions, earned[-1])
         return {"reward": float(np.mean(earned))}
 
-    def estimates(self, observations: NDArray[np.float32], alpha: float = 0.0) -> NDArray[np.float64]:
+    def estimates(self, observations: Floats, alpha: float = 0.0) -> NDArray[np.float64]:
         """Return estimates of the reward plus ``alpha`` standard deviations, shape (n, K, A)."""
         columns = []
         for (start, stop), squares, sums in zip(self.shape.views, self._squares, self._sums, strict=True):
@@ -92,7 +81,7 @@ class LinUCB:
             columns.append(means + alpha * np.sqrt(np.maximum(variances, 0.0)))
         return np.stack(columns, axis=1)
 
-    def observe(self, observations: NDArray[np.float32], actions: NDArray[np.int64], rewards: NDArray[np.float64]) -> None:
+    def observe(self, observations: Floats, actions: Integers, rewards: NDArray[np.float64]) -> None:
         """Count in observations (n, size), actions (n, K) and the rewards (n,) they earned."""
         for k, (start, stop) in enumerate(self.shape.views):
             seen = observations[:, start:stop].astype(np.float64)
@@ -101,25 +90,22 @@ class LinUCB:
                 self._squares[k][a] += seen[chosen].T @ seen[chosen]
                 self._sums[k][a] += seen[chosen].T @ rewards[chosen]
 
-    def probabilities(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+    def probabilities(self, observations: Floats) -> Floats:
         """Return 1 for the option with the highest estimate, else 0, shape (n, K, A)."""
         best = self.estimates(observations).argmax(axis=-1)
         return np.asarray(np.eye(self.shape.choices, dtype=np.float32)[best])
 
     def state(self) -> dict[str, Any]:
         """Return the regressions."""
-        import torch
-
-        return {
-            "squares": [torch.from_numpy(a.copy()) for a in self._squares],
-            "sums": [torch.from_numpy(a.copy()) for a in self._sums],
-        }
+        return {name: [torch.from_numpy(a.copy()) for a in held] for name, held in self._held().items()}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take up regressions; InputError if they are of another task."""
-        saved = [[tensor.numpy() for tensor in state.get(name, [])] for name in ("squares", "sums")]
-        shapes = [[array.shape for array in arrays] for arrays in saved]
-        wanted = [[array.shape for array in arrays] for arrays in (self._squares, self._sums)]
+        """Load regressions; InputError if they are of another task."""
+        saved = {name: [tensor.numpy() for tensor in state.get(name, [])] for name in self._held()}
+        shapes, wanted = ({name: [a.shape for a in held] for name, held in each.items()} for each in (saved, self._held()))
         if shapes != wanted:
             raise InputError(f"LinUCB state of shapes {shapes}", expected=f"{wanted}")
-        self._squares, self._sums = saved
+        self._squares, self._sums = saved["squares"], saved["sums"]
+
+    def _held(self) -> dict[str, list[NDArray[np.float64]]]:
+        return {"squares": self._squares, "sums": self._sums}

@@ -1,13 +1,13 @@
-"""What a learner is, collecting steps with it, and the single-agent PPO learner.
+"""What a learner is, collecting steps, and the learners PPO and MAPPO.
 
-A learner sees a vector environment that restarts episodes in the same step. What always holds: update ``i`` of a run with seed
-``s`` draws what depends on (s, i) alone, so a resumed run draws what the uninterrupted one would have; each update begins with
-fresh episodes, and one that is cut off by its end counts as truncated, not as over.
+What always holds: update ``i`` of a run with seed ``s`` draws what depends on (s, i) alone, so a resumed run draws what the
+uninterrupted one would have. Each update begins with fresh episodes; one that its end cuts off counts as truncated, not as over.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,27 +15,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from memalpha.errors import InputError
-from memalpha.routing.checkpoints import pack_policy, unpack_members
+from memalpha.policies import Policy, PolicyOptions, Shape, make_policy, mean_probabilities
 from memalpha.routing.gae import gae
-from memalpha.routing.policies import Policy, PolicyOptions, Shape, make_policy
-from memalpha.routing.ppo import Batch, PPOOptions, make_optimizer, set_rates, update_policy
-from memalpha.routing.tasks import Task
-
-if TYPE_CHECKING:
-    from gymnasium.vector import VectorEnv
-
-Metrics = dict[str, float]
+from memalpha.routing.ppo import Agent, Batch, PPOOptions, pack, unpack
+from memalpha.routing.tasks import Episodes, Task
 
 
 class Learner(Protocol):
     """Learns to route."""
 
-    def update(self, env: VectorEnv[Any, Any, Any], length: int, seed: int, share_left: float) -> Metrics:
-        """Take ``length`` steps in every episode of ``env``, learn from them, and return what happened.
+    def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
+        """Take steps in a task, learn from them, and return what happened.
 
         Args:
-            env: A vector environment that restarts episodes in the same step.
-            length: Steps of each column.
+            task: The task.
+            episodes: Episodes in lockstep; one that ends is followed by another.
+            length: Steps in each of them.
             seed: Fixes everything that is drawn.
             share_left: Share of the run that is left, 1 at its start.
         """
@@ -46,17 +41,12 @@ class Learner(Protocol):
         ...
 
     def state(self) -> dict[str, Any]:
-        """Return everything that was learnt, as plain data and tensors."""
+        """Return everything that was learned, as plain data and tensors."""
         ...
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take up what ``state`` returned; InputError that says what does not fit."""
+        """Load what ``state`` returned; InputError says what does not fit."""
         ...
-
-
-def shape_of(task: Task) -> Shape:
-    """Return the shape of a policy for a task."""
-    return Shape(task.size, task.deciders, task.choices, tuple((view.start, view.stop) for view in task.views))
 
 
 def seeds_of(seed: int, n: int) -> list[int]:
@@ -64,52 +54,8 @@ def seeds_of(seed: int, n: int) -> list[int]:
     return [int(number) for number in np.random.SeedSequence(seed).generate_state(n)]
 
 
-# ------------------------------------------------------------------------------------------------ collecting
-class Acted(NamedTuple):
-    """Actions (n, K), the log-probability of each (n, K), and the values of the observations (n,)."""
-
-    actions: Tensor
-    log_probs: Tensor
-    values: Tensor
-
-
-class Actor(Protocol):
-    """Acts on observations of shape (n, size)."""
-
-    def act(self, observations: Tensor) -> Acted:
-        """Draw actions."""
-        ...
-
-    def value(self, observations: Tensor) -> Tensor:
-        """Return values, shape (n,)."""
-        ...
-
-
-class SamplingActor:
-    """Draws actions from a policy.
-
-    Args:
-        policy: The policy.
-        generator: Where chance comes from.
-    """
-
-    def __init__(self, policy: Policy, generator: torch.Generator) -> None:
-        self.policy, self.generator = policy, generator
-
-    def act(self, observations: Tensor) -> Acted:
-        """Draw actions from the policy's probabilities."""
-        log_probs = self.policy.log_probs(observations)
-        n, deciders, choices = log_probs.shape
-        drawn = torch.multinomial(log_probs.exp().view(-1, choices), 1, generator=self.generator).view(n, deciders)
-        return Acted(drawn, log_probs.gather(-1, drawn[..., None]).squeeze(-1), self.policy.value(observations))
-
-    def value(self, observations: Tensor) -> Tensor:
-        """Return the policy's values."""
-        return self.policy.value(observations)
-
-
 class Steps(NamedTuple):
-    """Collected steps: time first, then columns. ``next_values`` and ``last`` as ``memalpha.routing.gae.gae`` takes them."""
+    """Collected steps, each of shape (T, N, ...): time, then episodes. ``next_values`` and ``last`` as ``gae`` takes them."""
 
     observations: Tensor
     actions: Tensor
@@ -119,51 +65,51 @@ class Steps(NamedTuple):
     next_values: Tensor
     last: Tensor
 
-    def columns(self, start: int, stop: int) -> Steps:
-        """Return the steps of some columns."""
-        return Steps(*(tensor[:, start:stop] for tensor in self))
-
-    def batch(self, advantages: Tensor, returns: Tensor) -> Batch:
-        """Return all steps as one batch, with advantages and returns of shape (T, N)."""
-        return Batch(*(tensor.flatten(0, 1) for tensor in (*self[:3], advantages, returns)))
+    def batch(self, options: PPOOptions) -> Batch:
+        """Return all steps as one batch, with estimated advantages and returns."""
+        estimates = gae(self.rewards, self.values, self.next_values, self.last, options.gamma, options.lam)
+        return Batch(*(tensor.flatten(0, 1) for tensor in (*self[:3], *estimates)))
 
 
 @torch.no_grad()
-def collect(env: VectorEnv[Any, Any, Any], actor: Actor, length: int, seed: int) -> Steps:
-    """Take ``length`` steps in every column of a vector environment, from fresh episodes.
+def collect(task: Task, policies: Sequence[Policy], episodes: int, length: int, seeds: Sequence[int]) -> Steps:
+    """Take ``length`` steps in every episode, from fresh episodes; one that ends is followed by another.
 
-    Raises:
-        InputError: If the environment does not restart episodes in the same step.
+    Args:
+        task: The task.
+        policies: Each acts in its own share of the episodes, as many for each.
+        episodes: N, a multiple of the policies.
+        length: T.
+        seeds: Of the task and of the actions.
     """
-    mode = env.metadata.get("autoreset_mode")
-    if getattr(mode, "value", None) != "SameStep":
-        raise InputError(f"a vector environment with autoreset mode {mode}", expected="AutoresetMode.SAME_STEP")
-    observations, _ = env.reset(seed=seed)
+    running, generator = Episodes(task, episodes, seeds[0]), torch.Generator().manual_seed(seeds[1])
     rows: list[tuple[Tensor, ...]] = []
     for t in range(length):
-        seen = torch.as_tensor(observations, dtype=torch.float32)
-        acted = actor.act(seen)
-        observations, rewards, terminated, truncated, info = env.step(acted.actions.numpy())
-        ended = np.asarray(terminated) | np.asarray(truncated)
-        after = _values_after(actor, observations, terminated, ended, info)
-        last = torch.as_tensor(ended | (t == length - 1))
-        earned = torch.as_tensor(rewards, dtype=torch.float32)
-        rows.append((seen, acted.actions, acted.log_probs, earned, acted.values, after, last))
+        seen = torch.from_numpy(running.observe())
+        actions, log_probs = map(torch.cat, zip(*(_draw(p, part, generator) for p, part in _shares(policies, seen)), strict=True))
+        rewards, ended, reached = running.step(actions.numpy())
+        over = torch.from_numpy(ended)
+        after = torch.zeros(episodes) if over.all() else torch.where(over, 0.0, _values(policies, torch.from_numpy(reached)))
+        earned, last = torch.as_tensor(rewards, dtype=torch.float32), over | (t == length - 1)
+        rows.append((seen, actions, log_probs, earned, _values(policies, seen), after, last))
     return Steps(*(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
-def _values_after(actor: Actor, observations: Any, terminated: Any, ended: NDArray[np.bool_], info: dict[str, Any]) -> Tensor:
-    """Values of what the steps led to, before any restart; 0 where the episode terminated."""
-    over = torch.as_tensor(terminated)
-    if over.all():
-        return torch.zeros(len(over))
-    reached = np.array(observations, dtype=np.float32)
-    if ended.any():
-        reached[ended] = np.stack(list(info["final_obs"][ended]))
-    return torch.where(over, 0.0, actor.value(torch.as_tensor(reached)))
+def _draw(policy: Policy, observations: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw actions (n, K); return them with their log-probabilities (n, K)."""
+    log_probs = policy.log_probs(observations)
+    drawn = torch.multinomial(log_probs.exp().flatten(0, 1), 1, generator=generator).view(log_probs.shape[:2])
+    return drawn, log_probs.gather(-1, drawn[..., None]).squeeze(-1)
 
 
-# ------------------------------------------------------------------------------------------------ one policy
+def _values(policies: Sequence[Policy], observations: Tensor) -> Tensor:
+    return torch.cat([policy.value(part) for policy, part in _shares(policies, observations)])
+
+
+def _shares(policies: Sequence[Policy], observations: Tensor) -> list[tuple[Policy, Tensor]]:
+    return list(zip(policies, observations.chunk(len(policies)), strict=True))
+
+
 class PPO:
     """One policy, trained by PPO; the joint action is one action.
 
@@ -175,36 +121,62 @@ class PPO:
     """
 
     per_decider = False
-    kinds: tuple[str, ...] = ("separate", "shared_encoder", "team")
 
     def __init__(self, shape: Shape, policy: PolicyOptions, options: PPOOptions, seed: int) -> None:
-        if policy.kind not in self.kinds:
-            raise InputError(f"{type(self).__name__} with a policy of kind {policy.kind!r}", expected=" or ".join(self.kinds))
-        self.policy, self.options = make_policy(shape, policy, seed), options
-        self.optimizer = make_optimizer(self.policy, options)
+        self.agents = [Agent(make_policy(shape, policy, seed), options)]
 
-    def update(self, env: VectorEnv[Any, Any, Any], length: int, seed: int, share_left: float) -> Metrics:
-        """Collect, estimate advantages, update."""
-        env_seed, action_seed, batch_seed = seeds_of(seed, 3)
-        steps = collect(env, SamplingActor(self.policy, torch.Generator().manual_seed(action_seed)), length, env_seed)
-        o = self.options
-        advantages, returns = gae(steps.rewards, steps.values, steps.next_values, steps.last, o.gamma, o.lam)
-        set_rates(self.optimizer, o, share_left)
-        generator = torch.Generator().manual_seed(batch_seed)
-        batch = steps.batch(advantages, returns)
-        report = update_policy(self.policy, self.optimizer, batch, o, generator, per_decider=self.per_decider)
-        return {"reward": float(steps.rewards.mean()), **report}
+    def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
+        """Collect steps, estimate advantages, update; as ``Learner.update``.
 
-    @torch.no_grad()
+        Raises:
+            InputError: If the episodes cannot be shared out evenly among the agents.
+        """
+        *collecting, batch_seed = seeds_of(seed, 3)
+        many = len(self.agents)
+        if episodes % many:
+            raise InputError(f"{episodes} episodes (envs) for {many} agents", expected="a multiple of the agents")
+        steps = collect(task, [agent.policy for agent in self.agents], episodes, length, collecting)
+        for agent in self.agents:
+            agent.set_rates(share_left)
+        parts = [Steps(*own) for own in zip(*(tensor.chunk(many, dim=1) for tensor in steps), strict=True)]
+        batches = [part.batch(agent.options) for part, agent in zip(parts, self.agents, strict=True)]
+        learned = self.learn(batches, batch_seed, [float(part.rewards.flatten().double().numpy().mean()) for part in parts])
+        return {"reward": float(steps.rewards.mean()), **learned}
+
+    def learn(self, batches: Sequence[Batch], seed: int, rewards: Sequence[float]) -> dict[str, float]:
+        """Update from a batch and a mean reward an agent; return the metrics."""
+        return self.agents[0].update(batches[0], seed, per_decider=self.per_decider)
+
     def probabilities(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the policy's probabilities, shape (n, K, A)."""
-        found: NDArray[np.float32] = self.policy.log_probs(torch.as_tensor(observations)).exp().numpy()
+        """Return the mean of the agents' probabilities, shape (n, K, A)."""
+        found: NDArray[np.float32]
+        found = mean_probabilities([agent.policy for agent in self.agents], torch.from_numpy(observations)).numpy()
         return found
 
     def state(self) -> dict[str, Any]:
-        """Return networks, weights and optimizer."""
-        return {"members": [pack_policy(self.policy, self.optimizer)]}
+        """Return each agent's networks, weights and optimizer."""
+        return {"members": pack(self.agents)}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take up networks and optimizer; InputError says what does not fit."""
-        unpack_members(state, [(self.policy, self.optimizer)])
+        """Load what ``state`` returned; InputError says what does not fit."""
+        unpack(state.get("members", []), self.agents)
+
+
+class MAPPO(PPO):
+    """MAPPO (Yu et al., arXiv 2103.01955): PPO for a team of actors with one centralised value; arguments as for ``PPO``.
+
+    Each decider's actor sees its own view of the observation. The value sees all of it and is used in training alone. Each
+    decider's ratio is clipped for itself and shares the team's advantage (section 3 and appendix: the team's reward is common).
+    With one decider it is PPO with separate networks. Not covered: recurrent actors, value normalisation, other processes.
+
+    Faults of the public prompt router that are mended: its optimizers held only the heads (see ``memalpha.policies``); it took a
+    softmax of a softmax (here logits stay logits until ``log_softmax``); it took one prompt at a time (here many episodes in
+    lockstep); its checkpoints lacked seeds and configuration.
+    """
+
+    per_decider = True
+
+    def __init__(self, shape: Shape, policy: PolicyOptions, options: PPOOptions, seed: int) -> None:
+        if policy.kind != "team":
+            raise InputError(f"MAPPO with a policy of kind {policy.kind!r}", expected="team")
+        super().__init__(shape, policy, options, seed)

@@ -1,37 +1,39 @@
-"""PPO with a clipped ratio (Schulman et al., arXiv 1707.06347): the losses, one update, and the single-agent learner.
+"""PPO with a clipped ratio (Schulman et al., arXiv 1707.06347): the losses, and the one update that PPO, MAPPO and GRPO share.
 
     policy   -mean(min(ratio * A, clip(ratio, 1 - c, 1 + c) * A)),  ratio = exp(log pi(a|s) - log pi_old(a|s))
     total    policy + value_coefficient * mean((V - R)^2) - entropy * mean(entropy)
 
-The gradient is clipped by its norm. An update stops as soon as a minibatch shows a divergence from the old policy above 1.5 times
-``target_kl``, before that minibatch is learnt from; divergence is the mean of (ratio - 1) - log ratio (never negative).
+The gradient is clipped by its norm. An update stops when a minibatch shows a divergence from the old policy above 1.5 times
+``target_kl``, before that minibatch is learned from. The divergence is the mean of (ratio - 1) - log ratio (never negative).
 
 What always holds: old log-probabilities are those the actions were sampled with, kept with the data. Fault of the public code that
-is mended here: it computed them from the policy being trained, so the first ratio was always 1 and data from another policy went
-unnoticed. What an update reports is averaged over the minibatches that were learnt from, not over those that were planned.
+is mended here: it computed them from the policy in training, so the first ratio was always 1 and data from another policy went
+unnoticed. What an update reports is averaged over the minibatches that were learned from, not over those that were planned.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
+from memalpha.config import Options, Share
 from memalpha.errors import InputError
-from memalpha.routing.policies import Policy
+from memalpha.policies import Policy, plain
 
 
 @dataclass(frozen=True, slots=True)
-class PPOOptions:
+class PPOOptions(Options):
     """How a policy is updated.
 
     Attributes:
         lr_actor: Adam's learning rate of the policy.
         lr_critic: Adam's learning rate of the value.
-        anneal: Let both rates fall in a straight line to 0 over the run.
+        anneal: Let both rates fall linearly to 0 over the run.
         gamma: Discount.
         lam: Lambda of the advantage estimates.
         clip: How far the ratio may move, in both directions.
@@ -44,34 +46,19 @@ class PPOOptions:
         normalise: Whether advantages are shifted and scaled to mean 0 and deviation 1 first.
     """
 
-    lr_actor: float = 3e-4
-    lr_critic: float = 1e-3
+    lr_actor: PositiveFloat = 3e-4
+    lr_critic: PositiveFloat = 1e-3
     anneal: bool = False
-    gamma: float = 0.99
-    lam: float = 0.95
-    clip: float = 0.2
-    target_kl: float = 0.01
-    value_coefficient: float = 0.5
-    entropy: float = 0.01
-    max_grad_norm: float = 0.5
-    epochs: int = 10
-    batch_size: int = 64
+    gamma: Share = 0.99
+    lam: Share = 0.95
+    clip: PositiveFloat = 0.2
+    target_kl: NonNegativeFloat = 0.01
+    value_coefficient: NonNegativeFloat = 0.5
+    entropy: NonNegativeFloat = 0.01
+    max_grad_norm: PositiveFloat = 0.5
+    epochs: PositiveInt = 10
+    batch_size: PositiveInt = 64
     normalise: bool = True
-
-    def __post_init__(self) -> None:
-        """Check the numbers; InputError names the first that cannot be."""
-        for name in ("lr_actor", "lr_critic", "clip", "max_grad_norm"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)!r}", expected="a number above 0")
-        for name in ("target_kl", "value_coefficient", "entropy"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} is {getattr(self, name)!r}", expected="at least 0")
-        for name in ("gamma", "lam"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)!r}", expected="from 0 to 1")
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)!r}", expected="at least 1")
 
 
 class Batch(NamedTuple):
@@ -91,13 +78,9 @@ class Batch(NamedTuple):
     advantages: Tensor
     returns: Tensor
 
-    def rows(self, index: Tensor) -> Batch:
-        """Return the steps at ``index``."""
-        return Batch(*(tensor[index] for tensor in self))
-
 
 class Losses(NamedTuple):
-    """The parts of the loss of one minibatch, scalars: ``total`` has a gradient; the rest is for looking at."""
+    """The parts of the loss of one minibatch, scalars; only ``total`` is differentiated."""
 
     total: Tensor
     policy: Tensor
@@ -113,14 +96,7 @@ def clipped_policy_loss(ratios: Tensor, advantages: Tensor, clip: float) -> Tens
 
 
 def ppo_losses(policy: Policy, batch: Batch, options: PPOOptions, *, per_decider: bool) -> Losses:
-    """Return the losses of a minibatch.
-
-    Args:
-        policy: What is trained.
-        batch: The minibatch.
-        options: Weights and clip.
-        per_decider: Whether each decider's own ratio is clipped (MAPPO) or that of the joint action.
-    """
+    """Return the losses of a minibatch; ``per_decider`` clips each decider's own ratio (MAPPO), not that of the joint action."""
     log_probs = policy.log_probs(batch.observations)  # (n, K, A)
     taken = log_probs.gather(-1, batch.actions[..., None]).squeeze(-1)  # (n, K)
     change = taken - batch.log_probs
@@ -136,60 +112,88 @@ def ppo_losses(policy: Policy, batch: Batch, options: PPOOptions, *, per_decider
     return Losses(surrogate + options.value_coefficient * value - options.entropy * entropy, surrogate, value, entropy, kl, clipped)
 
 
-def make_optimizer(policy: Policy, options: PPOOptions) -> torch.optim.Adam:
-    """Return one Adam over all parameters: the actor's at one rate, the others at another."""
-    actor, critic = policy.parameter_groups()
-    return torch.optim.Adam([{"params": actor, "lr": options.lr_actor}, {"params": critic, "lr": options.lr_critic}])
-
-
-def set_rates(optimizer: torch.optim.Optimizer, options: PPOOptions, share_left: float) -> None:
-    """Set the learning rates to what they are with ``share_left`` (1 to 0) of the run to go."""
-    for group, rate in zip(optimizer.param_groups, (options.lr_actor, options.lr_critic), strict=True):
-        group["lr"] = rate * (share_left if options.anneal else 1.0)
-
-
-def update_policy(
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    batch: Batch,
-    options: PPOOptions,
-    generator: torch.Generator,
-    *,
-    per_decider: bool,
-) -> dict[str, float]:
-    """Learn from one batch in several passes and return what happened.
-
-    Args:
-        policy: Changed in place.
-        optimizer: Of all its parameters.
-        batch: Fresh steps.
-        options: How.
-        generator: Draws the minibatches.
-        per_decider: See ``ppo_losses``.
-
-    Returns:
-        Means over the minibatches learnt from of ``policy_loss``, ``value_loss``, ``entropy``, ``kl``, ``clipped`` (share of
-        ratios) and ``grad_norm``; ``minibatches``; ``stopped`` (1 if the divergence ended the update early) and ``stop_kl``,
-        the divergence that did.
-    """
-    if options.normalise:
-        batch = batch._replace(advantages=normalised(batch.advantages))
-    seen: list[tuple[float, ...]] = []
-    for index in _minibatches(len(batch.advantages), options, generator):
-        losses = ppo_losses(policy, batch.rows(index), options, per_decider=per_decider)
-        if options.target_kl and losses.kl > 1.5 * options.target_kl:
-            return _report(seen, stop_kl=float(losses.kl))
-        optimizer.zero_grad()
-        losses.total.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), options.max_grad_norm)
-        optimizer.step()
-        seen.append((*(float(part.detach()) for part in losses[1:]), float(norm)))
-    return _report(seen)
-
-
 def normalised(values: Tensor) -> Tensor:
     """Return values shifted to mean 0 and scaled to (biased) deviation 1."""
     return (values - values.mean()) / (values.std(correction=0) + 1e-8)
+
+
+class Agent:
+    """A policy with the one optimizer that trains all of its parameters, the logits' at one rate, the others at another."""
+
+    def __init__(self, policy: Policy, options: PPOOptions) -> None:
+        self.policy, self.options = policy, options
+        actor, critic = policy.parameter_groups()
+        self.optimizer = torch.optim.Adam([{"params": actor, "lr": options.lr_actor}, {"params": critic, "lr": options.lr_critic}])
+
+    def set_rates(self, share_left: float) -> None:
+        """Set the learning rates to those with ``share_left`` (1 to 0) of the run to go."""
+        for group, rate in zip(self.optimizer.param_groups, (self.options.lr_actor, self.options.lr_critic), strict=True):
+            group["lr"] = rate * (share_left if self.options.anneal else 1.0)
+
+    def update(self, batch: Batch, seed: int, *, per_decider: bool = False) -> dict[str, float]:
+        """Learn from one batch of fresh steps in several passes.
+
+        Args:
+            batch: The steps.
+            seed: Draws the minibatches.
+            per_decider: See ``ppo_losses``.
+
+        Returns:
+            Means over the minibatches learned from of ``policy_loss``, ``value_loss``, ``entropy``, ``kl``, ``clipped`` (share of
+            ratios) and ``grad_norm``; ``minibatches``; ``stopped`` (1 if the divergence ended the update early) and ``stop_kl``,
+            the divergence that did.
+        """
+        options = self.options
+        if options.normalise:
+            batch = batch._replace(advantages=normalised(batch.advantages))
+        seen: list[tuple[float, ...]] = []
+        for index in _minibatches(len(batch.advantages), options, torch.Generator().manual_seed(seed)):
+            losses = ppo_losses(self.policy, Batch(*(part[index] for part in batch)), options, per_decider=per_decider)
+            if options.target_kl and losses.kl > 1.5 * options.target_kl:
+                return {**_means(seen), "stopped": 1.0, "stop_kl": float(losses.kl)}
+            self.optimizer.zero_grad()
+            losses.total.backward()  # type: ignore[no-untyped-call]
+            norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), options.max_grad_norm)
+            self.optimizer.step()
+            seen.append((*(float(part.detach()) for part in losses[1:]), float(norm)))
+        return {**_means(seen), "stopped": 0.0}
+
+
+def pack(agents: Sequence[Agent]) -> list[dict[str, Any]]:
+    """Return networks, weights and optimizers: the ``members`` of a checkpoint's state."""
+    return [
+        {
+            "policy": plain({"shape": agent.policy.shape._asdict(), "options": asdict(agent.policy.options)}),
+            "weights": {name: tensor.detach().clone() for name, tensor in agent.policy.state_dict().items()},
+            "optimizer": agent.optimizer.state_dict(),
+        }
+        for agent in agents
+    ]
+
+
+def unpack(members: Sequence[Mapping[str, Any]], agents: Sequence[Agent]) -> None:
+    """Load what ``pack`` returned, or change nothing.
+
+    Raises:
+        InputError: Names every agent and tensor that does not fit.
+    """
+    if len(members) != len(agents):
+        raise InputError(f"a checkpoint of {len(members)} agents", expected=f"{len(agents)}, as configured")
+    faults = []
+    for i, (member, agent) in enumerate(zip(members, agents, strict=True)):
+        held, wanted = _shapes(member["weights"]), _shapes(agent.policy.state_dict())
+        for name in wanted | held:
+            if held.get(name) != wanted.get(name):
+                faults.append(f"agent {i}: {name} has shape {held.get(name)} instead of {wanted.get(name)}")
+    if faults:
+        raise InputError("\n    ".join(["the checkpoint does not fit:", *faults]), expected="the configuration it was made with")
+    for member, agent in zip(members, agents, strict=True):
+        agent.policy.load_state_dict(member["weights"])
+        agent.optimizer.load_state_dict(member["optimizer"])
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
 
 def _minibatches(n: int, options: PPOOptions, generator: torch.Generator) -> Iterator[Tensor]:
@@ -197,8 +201,7 @@ def _minibatches(n: int, options: PPOOptions, generator: torch.Generator) -> Ite
         yield from torch.split(torch.randperm(n, generator=generator), options.batch_size)
 
 
-def _report(seen: Sequence[tuple[float, ...]], stop_kl: float | None = None) -> dict[str, float]:
+def _means(seen: Sequence[tuple[float, ...]]) -> dict[str, float]:
     names = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
     means = {name: sum(row[i] for row in seen) / len(seen) for i, name in enumerate(names)} if seen else {}
-    stopped = {"stopped": 0.0} if stop_kl is None else {"stopped": 1.0, "stop_kl": stop_kl}
-    return {**means, "minibatches": float(len(seen)), **stopped}
+    return {**means, "minibatches": float(len(seen))}

@@ -1,122 +1,249 @@
-"""A trained router at work: layer 1 of the two-layer retriever by a policy instead of by FAISS.
+"""The real task: which sections of a memory a question is looked up in.
 
-What always holds: a section that held no entry in training is always searched, after the others, since nothing is known of it; at
-least one trained section is searched; a memory with other sections than those of training is an error. Several agents decide by
-the mean of their probabilities.
+Observations are sentence embeddings of the questions. One decider for each section searches it or leaves it out. The reward is the
+question's accuracy, found by the two-layer retriever and the recall reader exactly as in evaluation, minus ``cost`` times the share
+of the memory's entries that were searched.
+
+Questions and memories come from generated dialogues. Each dialogue becomes one memory of the schema, written change by change as
+the demonstrations' teacher writes, in one of three wordings: ``words`` (``Marta city Oslo``), ``sentence`` (``The city of Marta is
+Oslo.``) or ``verbatim``, the dialogue's own line (``Marta: You can find me in Oslo these days.``), which seldom shares a word with
+a question but the name. Train and test dialogues share no name and no value; they share the wordings of questions and the eleven
+attributes.
+
+What always holds: an accuracy is looked up once for each question and set of sections, and rewards carry no noise; a question for
+which no section is searched scores what an empty result scores. The oracle of ``optimum`` knows the answers: it is the best that
+any set of sections can earn, found by trying them all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from pydantic import NonNegativeFloat, PositiveInt
 
+from memalpha.config import Options, read
+from memalpha.data.pools import Split, Templates, pools
+from memalpha.data.synthetic import PRESETS, generate
+from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError
-from memalpha.memory.memory import Memory
-from memalpha.protocols import Embedder
+from memalpha.memory.memory import Memory, count_words
+from memalpha.memory.schema import MemorySchema
+from memalpha.policies import Shape
+from memalpha.protocols import Embedder, Hit, Retriever
+from memalpha.qa.evaluator import QAEvaluator
+from memalpha.qa.metrics import contains
+from memalpha.qa.readers import RecallReader
+from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import make_embedder
-from memalpha.routing.checkpoints import Checkpoint, unpack_members
-from memalpha.routing.policies import Policy, policy_from
-from memalpha.routing.ppo import PPOOptions, make_optimizer
+from memalpha.retrieval.two_layer import TwoLayerRetriever
+from memalpha.routing.tasks import Floats, Integers, Outcome, State
+from memalpha.types import Instance, Operation, Question
 
-_SEARCHED = 0.5
-"""A section is searched if that is at least as likely as not."""
+Wording = Literal["words", "sentence", "verbatim"]
+Sections = NDArray[np.bool_]
+"""A set of the list sections, shape (S,)."""
 
 
-class LearnedSectionRouter:
-    """Ranks the sections of a memory for a question; a ``memalpha.retrieval.two_layer.SectionRouter``.
+@dataclass(frozen=True, slots=True)
+class SectionOptions(Options):
+    """A section task over generated dialogues.
 
-    Args:
-        policies: Trained policies, at least one.
-        routes: What ``SectionTask.routes`` returned.
-        embedder: Embeds the questions; the one of training.
+    Attributes:
+        instances: Number of dialogues, each with a memory and its questions.
+        split: Whose names and values, ``train`` or ``test``.
+        templates: Sentences of the dialogues, ``train``, ``held_out`` (unseen wording) or ``all``.
+        preset: Their size, see ``memalpha.data.synthetic.PRESETS``.
+        seed: Draws the dialogues.
+        schema: Memory schema.
+        wording: What entries look like: ``words``, ``sentence`` or ``verbatim``.
+        only: Attributes whose questions are kept, by their words; empty keeps all.
+        mode: How entries are ranked: ``lexical``, ``dense`` or ``hybrid``.
+        embedder: Embeds questions and entries.
+        k: Entries retrieved for a question.
+        reader_tokens: Budget of what is read, in words.
+        cost: Reward lost by searching everything.
     """
 
-    def __init__(self, policies: Sequence[Policy], routes: dict[str, Any], embedder: Embedder) -> None:
-        self.sections: tuple[str, ...] = tuple(routes["sections"])
-        self._trained = set(routes["trained_sections"])
-        self._sequential = bool(routes["sequential"])
-        self._policies, self._embedder = list(policies), embedder
-        size = policies[0].shape.size - (len(self.sections) if self._sequential else 0)
-        if size != embedder.dimension:
-            raise InputError(f"a router for embeddings of {size}", expected=f"the embedder's dimension, {embedder.dimension}")
+    instances: PositiveInt = 60
+    split: Split = "train"
+    templates: Templates = "train"
+    preset: str = "long"
+    seed: int = 0
+    schema: str = "nine_categories"
+    wording: Wording = "verbatim"
+    only: tuple[str, ...] = ()
+    mode: RetrievalMode = RetrievalMode.DENSE
+    embedder: str = "minilm"
+    k: PositiveInt = 3
+    reader_tokens: PositiveInt = 256
+    cost: NonNegativeFloat = 0.1
 
-    @classmethod
-    def load(cls, path: str | Path, embedder: Embedder | None = None, embedder_name: str = "") -> LearnedSectionRouter:
-        """Load a checkpoint of a section task.
+    def check(self) -> None:
+        """See that the preset and the attributes are known."""
+        if self.preset not in PRESETS:
+            raise InputError(f"preset is {self.preset!r}", expected=f"one of {', '.join(PRESETS)}")
+        if unknown := set(self.only) - {attribute.word for attribute in pools(self.split).attributes}:
+            raise InputError(f"no attributes {sorted(unknown)}", expected="words of memalpha/data/pools.yaml")
 
-        Args:
-            path: File that ``memalpha router train`` wrote, or its run folder.
-            embedder: Used if it is the one of training, so that a question is embedded once.
-            embedder_name: Its name.
+    def retrieval(self) -> RetrievalConfig:
+        """Return how entries are ranked, with all sections open."""
+        return RetrievalConfig(mode=self.mode, embedder=self.embedder)
 
-        Raises:
-            InputError: If there is no such file, or it routes no sections.
-            MissingExtraError: If what the embedder needs is not installed.
-        """
-        file = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
-        checkpoint = Checkpoint.load(file)
-        members = checkpoint.state.get("members", [])
-        if not checkpoint.routes.get("sections") or not members:
-            raise InputError(
-                f"{file} holds no policy that ranks sections (learner {checkpoint.learner!r})",
-                expected="a checkpoint of mappo, grpo or ppo on task: sections",
-            )
-        name = str(checkpoint.routes["embedder"])
-        shared = embedder if embedder is not None and embedder_name == name else make_embedder(name)
-        policies = [policy_from(member["policy"]) for member in members]
-        unpack_members(checkpoint.state, [(policy, make_optimizer(policy, PPOOptions())) for policy in policies])
-        return cls(policies, dict(checkpoint.routes), shared)
 
-    def rank(self, query: str, memory: Memory) -> list[str]:
-        """Return the sections to search for a question, likeliest first.
+def section_options(values: Mapping[str, Any]) -> SectionOptions:
+    """Return options from plain data; InputError names what does not fit."""
+    return read(SectionOptions, values, "task_options of the section task")
 
-        Raises:
-            InputError: If the memory has other list sections than those of training.
-        """
-        present = tuple(section.name for section in memory.schema.lists)
-        if present != self.sections:
-            raise InputError(
-                f"a router trained on the sections {', '.join(self.sections)}",
-                expected=f"those of the memory: {', '.join(present)}",
-                fix="train one on this schema, or set retrieval.router to nothing",
-            )
-        chosen = self._named(query) if self._sequential else self._set(query)
-        return [*chosen, *(name for name in self.sections if name not in self._trained)]
 
-    def probabilities(self, query: str) -> NDArray[np.float32]:
-        """Return the probability of every option at the first step, shape (K, A)."""
-        blank = np.zeros(len(self.sections) if self._sequential else 0, dtype=np.float32)
-        return self._probabilities(np.concatenate([self._embedder.embed([query])[0], blank]))
+# ------------------------------------------------------------------------------------------------ the task
+class Case(NamedTuple):
+    """One question about one memory, with the retriever made for that memory, all of its sections open."""
 
-    def _set(self, query: str) -> list[str]:
-        search = self.probabilities(query)[:, 1]
-        ranked = [self.sections[i] for i in np.argsort(-search, kind="stable") if self.sections[i] in self._trained]
-        likely = {name for name, p in zip(self.sections, search, strict=True) if p >= _SEARCHED}
-        return [name for name in ranked if name in likely] or ranked[:1]
+    question: Question
+    memory: Memory
+    retriever: Retriever
 
-    def _named(self, query: str) -> list[str]:
-        vector = self._embedder.embed([query])[0]
-        searched = np.zeros(len(self.sections), dtype=np.float32)
-        chosen: list[str] = []
-        while len(chosen) < len(self.sections):
-            options = self._probabilities(np.concatenate([vector, searched]))[0]
-            if not chosen:  # to stop at once is no answer
-                options = options * np.array([name in self._trained for name in (*self.sections, "")])
-            named = int(options.argmax())
-            if named == len(self.sections) or searched[named]:
-                break
-            searched[named] = 1.0
-            chosen.append(self.sections[named])
-        return [name for name in chosen if name in self._trained]
 
-    @torch.no_grad()
-    def _probabilities(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
-        seen = torch.from_numpy(observation[None].astype(np.float32))
-        mean = torch.stack([policy.log_probs(seen).exp() for policy in self._policies]).mean(dim=0)
-        found: NDArray[np.float32] = mean[0].numpy()
-        return found
+class Found(NamedTuple):
+    """What a set of sections gives for a question: its accuracy, and the share of the memory's entries that were searched."""
+
+    accuracy: float
+    searched: float
+
+
+class SectionTask:
+    """Routing of questions to sections; a ``memalpha.routing.tasks.Task``. States hold case numbers, shape (n,).
+
+    Args:
+        options: What to make.
+        embedder: Of the configured name; several tasks may share one.
+
+    Raises:
+        InputError: If an option is not possible, or no question is left.
+    """
+
+    def __init__(self, options: SectionOptions, embedder: Embedder) -> None:
+        self.options = options
+        self.evaluator = QAEvaluator(RecallReader(options.reader_tokens, count_words), options.k)
+        schema = MemorySchema.load(options.schema)
+        self.sections = tuple(section.name for section in schema.lists)
+        self.cases: list[Case] = []
+        config = replace(PRESETS[options.preset], split=options.split, templates=options.templates)
+        for instance in generate(options.instances, options.seed, config):
+            memory = remember(instance, schema, options.wording)
+            retriever = TwoLayerRetriever(memory, options.retrieval(), embedder=embedder)
+            self.cases += [Case(question, memory, retriever) for question in kept_questions(instance, options.only)]
+        if not self.cases:
+            raise InputError("a section task without questions", expected="at least one", fix="more instances, or another only")
+        self.embeddings = embedder.embed([case.question.text for case in self.cases])
+        size, many = embedder.dimension, len(self.sections)
+        self.shape = Shape(size, many, 2, ((0, size),) * many)
+        self.sizes = np.array([[case.memory.section_size(name) for name in self.sections] for case in self.cases])
+        self._found: dict[tuple[int, bytes], Found] = {}
+        self._best: dict[int, Sections] = {}
+
+    def start(self, n: int, rng: np.random.Generator) -> State:
+        """Draw ``n`` questions, with replacement."""
+        return (rng.integers(len(self.cases), size=n),)
+
+    def held_out(self, n: int, seed: int) -> State:
+        """Return the first ``n`` questions; ``seed`` has no effect."""
+        return (np.arange(min(n, len(self.cases))),)
+
+    def observe(self, state: State) -> Floats:
+        """Return the questions' embeddings."""
+        return self.embeddings[state[0]]
+
+    def act(self, state: State, actions: Integers, rng: np.random.Generator | None) -> Outcome:
+        """Search the chosen sections, which ends the episode."""
+        rewards = [self.reward(int(number), chosen) for number, chosen in zip(state[0], actions.astype(bool), strict=True)]
+        return Outcome(state, np.array(rewards), np.ones(len(rewards), dtype=bool))
+
+    def optimum(self, state: State) -> NDArray[np.float64]:
+        """Return the best reward of any set of sections, shape (n,)."""
+        return np.array([self.reward(int(number), self.best(int(number))) for number in state[0]])
+
+    def routes(self) -> dict[str, Any]:
+        """Return the sections, those that ever held an entry, and the embedder's name."""
+        trained = [name for i, name in enumerate(self.sections) if self.sizes[:, i].any()]
+        return {"sections": list(self.sections), "trained_sections": trained, "embedder": self.options.embedder}
+
+    def found(self, number: int, chosen: Sections) -> Found:
+        """Return what searching the chosen sections gives for question ``number``."""
+        chosen = chosen & (self.sizes[number] > 0)  # empty ones give nothing
+        key = (number, chosen.tobytes())
+        if key not in self._found:
+            case, sizes = self.cases[number], self.sizes[number]
+            names = [name for name, wanted in zip(self.sections, chosen, strict=True) if wanted]
+            (record,) = self.evaluator.evaluate(case.memory, _Within(case.retriever, names), [case.question])
+            self._found[key] = Found(record.score, float(sizes[chosen].sum() / max(1, sizes.sum())))
+        return self._found[key]
+
+    def reward(self, number: int, chosen: Sections) -> float:
+        """Return accuracy minus the cost of what was searched."""
+        found = self.found(number, chosen)
+        return found.accuracy - self.options.cost * found.searched
+
+    def best(self, number: int) -> Sections:
+        """Return the set of sections with the highest reward for question ``number``, the smallest of equals."""
+        if number not in self._best:
+            filled = np.flatnonzero(self.sizes[number])
+            sets = [members for size in range(len(filled) + 1) for members in itertools.combinations(filled, size)]
+            masks = [np.isin(np.arange(len(self.sections)), members) for members in sets]
+            self._best[number] = max(masks, key=lambda chosen: self.reward(number, chosen))
+        return self._best[number]
+
+
+class _Within:
+    """A retriever restricted to some sections; none of them finds nothing."""
+
+    def __init__(self, retriever: Retriever, names: Sequence[str]) -> None:
+        self._retriever, self._names = retriever, names
+
+    def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
+        """Search those sections."""
+        return self._retriever.search(query, k, self._names) if self._names else []
+
+
+def section_tasks(train: SectionOptions, held_out: SectionOptions) -> tuple[SectionTask, SectionTask]:
+    """Return the task to train on and the held-out one, with one embedder; InputError if they name two."""
+    if train.embedder != held_out.embedder:
+        raise InputError(f"the held-out task has embedder {held_out.embedder!r}", expected=train.embedder)
+    embedder = make_embedder(train.embedder)
+    return SectionTask(train, embedder), SectionTask(held_out, embedder)
+
+
+def remember(instance: Instance, schema: MemorySchema, wording: Wording) -> Memory:
+    """Return the memory of a generated dialogue after its last session, everything kept and corrected, in a wording."""
+    rng, memory = random.Random(f"{instance.id}:0"), Memory(schema)
+    teacher = TeacherConfig(style="sentence" if wording == "sentence" else "words", dates=wording != "verbatim")
+    for t, chunk in enumerate(instance.chunks):
+        for operation in teacher_operations(instance, t, memory, rng, teacher):
+            said = _verbatim(operation, instance, t) if wording == "verbatim" else operation
+            memory.apply(said, chunk=t, time=chunk.time)
+    return memory
+
+
+def kept_questions(instance: Instance, only: Sequence[str]) -> list[Question]:
+    """Return the questions about some attributes, by their words; all of them where none is named."""
+    return [q for q in instance.questions if not only or any(contains(q.text, attribute) for attribute in only)]
+
+
+def _verbatim(operation: Operation, instance: Instance, t: int) -> Operation:
+    """The operation with the dialogue's own line in place of the teacher's wording (``Marta city Oslo``)."""
+    if operation.content is None:
+        return operation
+    subject, *_ = operation.content.split()
+    wanted = next(
+        fact.value
+        for fact in instance.facts
+        if fact.chunk == t and operation.content.startswith(f"{fact.subject} {fact.attribute} {fact.value}")
+    )
+    lines = [line for line in instance.chunks[t].text.splitlines() if line.startswith(f"{subject}: ") and contains(line, wanted)]
+    return replace(operation, content=lines[0])

@@ -1,8 +1,7 @@
 """What a routing task is, and the synthetic one whose best answer is known.
 
 A task is a batch of episodes in lockstep. In each step K *deciders* choose one of A options each and the team earns one reward.
-``memalpha.routing.env`` makes Gymnasium environments of it. A state is a tuple of arrays whose first axis is the episode, so rows
-can be exchanged without knowing what they mean.
+A state is a tuple of arrays whose first axis is the episode, so ``Episodes`` restarts some of them without knowing what they mean.
 
 The synthetic task (after the second public router): prompts are random unit vectors, each option has a hidden specialty vector,
 and a choice earns its cosine with the prompt, with Gaussian noise. What always holds: the best expected return of an episode is
@@ -16,13 +15,15 @@ the reward is no linear function of the prompt; noise-free held-out states to me
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
-from memalpha.errors import InputError
+from memalpha.config import Options
+from memalpha.policies import Shape
 
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
@@ -39,21 +40,9 @@ class Outcome(NamedTuple):
 
 
 class Task(Protocol):
-    """A routing task.
+    """A routing task; ``shape`` is that of its policies, and observations lie between -1 and 1."""
 
-    Attributes:
-        size: Length of an observation.
-        deciders: K, how many choices are made at a time.
-        choices: A, options of each decider.
-        views: For each decider, the slice of the observation that it sees.
-        bounds: Lowest and highest value of an observation.
-    """
-
-    size: int
-    deciders: int
-    choices: int
-    views: tuple[slice, ...]
-    bounds: tuple[float, float]
+    shape: Shape
 
     def start(self, n: int, rng: np.random.Generator) -> State:
         """Return ``n`` episodes at their beginning."""
@@ -86,22 +75,47 @@ class Task(Protocol):
         ...
 
 
-def exchange(state: State, fresh: State, rows: NDArray[np.bool_]) -> State:
-    """Return ``state`` with the rows marked in ``rows`` (n,) taken from ``fresh``, which holds just those rows, in order."""
-    changed = tuple(array.copy() for array in state)
-    for array, new in zip(changed, fresh, strict=True):
-        array[rows] = new
-    return changed
+class Episodes:
+    """Many episodes of a task in lockstep; one that ends is followed by another at once.
+
+    Args:
+        task: The task.
+        n: How many.
+        seed: Fixes everything that is drawn.
+    """
+
+    def __init__(self, task: Task, n: int, seed: int) -> None:
+        self.task, self._rng = task, np.random.default_rng(seed)
+        self._state = task.start(n, self._rng)
+
+    def observe(self) -> Floats:
+        """Return what is seen, shape (n, size)."""
+        return self.task.observe(self._state)
+
+    def step(self, actions: Integers) -> tuple[NDArray[np.float64], NDArray[np.bool_], Floats]:
+        """Take one step by ``actions`` (n, K).
+
+        Returns:
+            Rewards (n,), whether an episode ended (n,), and what was seen after the step, before any restart, (n, size).
+        """
+        state, rewards, ended = self.task.act(self._state, actions, self._rng)
+        reached = self.task.observe(state)
+        if ended.any():
+            state = tuple(array.copy() for array in state)
+            for array, fresh in zip(state, self.task.start(int(ended.sum()), self._rng), strict=True):
+                array[ended] = fresh
+        self._state = state
+        return rewards, ended, reached
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticOptions:
+class SyntheticOptions(Options):
     """The synthetic task.
 
     Attributes:
         dimension: Length of a prompt.
         choices: Options of each decider.
-        deciders: Routers that choose at a time, each for a prompt of its own.
+        deciders: Routers that choose at a time, each for its own prompt.
         facets: Hidden specialties of each option; the one nearest to the prompt counts.
         noise: Standard deviation of the reward's noise.
         steps: Most steps of an episode.
@@ -109,25 +123,14 @@ class SyntheticOptions:
         seed: Draws the hidden specialties.
     """
 
-    dimension: int = 32
-    choices: int = 4
-    deciders: int = 1
-    facets: int = 1
-    noise: float = 0.1
-    steps: int = 1
-    p_end: float = 0.0
-    seed: int = 42
-
-    def __post_init__(self) -> None:
-        """Check the numbers; InputError names the first that cannot be."""
-        for name, least in (("dimension", 1), ("choices", 2), ("deciders", 1), ("facets", 1), ("steps", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InputError(f"synthetic routing: {name} is {value!r}", expected=f"an integer of at least {least}")
-        if not self.noise >= 0:
-            raise InputError(f"synthetic routing: noise is {self.noise!r}", expected="a standard deviation, at least 0")
-        if not 0 <= self.p_end < 1:
-            raise InputError(f"synthetic routing: p_end is {self.p_end!r}", expected="a probability, at least 0 and under 1")
+    dimension: PositiveInt = 32
+    choices: Annotated[int, Field(ge=2)] = 4
+    deciders: PositiveInt = 1
+    facets: PositiveInt = 1
+    noise: NonNegativeFloat = 0.1
+    steps: PositiveInt = 1
+    p_end: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    seed: NonNegativeInt = 42
 
 
 class SyntheticTask:
@@ -139,19 +142,12 @@ class SyntheticTask:
         specialties: The hidden unit vectors, shape (K, A, facets, D).
     """
 
-    bounds = (-1.0, 1.0)
-
     def __init__(self, options: SyntheticOptions = SyntheticOptions()) -> None:
-        self.options = options
-        self.deciders, self.choices = options.deciders, options.choices
-        self.size = options.deciders * options.dimension
-        self.views = tuple(slice(k * options.dimension, (k + 1) * options.dimension) for k in range(options.deciders))
-        rng = np.random.default_rng(options.seed)
-        self.specialties = _unit(rng.normal(size=(options.deciders, options.choices, options.facets, options.dimension)))
-
-    def with_noise(self, noise: float) -> SyntheticTask:
-        """Return the same task, the same specialties, with other noise."""
-        return SyntheticTask(replace(self.options, noise=noise))
+        self.options = o = options
+        views = tuple((k * o.dimension, (k + 1) * o.dimension) for k in range(o.deciders))
+        self.shape = Shape(o.deciders * o.dimension, o.deciders, o.choices, views)
+        rng = np.random.default_rng(o.seed)
+        self.specialties = _unit(rng.normal(size=(o.deciders, o.choices, o.facets, o.dimension)))
 
     def start(self, n: int, rng: np.random.Generator) -> State:
         """Draw ``n`` episodes."""
@@ -161,7 +157,7 @@ class SyntheticTask:
         return prompts, lengths, np.zeros(n, dtype=np.int64)
 
     def held_out(self, n: int, seed: int) -> State:
-        """Draw ``n`` episodes that no training run with a seed of its own draws."""
+        """Draw ``n`` episodes that no training run draws."""
         return self.start(n, np.random.default_rng([seed, 1]))
 
     def observe(self, state: State) -> Floats:

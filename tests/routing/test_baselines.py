@@ -5,8 +5,6 @@ import pytest
 
 from memalpha.errors import InputError
 from memalpha.routing.baselines import LinUCB, RandomRouter
-from memalpha.routing.env import RoutingVectorEnv
-from memalpha.routing.learner import shape_of
 from memalpha.routing.run import measure
 from memalpha.routing.tasks import SyntheticOptions, SyntheticTask
 
@@ -15,7 +13,7 @@ TASK = SyntheticTask(SyntheticOptions(dimension=3, choices=2, deciders=2))
 
 def test_estimates_and_bounds_are_those_of_ridge_regression():
     rng = np.random.default_rng(0)
-    bandit = LinUCB(shape_of(TASK), ridge=0.7)
+    bandit = LinUCB(TASK.shape, ridge=0.7)
     seen, actions, rewards = rng.normal(size=(40, 6)).astype(np.float32), rng.integers(2, size=(40, 2)), rng.normal(size=40)
     for part in (slice(0, 25), slice(25, 40)):
         bandit.observe(seen[part], actions[part], rewards[part])
@@ -33,20 +31,19 @@ def test_estimates_and_bounds_are_those_of_ridge_regression():
 
 
 def test_linucb_finds_the_optimum_of_a_linear_task_and_chance_does_not():
-    env = RoutingVectorEnv(TASK, 20)
-    bandit, chance = LinUCB(shape_of(TASK)), RandomRouter(shape_of(TASK), 0)
+    bandit, chance = LinUCB(TASK.shape), RandomRouter(TASK.shape, 0)
     for learner in (bandit, chance):
         for i in range(5):
-            learner.update(env, 20, i, 1.0)
-    assert measure(bandit, TASK, 500, 0).fraction_of_optimal > 0.98
-    assert abs(measure(chance, TASK, 4000, 0).fraction_of_optimal) < 0.06
+            learner.update(TASK, 20, 20, i, 1.0)
+    assert measure(bandit, TASK, 500, 0)["fraction_of_optimal"] > 0.98
+    assert abs(measure(chance, TASK, 4000, 0)["fraction_of_optimal"]) < 0.06
 
 
 def test_state_goes_round_and_of_another_task_is_refused():
-    bandit, again = LinUCB(shape_of(TASK)), LinUCB(shape_of(TASK))
-    bandit.update(RoutingVectorEnv(TASK, 4), 5, 0, 1.0)
+    bandit, again = LinUCB(TASK.shape), LinUCB(TASK.shape)
+    bandit.update(TASK, 4, 5, 0, 1.0)
     again.load_state(bandit.state())
     seen = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     assert (again.estimates(seen, 1.0) == bandit.estimates(seen, 1.0)).all()
     with pytest.raises(InputError, match="shapes"):
-        LinUCB(shape_of(SyntheticTask())).load_state(bandit.state())
+        LinUCB(SyntheticTask().shape).load_state(bandit.state())

@@ -21,12 +21,6 @@ def test_two_episodes_of_unequal_length_worked_by_hand():
     assert found.returns.flatten().tolist() == [1.75, 2.0, 3.0]
 
 
-def test_a_truncated_episode_goes_on_from_its_last_value_and_a_terminated_one_from_nothing():
-    rewards, values, last = column(1, 1), column(0, 0), torch.tensor([[True], [True]])
-    found = gae(rewards, values, column(10, 0), last, 0.9, 1.0)
-    assert found.advantages.flatten().tolist() == [10.0, 1.0]
-
-
 @given(
     st.lists(
         st.tuples(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.booleans(), st.floats(-5, 5)), min_size=1, max_size=4

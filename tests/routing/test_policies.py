@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from memalpha.errors import InputError
-from memalpha.routing.policies import POLICIES, PolicyOptions, Shape, make_policy, policy_from
+from memalpha.policies import PolicyOptions, Shape, make_policy
 
 SHAPE = Shape(6, 2, 3, ((0, 3), (3, 6)))
+KINDS = ("separate", "shared_encoder", "team")
 
 
 def policies():
-    yield from (PolicyOptions(kind, hidden=(8, 5), projection=4) for kind in POLICIES)
+    yield from (PolicyOptions(kind, hidden=(8, 5), projection=4) for kind in KINDS)
     yield PolicyOptions("team", hidden=(8,), share_actors=True)
 
 
@@ -71,19 +72,6 @@ def test_the_seed_fixes_the_weights_and_nothing_else_is_drawn():
     assert not torch.equal(first["actor.0.weight"], other["actor.0.weight"])
 
 
-@pytest.mark.parametrize("options", policies(), ids=str)
-def test_a_description_makes_the_same_networks(options):
-    policy = make_policy(SHAPE, options, seed=1)
-    again = policy_from(policy.describe())
-    again.load_state_dict(policy.state_dict())
-    seen = torch.randn(2, 6)
-    assert torch.equal(again.logits(seen), policy.logits(seen)) and again.shape == policy.shape
-
-
-def test_what_cannot_be_is_said():
-    with pytest.raises(InputError, match="'tree'"):
-        PolicyOptions("tree")
-    with pytest.raises(InputError, match=r"views of lengths \[2, 4\]"):
+def test_views_of_two_lengths_have_no_shared_actor():
+    with pytest.raises(InputError, match=r"\[2, 4\]"):
         make_policy(Shape(6, 2, 3, ((0, 2), (2, 6))), PolicyOptions("team", share_actors=True), seed=0)
-    with pytest.raises(InputError, match="not the description"):
-        policy_from({"shape": {}})

@@ -2,28 +2,23 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from memalpha.routing.policies import POLICIES, Policy, PolicyOptions, Shape, make_policy
-from memalpha.routing.ppo import (
-    Batch,
-    PPOOptions,
-    clipped_policy_loss,
-    make_optimizer,
-    normalised,
-    ppo_losses,
-    set_rates,
-    update_policy,
-)
+from memalpha.errors import InputError
+from memalpha.policies import Checkpoint, Policy, PolicyOptions, Shape, make_policy
+from memalpha.routing.learner import collect
+from memalpha.routing.ppo import Agent, Batch, PPOOptions, clipped_policy_loss, normalised, pack, ppo_losses, unpack
+from memalpha.routing.tasks import Outcome
 
 
 class Table(Policy):
     """Two deciders, two options; probabilities and value are parameters, the same for every observation."""
 
     def __init__(self, first: float, second: float, value: float) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.table = nn.Parameter(torch.tensor([[1 - first, first], [1 - second, second]], dtype=torch.float64).log())
         self.worth = nn.Parameter(torch.tensor(value, dtype=torch.float64))
 
@@ -32,9 +27,6 @@ class Table(Policy):
 
     def value(self, observations):
         return self.worth.expand(len(observations))
-
-    def actor_modules(self):
-        return ()
 
 
 def test_the_clipped_loss_by_hand():
@@ -83,7 +75,7 @@ def batch_of(policy: Policy, n: int, seed: int = 0, off: float = 0.0) -> Batch:
 
 
 @pytest.mark.parametrize("per_decider", [True, False])
-@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("kind", ["separate", "shared_encoder", "team"])
 def test_gradients_by_finite_differences(kind, per_decider):
     policy = make_policy(SHAPE, PolicyOptions(kind, hidden=(5,), projection=3), seed=2).double()
     with torch.no_grad():
@@ -109,8 +101,7 @@ def test_gradients_by_finite_differences(kind, per_decider):
 
 
 def update(policy: Policy, batch: Batch, options: PPOOptions) -> dict[str, float]:
-    generator = torch.Generator().manual_seed(0)
-    return update_policy(policy, make_optimizer(policy, options), batch, options, generator, per_decider=True)
+    return Agent(policy, options).update(batch, 0, per_decider=True)
 
 
 def test_one_update_of_one_batch_is_one_clipped_adam_step():
@@ -128,13 +119,6 @@ def test_one_update_of_one_batch_is_one_clipped_adam_step():
         torch.testing.assert_close(trained, start - rates[id(start)] * clipped / (clipped.abs() + 1e-8), atol=1e-6, rtol=1e-4)
     assert report["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     assert (report["kl"], report["minibatches"], report["stopped"]) == (pytest.approx(0, abs=1e-6), 1, 0)
-
-
-def test_the_shared_encoder_learns():
-    policy = make_policy(SHAPE, PolicyOptions("shared_encoder"), seed=2)
-    before = policy.encoder[0].weight.detach().clone()
-    update(policy, batch_of(policy, 16), PPOOptions())
-    assert not torch.equal(before, policy.encoder[0].weight)
 
 
 def test_data_of_another_policy_stop_the_update_before_anything_is_learnt():
@@ -158,15 +142,67 @@ def test_an_update_stops_at_one_and_a_half_times_the_target_and_averages_what_to
     assert (report["stopped"], report["minibatches"]) == (0, 100)
 
 
-def test_rates_fall_in_a_straight_line_if_they_are_to():
+def test_rates_fall_linearly_if_they_are_to():
     policy = make_policy(SHAPE, PolicyOptions(), seed=2)
     for anneal, expected in ((True, [3e-4 * 0.25, 1e-3 * 0.25]), (False, [3e-4, 1e-3])):
-        options = PPOOptions(anneal=anneal)
-        optimizer = make_optimizer(policy, options)
-        set_rates(optimizer, options, 0.25)
-        assert [group["lr"] for group in optimizer.param_groups] == expected
+        agent = Agent(policy, PPOOptions(anneal=anneal))
+        agent.set_rates(0.25)
+        assert [group["lr"] for group in agent.optimizer.param_groups] == expected
 
 
-def test_normalised():
-    found = normalised(torch.tensor([1.0, 2.0, 3.0]))
-    assert found.tolist() == pytest.approx([-(1.5**0.5), 0, 1.5**0.5])
+@pytest.mark.parametrize("kind", ["separate", "shared_encoder", "team"])
+def test_a_checkpoint_holds_networks_weights_and_optimizer(tmp_path, kind):
+    agent, again = (Agent(make_policy(SHAPE, PolicyOptions(kind, projection=3), seed), PPOOptions()) for seed in (2, 3))
+    agent.update(batch_of(agent.policy, 16), 0)
+    Checkpoint("ppo", 1, 16, 2, {}, {"members": pack([agent])}).save(tmp_path / "checkpoint.pt")
+    loaded = Checkpoint.load(tmp_path)
+    unpack(loaded.state["members"], [again])
+    (policy,) = loaded.policies()
+    assert (policy.shape, policy.options) == (agent.policy.shape, agent.policy.options)
+    for name, tensor in agent.policy.state_dict().items():
+        assert torch.equal(tensor, policy.state_dict()[name]) and torch.equal(tensor, again.policy.state_dict()[name])
+    assert agent.update(batch_of(policy, 16), 1) == again.update(batch_of(policy, 16), 1)
+
+
+def test_what_does_not_fit_is_named_and_changes_nothing():
+    agents = [Agent(make_policy(SHAPE, PolicyOptions(hidden=hidden), 0), PPOOptions()) for hidden in ((8,), (8, 8))]
+    other = Agent(make_policy(SHAPE, PolicyOptions(hidden=(8,)), 1), PPOOptions())
+    before = other.policy.actor[0].weight.clone()
+    with pytest.raises(InputError, match=r"actor\.2\.weight[\s\S]*actor\.4\.weight"):
+        unpack(pack(agents[1:]), [other])
+    with pytest.raises(InputError, match="2 agents"):
+        unpack(pack(agents), [other])
+    assert torch.equal(before, other.policy.actor[0].weight)
+
+
+class Counting:
+    """Observes 1, 2, 3, ...; odd episodes end after two steps, even ones after nine; earns the number of the step."""
+
+    def start(self, n, rng):
+        return (np.ones(n), np.where(np.arange(n) % 2, 9, 2))
+
+    def observe(self, state):
+        return state[0][:, None].astype(np.float32)
+
+    def act(self, state, actions, rng):
+        return Outcome((state[0] + 1, state[1]), state[0], state[0] >= state[1])
+
+
+class Watcher:
+    """Always takes option 0 and values an observation by its first number."""
+
+    def log_probs(self, observations):
+        return torch.tensor([[0.0, -torch.inf]]).expand(len(observations), -1, -1)
+
+    def value(self, observations):
+        return observations[:, 0]
+
+
+def test_collecting_tells_terminated_from_cut_off_from_going_on():
+    steps = collect(Counting(), [Watcher()], episodes=2, length=3, seeds=[0, 0])
+    assert steps.observations[..., 0].T.tolist() == [[1, 2, 1], [1, 2, 3]]
+    assert steps.rewards.T.tolist() == steps.values.T.tolist() == [[1, 2, 1], [1, 2, 3]]
+    # the first terminates after two steps: nothing follows; the next one and the second are cut off by the end
+    assert steps.next_values.T.tolist() == [[2, 0, 2], [2, 3, 4]]
+    assert steps.last.T.tolist() == [[False, True, True], [False, False, True]]
+    assert (steps.actions == 0).all() and (steps.log_probs == 0).all()

@@ -9,13 +9,11 @@ import torch
 from rich.console import Console
 
 from memalpha.errors import InputError
+from memalpha.policies import PolicyOptions
 from memalpha.retrieval.embedders import HashingEmbedder
 from memalpha.routing.grpo import GroupOptions
-from memalpha.routing.policies import PolicyOptions
 from memalpha.routing.ppo import PPOOptions
-from memalpha.routing.selection import SelectorOptions
-from memalpha.routing.selector import ToolSelector
-from memalpha.routing.selector_view import progress_table, show_progress
+from memalpha.routing.selector import SelectorOptions, ToolSelector, show_progress
 
 OPTIONS = SelectorOptions(
     update_every=60,
@@ -44,6 +42,10 @@ def use(made: ToolSelector, n: int, seed: int = 0) -> list[dict[str, float]]:
     return [report for report in reports if report]
 
 
+def seen_by(made: ToolSelector, query: str) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate(made._embedder.embed([query, ""]))[None])
+
+
 def right(made: ToolSelector) -> float:
     """Share of greedy choices for an unseen name that are right."""
     return np.mean([made.select(text.format("Zora"), explore=False).tool == tool for tool, text in WANTS.items()])
@@ -68,30 +70,28 @@ def test_agents_take_turns_and_choices_are_learnt_from_with_the_probability_they
         steps, own = made._done[agent], [choice for choice in chosen if choice.agent == agent]
         assert [step.log_prob for step in steps] == pytest.approx([np.log(c.probabilities[c.tool]) for c in own])
         assert [list(TOOLS)[step.action] for step in steps] == [c.tool for c in own]
-        query, context = HashingEmbedder(32).embed([f"query {own[1].number}", "context"])
-        assert (steps[1].observation == np.concatenate([query, context])).all()
-    assert made.group_rewards == [[1.0] * 3, [1.0] * 3]
+        assert (steps[1].observation == np.concatenate(HashingEmbedder(32).embed([f"query {own[1].number}", "context"]))).all()
 
 
 def test_greedy_choices_are_those_of_the_mean_and_are_not_learnt_from():
     made = selector()
     use(made, 120)
-    seen = torch.from_numpy(made._observe("What is the city of Zora?", ""))
-    mean = sum(member.policy.log_probs(seen).exp()[0, 0] for member in made._members) / 2
+    seen = seen_by(made, "What is the city of Zora?")
+    mean = sum(agent.policy.log_probs(seen).exp()[0, 0] for agent in made._agents) / 2
     choice = made.select("What is the city of Zora?", explore=False)
     assert choice.agent is None and list(choice.probabilities.values()) == pytest.approx(mean.tolist())
     assert choice.tool == list(TOOLS)[int(mean.argmax())]
-    assert made.observe(choice, 1.0) == {} and made._observed == 0
+    assert made.observe(choice, 1.0) == {} and not any(made._done)
 
 
 def test_a_choice_is_observed_once_and_before_the_update():
     made = selector(options=replace(OPTIONS, update_every=0))
     first, second = made.select("a"), made.select("b")
     made.observe(first, 1.0)
-    with pytest.raises(InputError, match="observed once"):
+    with pytest.raises(InputError, match="selection 0"):
         made.observe(first, 1.0)
     made.update()
-    with pytest.raises(InputError, match="one made since update 1"):
+    with pytest.raises(InputError, match="selection 1"):
         made.observe(second, 1.0)
     with pytest.raises(InputError, match="nan"):
         made.observe(made.select("c"), float("nan"))
@@ -105,19 +105,19 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(tmp_path):
     again = selector()
     again.load(tmp_path / "selector.pt")
     assert use(again, 120, seed=1) == use(made, 120, seed=1)
-    for one, other in zip(made._members, again._members, strict=True):
+    for one, other in zip(made._agents, again._agents, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True))
 
 
 def test_files_of_other_tools_and_other_things_are_refused(tmp_path):
     made = selector()
     made.save(tmp_path / "selector.pt")
-    with pytest.raises(InputError, match=r"chooses among search, count, ask[\s\S]*registered tools, count, ask"):
+    with pytest.raises(InputError, match="search, count, ask"):
         selector(tools=("count", "ask")).load(tmp_path / "selector.pt")
-    with pytest.raises(InputError, match="no router at"):
+    with pytest.raises(InputError, match=r"none\.pt"):
         made.load(tmp_path / "none.pt")
     wider = selector(options=replace(OPTIONS, policy=PolicyOptions(hidden=(17,))))
-    with pytest.raises(InputError, match=r"agent 1: actor.0.weight has shape \(16, 64\) instead of \(17, 64\)"):
+    with pytest.raises(InputError, match=r"actor.0.weight has shape \(16, 64\) instead of \(17, 64\)"):
         wider.load(tmp_path / "selector.pt")
 
 
@@ -126,9 +126,9 @@ def test_a_tool_registered_later_leaves_what_was_learnt_alone():
     use(made, 600)
     query = WANTS["count"].format("Zora")
     before = made.select(query, explore=False)
-    agents = [member.policy.log_probs(torch.from_numpy(made._observe(query, "")))[0, 0].exp() for member in made._members]
+    agents = [agent.policy.log_probs(seen_by(made, query))[0, 0].exp() for agent in made._agents]
     made.register("sum", "adds up")
-    after = [member.policy.log_probs(torch.from_numpy(made._observe(query, "")))[0, 0].exp() for member in made._members]
+    after = [agent.policy.log_probs(seen_by(made, query))[0, 0].exp() for agent in made._agents]
     for old, new in zip(agents, after, strict=True):
         torch.testing.assert_close(new[:3] / new[:3].sum(), old)
         logs = old.log()
@@ -136,7 +136,7 @@ def test_a_tool_registered_later_leaves_what_was_learnt_alone():
     assert made.select(query, explore=False).tool == before.tool
     use(made, 60)  # and learning goes on
     assert right(made) == 1
-    moments = made._members[0].optimizer.state[made._members[0].policy.actor[-1].weight]
+    moments = made._agents[0].optimizer.state[made._agents[0].policy.actor[-1].weight]
     assert moments["exp_avg"].shape == (4, 16)
 
 
@@ -149,22 +149,15 @@ def test_progress_tells_each_agents_rewards_and_probabilities_and_shows_them():
         assert all(sum(row.values()) == pytest.approx(1) and list(row) == list(TOOLS) for row in progress.probabilities)
         assert all(0 <= reward <= 1 for reward in progress.rewards)
     console = Console(record=True, width=100)
-    show_progress(console)(told[1])
+    show_progress(console)(told[1]._replace(rewards=(None, 0.5)))
     shown = console.export_text()
-    for text in (
-        "update 2: 60 rewards observed",
-        "search",
-        "kl",
-        f"{told[1].rewards[0]:.3f}",
-        f"{told[1].probabilities[1]['ask']:.3f}",
-    ):
+    for text in ("search", "- ", "0.500", f"{told[1].reports[1]['kl']:.3f}", f"{told[1].probabilities[1]['ask']:.3f}"):
         assert text in shown
-    assert "-" in [next(iter(column.cells)) for column in progress_table(replace(told[0], rewards=(None, 0.5))).columns]
 
 
 def test_what_cannot_be_is_said():
     made = selector(tools=("search",))
-    with pytest.raises(InputError, match="among 1 tools"):
+    with pytest.raises(InputError, match="1 tools"):
         made.select("a")
     with pytest.raises(InputError, match="'search'"):
         made.register("search", "again")

@@ -1,12 +1,17 @@
 """The synthetic task: rewards, ends and the optimum against plain loops."""
 
+import importlib
 import itertools
+import sys
+import warnings
 
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
-from memalpha.errors import InputError
-from memalpha.routing.tasks import SyntheticOptions, SyntheticTask, exchange
+from memalpha.errors import InputError, MissingExtraError
+from memalpha.routing.env import RoutingEnv
+from memalpha.routing.tasks import Episodes, SyntheticOptions, SyntheticTask
 
 RAGGED = SyntheticTask(SyntheticOptions(dimension=5, choices=3, deciders=2, facets=2, steps=4, p_end=0.4))
 
@@ -57,7 +62,6 @@ def test_noise_is_as_large_as_it_is_said_to_be_and_expected_rewards_have_none():
     noise = task.act(state, actions, np.random.default_rng(3)).rewards - clean
     assert noise.std() == pytest.approx(0.3, rel=0.03) and abs(noise.mean()) < 0.01
     assert abs(clean.mean()) < 0.01  # one option taken always, whatever the prompt, earns nothing
-    assert (task.with_noise(0.0).specialties == task.specialties).all()
 
 
 def test_seeds_fix_the_specialties_and_held_out_episodes():
@@ -67,15 +71,38 @@ def test_seeds_fix_the_specialties_and_held_out_episodes():
     assert not (one.held_out(5, 3)[0] == one.held_out(5, 4)[0]).any()
 
 
-def test_exchange_replaces_the_marked_rows_alone():
-    state = (np.arange(4), np.arange(8).reshape(4, 2))
-    rows = np.array([False, True, False, True])
-    changed = exchange(state, (np.array([10, 11]), np.array([[20, 21], [22, 23]])), rows)
-    assert changed[0].tolist() == [0, 10, 2, 11] and changed[1].tolist() == [[0, 1], [20, 21], [4, 5], [22, 23]]
-    assert state[0].tolist() == [0, 1, 2, 3]
+def test_episodes_restart_as_they_end():
+    episodes, rng = Episodes(RAGGED, 3, 7), np.random.default_rng(7)
+    state, actions, ends = RAGGED.start(3, rng), np.random.default_rng(0), 0  # the same draws, by hand
+    for _ in range(12):
+        assert (episodes.observe() == RAGGED.observe(state)).all()
+        chosen = actions.integers(3, size=(3, 2))
+        rewards, ended, reached = episodes.step(chosen)
+        state, expected, over = RAGGED.act(state, chosen, rng)
+        assert (rewards == expected).all() and (ended == over).all() and (reached == RAGGED.observe(state)).all()
+        fresh = RAGGED.start(int(over.sum()), rng) if over.any() else ()
+        for array, new in zip(state, fresh, strict=False):
+            array[over] = new
+        ends += int(over.sum())
+    assert ends > 3
+
+
+@pytest.mark.parametrize("task", [SyntheticTask(), RAGGED], ids=["one", "ragged team"])
+def test_gymnasium_finds_no_fault(task):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*spec.*")  # the environment is made directly, not by a registered name
+        check_env(RoutingEnv(task), skip_render_check=True)
+
+
+def test_without_gymnasium_the_install_line_is_given(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    monkeypatch.delitem(sys.modules, "memalpha.routing.env")
+    with pytest.raises(MissingExtraError, match=r"memalpha\[routing\]"):
+        importlib.import_module("memalpha.routing.env")
 
 
 @pytest.mark.parametrize("wrong", [{"choices": 1}, {"dimension": 0}, {"noise": -1}, {"p_end": 1.0}, {"steps": 2.5}])
-def test_what_cannot_be_is_said(wrong):
+def test_wrong_options_are_named(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         SyntheticOptions(**wrong)

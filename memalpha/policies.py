@@ -1,0 +1,239 @@
+"""Policy networks that choose for K deciders among A options, with a value of the state; and the files that hold them.
+
+| kind | policy | value |
+| --- | --- | --- |
+| separate | one network of the observation, K x A logits | a network of its own |
+| shared_encoder | a head on an encoder | another head on the same encoder |
+| team | an actor a decider, or one for all that gets the decider's one-hot; each sees its view | a network that sees all |
+
+Wide observations (sentence embeddings) go through a *learned projection* first. Weights start orthogonal: gain sqrt(2) before a
+ReLU, 0.01 for logits (so that all options start about equally likely), 1 for values; biases start at 0.
+
+A checkpoint is one file, read without running code it might hold (``weights_only``), and written whole or not at all.
+
+Fault of the public code that is mended here: its optimizers held only the heads, so the shared encoder never learned.
+``Policy.parameter_groups`` puts every parameter in exactly one group: what the logits use learns at the actor's rate, the rest at
+the critic's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from memalpha.config import Options
+from memalpha.errors import InputError
+from memalpha.files import replacing
+
+
+class Shape(NamedTuple):
+    """Input and output of a policy.
+
+    Attributes:
+        size: Length of an observation.
+        deciders: K, how many choices are made at a time.
+        choices: A, options of each decider.
+        views: For each decider, (start, stop) of the part of the observation that it sees.
+    """
+
+    size: int
+    deciders: int
+    choices: int
+    views: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyOptions(Options):
+    """A policy's networks.
+
+    Attributes:
+        kind: ``separate``, ``shared_encoder`` or ``team``.
+        hidden: Widths of the hidden layers.
+        projection: Width of the learned projection in front (0 = none).
+        share_actors: Team: one actor for all deciders, whose views must then have the same length.
+    """
+
+    kind: Literal["separate", "shared_encoder", "team"] = "separate"
+    hidden: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (64, 64)
+    projection: NonNegativeInt = 0
+    share_actors: bool = False
+
+
+class Policy(nn.Module):
+    """A policy and a value of one of the kinds above.
+
+    Args:
+        shape: Input and output.
+        options: The networks.
+
+    Raises:
+        InputError: If one actor is to serve views of different lengths.
+    """
+
+    def __init__(self, shape: Shape, options: PolicyOptions) -> None:
+        super().__init__()
+        self.shape, self.options = shape, options
+        if options.kind == "shared_encoder":
+            self.encoder = _network(shape.size, options)
+            self.policy_head = _linear(options.hidden[-1], shape.deciders * shape.choices, gain=0.01)
+            self.value_head = _linear(options.hidden[-1], 1, gain=1.0)
+            return
+        if options.kind == "separate":
+            self.actor = _network(shape.size, options, shape.deciders * shape.choices, gain=0.01)
+        else:
+            widths = [stop - start for start, stop in shape.views]
+            if options.share_actors and len(set(widths)) > 1:
+                raise InputError(f"shared actors with views of lengths {widths}", expected="one length", fix="share_actors: false")
+            inputs = [widths[0] + shape.deciders] if options.share_actors else widths
+            self.actors = nn.ModuleList(_network(width, options, shape.choices, gain=0.01) for width in inputs)
+        self.critic = _network(shape.size, options, 1, gain=1.0)
+
+    def logits(self, observations: Tensor) -> Tensor:
+        """Return unnormalised log-probabilities of shape (n, K, A) for observations (n, size)."""
+        shape, kind = self.shape, self.options.kind
+        if kind != "team":
+            flat: Tensor = self.actor(observations) if kind == "separate" else self.policy_head(self.encoder(observations))
+            return flat.view(len(flat), shape.deciders, shape.choices)
+        views = [observations[:, start:stop] for start, stop in shape.views]
+        if not self.options.share_actors:
+            return torch.stack([actor(view) for actor, view in zip(self.actors, views, strict=True)], dim=1)
+        one_hot = torch.eye(shape.deciders, dtype=observations.dtype).expand(len(observations), -1, -1)
+        logits: Tensor = self.actors[0](torch.cat([torch.stack(views, dim=1), one_hot], dim=-1))
+        return logits
+
+    def value(self, observations: Tensor) -> Tensor:
+        """Return the values of observations (n, size), shape (n,)."""
+        shared = self.options.kind == "shared_encoder"
+        value: Tensor = self.value_head(self.encoder(observations)) if shared else self.critic(observations)
+        return value.squeeze(-1)
+
+    def log_probs(self, observations: Tensor) -> Tensor:
+        """Return log-probabilities of every option, shape (n, K, A)."""
+        return torch.log_softmax(self.logits(observations), dim=-1)
+
+    def parameter_groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Return the parameters that the logits use, and all others."""
+        groups: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
+        for name, parameter in self.named_parameters():
+            groups[name.startswith(("critic.", "value_head."))].append(parameter)
+        return groups
+
+
+def make_policy(shape: Shape, options: PolicyOptions, seed: int) -> Policy:
+    """Return a policy whose first weights depend on the seed alone; the global random state stays as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Policy(shape, options)
+
+
+@torch.no_grad()
+def mean_probabilities(policies: Sequence[Policy], observations: Tensor) -> Tensor:
+    """Return the mean of the policies' probabilities, shape (n, K, A)."""
+    return torch.stack([policy.log_probs(observations).exp() for policy in policies]).mean(dim=0)
+
+
+def _network(size: int, options: PolicyOptions, out: int = 0, gain: float = 1.0) -> nn.Sequential:
+    """Return projection, hidden layers and, where ``out`` is given, a last linear layer with its own gain."""
+    layers: list[nn.Module] = []
+    if options.projection:
+        layers.append(_linear(size, options.projection, gain=1.0))
+        size = options.projection
+    for width in options.hidden:
+        layers += [_linear(size, width, gain=math.sqrt(2)), nn.ReLU()]
+        size = width
+    if out:
+        layers.append(_linear(size, out, gain))
+    return nn.Sequential(*layers)
+
+
+def _linear(size: int, out: int, gain: float) -> nn.Linear:
+    layer = nn.Linear(size, out)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+# ------------------------------------------------------------------------------------------------ files
+FORMAT = 1
+"""Version of a checkpoint's form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A trained router or tool selector.
+
+    Attributes:
+        learner: Name of what trained it.
+        updates: Updates taken.
+        steps: Steps of the environment taken.
+        seed: Seed of the run.
+        config: The run's configuration, as plain data.
+        state: What the learner's ``state`` returned; ``members`` are its policies (``memalpha.routing.ppo``).
+        routes: What is routed: ``sections``, ``trained_sections`` and ``embedder`` of a section router, ``tools`` and their
+            descriptions of a selector; else empty.
+        format: Version of this form.
+    """
+
+    learner: str
+    updates: int
+    steps: int
+    seed: int
+    config: Mapping[str, Any]
+    state: Mapping[str, Any]
+    routes: Mapping[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+    def save(self, path: str | Path) -> None:
+        """Write the file, whole."""
+        with replacing(Path(path)) as temporary:
+            torch.save({item.name: getattr(self, item.name) for item in fields(self)}, temporary)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Checkpoint:
+        """Read a file, or ``checkpoint.pt`` of a run folder.
+
+        Raises:
+            InputError: If there is none, it is damaged, or it has another form.
+        """
+        file = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
+        if not file.is_file():
+            raise InputError(f"no router at {str(file)!r}", expected="a checkpoint", fix="make one with memalpha router train")
+        try:
+            checkpoint = cls(**torch.load(file, map_location="cpu", weights_only=True))
+        except _DAMAGE as error:
+            raise InputError(f"{file} cannot be read: {error}", expected="a checkpoint of memalpha router train") from error
+        if checkpoint.format != FORMAT:
+            raise InputError(f"{file} has format {checkpoint.format}", expected=f"format {FORMAT}")
+        return checkpoint
+
+    def policies(self) -> list[Policy]:
+        """Return the policies that it holds, trained."""
+        found = []
+        for packed in self.state.get("members", []):
+            shape = packed["policy"]["shape"]
+            views = tuple((start, stop) for start, stop in shape["views"])
+            policy = make_policy(Shape(**{**shape, "views": views}), PolicyOptions(**packed["policy"]["options"]), seed=0)
+            policy.load_state_dict(packed["weights"])
+            found.append(policy)
+        return found
+
+
+# What torch.load raises for a file that is damaged or something else, depending on where it fails.
+_DAMAGE = (EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError)
+
+
+def plain(data: Any) -> Any:
+    """Return data of mappings, sequences and scalars as dicts, lists and scalars."""
+    return json.loads(json.dumps(data))
+
+
+__all__ = ["Checkpoint", "Policy", "PolicyOptions", "Shape", "make_policy", "mean_probabilities", "plain"]
