@@ -20,8 +20,7 @@ from memalpha.qa.readers import NO_NOTES, within_budget
 from memalpha.store.journal import Namespace, Receipt
 from memalpha.text import one_line
 from memalpha.types import Answer, Change, Message
-from memalpha.use.agent import MemoryAgent
-from memalpha.use.records import Added, Reply, joined
+from memalpha.use.agent import Added, MemoryAgent, Reply, joined
 
 SYSTEM = (
     "You are a friendly assistant who remembers what {user} told you in earlier conversations. Below are your notes, one a line. "
@@ -99,8 +98,6 @@ class Conversation:
         read_every: int = 1,
         clock: Callable[[], datetime] = lambda: datetime.now().astimezone(),
     ) -> None:
-        if read_every < 1:
-            raise InputError(f"read_every is {read_every}", expected="at least 1 message")
         self.agent, self.namespace, self.reader, self.read_every = agent, namespace, reader, read_every
         agent.reader = reader
         self.last: Reply | None = None

@@ -18,9 +18,8 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Completion, Prompt, Sampling, StopReason
+from memalpha.use.access import Callers, Grant, ServeConfig
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.callers import Callers, Grant, Tokens
-from memalpha.use.serve_config import ServeConfig
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=40, view_tokens=400, max_new_tokens=64)
 
@@ -55,7 +54,7 @@ def main(options: dict[str, Any]) -> None:
     if stdio:
         serve_stdio(agent, ServeConfig(), Grant("local", user))
         return
-    callers = Callers(Tokens.load(tokens) if tokens else Grant("local", user))
+    callers = Callers.load(tokens) if tokens else Callers(Grant("local", user))
     serve_http(agent, ServeConfig(**options), callers, lambda url: print(url, flush=True))
 
 

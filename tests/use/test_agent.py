@@ -21,8 +21,7 @@ from memalpha.models.nano import make_tokenizer
 from memalpha.qa.readers import ModelReader
 from memalpha.store.journal import Journal, Namespace, hash_prompt
 from memalpha.types import Chunk, Instance, Sampling
-from memalpha.use.agent import LOCAL, MemoryAgent
-from memalpha.use.aio import AsyncMemoryAgent
+from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_new_tokens=64)
 MARTA, IVAN = Namespace("marta"), Namespace("ivan")

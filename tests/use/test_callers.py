@@ -14,8 +14,8 @@ from servers import line, token_of, tokens_file
 from memalpha.cli import run
 from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
-from memalpha.use.callers import HEADERS, Caller, Callers, Grant, Tokens, make_token
-from memalpha.use.problems import Refused
+from memalpha.use.access import HEADERS, Caller, Callers, Grant, make_token
+from memalpha.use.messages import Refused
 
 # Names that would run into each other if they were joined, cased, cut or decoded carelessly.
 NAMES = ["a", "A", "a/b", "b", "a%2Fb", "ab", "ä", "a:b", "a b", "default", "a/b/c"]
@@ -38,7 +38,7 @@ def test_whatever_is_asked_for_a_token_stays_in_its_own_namespaces(grants, which
     within = all(fixed[part] in (None, name) for part, name in asked.items())
     whole = {part: fixed[part] or asked.get(part) for part in fixed}
     try:
-        caller = Callers(Tokens(known)).identify(headers)
+        caller = Callers(known).identify(headers)
     except Refused as refused:
         assert refused.problem.status == (400 if within and whole["user"] is None else 403)
         assert not within or whole["user"] is None
@@ -49,14 +49,14 @@ def test_whatever_is_asked_for_a_token_stays_in_its_own_namespaces(grants, which
 
 @given(st.text())
 def test_no_other_text_is_a_token(text):
-    known = Tokens([(hashlib.sha256(b"the token").hexdigest(), Grant("a", "a"))])
+    known = Callers([(hashlib.sha256(b"the token").hexdigest(), Grant("a", "a"))])
     assert (known.grant(text) is not None) == (text == "the token")
 
 
 def test_a_token_is_compared_with_all_of_them_in_constant_time(monkeypatch):
     compared = []
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append(a) or a == b)
-    known = Tokens([(hashlib.sha256(name.encode()).hexdigest(), Grant(name, name)) for name in "abc"])
+    known = Callers([(hashlib.sha256(name.encode()).hexdigest(), Grant(name, name)) for name in "abc"])
     for text, name in (("a", "a"), ("c", "c"), ("none", None)):
         compared.clear()
         found = known.grant(text)
@@ -65,7 +65,7 @@ def test_a_token_is_compared_with_all_of_them_in_constant_time(monkeypatch):
 
 def test_a_file_is_read(tmp_path):
     path = tokens_file(tmp_path / "t.yaml", line("marta"), line("backend", any_user=True, agent="chat", session="s"))
-    tokens = Tokens.load(path)
+    tokens = Callers.load(path)
     assert tokens.grant(token_of("marta")) == Grant("marta's client", "marta")
     assert tokens.grant(token_of("backend")) == Grant("backend's client", None, "chat", "s")
     assert "token-of" not in path.read_text()
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path, content, says):
     path = tmp_path / "t.yaml"
     path.write_text(content)
     with pytest.raises(InputError, match=says):
-        Tokens.load(path)
+        Callers.load(path)
 
 
 @pytest.mark.parametrize(
@@ -112,4 +112,4 @@ def test_an_empty_name_is_refused_and_never_means_any(arguments, capsys):
 def test_a_new_token_is_known_by_its_hash_alone():
     token, digest = make_token()
     assert len(token) > 40 and token != make_token()[0] and token not in digest
-    assert Tokens([(digest, Grant("a", "a"))]).grant(token) == Grant("a", "a")
+    assert Callers([(digest, Grant("a", "a"))]).grant(token) == Grant("a", "a")

@@ -17,12 +17,11 @@ from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Completion, Operation, OperationKind, StopReason
-from memalpha.use.aio import AsyncMemoryAgent
-from memalpha.use.callers import Callers, Grant, Tokens
+from memalpha.use.access import Callers, Grant, ServeConfig
+from memalpha.use.agent import AsyncMemoryAgent
 from memalpha.use.gate import Gate
 from memalpha.use.http_api import build_api
 from memalpha.use.operations import Operations
-from memalpha.use.serve_config import ServeConfig
 from memalpha.use.server import build_app
 
 USERS = ["a", "A", "a/b", "b"]
@@ -49,7 +48,7 @@ async def served(model=None, known=None, agent=None, **limits):
     if model is not None:
         agent.generator.generator = model
     config = ServeConfig(**limits)
-    app = Gate(build_api(Operations(AsyncMemoryAgent(agent), config)), config, Callers(known or Tokens(HASHES)))
+    app = Gate(build_api(Operations(AsyncMemoryAgent(agent), config)), config, Callers(known or HASHES))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as http:
         yield http
@@ -69,7 +68,7 @@ async def hold(http, model, *names):
 
 
 def app_under_way(http):
-    return http._transport.app._under_way
+    return http._transport.app._active
 
 
 def test_a_full_server_says_when_to_come_back():
@@ -257,7 +256,7 @@ def test_a_server_that_others_can_reach_needs_tokens(host):
     agent = AsyncMemoryAgent(make_agent(":memory:"))
     with pytest.raises(InputError, match=r"anybody on the network could use\n.*tokens"):
         build_app(agent, ServeConfig(host=host), Callers(Grant("local", "a")))
-    build_app(agent, ServeConfig(host=host), Callers(Tokens(HASHES)))
+    build_app(agent, ServeConfig(host=host), Callers(HASHES))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
@@ -267,12 +266,12 @@ def test_a_server_that_only_this_machine_can_reach_needs_none(host):
 
 def test_off_loopback_the_token_guards_and_names_may_be_restricted():
     async def run():
-        async with served(host="0.0.0.0", origins=("https://chat.example",)) as http:
+        async with served(host="0.0.0.0", allow_origin=("https://chat.example",)) as http:
             any_name = {"Host": "memory.example"}
             assert (await http.get("/v1/memory", **by("to a", **any_name))).status_code == 200
             assert (await http.get("/v1/memory", **by("to a", Origin="https://chat.example"))).status_code == 200
             assert (await http.get("/v1/memory", **by("to a", Origin="http://localhost"))).status_code == 403
-        async with served(host="0.0.0.0", hosts=("memory.example",)) as http:
+        async with served(host="0.0.0.0", allow_host=("memory.example",)) as http:
             assert (await http.get("/v1/memory", **by("to a", Host="memory.example:443"))).status_code == 200
             assert (await http.get("/v1/memory", **by("to a", Host="other.example"))).status_code == 421
 
@@ -291,14 +290,14 @@ def test_limits_that_are_none_are_refused(wrong):
 )
 def test_a_name_and_an_origin_may_be_written_as_people_write_them(name, origin):
     async def run():
-        async with served(host="0.0.0.0", hosts=(name,), origins=(origin,)) as http:
+        async with served(host="0.0.0.0", allow_host=(name,), allow_origin=(origin,)) as http:
             for sent in ("chat.example", "CHAT.EXAMPLE", "chat.example:8080"):
                 there = {"Host": sent, "Origin": "https://chat.example"}
                 assert (await http.get("/v1/memory", **by("to a", **there))).status_code == 200
             for other in ("https://chat.example:8443", "http://chat.example"):
                 there = {"Host": "chat.example", "Origin": other}
                 assert (await http.get("/v1/memory", **by("to a", **there))).status_code == 403
-        async with served(host="MyBox", hosts=("x.example", "[::FFFF]")) as http:
+        async with served(host="MyBox", allow_host=("x.example", "[::FFFF]")) as http:
             for sent in ("mybox", "[::ffff]:80"):
                 assert (await http.get("/v1/memory", **by("to a", Host=sent))).status_code == 200
 
@@ -308,15 +307,15 @@ def test_a_name_and_an_origin_may_be_written_as_people_write_them(name, origin):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"hosts": ("chat.example:8080",)},
-        {"hosts": ("https://chat.example",)},
-        {"hosts": ("",)},
-        {"origins": ("chat.example",)},
-        {"origins": ("https://chat.example/page",)},
-        {"origins": ("//chat.example",)},
-        {"origins": ("*",)},
-        {"origins": ("https://chat.example:x",)},
-        {"origins": ("https://[::1",)},
+        {"allow_host": ("chat.example:8080",)},
+        {"allow_host": ("https://chat.example",)},
+        {"allow_host": ("",)},
+        {"allow_origin": ("chat.example",)},
+        {"allow_origin": ("https://chat.example/page",)},
+        {"allow_origin": ("//chat.example",)},
+        {"allow_origin": ("*",)},
+        {"allow_origin": ("https://chat.example:x",)},
+        {"allow_origin": ("https://[::1",)},
     ],
 )
 def test_a_name_or_an_origin_that_no_client_could_send_is_refused(wrong):

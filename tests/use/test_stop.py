@@ -23,9 +23,8 @@ from memalpha.errors import InputError, JournalDamagedError
 from memalpha.models.nano import build_nano, toy_texts
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
-from memalpha.use.callers import Caller, Callers, Grant, Tokens
-from memalpha.use.problems import Refused
-from memalpha.use.serve_config import ServeConfig
+from memalpha.use.access import Caller, Callers, Grant, ServeConfig
+from memalpha.use.messages import Refused
 from memalpha.use.server import serve_http
 
 
@@ -138,7 +137,7 @@ def test_without_the_extra_the_install_line_is_shown(tmp_path, capsys, monkeypat
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert run(["serve", "no/agent", "--store", str(tmp_path / "s.db"), "--user", "marta"]) == 1
-    assert "pip install 'memalpha[serve]'" in capsys.readouterr().err
+    assert "pip install -e '.[serve]'" in capsys.readouterr().err
 
 
 def test_tokens_and_a_user_are_not_mixed(tmp_path, capsys):
@@ -150,7 +149,7 @@ def test_a_made_token_opens_the_server_it_was_made_for(tmp_path, capsys):
     assert run(["token", "laptop", "--user", "marta", "--session", "s"]) == 0
     told, _, entry = capsys.readouterr().out.splitlines()
     (tmp_path / "tokens.yaml").write_text(f"tokens:\n{entry}\n")
-    callers, key = Callers(Tokens.load(tmp_path / "tokens.yaml")), {"authorization": f"Bearer {told.split()[-1]}"}
+    callers, key = Callers.load(tmp_path / "tokens.yaml"), {"authorization": f"Bearer {told.split()[-1]}"}
     assert callers.identify(key) == Caller("laptop", Namespace("marta", "default", "s"))
     with pytest.raises(Refused, match="may not reach the session 't'"):
         callers.identify({**key, "memalpha-session": "t"})
@@ -189,7 +188,7 @@ def test_the_command_hands_over_what_it_was_given(trained, tmp_path, monkeypatch
     keyed = ["--store", str(tmp_path / "s.db"), "--key-file", str(tmp_path / "key")]
     assert run(["serve", str(trained), *keyed, *options, *reader]) == 0
     agent, config, callers, _ = given
-    assert config == ServeConfig(port=7, max_requests=9, hosts=("a.example",), origins=("https://a.example",))
+    assert config == ServeConfig(port=7, max_requests=9, allow_host=("a.example",), allow_origin=("https://a.example",))
     assert callers.identify({}) == Caller("local", Namespace("marta"))
     assert (agent.name, agent.retrieve_k, agent.reader.budget_tokens) == ("agent", 3, 2048)
     agent._store.apply(Namespace("marta"), Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"), Origin("me"))
