@@ -163,7 +163,7 @@ def test_a_header_that_decides_may_not_come_twice(server, name):
 
 
 # ------------------------------------------------------------------------------------------------ where from
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "", "[::1"])
+@pytest.mark.parametrize("host", ["evil.example:8080", "127.0.0.1.evil.example", "evil@127.0.0.1", "", "[::1"])
 def test_a_name_that_is_not_this_machine_is_refused(server, host):
     with client(server, "marta", Host=host) as http:
         for path in ("/health", "/v1/memory"):

@@ -213,13 +213,3 @@ def test_the_command_serves_a_trained_agent(trained, tmp_path):
     finally:
         process.kill()
         process.communicate()
-
-
-def test_connections_that_say_nothing_shut_nobody_out_and_are_closed(tmp_path):
-    with running(store=tmp_path / "s.db", user="marta", max_requests=1) as server, client(server) as http:
-        idle = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(12)]
-        assert http.get("/health").status_code == http.get("/v1/memory").status_code == 200
-        assert [connection.recv(1) for connection in idle] == [b""] * 12
-        for connection in idle:
-            connection.close()
-        assert http.post("/v1/add", json={"text": "tea"}).status_code == 200
