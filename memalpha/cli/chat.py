@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -128,7 +128,8 @@ def talk(conversation: Conversation, lines: TextIO | None = None) -> None:
             if line.startswith("/"):
                 _command(conversation, line)
             else:
-                _message(conversation, line)
+                _say(conversation.answer(line).text or "(no answer)")
+                _told(conversation.listen(line))
         except MemAlphaError as error:
             _say(f"error: {with_notes(error)}")
         except KeyboardInterrupt:
@@ -157,68 +158,44 @@ def _lines(lines: TextIO | None) -> Iterator[str]:
             yield line.strip()
 
 
-def _message(conversation: Conversation, message: str) -> None:
-    _say(conversation.answer(message).text or "(no answer)")
-    _told(conversation.listen(message))
-
-
 def _command(conversation: Conversation, line: str) -> None:
     name, *more = line.split()
-    if name not in _COMMANDS:
-        raise InputError(f"no command {name!r}", expected="one that /help lists")
-    _COMMANDS[name](conversation, more)
+    match name:
+        case "/memory":
+            entries = conversation.agent.memory(conversation.namespace)
+            rows = [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in entries]
+            show_table(("entry", "section", "time", "content", "operation"), rows)
+        case "/why":
+            _why(conversation)
+        case "/read":
+            added = conversation.read()
+            if added is None:
+                _say("everything said is read")
+            _told(added)
+        case "/undo":
+            if more and not (len(more) == 1 and is_operation(more[0])):
+                raise InputError(f"/undo {' '.join(more)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
+            for done in conversation.undo(int(more[0]) if more else None):
+                _say(f"  not taken back: {done}" if isinstance(done, MemAlphaError) else f"  taken back: {_shown(done)}")
+        case "/forget":
+            if len(more) != 2 or more[1] != "yes":
+                raise InputError("forgetting cannot be undone", expected=f"/forget {more[0] if more else 'ENTRY'} yes")
+            receipt = conversation.forget(more[0])
+            _say(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
+        case "/help":
+            _say(HELP)
+        case _:
+            raise InputError(f"no command {name!r}", expected="one that /help lists")
 
 
-def _memory(conversation: Conversation, more: list[str]) -> None:
-    entries = conversation.agent.memory(conversation.namespace)
-    show_table(
-        ("entry", "section", "time", "content", "operation"),
-        [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in entries],
-    )
-
-
-def _why(conversation: Conversation, more: list[str]) -> None:
+def _why(conversation: Conversation) -> None:
     if conversation.last is None:
         raise InputError("nothing was answered yet", expected="a message first")
-    hits = conversation.last.entries
-    if not hits:
+    if not (hits := conversation.last.entries):
         _say("no entry was found for it")
         return
-    show_table(
-        ("entry", "score", "time", "content", "operation"),
-        [(e.id, f"{score:.3g}", e.timestamp or "", e.content, e.updated) for e, score in hits],
-    )
-
-
-def _read(conversation: Conversation, more: list[str]) -> None:
-    added = conversation.read()
-    if added is None:
-        _say("everything said is read")
-    _told(added)
-
-
-def _undo(conversation: Conversation, more: list[str]) -> None:
-    if more and not (len(more) == 1 and is_operation(more[0])):
-        raise InputError(f"/undo {' '.join(more)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
-    for done in conversation.undo(int(more[0]) if more else None):
-        _say(f"  not taken back: {done}" if isinstance(done, MemAlphaError) else f"  taken back: {_shown(done)}")
-
-
-def _forget(conversation: Conversation, more: list[str]) -> None:
-    if len(more) != 2 or more[1] != "yes":
-        entry = more[0] if more else "ENTRY"
-        raise InputError("forgetting cannot be undone", expected=f"/forget {entry} yes")
-    receipt = conversation.forget(more[0])
-    _say(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
-
-
-def _help(conversation: Conversation, more: list[str]) -> None:
-    _say(HELP)
-
-
-_COMMANDS: dict[str, Callable[[Conversation, list[str]], None]] = {
-    "/memory": _memory, "/why": _why, "/read": _read, "/undo": _undo, "/forget": _forget, "/help": _help,
-}  # fmt: skip
+    rows = [(e.id, f"{score:.3g}", e.timestamp or "", e.content, e.updated) for e, score in hits]
+    show_table(("entry", "score", "time", "content", "operation"), rows)
 
 
 def _told(added: Added | None) -> None:

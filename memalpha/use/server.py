@@ -20,8 +20,9 @@ import anyio
 import h11
 import uvicorn
 from fastapi import FastAPI
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from memalpha.errors import InputError
@@ -93,22 +94,6 @@ class _Connection(H11Protocol):
             self._unread.cancel()
 
 
-class _Mcp:
-    """MCP's streamable HTTP, each request for itself: no sessions to keep, no streams that stay open."""
-
-    def __init__(self, operations: Operations) -> None:
-        server = build_mcp(operations)
-        server.streamable_http_app(
-            stateless_http=True,
-            json_response=True,
-            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate's, for all paths
-        )
-        self.manager = server.session_manager
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.manager.handle_request(scope, receive, send)
-
-
 def check_reach(config: ServeConfig, callers: Callers) -> None:
     """Raise InputError if others could reach a server without a token."""
     if not config.loopback and not callers.by_token:
@@ -135,18 +120,23 @@ def build_app(
     """
     check_reach(config, callers)
     operations = Operations(agent, config)
-    mcp = _Mcp(operations)
+    mcp = build_mcp(operations)
+    mcp.streamable_http_app(
+        stateless_http=True,  # each request for itself: no sessions to keep, no streams that stay open
+        json_response=True,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate's, for all paths
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         asyncio.get_running_loop().set_exception_handler(_log_seldom())
-        async with mcp.manager.run():
+        async with mcp.session_manager.run():
             on_ready()
             yield
         await agent.aclose()
 
     app = build_api(operations, lifespan)
-    app.add_route("/mcp", mcp, methods=["POST"], include_in_schema=False)  # type: ignore[arg-type]
+    app.add_route("/mcp", StreamableHTTPASGIApp(mcp.session_manager), methods=["POST"], include_in_schema=False)  # type: ignore[arg-type]
     return Gate(app, config, callers)
 
 

@@ -2,8 +2,8 @@
 
     python server_worker.py '{"store": ..., "port": 0, "tokens": FILE or null, "user": ..., "delay": seconds, ...}'
 
-It prints its URL. The model keeps a text's last line word for word; texts that say so make it slow, silent or fail. ``files`` limits
-its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
+It prints its URL. The model keeps a text's last line word for word; texts that say so make it slow, silent or fail. ``files``
+limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.models import fetch, write_adapter_record
 from memalpha.models.nano import build_nano, toy_texts
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.card import RunFacts, hub_name, make_card
+from memalpha.use.export import RunFacts, hub_name, make_card
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=400, view_tokens=200, max_new_tokens=16)
 TEXT = "was violin seen? table window"

@@ -47,12 +47,6 @@ def test_whatever_is_asked_for_a_token_stays_in_its_own_namespaces(grants, which
         assert caller == Caller(str(which), Namespace(whole["user"], whole["agent"] or "default", whole["session"] or "default"))
 
 
-@given(st.text())
-def test_no_other_text_is_a_token(text):
-    known = Callers([(hashlib.sha256(b"the token").hexdigest(), Grant("a", "a"))])
-    assert (known.grant(text) is not None) == (text == "the token")
-
-
 def test_a_token_is_compared_with_all_of_them_in_constant_time(monkeypatch):
     compared = []
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append(a) or a == b)
@@ -78,19 +72,18 @@ GOOD = line("marta")
     ("content", "says"),
     [
         ("tokens: []", "no token"),
-        ("{}", "no list of tokens"),
+        ("- a", "no list"),
         ("tokens: [", "cannot be read"),
-        ("- a", "no list of tokens"),
-        (f"tokens: [{GOOD}, {GOOD}]", "stands there twice"),
-        (f"tokens: [{ {**GOOD, 'sha256': 'abc'} }]", "sha256 is 'abc'"),
-        (f"tokens: [{GOOD}, { {**line('ivan'), 'name': GOOD['name']} }]", "the name of a token is .marta's client"),
-        (f"tokens: [{ {**GOOD, 'name': 'a'} }]".replace("'a'", '"\\ud800"'), r"the name of a token is '.ud800'"),
-        (f"tokens: [{ {**GOOD, 'name': ' '} }]", "the name of a token is ' '"),
+        (f"tokens: [{GOOD}, {GOOD}]", "twice"),
+        (f"tokens: [{ {**GOOD, 'sha256': 'abc'} }]", "'abc'"),
+        (f"tokens: [{GOOD}, { {**line('ivan'), 'name': GOOD['name']} }]", "marta's client"),
+        (f"tokens: [{ {**GOOD, 'name': ' '} }]", "' '"),
         (f"tokens: [{ {**GOOD, 'user': 7} }]", "user is 7"),
-        (f"tokens: [{ {**GOOD, 'user': ' a'} }]", "user of a namespace is ' a'"),
+        (f"tokens: [{ {**GOOD, 'user': ' a'} }]", "' a'"),
         (f"tokens: [{ {**GOOD, 'usr': 'a'} }]", "token 1 of"),
-        (f"tokens: [{ {k: v for k, v in GOOD.items() if k != 'user'} }]", "does not say whose memory"),
-        (f"tokens: [{ {**GOOD, 'any_user': 'yes'} }]", "does not say whose memory"),
+        (f"tokens: [{ {**GOOD, 'agent': None} }]".replace("None", "null"), "blank"),
+        (f"tokens: [{ {k: v for k, v in GOOD.items() if k != 'user'} }]", "whose memory"),
+        (f"tokens: [{ {**GOOD, 'any_user': True} }]", "whose memory"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(tmp_path, content, says):
