@@ -147,17 +147,13 @@ class MemoryAgent:
         retrieve_k: int | None = None,
         device: str = "cpu",
     ) -> MemoryAgent:
-        """Load a trained agent; the arguments not named here are those of the class.
+        """Load a trained agent. Arguments that are not named here are those of the class.
 
         Args:
             trained: What ``memalpha train`` or ``memalpha warmup`` wrote, an adapter or a whole model: a folder, or a Hub name
                 ``owner/name`` or ``owner/name@revision``.
             model: Base of the adapter: registered name, folder or Hub name; None takes the one the adapter names.
-            store: Where memories are kept; None keeps them in the process.
-            key: Key of the store.
-            reader: Answers questions; None answers with what was found.
             router: Trained section router for layer 1 of its retriever; None takes the agent's own, if it has one.
-            retrieve_k: Entries retrieved for a question; None takes the agent's own.
             device: Where the model runs, as torch names it.
 
         Raises:
@@ -304,19 +300,16 @@ class MemoryAgent:
     def _forget(self, whose: Namespace, entry: str | None) -> Receipt:
         with self._writing(whose):
             try:
-                if entry is None and not self._schema_fits(whose):
-                    return self.journal.forget(whose)  # this process holds nothing of it
+                self._store.durable(whose)
+            except InputError:  # begun with another schema: this process holds nothing of it
+                if entry is None:
+                    return self.journal.forget(whose)
+                raise
+            try:
                 return self._store.forget(whose, entry)
             finally:
                 self._next_chunk.pop(whose, None)
                 self.step.forget_texts()
-
-    def _schema_fits(self, whose: Namespace) -> bool:
-        try:
-            self._store.durable(whose)
-        except InputError:
-            return False
-        return True
 
     # -------------------------------------------------------------------------------------------- reading
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:

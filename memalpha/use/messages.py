@@ -171,9 +171,10 @@ class EventModel(Answer):
     @classmethod
     def of(cls, event: Event) -> EventModel:
         """Return an event as JSON."""
-        by = {name: getattr(event.origin, name, None) for name in ("agent", "source", "prompt_hash")}
-        same = {name: getattr(event, name) for name in ("before", "after", "forgotten")}
-        return cls(operation=event.seq, kind=event.kind.value, time=event.time.isoformat(), **by, **same)
+        found = {name: getattr(event.origin, name, None) for name in ("agent", "source", "prompt_hash")}
+        found |= {name: getattr(event, name) for name in ("before", "after", "forgotten")}
+        found |= {"operation": event.seq, "kind": event.kind.value, "time": event.time.isoformat()}
+        return cls.model_validate(found)
 
 
 class HistoryAnswer(Answer):
@@ -203,28 +204,15 @@ class ForgetAnswer(Answer):
     @classmethod
     def of(cls, receipt: Receipt) -> ForgetAnswer:
         """Return a receipt as JSON."""
-        return cls(
-            entry=receipt.entry,
-            time=receipt.time.isoformat(),
-            operations=receipt.operations,
-            said_by=list(receipt.said_by),
-            backups_erased=len(receipt.backups),
-            backups_missing=len(receipt.missing),
-        )
+        found = {name: getattr(receipt, name) for name in ("entry", "operations", "said_by")}
+        backups = {"backups_erased": len(receipt.backups), "backups_missing": len(receipt.missing)}
+        return cls.model_validate({**found, **backups, "time": receipt.time.isoformat()})
 
 
 # ------------------------------------------------------------------------------------------------ problems
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What went wrong (RFC 9457).
-
-    Attributes:
-        status: HTTP status.
-        what: What is wrong, naming the value.
-        expected: What would have been right, or empty.
-        fix: What to do about it, or empty.
-        title: The status in words.
-    """
+    """What went wrong (RFC 9457): HTTP status and its words, what is wrong, what would have been right, what to do about it."""
 
     status: int
     what: str
@@ -239,11 +227,7 @@ class Problem:
 
 
 class Refused(Exception):
-    """A request that is not carried out.
-
-    Args:
-        problem: Why.
-    """
+    """A request that is not carried out, and why."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.what)

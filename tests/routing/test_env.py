@@ -63,7 +63,7 @@ def test_the_vector_form_gives_the_same_episodes_and_restarts_them_in_the_same_s
 def test_without_gymnasium_the_install_line_is_given(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     monkeypatch.delitem(sys.modules, "memalpha.routing.env")
-    with pytest.raises(MissingExtraError, match=r"pip install 'memalpha\[routing\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '.\[routing\]'"):
         importlib.import_module("memalpha.routing.env")
 
 
