@@ -197,18 +197,12 @@ def test_a_closed_agent_says_so(tmp_path):
     asyncio.run(story())
 
 
-def test_a_blank_time_is_none():
-    agent = MemoryAgent(step(), ScriptedGenerator(parrot))
-    agent.add("one", time="")
-    agent.add("two", time="  ")
-    assert [entry.timestamp for entry in agent.memory()] == [None, None]
-
-
 def test_without_a_store_there_is_one_memory_and_others_may_be_named():
     agent = MemoryAgent(step(), ScriptedGenerator(parrot))
-    agent.add("mine")
-    agent.add("hers", namespace="marta")
+    agent.add("mine", time="  ")  # a blank time is none
+    agent.add("hers", time="", namespace="marta")
     assert texts(agent) == texts(agent, LOCAL) == ["mine"] and texts(agent, "marta") == ["hers"]
+    assert [entry.timestamp for entry in (*agent.memory(), *agent.memory("marta"))] == [None, None]
 
 
 # ------------------------------------------------------------------------------------------------ texts
@@ -277,8 +271,8 @@ def test_a_completion_is_applied_only_to_the_memory_its_prompt_showed():
 class Counting(ScriptedGenerator):
     """Waits in its first call until everybody has asked; keeps the sizes of its batches and how many were inside at once."""
 
-    def __init__(self, clients):
-        super().__init__(parrot)
+    def __init__(self, clients, script=parrot):
+        super().__init__(script)
         self.sizes, self.inside, self.most, self.clients = [], 0, 0, clients
         self.agent = None
 
@@ -318,12 +312,7 @@ def test_one_prompt_that_fails_fails_no_other():
             raise ServiceError("no")
         return parrot(prompt)
 
-    class Picky(Counting):
-        def generate(self, prompts, sampling):
-            self._script = picky
-            return super().generate(prompts, sampling)
-
-    generator = Picky(6)
+    generator = Counting(6, picky)
     agent = generator.agent = MemoryAgent(step(), generator)
 
     def attempt(i):
