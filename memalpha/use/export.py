@@ -292,8 +292,9 @@ _MEASURES = (
     "accuracy", "reward", "tool_success", "content", "compression", "memory_tokens", "input_tokens", "entries",
     "calls_per_instance", "update_share", "delete_share",
 )  # fmt: skip
-_SECRET = re.compile("token|key|secret|password", re.IGNORECASE)
-_NAMED = re.compile(r"""(\w*(?:token|key|secret|password)\w*["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,}]+)""", re.IGNORECASE)
+_WORDS = "token|key|secret|password|authorization|credential"
+_SECRET = re.compile(_WORDS, re.IGNORECASE)
+_NAMED = re.compile(rf"""(\w*(?:{_WORDS})\w*["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^,}}&\n]+)""", re.IGNORECASE)
 _BARE = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b(?:hf_|sk-)[A-Za-z0-9_-]{16,}")  # https://user:password@host, and keys of services
 
 

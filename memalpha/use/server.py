@@ -80,6 +80,10 @@ class _Connection(H11Protocol):
             self._sending.cancel()
             self._sending = None
 
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(_UNREAD_SECONDS, self.transport.abort)  # closing waits until the client has read everything
+
     def on_response_complete(self) -> None:
         self._since = self.loop.time()
         super().on_response_complete()

@@ -235,6 +235,7 @@ KEY = "hf_" + "x" * 24
         (["--keys", "one", "two", "--seed", "1"], ["--keys", "...", "...", "--seed", "1"]),
         (["--max_new_tokens", "64", "--pack_tokens=2048"], ["--max_new_tokens", "64", "--pack_tokens=2048"]),
         (["--endpoint_extra", '{"api_key": "abc", "n": 1}'], ["--endpoint_extra", '{"api_key": ..., "n": 1}']),
+        (["--endpoint_extra", "{Authorization: Bearer a b, n: 1}"], ["--endpoint_extra", "{Authorization: ..., n: 1}"]),
         (["--endpoint_url", "https://ann:pass@host/v1", "--note", KEY], ["--endpoint_url", "https://...@host/v1", "--note", "..."]),
     ],
 )
