@@ -123,14 +123,7 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a caller may reach; a part of the namespace that is None may be any.
-
-    Attributes:
-        name: Who, for the journal and the log.
-        user: The one user.
-        agent: The one agent.
-        session: The one session.
-    """
+    """What a caller may reach, under a name for the journal and the log; a part of the namespace that is None may be any."""
 
     name: str
     user: str | None = None
@@ -138,10 +131,7 @@ class Grant:
     session: str | None = None
 
     def namespace(self, asked: Mapping[str, str]) -> Namespace:
-        """Return the namespace of a request.
-
-        Args:
-            asked: The parts it names.
+        """Return the namespace of a request that names some parts.
 
         Raises:
             Refused: If it asks for what this grant does not give (403), or names no user where it has to (400).

@@ -147,13 +147,17 @@ class MemoryAgent:
         retrieve_k: int | None = None,
         device: str = "cpu",
     ) -> MemoryAgent:
-        """Load a trained agent. Arguments that are not named here are those of the class.
+        """Load a trained agent.
 
         Args:
             trained: What ``memalpha train`` or ``memalpha warmup`` wrote, an adapter or a whole model: a folder, or a Hub name
                 ``owner/name`` or ``owner/name@revision``.
             model: Base of the adapter: registered name, folder or Hub name; None takes the one the adapter names.
+            store: Where memories are kept; None keeps them in the process.
+            key: Key of the store.
+            reader: Answers questions; None answers with what was found.
             router: Trained section router for layer 1 of its retriever; None takes the agent's own, if it has one.
+            retrieve_k: Entries retrieved for a question; None takes the agent's own.
             device: Where the model runs, as torch names it.
 
         Raises:

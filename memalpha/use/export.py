@@ -318,14 +318,10 @@ class RunFacts(NamedTuple):
 
 
 def redacted(value: Any, name: str = "") -> Any:
-    """Return data without what may be a secret: values of options named after a token, key, secret or password.
+    """Return an option's value, data as in JSON, without what may be a secret: values of options named after a key or the like.
 
     Numbers of ``tokens``, such as ``max_new_tokens``, stay. Texts are searched for such options, for passwords in URLs and for keys
     of known forms.
-
-    Args:
-        value: Data as in JSON.
-        name: Name of the option whose value it is.
     """
     if isinstance(value, Mapping):
         return {key: redacted(item, str(key)) for key, item in value.items()}
@@ -360,16 +356,7 @@ def hub_name(base: str) -> str | None:
 
 
 def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool, repo: str = "", note: str = "") -> str:
-    """Return the text of the card, metadata included.
-
-    Args:
-        config: The agent's configuration.
-        base: Its base, as its user named it; empty if nobody knows.
-        facts: How it was made.
-        merged: Whether the folder holds a whole model.
-        repo: Hub name it goes to, for the example.
-        note: A line about its limits, from its maker.
-    """
+    """Return the text of the card, metadata included; ``base`` is empty if nobody knows it. See ``export`` for the others."""
     from huggingface_hub import ModelCard
     from jinja2 import Environment
 

@@ -34,13 +34,7 @@ _ALWAYS = {401: {"WWW-Authenticate": "Bearer"}, 429: _LATER, 503: _LATER}
 
 
 class Gate:
-    """Lets requests through, or says why not.
-
-    Args:
-        app: What stands behind it.
-        config: The limits.
-        callers: Tells who sends a request.
-    """
+    """Lets requests through to an application, or says why not."""
 
     def __init__(self, app: ASGIApp, config: ServeConfig, callers: Callers) -> None:
         self._app, self._config, self._callers = app, config, callers

@@ -43,12 +43,7 @@ def _caller_of(
 
 
 def build_api(operations: Operations, lifespan: Lifespan | None = None) -> FastAPI:
-    """Return the application.
-
-    Args:
-        operations: What it offers.
-        lifespan: Run around its life.
-    """
+    """Return the application that offers operations; ``lifespan`` is run around its life."""
     app = FastAPI(title="memalpha", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
     for name, (request, answer, method, path, told, *_) in OPERATIONS.items():
         app.add_api_route(

@@ -31,12 +31,7 @@ INSTRUCTIONS = (
 
 
 def build_mcp(operations: Operations, local: Caller | None = None) -> MCPServer:
-    """Return the server.
-
-    Args:
-        operations: What it offers.
-        local: The caller of a connection without requests of HTTP (stdio).
-    """
+    """Return the server that offers operations; ``local`` is the caller where there are no requests of HTTP (stdio)."""
     tools = [_tool(operations, name, operation, local) for name, operation in OPERATIONS.items() if operation.tool]
     return MCPServer(
         "memalpha", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING", subscriptions=False, tools=tools

@@ -20,17 +20,7 @@ from memalpha.use.messages import Answer, Problem, Refused, Request, problem_of
 
 
 class Operation(NamedTuple):
-    """One operation.
-
-    Attributes:
-        request: Model of what it is given.
-        answer: Model of what it answers with.
-        method: HTTP method.
-        path: HTTP path below ``/v1``.
-        told: What it does, for the client.
-        writes: Whether it changes a memory.
-        tool: Whether it is offered as an MCP tool.
-    """
+    """One operation: its messages, its HTTP route below ``/v1``, what a client is told of it, and whether it is an MCP tool."""
 
     request: type[Request]
     answer: type[Answer]
@@ -78,12 +68,7 @@ OPERATIONS: Mapping[str, Operation] = {
 
 
 class Operations:
-    """What a server does.
-
-    Args:
-        agent: Does it.
-        config: The limit on texts.
-    """
+    """What a server does, by an agent and within the limit on texts."""
 
     def __init__(self, agent: AsyncMemoryAgent, config: ServeConfig) -> None:
         self.agent, self._config = agent, config
@@ -93,12 +78,7 @@ class Operations:
         await self.agent.run(self.agent.agent.journal.namespaces)
 
     async def call(self, name: str, caller: Caller, request: Any) -> Answer:
-        """Carry out one of ``OPERATIONS``.
-
-        Args:
-            name: Which.
-            caller: Whose memory it is about; the server has settled that.
-            request: A checked one, of the operation's own model.
+        """Carry out one of ``OPERATIONS`` for a caller, by a request of its own model.
 
         Raises:
             MemAlphaError: InputError for a mistake of the client's, another for a failure.

@@ -101,27 +101,15 @@ class _Connection(H11Protocol):
 def check_reach(config: ServeConfig, callers: Callers) -> None:
     """Raise InputError if others could reach a server without a token."""
     if not config.loopback and not callers.by_token:
-        raise InputError(
-            f"a server at {config.host} that anybody on the network could use",
-            expected="tokens, off loopback",
-            fix="--tokens FILE (memalpha token NAME --user USER makes one), or --host 127.0.0.1",
-        )
+        what = f"a server at {config.host} that anybody on the network could use"
+        fix = "--tokens FILE (memalpha token NAME --user USER makes one), or --host 127.0.0.1"
+        raise InputError(what, expected="tokens, off loopback", fix=fix)
 
 
 def build_app(
     agent: AsyncMemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[], None] = lambda: None
 ) -> ASGIApp:
-    """Return the whole application; it closes the agent when it ends.
-
-    Args:
-        agent: What is served.
-        config: Limits.
-        callers: Tells who sends a request.
-        on_ready: Called when requests are taken.
-
-    Raises:
-        InputError: If others could reach it without a token.
-    """
+    """Return the whole application, which closes the agent when it ends; InputError if others could reach it without a token."""
     check_reach(config, callers)
     operations = Operations(agent, config)
     mcp = build_mcp(operations)
@@ -162,13 +150,7 @@ def _log_seldom() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]
 def serve_http(
     agent: MemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[str], None] = lambda url: None
 ) -> None:
-    """Serve until told to stop.
-
-    Args:
-        agent: What is served; closed at the end.
-        config: Where and how much.
-        callers: Tells who sends a request.
-        on_ready: Called with the server's URL when requests are taken.
+    """Serve an agent until told to stop, then close it; ``on_ready`` is called with the server's URL when requests are taken.
 
     Raises:
         InputError: If others could reach it without a token, or the address cannot be used.
@@ -213,21 +195,12 @@ def _listening(config: ServeConfig) -> socket.socket:
     try:
         return socket.create_server((config.host, config.port), family=family)
     except OSError as error:
-        raise InputError(
-            f"{config.host}:{config.port} cannot be listened at: {error.strerror}",
-            expected="a free port of this machine",
-            fix="--port with another number, or 0 for any free one",
-        ) from error
+        what, fix = f"{config.host}:{config.port} cannot be listened at: {error.strerror}", "--port with another number, or 0"
+        raise InputError(what, expected="a free port of this machine", fix=fix) from error
 
 
 def serve_stdio(agent: MemoryAgent, config: ServeConfig, grant: Grant) -> None:
-    """Serve one MCP client over standard input and output until it closes them.
-
-    Args:
-        agent: What is served; closed at the end.
-        config: The limit on texts.
-        grant: Whose memory; its user has to be one.
-    """
+    """Serve one MCP client, with the memory of a grant's one user, over standard input and output until it closes them."""
     caller = Caller(grant.name, grant.namespace({}))
 
     async def run() -> None:
