@@ -129,13 +129,13 @@ def talk(conversation: Conversation, lines: TextIO | None = None) -> None:
                 _command(conversation, line)
             else:
                 _say(conversation.answer(line).text or "(no answer)")
-                _told(conversation.listen(line))
+                _show_added(conversation.listen(line))
         except MemAlphaError as error:
             _say(f"error: {with_notes(error)}")
         except KeyboardInterrupt:
             _say("interrupted")
     try:
-        _told(conversation.read())
+        _show_added(conversation.read())
     except MemAlphaError as error:
         _say(f"error: {with_notes(error)}")
 
@@ -171,7 +171,7 @@ def _command(conversation: Conversation, line: str) -> None:
             added = conversation.read()
             if added is None:
                 _say("everything said is read")
-            _told(added)
+            _show_added(added)
         case "/undo":
             if more and not (len(more) == 1 and is_operation(more[0])):
                 raise InputError(f"/undo {' '.join(more)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
@@ -198,7 +198,7 @@ def _why(conversation: Conversation) -> None:
     show_table(("entry", "score", "time", "content", "operation"), rows)
 
 
-def _told(added: Added | None) -> None:
+def _show_added(added: Added | None) -> None:
     """Say what reading did to the memory, the model's failed calls too."""
     if added is None:
         return

@@ -110,11 +110,11 @@ def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
     if about.transport == "stdio":
         serve_stdio(agent, config, about.local())
     else:
-        serve_http(agent, config, callers, _say_where)
+        serve_http(agent, config, callers, _show_url)
     return 0
 
 
-def _say_where(url: str) -> None:
+def _show_url(url: str) -> None:
     sys.stderr.write(f"serving at {url} (API: /v1, MCP: /mcp, description: /openapi.json)\n")
     sys.stderr.flush()
 

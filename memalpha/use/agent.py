@@ -405,7 +405,8 @@ def _awaited(
 
     @wraps(call)
     async def awaited(self: AsyncMemoryAgent, /, *arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
-        return await self.run(partial(getattr(self.agent, call.__name__), *arguments, **options))
+        same: Callable[_Parameters, _Result] = getattr(self.agent, call.__name__)
+        return await self.run(same, *arguments, **options)
 
     return awaited
 
@@ -436,11 +437,13 @@ class AsyncMemoryAgent:
     forget = _awaited(MemoryAgent.forget)
     forget_all = _awaited(MemoryAgent.forget_all)
 
-    async def run(self, call: Callable[[], _Result]) -> _Result:
+    async def run(
+        self, call: Callable[_Parameters, _Result], /, *arguments: _Parameters.args, **options: _Parameters.kwargs
+    ) -> _Result:
         """Call a function in one of the agent's threads and return what it returns; JournalError once the agent was closed."""
         if self._closed:
             raise JournalError("the agent was closed", fix="make another one")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *arguments, **options))
 
     async def aclose(self) -> None:
         """Wait for the calls under way, then close the agent; a later call raises JournalError."""

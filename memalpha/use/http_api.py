@@ -45,13 +45,13 @@ def _caller_of(
 def build_api(operations: Operations, lifespan: Lifespan | None = None) -> FastAPI:
     """Return the application that offers operations; ``lifespan`` is run around its life."""
     app = FastAPI(title="memalpha", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
-    for name, (request, answer, method, path, told, *_) in OPERATIONS.items():
+    for name, (request, answer, method, path, description, *_) in OPERATIONS.items():
         app.add_api_route(
             f"/v1{path}",
             _endpoint(operations, name, request if method == "POST" else Annotated[request, Query()]),
             methods=[method],
             name=name,
-            description=told,
+            description=description,
             response_model=answer,
             responses=_PROBLEMS,
             dependencies=[Depends(HTTPBearer(auto_error=False))],
@@ -87,7 +87,7 @@ def _add_health(app: FastAPI, operations: Operations) -> None:
 
 
 def _add_problems(app: FastAPI) -> None:
-    async def told(_: Request, error: Exception) -> JSONResponse:
+    async def respond(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, RequestValidationError):
             return problem_response(invalid(error, _EXPECTED))
         if isinstance(error, HTTPException):
@@ -95,7 +95,7 @@ def _add_problems(app: FastAPI) -> None:
         return problem_response(problem_of(error))
 
     for kind in (MemAlphaError, Refused, Exception, RequestValidationError, HTTPException):
-        app.add_exception_handler(kind, told)
+        app.add_exception_handler(kind, respond)
 
 
 __all__ = ["build_api"]

@@ -61,7 +61,7 @@ def _tool(operations: Operations, name: str, operation: Operation, local: Caller
 
     tool.__annotations__["return"] = operation.answer
     hints = ToolAnnotations(read_only_hint=not operation.writes, destructive_hint=operation.writes or None, open_world_hint=False)
-    made = Tool.from_function(tool, name, description=operation.told, annotations=hints)
+    made = Tool.from_function(tool, name, description=operation.description, annotations=hints)
     made.parameters, made.fn_metadata.arg_model = operation.request.model_json_schema(), _AsSent
     return made
 

@@ -234,7 +234,7 @@ class Refused(Exception):
         self.problem = problem
 
 
-_TOLD: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
+_STATUS: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
     (ForgottenError, HTTPStatus.GONE, ""),
     (JournalConflictError, HTTPStatus.CONFLICT, ""),
     (JournalBusyError, HTTPStatus.SERVICE_UNAVAILABLE, "the store is busy; nothing was written"),
@@ -251,7 +251,7 @@ def problem_of(error: Exception) -> Problem:
     """Return what to tell a client about an exception; what it is not told is logged."""
     if isinstance(error, Refused):
         return error.problem
-    status, told = next((status, told) for kind, status, told in _TOLD if isinstance(error, kind))
+    status, told = next((status, told) for kind, status, told in _STATUS if isinstance(error, kind))
     notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
     if isinstance(error, MemAlphaError) and not told:
         return Problem(status, (error.what or str(error)) + notes, error.expected, error.fix)

@@ -7,7 +7,6 @@ another schema becomes a JournalError, anything else (a reader's endpoint with a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -26,7 +25,7 @@ class Operation(NamedTuple):
     answer: type[Answer]
     method: str
     path: str
-    told: str
+    description: str
     writes: bool = False
     tool: bool = True
 
@@ -101,7 +100,7 @@ class Operations:
             raise Refused(problem_of(error)) from error
 
     async def _add(self, caller: Caller, request: messages.AddRequest) -> Answer:
-        await self.agent.run(partial(self._check_text, request))
+        await self.agent.run(self._check_text, request)
         added = await self.agent.add(request.text, request.time, namespace=caller.namespace, source=request.source)
         results = list(map(messages.ResultModel.of, added.results))
         return messages.AddAnswer(operations=list(added.operations), results=results, pieces=len(added.steps))

@@ -72,6 +72,12 @@ class _Connection(H11Protocol):
             self.connections.discard(oldest)
             oldest.transport.abort()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self._sending, self._unread):
+            if timer:
+                timer.cancel()
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:  # no whole header, or more of an answered request

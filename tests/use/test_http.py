@@ -105,15 +105,6 @@ def test_what_is_refused_is_told_and_nothing_is_written(marta, server, method, p
     assert marta.get("/v1/history").json()["total"] == 0
 
 
-def test_no_body_is_read_past_the_limit(marta):
-    def chunks():
-        for _ in range(50):
-            yield b"x" * 1000
-
-    said = problem(marta.post("/v1/add", content=chunks()))  # chunked: no length is declared
-    assert said["status"] == 413 and said["expected"] == "at most 20000 bytes"
-
-
 def test_an_undo_of_what_was_written_since_is_a_conflict(tmp_path, marta):
     marta.post("/v1/add", json={"text": "tea"})
     marta.post("/v1/undo", json={"operation": 1})
@@ -130,18 +121,9 @@ def test_no_token_no_answer(server, headers):
         assert http.get("/health").json()["status"] == "running" and http.get("/ready").json() == {"status": "ready"}
 
 
-def test_a_token_reaches_its_own_memories_alone(server):
-    with client(server, "marta") as marta, client(server, "ivan") as ivan:
-        marta.post("/v1/add", json={"text": "marta has a secret"})
-        assert ivan.get("/v1/memory").json()["total"] == 0
-        assert ivan.post("/v1/search", json={"query": "secret marta"}).json()["entries"] == []
-        said = problem(ivan.get("/v1/memory", headers={"Memalpha-User": "marta"}))
-        assert said["status"] == 403 and "marta" in said["what"]
-        assert marta.get("/v1/memory", headers={"Memalpha-User": "marta"}).json()["total"] == 1
-
-
 def test_a_backend_names_its_user_and_keeps_to_its_agent(server):
     with client(server, "backend") as backend, client(server, "zoe") as zoe:
+        assert problem(zoe.get("/v1/memory", headers={"Memalpha-User": "marta"}))["status"] == 403
         assert problem(backend.get("/v1/memory"))["status"] == 400
         assert problem(backend.get("/v1/memory", headers={"Memalpha-User": "x", "Memalpha-Agent": "other"}))["status"] == 403
         for raw in ("zo%FF", "%20", "a%00b", "x" * 300):
