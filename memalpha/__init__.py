@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from memalpha.version import __version__
 
 if TYPE_CHECKING:
-    from memalpha.use.agent import MemoryAgent
-    from memalpha.use.aio import AsyncMemoryAgent
+    from memalpha.use.agent import AsyncMemoryAgent, MemoryAgent
 
-_LAZY = {"AsyncMemoryAgent": "memalpha.use.aio", "MemoryAgent": "memalpha.use.agent"}
+_LAZY = {"AsyncMemoryAgent": "memalpha.use.agent", "MemoryAgent": "memalpha.use.agent"}
 
 __all__ = ["AsyncMemoryAgent", "MemoryAgent", "__version__"]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
@@ -125,12 +125,13 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
 def parse(arguments: Sequence[str], groups: Sequence[type], program: str) -> tuple[Any, ...]:
     """Read ``--config FILE`` and ``--name value`` into one object of each group; an option in several groups goes to each.
 
-    A flag may be written with ``-`` or ``_``, ``--name=value`` too; several words make a list, none means true.
+    A flag may be written with ``-`` or ``_``, ``--name=value`` too; several words make a list, none means true. Given again, it
+    overrides itself, or adds to a list of any length.
 
     Raises:
         InputError: If the file is missing or no YAML mapping, or an option is unknown or does not fit.
     """
-    flags = _flags(arguments, program)
+    flags = _flags(arguments, program, {name for group in groups for name in names(group) if _is_list(_adapters(group)[name][0])})
     values: dict[str, Any] = {}
     if (path := flags.pop("config", None)) is not None:
         values = read_yaml(Path(str(path)))
@@ -176,15 +177,21 @@ def listing(groups: Sequence[type]) -> str:
     return "\n".join(lines)
 
 
-def _flags(arguments: Sequence[str], program: str) -> dict[str, Any]:
-    """The words of a command line by option: a text, a list of texts, or True."""
+def _is_list(hint: Any) -> bool:
+    """Whether an annotation is a list or tuple of any length."""
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return get_origin(hint) is list or (get_origin(hint) is tuple and ... in get_args(hint))
+
+
+def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> dict[str, Any]:
+    """The words of a command line by option: a text, a list of texts, or True; those of ``lists`` may be given several times."""
     flags: dict[str, Any] = {}
     name = ""
     for word in arguments:
         if re.match(r"--[A-Za-z]", word):
             name, equals, value = word[2:].partition("=")
             name = name.replace("-", "_")
-            flags[name] = [value] if equals else []
+            flags[name] = [*(flags.get(name, []) if name in lists else []), *([value] if equals else [])]
         elif not name:
             raise InputError(f"unrecognized argument {word!r}", expected=f"--name value, as {program} --options lists them")
         else:

@@ -71,7 +71,7 @@ class MissingExtraError(MemAlphaError, ImportError):
     """
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed\n  to fix: pip install 'memalpha[{extra}]'")
+        super().__init__(f"{package} is not installed\n  to fix: pip install -e '.[{extra}]' in the checkout of memalpha")
 
 
 class ServiceError(MemAlphaError):

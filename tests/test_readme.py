@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from memalpha.cli import build_parser
-from memalpha.cli.serve import _known
+from memalpha.cli.inputs import AgentOptions, read_options
+from memalpha.cli.serve import ServeOptions
 from memalpha.data.load import load_data
 from memalpha.models.registry import MODEL_RECORD, models_dir
+from memalpha.use.access import ServeConfig
 
 ROOT = Path(__file__).parent.parent
 BASE = models_dir() / "smollm2-135m-instruct" / "pypi"
@@ -38,11 +40,12 @@ def commands(name, verb):
 
 @pytest.mark.parametrize("name", ["README.md", "docs/recipe.md", "docs/serve.md"])
 def test_every_server_that_is_shown_knows_whose_memory_it_serves(name, monkeypatch):
-    monkeypatch.setattr("memalpha.use.callers.Tokens.load", lambda path: {})
+    monkeypatch.setattr("memalpha.use.access.Callers.load", Path)
     shown = commands(name, "serve")
     assert shown
     for words in shown:
-        _known(build_parser().parse_args(words))
+        _, _, options, _ = read_options(*build_parser().parse_known_args(words), AgentOptions, ServeOptions, ServeConfig)
+        options.callers()
 
 
 def test_the_training_that_is_shown_uses_data_that_are_prepared_before():

@@ -5,55 +5,66 @@ from __future__ import annotations
 import argparse
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pydantic import PositiveInt
+
 from memalpha.cli.console import console, quiet_libraries, with_notes
-from memalpha.cli.inputs import is_operation, load_agent
+from memalpha.cli.inputs import AgentOptions, add_verb, is_operation, read_options
 from memalpha.cli.screen import printable, printable_lines, show_table
+from memalpha.config import Options
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.memory.tools import is_text
 
 if TYPE_CHECKING:
     from memalpha.cli.conversation import Answerer, Conversation
+    from memalpha.endpoints import ChatClient
     from memalpha.types import Change
-    from memalpha.use.agent import MemoryAgent
-    from memalpha.use.records import Added
+    from memalpha.use.agent import Added, MemoryAgent
 
 _CONTEXT = 4096  # tokens, assumed of a model that does not say, such as one behind a server
-HELP = (
-    "/memory           what is remembered",
-    "/why              the entries that the last answer was read from",
-    "/read             remember what was said and not yet read",
-    "/undo [NUMBER]    take back what was remembered last, or one operation",
-    "/forget ENTRY yes erase an entry for good",
-    "/help             this list",
-    "/quit             leave (so does the end of input)",
-)
+HELP = """\
+/memory           what is remembered
+/why              the entries that the last answer was read from
+/read             remember what was said and not yet read
+/undo [NUMBER]    take back what was remembered last, or one operation
+/forget ENTRY yes erase an entry for good
+/help             this list
+/quit             leave (so does the end of input)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions(Options):
+    """Who talks.
+
+    Attributes:
+        user: Your name: whose memory it is, and who speaks.
+        agent: Which agent's memory.
+        session: Which session's memory.
+        read_every: Messages that are read at a time.
+        max_new_tokens: Longest answer, in tokens.
+    """
+
+    user: str
+    agent: str = "default"
+    session: str = "default"
+    read_every: PositiveInt = 1
+    max_new_tokens: PositiveInt = 128
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
+    add_verb(
+        verbs,
         "chat",
+        run,
         help="talk to a model with this memory in the terminal",
-        description="Needs: a trained agent, a store (made if it is not there). Shows: a conversation; /help lists the commands.",
+        description="Needs: a trained agent, a store (made if it is not there), a user. Shows: a conversation; /help lists the "
+        "commands. All options: --options.",
         epilog="memalpha chat data/adapters/smollm2-135m-memory --store memories.db --user marta",
     )
-    parser.add_argument("trained", metavar="TRAINED", help="folder or Hub name of a trained agent")
-    parser.add_argument("--store", required=True, help="path of a SQLite file, or postgresql://user@host/database")
-    parser.add_argument("--key-file", help="file with the key of a keyed store")
-    parser.add_argument("--user", required=True, help="your name: whose memory it is, and who speaks")
-    parser.add_argument("--agent", default="default", help="which agent's memory (default: %(default)s)")
-    parser.add_argument("--session", default="default", help="which session's memory (default: %(default)s)")
-    parser.add_argument("--model", help="base of the adapter (default: the one it names); it also answers")
-    parser.add_argument("--device", default="cpu", help="where the model runs (default: %(default)s)")
-    parser.add_argument("--retrieve-k", type=int, default=5, help="entries an answer is read from (default: %(default)s)")
-    parser.add_argument("--read-every", type=int, default=1, help="messages that are read at a time (default: %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=128, help="longest answer, in tokens (default: %(default)s)")
-    parser.add_argument("--reader-url", help="another model answers: an OpenAI-compatible server, up to and including the version")
-    parser.add_argument("--reader-model", help="that model's name there")
-    parser.set_defaults(run=run, takes_more=False)
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -62,37 +73,32 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.store.journal import Namespace
 
     quiet_libraries()
-    namespace = Namespace(arguments.user, arguments.agent, arguments.session)
-    if arguments.max_new_tokens < 1:
-        raise InputError(f"max_new_tokens is {arguments.max_new_tokens}", expected="at least 1")
-    with load_agent(arguments) as agent:
-        generate, context = _answerer(agent, arguments)
-        room = (context - arguments.max_new_tokens) // 4
-        reader = ChatReader(generate, agent.step.encoder.count, arguments.user, min(512, room))
-        talk(Conversation(agent, namespace, reader, arguments.read_every))
+    trained, options, who = read_options(arguments, rest, AgentOptions, ChatOptions)
+    namespace = Namespace(who.user, who.agent, who.session)
+    with options.load(trained) as agent:
+        generate, context = _answerer(agent, options.reader(), who.max_new_tokens)
+        room = (context - who.max_new_tokens) // 4
+        reader = ChatReader(generate, agent.step.encoder.count, who.user, min(512, room))
+        talk(Conversation(agent, namespace, reader, who.read_every))
     return 0
 
 
-def _answerer(agent: MemoryAgent, arguments: argparse.Namespace) -> tuple[Answerer, int]:
+def _answerer(agent: MemoryAgent, client: ChatClient | None, max_new_tokens: int) -> tuple[Answerer, int]:
     """Return what answers, and its context in tokens: a server, the base without the adapter, or the whole trained model."""
-    from memalpha.types import Sampling
+    from memalpha.types import Prompt, Sampling
 
-    sampling = Sampling(arguments.max_new_tokens)
-    if arguments.reader_url or arguments.reader_model:
-        from memalpha.endpoints import ChatClient
-
-        client = ChatClient(arguments.reader_url or "", arguments.reader_model or "")
+    sampling = Sampling(max_new_tokens)
+    if client is not None:
         return lambda chats: [reply.text for reply in client.complete_many(chats, sampling)], _CONTEXT
     from memalpha.agent.step import positions_of
     from memalpha.generation.hf import frozen_base
     from memalpha.text import chat_ids
-    from memalpha.types import Prompt
 
     generator: Any = agent.generator.generator
     model, tokenizer = generator.model, agent.step.encoder.tokenizer
     context = positions_of(model.config) or _CONTEXT
     if hasattr(model, "disable_adapter"):
-        return frozen_base(model, tokenizer, arguments.max_new_tokens), context
+        return frozen_base(model, tokenizer, max_new_tokens), context
 
     def answer(chats: list[list[Any]]) -> list[str]:
         prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
@@ -122,13 +128,14 @@ def talk(conversation: Conversation, lines: TextIO | None = None) -> None:
             if line.startswith("/"):
                 _command(conversation, line)
             else:
-                _message(conversation, line)
+                _say(conversation.answer(line).text or "(no answer)")
+                _show_added(conversation.listen(line))
         except MemAlphaError as error:
             _say(f"error: {with_notes(error)}")
         except KeyboardInterrupt:
             _say("interrupted")
     try:
-        _told(conversation.read())
+        _show_added(conversation.read())
     except MemAlphaError as error:
         _say(f"error: {with_notes(error)}")
 
@@ -151,72 +158,47 @@ def _lines(lines: TextIO | None) -> Iterator[str]:
             yield line.strip()
 
 
-def _message(conversation: Conversation, message: str) -> None:
-    _say(conversation.answer(message).text or "(no answer)")
-    _told(conversation.listen(message))
-
-
 def _command(conversation: Conversation, line: str) -> None:
     name, *more = line.split()
-    if name not in _COMMANDS:
-        raise InputError(f"no command {name!r}", expected="one that /help lists")
-    _COMMANDS[name](conversation, more)
+    match name:
+        case "/memory":
+            entries = conversation.agent.memory(conversation.namespace)
+            rows = [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in entries]
+            show_table(("entry", "section", "time", "content", "operation"), rows)
+        case "/why":
+            _why(conversation)
+        case "/read":
+            added = conversation.read()
+            if added is None:
+                _say("everything said is read")
+            _show_added(added)
+        case "/undo":
+            if more and not (len(more) == 1 and is_operation(more[0])):
+                raise InputError(f"/undo {' '.join(more)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
+            for done in conversation.undo(int(more[0]) if more else None):
+                _say(f"  not taken back: {done}" if isinstance(done, MemAlphaError) else f"  taken back: {_shown(done)}")
+        case "/forget":
+            if len(more) != 2 or more[1] != "yes":
+                raise InputError("forgetting cannot be undone", expected=f"/forget {more[0] if more else 'ENTRY'} yes")
+            receipt = conversation.forget(more[0])
+            _say(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
+        case "/help":
+            _say(HELP)
+        case _:
+            raise InputError(f"no command {name!r}", expected="one that /help lists")
 
 
-def _memory(conversation: Conversation, more: list[str]) -> None:
-    entries = conversation.agent.memory(conversation.namespace)
-    show_table(
-        ("entry", "section", "time", "content", "operation"),
-        [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in entries],
-    )
-
-
-def _why(conversation: Conversation, more: list[str]) -> None:
+def _why(conversation: Conversation) -> None:
     if conversation.last is None:
         raise InputError("nothing was answered yet", expected="a message first")
-    hits = conversation.last.entries
-    if not hits:
+    if not (hits := conversation.last.entries):
         _say("no entry was found for it")
         return
-    show_table(
-        ("entry", "score", "time", "content", "operation"),
-        [(e.id, f"{score:.3g}", e.timestamp or "", e.content, e.updated) for e, score in hits],
-    )
+    rows = [(e.id, f"{score:.3g}", e.timestamp or "", e.content, e.updated) for e, score in hits]
+    show_table(("entry", "score", "time", "content", "operation"), rows)
 
 
-def _read(conversation: Conversation, more: list[str]) -> None:
-    added = conversation.read()
-    if added is None:
-        _say("everything said is read")
-    _told(added)
-
-
-def _undo(conversation: Conversation, more: list[str]) -> None:
-    if more and not (len(more) == 1 and is_operation(more[0])):
-        raise InputError(f"/undo {' '.join(more)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
-    for done in conversation.undo(int(more[0]) if more else None):
-        _say(f"  not taken back: {done}" if isinstance(done, MemAlphaError) else f"  taken back: {_shown(done)}")
-
-
-def _forget(conversation: Conversation, more: list[str]) -> None:
-    if len(more) != 2 or more[1] != "yes":
-        entry = more[0] if more else "ENTRY"
-        raise InputError("forgetting cannot be undone", expected=f"/forget {entry} yes")
-    receipt = conversation.forget(more[0])
-    _say(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
-
-
-def _help(conversation: Conversation, more: list[str]) -> None:
-    for line in HELP:
-        _say(line)
-
-
-_COMMANDS: dict[str, Callable[[Conversation, list[str]], None]] = {
-    "/memory": _memory, "/why": _why, "/read": _read, "/undo": _undo, "/forget": _forget, "/help": _help,
-}  # fmt: skip
-
-
-def _told(added: Added | None) -> None:
+def _show_added(added: Added | None) -> None:
     """Say what reading did to the memory, the model's failed calls too."""
     if added is None:
         return

@@ -20,8 +20,7 @@ from memalpha.qa.readers import NO_NOTES, within_budget
 from memalpha.store.journal import Namespace, Receipt
 from memalpha.text import one_line
 from memalpha.types import Answer, Change, Message
-from memalpha.use.agent import MemoryAgent
-from memalpha.use.records import Added, Reply, joined
+from memalpha.use.agent import Added, MemoryAgent, Reply, joined
 
 SYSTEM = (
     "You are a friendly assistant who remembers what {user} told you in earlier conversations. Below are your notes, one a line. "
@@ -35,21 +34,13 @@ Answerer = Callable[[list[list[Message]]], list[str]]
 
 @dataclass(slots=True)
 class ChatReader:
-    """A ``memalpha.protocols.Reader`` that answers in a conversation.
-
-    Attributes:
-        generate: The model that answers.
-        count_tokens: Its token counter.
-        user: Whom it talks to.
-        room: Most tokens of the notes, and of the messages; half of the model's context or less in all.
-        turns: What was said, (message, answer) each.
-    """
+    """A ``memalpha.protocols.Reader`` that answers a user in a conversation."""
 
     generate: Answerer
     count_tokens: TokenCounter
     user: str
-    room: int = 512
-    turns: list[tuple[str, str]] = field(default_factory=list)
+    room: int = 512  # most tokens of the notes, and of the messages; half of the model's context or less in all
+    turns: list[tuple[str, str]] = field(default_factory=list)  # (message, answer) each
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
         """Return the replies to messages, each as the next of the conversation."""
@@ -64,11 +55,8 @@ class ChatReader:
         """
         left = self.room - self.count_tokens(message)
         if left < 0:
-            raise InputError(
-                f"a message of {self.count_tokens(message)} tokens",
-                expected=f"at most {self.room}",
-                fix="say it in several messages",
-            )
+            what = f"a message of {self.count_tokens(message)} tokens"
+            raise InputError(what, expected=f"at most {self.room}", fix="say it in several messages")
         notes = within_budget(list(map(one_line, passages)), self.room, self.count_tokens)
         system = f"{SYSTEM.format(user=one_line(self.user))}\nNotes:\n" + ("\n".join(notes) or NO_NOTES)
         kept: list[Message] = []
@@ -81,15 +69,7 @@ class ChatReader:
 
 
 class Conversation:
-    """One user's conversation.
-
-    Args:
-        agent: Keeps the memory; its reader is replaced.
-        namespace: Whose memory.
-        reader: Answers.
-        read_every: Messages the memory agent reads at a time.
-        clock: Tells when a message was said.
-    """
+    """One user's conversation: an agent keeps the memory, ``read_every`` messages at a time; its reader is replaced."""
 
     def __init__(
         self,
@@ -99,8 +79,6 @@ class Conversation:
         read_every: int = 1,
         clock: Callable[[], datetime] = lambda: datetime.now().astimezone(),
     ) -> None:
-        if read_every < 1:
-            raise InputError(f"read_every is {read_every}", expected="at least 1 message")
         self.agent, self.namespace, self.reader, self.read_every = agent, namespace, reader, read_every
         agent.reader = reader
         self.last: Reply | None = None
@@ -149,9 +127,8 @@ class Conversation:
             self._read = [numbers for numbers in left if numbers]
             return [change]
         if not self._read:
-            raise InputError(
-                "nothing was remembered in this conversation that is not taken back", expected="the number of an operation"
-            )
+            what = "nothing was remembered in this conversation that is not taken back"
+            raise InputError(what, expected="the number of an operation")
         done: list[Change | MemAlphaError] = []
         last = self._read[-1]
         while last:

@@ -3,30 +3,49 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from typing import Any
 
 from memalpha.cli.console import out, quiet_libraries
+from memalpha.cli.inputs import add_verb, read_options
+from memalpha.config import Options
 from memalpha.files import path_of
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions(Options):
+    """What to make.
+
+    Attributes:
+        output: Folder to make.
+        merge: Merge the adapter into its base: a whole model, checked against both.
+        model: Base of the adapter; null takes the one it names.
+        dtype: Type of the weights on disk; null keeps an adapter's as they are, and stores a merged model in float32.
+        note: A line for the card about what this agent cannot do.
+        push: Upload the folder to this repository on the Hub, OWNER/NAME.
+        private: Make the repository private if it is new.
+    """
+
+    output: str
+    merge: bool = False
+    model: str | None = None
+    dtype: str | None = None
+    note: str = ""
+    push: str = ""
+    private: bool = False
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
+    add_verb(
+        verbs,
         "export",
+        run,
         help="write a trained agent as a folder that stands alone, with a model card",
-        description="Needs: a trained folder (a run, an adapter or a whole model). Makes: DIR with weights, tokenizer, "
-        "configuration, schema and README.md; with --push a repository on the Hub.",
+        description="Needs: a trained folder (a run, an adapter or a whole model). Makes: --output DIR with weights, tokenizer, "
+        "configuration, schema and README.md; with --push a repository on the Hub. All options: --options.",
         epilog="memalpha export runs/mine --output exported --merge",
     )
-    parser.add_argument("trained", metavar="TRAINED", help="a run folder, an adapter's or a whole model's")
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder to make")
-    parser.add_argument("--merge", action="store_true", help="merge the adapter into its base: a whole model, checked against both")
-    parser.add_argument("--model", help="base of the adapter (default: the one it names)")
-    parser.add_argument("--dtype", help="type of the weights on disk (default: an adapter's as they are, else float32)")
-    parser.add_argument("--note", default="", help="a line for the card about what this agent cannot do")
-    parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to this repository on the Hub")
-    parser.add_argument("--private", action="store_true", help="make the repository private if it is new")
-    parser.set_defaults(run=run, takes_more=False)
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -34,21 +53,21 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.use.export import export, push
 
     quiet_libraries()
-    for option, folder in (("TRAINED", arguments.trained), ("--output", arguments.output)):
+    trained, options = read_options(arguments, rest, ExportOptions)
+    for option, folder in (("TRAINED", trained), ("--output", options.output)):
         path_of(folder, f"the name of a folder for {option}")
-    repo = arguments.push or ""
     done = export(
-        arguments.trained,
-        arguments.output,
-        model=arguments.model,
-        merge=arguments.merge,
-        dtype=arguments.dtype,
-        repo=repo,
-        note=arguments.note,
+        trained,
+        options.output,
+        model=options.model,
+        merge=options.merge,
+        dtype=options.dtype,
+        repo=options.push,
+        note=options.note,
     )
     if done.largest_difference is not None:
         out(f"merged; largest difference of a logit to base and adapter: {done.largest_difference:.2g}")
     out(str(done.folder))
-    if repo:
-        out(push(done.folder, repo, private=arguments.private))
+    if options.push:
+        out(push(done.folder, options.push, private=options.private))
     return 0

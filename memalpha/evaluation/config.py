@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from memalpha.endpoints import EndpointArguments
+from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.evaluation.specs import (
     ReaderKind,
@@ -32,8 +32,8 @@ from memalpha.training.config import AgentArguments, parse_options
 
 
 @dataclass
-class EvaluateArguments(EndpointArguments):
-    """What is compared, under which protocol; the servers it asks are ``EndpointArguments``.
+class EvaluateArguments(EndpointOptions):
+    """What is compared, under which protocol; the servers it asks are ``EndpointOptions``.
 
     Attributes:
         model: Registered name (see ``memalpha model list``), folder or Hub name of the base model: of agents, of the ``base``
@@ -145,7 +145,7 @@ def resolve(options: EvaluateArguments, agent: AgentArguments) -> Evaluation:
         _check_names(f"sets of {system.name!r}", system.sets, [one.name for one in sets])
     if any(reader.kind is ReaderKind.ENDPOINT for reader in readers):
         options.reader_client()
-    if options.has_judge_endpoint:
+    if options.has_judge:
         options.judge_client()
     return Evaluation(options, agent, sets, systems, readers)
 

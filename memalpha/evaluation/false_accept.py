@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from memalpha.errors import ServiceError
 from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, estimate
 from memalpha.protocols import AnswerJudge, AnswerRequest
-from memalpha.qa.batches import ask_all
+from memalpha.qa.evaluator import ask_all
 from memalpha.qa.metrics import contains, overlap_f1
 from memalpha.types import Answer, Instance, Question
 

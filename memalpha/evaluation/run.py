@@ -154,7 +154,7 @@ def _run_all(
 def _judge(evaluation: Evaluation) -> AnswerJudge | None:
     from memalpha.qa.judges import EndpointAnswerJudge
 
-    return EndpointAnswerJudge(evaluation.arguments.judge_client()) if evaluation.arguments.has_judge_endpoint else None
+    return EndpointAnswerJudge(evaluation.arguments.judge_client()) if evaluation.arguments.has_judge else None
 
 
 def _try_judge(judge: AnswerJudge, sets: Sequence[LoadedSet], folder: EvaluationFolder) -> bool:

@@ -1,10 +1,10 @@
 """From questions to answers, and from answers to scores: retrieve, read, score.
 
-``answer`` is the only way from a question to an answer about a memory: training, evaluation, ``MemoryAgent.ask``, the chat and the
-server call it. What always holds: the passages of a question are the written block texts, then the retrieved entries, best first;
-all questions of a call go to the reader as one batch, and the answers of metric ``judge`` to the judge as one; an answer that a
-reader or judge failed to give has score NaN and says why, and never counts as wrong. A failed request of a batch does not mask the
-others.
+``find_passages`` and ``answer`` are the only way from a question to an answer about a memory: training, evaluation,
+``MemoryAgent.ask``, the chat and the server call them. What always holds: the passages of a question are the written block texts,
+then the retrieved entries, best first; all questions of a call go to the reader as one batch, and the answers of metric
+``judge`` to the judge as one; an answer that a reader or judge failed to give has score NaN and says why, and never counts as
+wrong. A failed request of a batch does not mask the others.
 """
 
 from __future__ import annotations
@@ -35,36 +35,13 @@ class Found(NamedTuple):
     hits: tuple[Hit, ...]
 
 
-class Asked(NamedTuple):
-    """A question about a memory, and the retriever made for that memory."""
-
-    question: Question
-    memory: Memory
-    retriever: Retriever
-
-
-class Answered(NamedTuple):
-    """What came of a question: the reader's answer or why there is none, and what it was given."""
-
-    answer: Answer | ServiceError
-    found: Found
-
-
-def answer(reader: Reader, k: int, asked: Sequence[Asked]) -> list[Answered]:
-    """Answer questions about memories, in order; the reader gets all of them as one batch.
-
-    Args:
-        reader: Reads passages within its token budget.
-        k: How many entries are retrieved for a question.
-        asked: The questions.
+def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | ServiceError]:
+    """Return the reader's answer to each question and its passages, or why there is none, in order; one batch.
 
     Raises:
         InputError: If the reader's endpoint is set up wrongly.
     """
-    found = [find_passages(memory, retriever, question.text, k) for question, memory, retriever in asked]
-    requests = [ReadRequest(one.question, there.passages) for one, there in zip(asked, found, strict=True)]
-    answers = ask_all(reader.read, requests, type(reader).__name__)
-    return [Answered(said, there) for said, there in zip(answers, found, strict=True)]
+    return ask_all(reader.read, requests, type(reader).__name__)
 
 
 def find_passages(memory: Memory, retriever: Retriever, question: str, k: int) -> Found:
@@ -97,10 +74,11 @@ class QAEvaluator:
                 is set up wrongly.
         """
         self.check([question for _, _, questions in items for question in questions])
-        asked = [Asked(question, memory, retriever) for memory, retriever, questions in items for question in questions]
-        answered = answer(self.reader, self.k, asked)
-        ids = [tuple(hit.entry.id for hit in each.found.hits) for each in answered]
-        records = iter(self._records([one.question for one in asked], [each.answer for each in answered], ids))
+        asked = [(question, memory, retriever) for memory, retriever, questions in items for question in questions]
+        found = [find_passages(memory, retriever, question.text, self.k) for question, memory, retriever in asked]
+        requests = [ReadRequest(question, there.passages) for (question, _, _), there in zip(asked, found, strict=True)]
+        ids = [tuple(hit.entry.id for hit in there.hits) for there in found]
+        records = iter(self._records([question for question, _, _ in asked], answer(self.reader, requests), ids))
         return [[next(records) for _ in questions] for _, _, questions in items]
 
     def check(self, questions: Sequence[Question]) -> None:
@@ -118,8 +96,7 @@ class QAEvaluator:
             InputError: If a question cannot be scored (``check`` says so before anything is read), or the endpoint is set up
                 wrongly.
         """
-        answers = ask_all(self.reader.read, requests, type(self.reader).__name__)
-        return self._records([request.question for request in requests], answers, [()] * len(requests))
+        return self._records([request.question for request in requests], answer(self.reader, requests), [()] * len(requests))
 
     def _records(
         self, questions: Sequence[Question], answers: Sequence[Answer | ServiceError], ids: Sequence[tuple[str, ...]]

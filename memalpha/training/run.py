@@ -44,7 +44,7 @@ from memalpha.training.rows import TrainingRow
 from memalpha.training.run_folder import check_place, check_same_data, inputs, last_checkpoint, open_folder, step_of
 from memalpha.training.sharding import Sharding, check_sharding, sharding_of
 from memalpha.training.trainer import MemoryGRPOTrainer
-from memalpha.training.warm_start import WarmupOptions, WarmupRunArguments, WarmupTrainingArguments, warm_up
+from memalpha.training.warm_start import WarmupOptions, WarmupRunOptions, WarmupTrainingArguments, warm_up
 from memalpha.types import Instance
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
             shutil.rmtree(unfinished)
         PartialState().wait_for_everyone()
         warm_up(
-            WarmupRunArguments(
+            WarmupRunOptions(
                 WarmupOptions(
                     model=run.model,
                     data=run.train_data,

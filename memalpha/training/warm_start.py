@@ -104,7 +104,7 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
         super().__post_init__()
 
 
-class WarmupRunArguments(NamedTuple):
+class WarmupRunOptions(NamedTuple):
     """All options of a warm start."""
 
     warmup: WarmupOptions
@@ -113,15 +113,15 @@ class WarmupRunArguments(NamedTuple):
 
 
 WARMUP_GROUPS = (WarmupOptions, AgentConfig, WarmupTrainingArguments)
-"""The groups of ``memalpha warmup``, in the order of ``WarmupRunArguments``."""
+"""The groups of ``memalpha warmup``, in the order of ``WarmupRunOptions``."""
 
 
-def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunArguments:
+def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
     """Read ``--config FILE`` and overrides; InputError as for ``parse_train_arguments``."""
-    return WarmupRunArguments(*parse(arguments, WARMUP_GROUPS, "memalpha warmup"))
+    return WarmupRunOptions(*parse(arguments, WARMUP_GROUPS, "memalpha warmup"))
 
 
-def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: None) -> Path:
+def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: None) -> Path:
     """Train on demonstrations and save the result.
 
     Returns:

@@ -10,39 +10,86 @@ the very memory its prompt showed: if somebody wrote in between, the model is as
 are read one after the other, those of several are generated in one batch.
 
 Every call names its namespace where there is a store. Without one the journal lives in the process (``:memory:``), is gone with
-it, and ``namespace`` may be left out; everything else is the same code.
+it, and ``namespace`` may be left out; everything else is the same code. ``AsyncMemoryAgent`` has the same calls for asyncio.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import TIME_TOKENS, AgentStep
 from memalpha.data.packing import split_text
-from memalpha.errors import InputError, JournalBusyError, MemAlphaError
+from memalpha.errors import InputError, JournalBusyError, JournalError, MemAlphaError, ServiceError
 from memalpha.generation.batching import BatchingGenerator
 from memalpha.memory.memory import Snapshot, render_entry
+from memalpha.memory.tools import is_text
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
+from memalpha.qa.evaluator import answer, find_passages
+from memalpha.qa.readers import ModelReader, RecallReader
 from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Event, Journal, Namespace, Origin, Receipt, hash_prompt
 from memalpha.store.memory import JournalMemory
 from memalpha.text import one_line
-from memalpha.types import Change, Chunk, Entry, Question, Sampling
-from memalpha.use.checks import need_entries, need_number, need_text
-from memalpha.use.records import Added, Reply, joined
+from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling
 from memalpha.use.trained import load_trained
 
 LOCAL = Namespace("local")
 """The namespace of an agent without a store, unless another is named."""
 _TRIES = 5
 """How often a text is read again because its namespace was written meanwhile."""
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What reading a text did; all of it is in the store.
+
+    Attributes:
+        steps: One record a piece of the text: what the model saw, what it wrote, what that did.
+        operations: Numbers of the operations in the namespace's journal, in order: what ``undo`` takes.
+    """
+
+    steps: tuple[StepRecord, ...]
+    operations: tuple[int, ...]
+
+    @property
+    def results(self) -> tuple[OperationResult, ...]:
+        """What came of each call of the model, in order; mistakes of the model are results too."""
+        return tuple(result for step in self.steps for result in step.outcome.results)
+
+
+def joined(parts: Sequence[Added]) -> Added:
+    """Return what reading several texts one after the other did."""
+    return Added(tuple(step for part in parts for step in part.steps), tuple(done for part in parts for done in part.operations))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer and where it came from.
+
+    Attributes:
+        text: The answer; without a reader what was found, a passage a line.
+        entries: The retrieved entries the answer was read from, best first; written blocks were read as well.
+    """
+
+    text: str
+    entries: tuple[Hit, ...]
+
+    def __str__(self) -> str:
+        """Return the answer."""
+        return self.text
 
 
 class MemoryAgent:
@@ -54,7 +101,7 @@ class MemoryAgent:
         reader: Answers questions; None makes ``ask`` answer with what was found.
         store: Path or URL of a store (``Journal.open``), or a journal, which the caller closes; None keeps all in the process.
         key: Key of the store (``Journal.open``), where it is given by its address.
-        retrieve_k: Entries retrieved for a question.
+        retrieve_k: Entries retrieved for a question; None takes the agent's own.
         name: What the journal calls this agent.
         max_batch: Most texts read in one call of the generator.
     """
@@ -67,20 +114,23 @@ class MemoryAgent:
         *,
         store: str | Path | Journal | None = None,
         key: bytes | None = None,
-        retrieve_k: int = 5,
+        retrieve_k: int | None = None,
         name: str = "agent",
         max_batch: int = 32,
     ) -> None:
-        need_entries("retrieve_k", retrieve_k)
-        need_text("name", name)
-        self.step, self.reader, self.retrieve_k, self.name = step, reader, retrieve_k, name
+        if retrieve_k is not None:
+            _need_number("retrieve_k", retrieve_k, "a number of entries, at least 1")
+        _need_text("name", name)
+        self.step, self.name = step, name
+        self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
+        self.retrieve_k = retrieve_k or step.config.retrieve_k
         self.generator = BatchingGenerator(generator, max_batch)
         self._default = LOCAL if store is None else None
         self._owned = not isinstance(store, Journal)
         self.journal = store if isinstance(store, Journal) else Journal.open(IN_MEMORY if store is None else store, key=key)
         self._store = IndexedStore(self.journal, step.schema, step.new_retriever, step.encoder.count)
-        self._lanes: WeakValueDictionary[Namespace, threading.Lock] = WeakValueDictionary()
-        self._lanes_lock = threading.Lock()
+        self._locks: WeakValueDictionary[Namespace, threading.Lock] = WeakValueDictionary()
+        self._locks_lock = threading.Lock()
         self._next_chunk: dict[Namespace, int] = {}
         step.encoder.count("a")  # so that no thread ever switches the tokenizer's treatment of special tokens
 
@@ -94,7 +144,7 @@ class MemoryAgent:
         key: bytes | None = None,
         reader: Reader | None = None,
         router: str | Path | None = None,
-        retrieve_k: int = 5,
+        retrieve_k: int | None = None,
         device: str = "cpu",
     ) -> MemoryAgent:
         """Load a trained agent.
@@ -104,10 +154,10 @@ class MemoryAgent:
                 ``owner/name`` or ``owner/name@revision``.
             model: Base of the adapter: registered name, folder or Hub name; None takes the one the adapter names.
             store: Where memories are kept; None keeps them in the process.
-            key: Key of the store, where it is given by its address.
+            key: Key of the store.
             reader: Answers questions; None answers with what was found.
             router: Trained section router for layer 1 of its retriever; None takes the agent's own, if it has one.
-            retrieve_k: Entries retrieved for a question.
+            retrieve_k: Entries retrieved for a question; None takes the agent's own.
             device: Where the model runs, as torch names it.
 
         Raises:
@@ -127,7 +177,7 @@ class MemoryAgent:
         """Return itself; it is closed at the end of the block."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 
@@ -159,10 +209,10 @@ class MemoryAgent:
             JournalBusyError: If others kept writing to the same namespace.
             ServiceError: If the generator fails.
         """
-        need_text("source", source)
+        _need_text("source", source)
         whose, pieces = self._whose(namespace), self.pieces(text, time)
         done: list[Added] = []
-        with self._lane(whose):
+        with self._writing(whose):
             for piece in pieces:
                 try:
                     added = self._read(whose, piece, source)
@@ -185,23 +235,19 @@ class MemoryAgent:
             InputError: If the text is blank or no Unicode text, or the time no text of one line or longer than a prompt has room
                 for.
         """
-        need_text("text", text)
+        _need_text("text", text)
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
-        time = self._time(time)
+        if time is not None:
+            _need_text("time", time, "a text in ISO 8601, as isoformat() gives it")
+            if one_line(time) != time or self.step.time_tokens(time) > TIME_TOKENS:
+                raise InputError(f"the time {time[:60]!r}", expected="ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00")
+            time = time if time.strip() else None
         limit, count = self.step.config.max_chunk_tokens, self.step.chunk_tokens
         if count(text) > limit:
             return [Chunk(text[span.start : span.end], time) for span in split_text(text, limit, count)]
         self.step.check_chunk(Chunk(text, time), "a text")
         return [Chunk(text, time)]
-
-    def _time(self, time: str | None) -> str | None:
-        if time is None:
-            return None
-        need_text("time", time, "a text in ISO 8601, as isoformat() gives it")
-        if one_line(time) != time or self.step.time_tokens(time) > TIME_TOKENS:
-            raise InputError(f"the time {time[:60]!r}", expected="ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00")
-        return time if time.strip() else None
 
     def _read(self, whose: Namespace, chunk: Chunk, source: str) -> Added:
         for _ in range(_TRIES):
@@ -209,8 +255,8 @@ class MemoryAgent:
                 seen = _state(memory)
                 prompt = self.step.prompt(memory, retriever, chunk)
             completion = self.generator.generate([prompt], Sampling(self.step.config.max_completion_length))[0]
-            origin = Origin(self.name, source or _digest(chunk), hash_prompt(prompt.ids))
-            with self._store.writing(whose, origin) as memory:
+            digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
+            with self._store.writing(whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))) as memory:
                 if _state(memory) == seen:
                     index = self._chunk_number(whose, memory)
                     outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off)
@@ -240,15 +286,15 @@ class MemoryAgent:
             JournalConflictError: If its entry was written since.
             ForgottenError: If it was forgotten.
         """
-        need_number("operation", operation, "the number of an operation, as history gives it")
-        need_text("by", by, "who asks, as a text (str)")
+        _need_number("operation", operation, "the number of an operation, as history gives it")
+        _need_text("by", by, "who asks, as a text (str)")
         whose = self._whose(namespace)
-        with self._lane(whose):
+        with self._writing(whose):
             return self._store.undo(whose, operation, Origin(by))
 
     def forget(self, entry: str, *, namespace: Namespace | str | None = None) -> Receipt:
         """Erase an entry for good: from the log, the memory, every file of the store and its backups (``DurableMemory.forget``)."""
-        need_text("entry", entry, "the id of an entry; forget_all erases the whole namespace")
+        _need_text("entry", entry, "the id of an entry; forget_all erases the whole namespace")
         return self._forget(self._whose(namespace), entry)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
@@ -256,48 +302,37 @@ class MemoryAgent:
         return self._forget(self._whose(namespace), None)
 
     def _forget(self, whose: Namespace, entry: str | None) -> Receipt:
-        with self._lane(whose):
+        with self._writing(whose):
             try:
-                if entry is None and not self._fits(whose):
+                self._store.durable(whose)
+            except InputError:  # begun with another schema: this process holds nothing of it
+                if entry is None:
                     return self.journal.forget(whose)
+                raise
+            try:
                 return self._store.forget(whose, entry)
             finally:
                 self._next_chunk.pop(whose, None)
                 self.step.forget_texts()
 
-    def _fits(self, whose: Namespace) -> bool:
-        """Whether a namespace was not begun with another schema; if it was, this process holds nothing of it."""
-        try:
-            self._store.durable(whose)
-        except InputError:
-            return False
-        return True
-
     # -------------------------------------------------------------------------------------------- reading
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
         """Answer a question from the memory alone, retrieved and read as in evaluation."""
-        need_text("question", question)
-        whose = self._whose(namespace)
-        with self._store.reading(whose) as (memory, retriever):
-            blocks = [text for section in memory.schema.blocks if (text := memory.block(section.name))]
-            hits = tuple(retriever.search(question, self.retrieve_k))
-        passages = (*blocks, *(render_entry(hit.entry) for hit in hits))
-        if self.reader is None:
-            return Reply("\n".join(passages), hits)
-        return Reply(self._answer(self.reader, ReadRequest(Question(question, ("",)), passages)), hits)
-
-    def _answer(self, reader: Reader, request: ReadRequest) -> str:
-        from memalpha.qa.readers import ModelReader
-
-        if isinstance(reader, ModelReader):  # it may be the very model that writes
-            return self.generator.alone(lambda: reader.read([request]))[0].text
-        return reader.read([request])[0].text
+        _need_text("question", question)
+        with self._store.reading(self._whose(namespace)) as (memory, retriever):
+            found = find_passages(memory, retriever, question, self.retrieve_k)
+        read = partial(answer, self.reader, [ReadRequest(Question(question, ("",)), found.passages)])
+        # a model in this process may be the very one that writes
+        said = self.generator.alone(read)[0] if isinstance(self.reader, ModelReader) else read()[0]
+        if isinstance(said, ServiceError):
+            raise said
+        return Reply(said.text, found.hits)
 
     def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
         """Return at most ``k`` entries found for a query, best first."""
-        need_text("query", query)
+        _need_text("query", query)
         if k is not None:
-            need_entries("k", k)
+            _need_number("k", k, "a number of entries, at least 1")
         return self._store.search(self._whose(namespace), query, k or self.retrieve_k)
 
     def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
@@ -308,7 +343,7 @@ class MemoryAgent:
     def history(self, entry: str | None = None, *, namespace: Namespace | str | None = None) -> list[Event]:
         """Return what happened to an entry, or in the whole namespace, in order: by whom, from which text and prompt, when."""
         if entry is not None:
-            need_text("entry", entry, "the id of an entry, or None for all that happened")
+            _need_text("entry", entry, "the id of an entry, or None for all that happened")
         whose = self._whose(namespace)
         with self._store.reading(whose):
             durable = self._store.durable(whose)
@@ -331,21 +366,91 @@ class MemoryAgent:
             )
         return found
 
-    def _lane(self, whose: Namespace) -> threading.Lock:
+    def _writing(self, whose: Namespace) -> threading.Lock:
         """Return the lock of a namespace's writers in this process."""
-        with self._lanes_lock:
-            lane = self._lanes.get(whose)
-            if lane is None:
-                lane = self._lanes[whose] = threading.Lock()
-            return lane
+        with self._locks_lock:
+            return self._locks.setdefault(whose, threading.Lock())
 
 
 def _state(memory: JournalMemory) -> tuple[int, Snapshot]:
     return memory.seq, memory.snapshot()
 
 
-def _digest(chunk: Chunk) -> str:
-    return f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
+def _need_text(what: str, value: object, expected: str = "a text (str)") -> None:
+    """Raise InputError unless a value is a str of Unicode text: an entry that is None must not be read as "all of them"."""
+    if not isinstance(value, str):
+        raise InputError(f"{what} is {repr(value)[:80]}, of type {type(value).__name__}", expected=expected)
+    if not is_text(value):
+        raise InputError(f"{what} holds a lone surrogate ({value[:40]!a})", expected="Unicode text")
 
 
-__all__ = ["LOCAL", "Added", "MemoryAgent", "Reply"]
+def _need_number(what: str, value: object, expected: str) -> None:
+    """Raise InputError unless a value is an integer, and no bool, of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{what} is {repr(value)[:80]}", expected=expected)
+
+
+# ------------------------------------------------------------------------------------------------ asyncio
+def _awaited(
+    call: Callable[Concatenate[MemoryAgent, _Parameters], _Result],
+) -> Callable[Concatenate[AsyncMemoryAgent, _Parameters], Coroutine[Any, Any, _Result]]:
+    """Return the same call for asyncio."""
+
+    @wraps(call)
+    async def awaited(self: AsyncMemoryAgent, /, *arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
+        same: Callable[_Parameters, _Result] = getattr(self.agent, call.__name__)
+        return await self.run(same, *arguments, **options)
+
+    return awaited
+
+
+class AsyncMemoryAgent:
+    """A ``MemoryAgent`` for asyncio: the same calls, awaited, each in a thread of its own.
+
+    The event loop never waits for a model or a disk; calls that wait for the model are generated together. A call that is
+    cancelled while it runs goes on to its end in its thread: a write is then done, and nobody was told. ``aclose`` waits for those.
+
+    Args:
+        agent: Does the work; closed by ``aclose``.
+        threads: Calls under way at once; more wait.
+    """
+
+    def __init__(self, agent: MemoryAgent, threads: int = 64) -> None:
+        _need_number("threads", threads, "at least 1")
+        self.agent = agent
+        self._closed = False
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="memalpha")
+
+    add = _awaited(MemoryAgent.add)
+    ask = _awaited(MemoryAgent.ask)
+    search = _awaited(MemoryAgent.search)
+    memory = _awaited(MemoryAgent.memory)
+    history = _awaited(MemoryAgent.history)
+    undo = _awaited(MemoryAgent.undo)
+    forget = _awaited(MemoryAgent.forget)
+    forget_all = _awaited(MemoryAgent.forget_all)
+
+    async def run(
+        self, call: Callable[_Parameters, _Result], /, *arguments: _Parameters.args, **options: _Parameters.kwargs
+    ) -> _Result:
+        """Call a function in one of the agent's threads and return what it returns; JournalError once the agent was closed."""
+        if self._closed:
+            raise JournalError("the agent was closed", fix="make another one")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *arguments, **options))
+
+    async def aclose(self) -> None:
+        """Wait for the calls under way, then close the agent; a later call raises JournalError."""
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
+        self.agent.close()
+
+    async def __aenter__(self) -> AsyncMemoryAgent:
+        """Return itself; it is closed at the end of the block."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close."""
+        await self.aclose()
+
+
+__all__ = ["LOCAL", "Added", "AsyncMemoryAgent", "MemoryAgent", "Reply", "joined"]

@@ -1,29 +1,33 @@
-"""Export: a trained agent as a folder that stands alone, as an adapter or merged into a whole model, ready for the Hub.
+"""Export: a trained agent as a folder that stands alone, as an adapter or merged into a whole model, with a model card.
 
 What always holds: the folder appears whole or not at all; nothing in it is code or a pickle of the trainer; the agent's
 configuration goes with its schema, so a later change of a preset does not reach it. A merged model is compared with base and
 adapter on a prompt, logit by logit, before it is written; it is merged in float32 whatever type it is stored in. Weights that do
-not fit into a smaller type are refused.
+not fit into a smaller type are refused. Every number of the card comes from the run's own files; what they do not say is said to be
+unknown. Values of options that may be secrets are left out (``redacted``).
 
-It does not cover quantised bases, and adapters other than LoRA.
+It does not cover quantised bases, adapters other than LoRA, and the Hub's own check of the card (``ModelCard.validate``).
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, MemAlphaError, ServiceError
-from memalpha.memory.schema import presets
+from memalpha.files import read_object, write_object
+from memalpha.memory.schema import MemorySchema, presets
 from memalpha.models.policy import (
     ADAPTER_RECORD,
     ADAPTER_WEIGHTS,
@@ -36,25 +40,27 @@ from memalpha.models.policy import (
     load_tokenizer,
     weightless,
 )
-from memalpha.models.registry import resolve_model
+from memalpha.models.registry import MODELS, DownloadSpec, resolve_model
+from memalpha.provenance import nameless
+from memalpha.rewards.total import RewardConfig
+from memalpha.runs import RunFolder
 from memalpha.types import Chunk
-from memalpha.use.card import RunFacts, hub_name, make_card
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 EXPORT_RECORD = "memalpha_export.json"
 """File in an exported folder: ``{base, merged, dtype, largest_difference}``."""
-_ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS, ADAPTER_RECORD, "memalpha_warmup.json")
-_MODEL_FILES = (
-    "config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer*.json", "tokenizer.model",
-    "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.jinja",
+_WARMUP_RECORD = "memalpha_warmup.json"
+_TOKENIZER_FILES = (
+    "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.jinja",
 )  # fmt: skip
+_ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS, ADAPTER_RECORD, *_TOKENIZER_FILES)
+_MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", *_TOKENIZER_FILES)
 _TOLERANCE = 1e-3  # of the largest logit; float32 rounding is a hundredth of it
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+class Exported(NamedTuple):
     """What was exported.
 
     Attributes:
@@ -99,11 +105,10 @@ def export(
         raise InputError(f"{str(output)!r} exists already", expected="the name of a new folder")
     config = AgentConfig.load(source)
     whole = (source / "config.json").is_file()
-    _check_dtype(dtype, whole)
     base = str(model) if model else ("" if whole else base_of(source))
     if repo:
         _check_hub_name(repo)
-    _check_weights(source, whole)
+    _check_weights(source, whole, dtype)
     if model and not whole and not merge:
         _check_base(source, base)
     facts = RunFacts.of(source)
@@ -113,17 +118,18 @@ def export(
         if whole:
             _copy(source, draft, _MODEL_FILES)
         elif merge:
-            difference = _merge(source, base, config, dtype or "float32", draft)
+            dtype = dtype or "float32"
+            difference = _merge(source, base, config, dtype, draft)
         else:
-            _copy(source, draft, (*_ADAPTER_FILES, *_MODEL_FILES[4:]))
+            _copy(source, draft, _ADAPTER_FILES)
+            if facts.warmup:
+                write_object(draft / _WARMUP_RECORD, redacted(facts.warmup))
             _name_base(draft, base)
             if dtype:
                 _store_as(draft / ADAPTER_WEIGHTS, dtype)
         _save_config(config, draft)
         merged = whole or merge
-        stored = dtype or ("float32" if merge and not whole else None)
-        record = {"base": base, "merged": merged, "dtype": stored, "largest_difference": difference}
-        (draft / EXPORT_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        write_object(draft / EXPORT_RECORD, {"base": base, "merged": merged, "dtype": dtype, "largest_difference": difference})
         card = make_card(config, base, facts, merged=merged, repo=repo, note=note)
         (draft / "README.md").write_text(card, encoding="utf-8")
     return Exported(target, merged, difference)
@@ -141,32 +147,99 @@ def push(folder: str | Path, repo: str, *, private: bool = False) -> str:
 
     _check_hub_name(repo)
     api = HfApi()
+    login = "hf auth login, or set HF_TOKEN"
     try:
         api.create_repo(repo, private=private, exist_ok=True)
         done = api.upload_folder(repo_id=repo, folder_path=str(folder), commit_message="Memory agent, exported by memalpha")
     except LocalTokenNotFoundError as error:
-        raise InputError(f"nobody is logged in to the Hub to write {repo}", fix="hf auth login, or set HF_TOKEN") from error
+        raise InputError(f"nobody is logged in to the Hub to write {repo}", fix=login) from error
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", 0)
         if status in (401, 403):
-            raise InputError(
-                f"the Hub does not let this user write {repo} (status {status})",
-                expected="a token with write access",
-                fix="hf auth login, or set HF_TOKEN",
-            ) from error
+            what = f"the Hub does not let this user write {repo} (status {status})"
+            raise InputError(what, expected="a token with write access", fix=login) from error
         raise ServiceError(f"the Hub refused {repo}: {_first_line(error)}") from error
     except Exception as error:  # the boundary to the Hub's client, whose transport and its errors differ by version
         raise ServiceError(f"the Hub cannot be reached: {_first_line(error)}") from error
     return str(done.commit_url)
 
 
-def _check_dtype(dtype: str | None, whole: bool) -> None:
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+# ------------------------------------------------------------------------------------------------ checks
+def _check_hub_name(repo: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented, but not in its __all__
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise InputError(f"Hub name {repo!r}: {error}", expected="owner/name") from error
+
+
+def _check_weights(source: Path, whole: bool, dtype: str | None) -> None:
+    """Refuse a type that cannot be stored, and a folder whose weights are missing or cut: what is exported has to stand alone."""
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} cannot be used", expected=f"one of {', '.join(DTYPES)}")
     if dtype is not None and whole:
-        raise InputError(
-            f"dtype {dtype!r} was asked for, but a whole model is exported as it is", expected="an adapter", fix="leave dtype out"
-        )
+        what = f"dtype {dtype!r} was asked for, but a whole model is exported as it is"
+        raise InputError(what, expected="an adapter", fix="leave dtype out")
+    if not whole:
+        adapter_shapes(source)
+    elif not any(source.glob("*.safetensors")):
+        raise InputError(f"{source} has no weights", expected="a whole model with *.safetensors beside its config.json")
+
+
+def _check_base(source: Path, base: str) -> None:
+    """Refuse a base that the adapter does not belong to, without reading its weights."""
+    from transformers import AutoConfig
+
+    where, tokenizer = resolve_model(base), load_tokenizer(base)
+    check_adapter(source, where, weightless(AutoConfig.from_pretrained(where)), tokenizer)
+
+
+# ------------------------------------------------------------------------------------------------ files and weights
+@contextmanager
+def _made(target: Path) -> Iterator[Path]:
+    """Give a folder to fill; it gets its name when all is in it."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    except OSError as error:
+        raise InputError(f"{str(target)!r} cannot be made: {error.strerror}", expected="a folder that can be made there") from error
+    try:
+        yield draft
+        draft.chmod(0o755)
+        for path in draft.iterdir():
+            path.chmod(0o644)
+        draft.rename(target)
+    except OSError as error:
+        raise MemAlphaError(f"{target} could not be written: {error}\n  to fix: make room, or name another place") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _copy(source: Path, draft: Path, patterns: Sequence[str]) -> None:
+    for path in sorted({path for pattern in patterns for path in source.glob(pattern) if path.is_file()}):
+        shutil.copyfile(path, draft / path.name)
+
+
+def _name_base(draft: Path, base: str) -> None:
+    """Let the adapter's own config name its base as the Hub knows it, for who loads it without this package."""
+    path = draft / "adapter_config.json"
+    if name := hub_name(base):
+        write_object(path, {**read_object(path), "base_model_name_or_path": name})
+
+
+def _save_config(config: AgentConfig, draft: Path) -> None:
+    """Save the configuration with its schema, also where that is a preset."""
+    if config.schema in presets():
+        with resources.as_file(resources.files("memalpha.memory") / "presets" / f"{config.schema}.yaml") as path:
+            replace(config, schema=str(path)).save(draft)
+    else:
+        config.save(draft)
 
 
 def _store_as(weights: Path, dtype: str) -> None:
@@ -190,79 +263,8 @@ def _store_as(weights: Path, dtype: str) -> None:
     save_file(stored, weights, metadata=metadata)
 
 
-def _check_hub_name(repo: str) -> None:
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented, but not in its __all__
-
-    try:
-        validate_repo_id(repo)
-    except HFValidationError as error:
-        raise InputError(f"Hub name {repo!r}: {error}", expected="owner/name") from error
-
-
-def _check_weights(source: Path, whole: bool) -> None:
-    """Refuse a folder whose weights are missing or cut: what is exported has to stand alone."""
-    if not whole:
-        adapter_shapes(source)
-    elif not any(source.glob("*.safetensors")):
-        raise InputError(f"{source} has no weights", expected="a whole model with *.safetensors beside its config.json")
-
-
-def _check_base(source: Path, base: str) -> None:
-    """Refuse a base that the adapter does not belong to, without reading its weights."""
-    from transformers import AutoConfig
-
-    where, tokenizer = resolve_model(base), load_tokenizer(base)
-    check_adapter(source, where, weightless(AutoConfig.from_pretrained(where)), tokenizer)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-@contextmanager
-def _made(target: Path) -> Iterator[Path]:
-    """Give a folder to fill; it gets its name when all is in it."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    except OSError as error:
-        raise InputError(f"{str(target)!r} cannot be made: {error.strerror}", expected="a folder that can be made there") from error
-    try:
-        yield draft
-        draft.chmod(0o755)
-        for path in draft.iterdir():
-            path.chmod(0o644)
-        draft.rename(target)
-    except OSError as error:
-        raise MemAlphaError(f"{target} could not be written: {error}\n  to fix: make room, or name another place") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _copy(source: Path, draft: Path, patterns: tuple[str, ...]) -> None:
-    for path in sorted({path for pattern in patterns for path in source.glob(pattern) if path.is_file()}):
-        shutil.copyfile(path, draft / path.name)
-
-
-def _name_base(draft: Path, base: str) -> None:
-    """Let the adapter's own config name its base as the Hub knows it, for who loads it without this package."""
-    path, name = draft / "adapter_config.json", hub_name(base)
-    if name:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        path.write_text(json.dumps({**data, "base_model_name_or_path": name}, indent=2) + "\n", encoding="utf-8")
-
-
-def _save_config(config: AgentConfig, draft: Path) -> None:
-    """Save the configuration with its schema, also where that is a preset."""
-    if config.schema in presets():
-        with resources.as_file(resources.files("memalpha.memory") / "presets" / f"{config.schema}.yaml") as path:
-            replace(config, schema=str(path)).save(draft)
-    else:
-        config.save(draft)
-
-
 def _merge(source: Path, base: str, config: AgentConfig, dtype: str, draft: Path) -> float:
+    """Write base and adapter as one model; return the largest difference of a logit on a prompt of the agent's own."""
     import torch
 
     policy = load_policy_model(base, adapter=source)
@@ -291,4 +293,135 @@ def _logits(model: Any, ids: tuple[int, ...]) -> Tensor:
     return logits
 
 
-__all__ = ["EXPORT_RECORD", "Exported", "export", "push"]
+# ------------------------------------------------------------------------------------------------ the model card
+_TRAINING = (
+    "adapter", "train_data", "train_options", "eval_data", "eval_options", "reader", "content_judge", "loss_type", "learning_rate",
+)  # fmt: skip
+_MEASURES = (
+    "accuracy", "reward", "tool_success", "content", "compression", "memory_tokens", "input_tokens", "entries",
+    "calls_per_instance", "update_share", "delete_share",
+)  # fmt: skip
+_WORDS = "token|key|secret|password|authorization|credential"
+_SECRET = re.compile(_WORDS, re.IGNORECASE)
+_NAMED = re.compile(rf"""(\w*(?:{_WORDS})\w*["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^,}}&\n]+)""", re.IGNORECASE)
+_BARE = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b(?:hf_|sk-)[A-Za-z0-9_-]{16,}")  # https://user:password@host, and keys of services
+
+
+class RunFacts(NamedTuple):
+    """What is known about how an agent was made, from the files of its run; empty where they do not say."""
+
+    summary: Mapping[str, Any]
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    warmup: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path) -> RunFacts:
+        """Read them for an adapter's or a model's folder; a run's own are those of its ``adapter``, not of its warm start."""
+        warmup = read_object(folder / _WARMUP_RECORD) if (folder / _WARMUP_RECORD).is_file() else {}
+        parent = folder.resolve().parent
+        if folder.resolve().name != "adapter" or not (parent / "config.yaml").is_file():
+            return cls({}, {}, {}, warmup)
+        run = RunFolder(parent)
+        return cls(run.read_optional("summary.json"), run.config, run.read_optional("environment.json"), warmup)
+
+
+def redacted(value: Any, name: str = "") -> Any:
+    """Return an option's value, data as in JSON, without what may be a secret: values of options named after a key or the like.
+
+    Numbers of ``tokens``, such as ``max_new_tokens``, stay. Texts are searched for such options, for passwords in URLs and for keys
+    of known forms.
+    """
+    if isinstance(value, Mapping):
+        return {key: redacted(item, str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redacted(item, name) for item in value]
+    if _SECRET.search(name) and not (value is None or isinstance(value, bool) or _is_count(name, value)):
+        return "..."
+    if not isinstance(value, str):
+        return value
+    return _NAMED.sub(lambda found: found[0] if _is_count(found[1], found[2]) else f"{found[1]}...", _BARE.sub("...", value))
+
+
+def _is_count(name: str, value: Any) -> bool:
+    return "tokens" in name.lower() and str(value).isdecimal()
+
+
+def public_command(words: Sequence[str]) -> str:
+    """Return a command line as it may be published: files by their last parts, without what may be a secret."""
+    shown, name = [], ""
+    for word in words:
+        name = word if word.startswith("--") else name
+        shown.append(nameless(redacted(word, "" if word is name else name)))
+    return shlex.join(shown)
+
+
+def hub_name(base: str) -> str | None:
+    """Return the Hub name of a base as its user named it, or None if it is not on the Hub, as a folder here is not."""
+    spec = MODELS.get(base.partition("@")[0])
+    if spec is not None:
+        return spec.hub if isinstance(spec, DownloadSpec) else None
+    return base if base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists() else None
+
+
+def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool, repo: str = "", note: str = "") -> str:
+    """Return the text of the card, metadata included; ``base`` is empty if nobody knows it. See ``export`` for the others."""
+    from huggingface_hub import ModelCard
+    from jinja2 import Environment
+
+    facts = RunFacts(*map(redacted, facts))
+    before, after, delta = (facts.summary.get(name) or {} for name in ("before", "after", "delta"))
+    schema = MemorySchema.load(config.schema)
+    caps = ("max_tokens", "max_entry_tokens", "max_entries")
+    results = [(name, before.get(name), after.get(name)) for name in _MEASURES if name in after]
+    for kind, row in (after.get("kinds") or {}).items():
+        results.append((f"accuracy, {kind}", (before.get("kinds", {}).get(kind) or {}).get("accuracy"), row["accuracy"]))
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, autoescape=False)
+    environment.filters |= {"shown": _shown, "number": _number}
+    template = (resources.files("memalpha.use") / "card.md.jinja").read_text(encoding="utf-8")
+    text = environment.from_string(template).render(
+        config=config, base=base, facts=facts, merged=merged, repo=repo, note=note, schema=schema, results=results,
+        before=before, after=after, delta=delta,
+        sections=[
+            (section, ", ".join(f"{most} {cap[4:].replace('_', ' ')}" for cap in caps if (most := getattr(section, cap))))
+            for section in schema.sections
+        ],
+        training=[(name, facts.config[name]) for name in _TRAINING if name in facts.config],
+        reward=[(each.name, facts.config[each.name]) for each in fields(RewardConfig) if each.name in facts.config],
+        command=public_command(["memalpha", *words[1:]]) if (words := facts.environment.get("command")) else "",
+    )  # fmt: skip
+    return str(ModelCard(f"---\n{_metadata(base, facts, merged).to_yaml()}\n---\n\n{text}"))
+
+
+def _metadata(base: str, facts: RunFacts, merged: bool) -> Any:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    spec = MODELS.get(base.partition("@")[0])
+    after = facts.summary.get("after") or {}
+    data = str(facts.config.get("eval_data") or "")
+    results = None
+    if after.get("accuracy") is not None and data:
+        names = ", ".join(Path(name.strip()).name for name in data.split(","))
+        results = [EvalResult("question-answering", "custom", names, "accuracy", after["accuracy"])]
+    return ModelCardData(
+        base_model=hub_name(base) if base else None,
+        license=spec.license.lower() if spec else None,
+        library_name="transformers" if merged else "peft",
+        pipeline_tag="text-generation",
+        tags=["memory", "agent", "tool-use", *([] if facts.warmup and not facts.summary else ["grpo"]), "memalpha"],
+        model_name="memory agent" if results else None,
+        eval_results=results,
+    )
+
+
+def _shown(value: Any) -> str:
+    """A value in a table's cell; of an absolute path the last part alone: where a file lay is nobody's business."""
+    text = f"`{json.dumps(value)}`" if isinstance(value, dict | list) else nameless(str(value))
+    return text.replace("|", "\\|")
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, int | float) else "unknown"
+
+
+__all__ = ["EXPORT_RECORD", "Exported", "RunFacts", "export", "hub_name", "make_card", "public_command", "push", "redacted"]

@@ -1,4 +1,4 @@
-"""The HTTP API: JSON in, JSON out, described at ``/openapi.json``.
+"""The HTTP API: JSON in, JSON out, described at ``/openapi.json``; a route for each of ``memalpha.use.operations.OPERATIONS``.
 
 It stands behind the gate, which has settled who calls. ``/docs`` pages are left out: they would load scripts from elsewhere.
 """
@@ -18,33 +18,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from memalpha.errors import MemAlphaError
-from memalpha.use.callers import HEADERS, Caller
+from memalpha.use.access import HEADERS, Caller
 from memalpha.use.gate import CALLER, problem_response
-from memalpha.use.messages import (
-    AddAnswer,
-    AddRequest,
-    AskAnswer,
-    AskRequest,
-    ChangeAnswer,
-    ForgetAnswer,
-    ForgetRequest,
-    HistoryAnswer,
-    HistoryRequest,
-    MemoryAnswer,
-    MemoryRequest,
-    ProblemModel,
-    SearchAnswer,
-    SearchRequest,
-    UndoRequest,
-)
-from memalpha.use.operations import Operations
-from memalpha.use.problems import UNEXPECTED, Problem, Refused, problem_of
+from memalpha.use.messages import Answer, Problem, Refused, invalid, problem_of
+from memalpha.use.operations import OPERATIONS, Operations
 from memalpha.version import __version__
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    code: {"model": Problem} for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 429, 500, 502, 503)
+}
+_EXPECTED = "what /openapi.json says"
 
 
-def caller_of(
+def _caller_of(
     request: Request,
     user: Annotated[str | None, Header(alias=HEADERS["user"], description="Whose memory, where the token leaves it open.")] = None,
     agent: Annotated[str | None, Header(alias=HEADERS["agent"])] = None,
@@ -55,65 +42,31 @@ def caller_of(
     return caller
 
 
-From = Annotated[Caller, Depends(caller_of)]
-_TOLD: dict[int | str, dict[str, Any]] = {
-    code: {"model": ProblemModel} for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 429, 500, 502, 503)
-}
-
-
 def build_api(operations: Operations, lifespan: Lifespan | None = None) -> FastAPI:
-    """Return the application.
-
-    Args:
-        operations: What it offers.
-        lifespan: Run around its life.
-    """
+    """Return the application that offers operations; ``lifespan`` is run around its life."""
     app = FastAPI(title="memalpha", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
+    for name, (request, answer, method, path, description, *_) in OPERATIONS.items():
+        app.add_api_route(
+            f"/v1{path}",
+            _endpoint(operations, name, request if method == "POST" else Annotated[request, Query()]),
+            methods=[method],
+            name=name,
+            description=description,
+            response_model=answer,
+            responses=_PROBLEMS,
+            dependencies=[Depends(HTTPBearer(auto_error=False))],
+        )
     _add_health(app, operations)
     _add_problems(app)
-    options: dict[str, Any] = {"responses": _TOLD, "dependencies": [Depends(HTTPBearer(auto_error=False))]}
-
-    @app.post("/v1/add", **options)
-    async def add(caller: From, request: AddRequest) -> AddAnswer:
-        """Read a text and update the memory; on disk when this is answered."""
-        return await operations.add(caller, request)
-
-    @app.post("/v1/ask", **options)
-    async def ask(caller: From, request: AskRequest) -> AskAnswer:
-        """Answer a question from the memory alone."""
-        return await operations.ask(caller, request)
-
-    @app.post("/v1/search", **options)
-    async def search(caller: From, request: SearchRequest) -> SearchAnswer:
-        """Find entries, best first."""
-        return await operations.search(caller, request)
-
-    @app.get("/v1/memory", **options)
-    async def memory(caller: From, request: Annotated[MemoryRequest, Query()]) -> MemoryAnswer:
-        """List entries in order of creation."""
-        return await operations.memory(caller, request)
-
-    @app.get("/v1/history", **options)
-    async def history(caller: From, request: Annotated[HistoryRequest, Query()]) -> HistoryAnswer:
-        """List the newest operations, of one entry or of all, in order."""
-        return await operations.history(caller, request)
-
-    @app.post("/v1/undo", **options)
-    async def undo(caller: From, request: UndoRequest) -> ChangeAnswer:
-        """Take one operation back."""
-        return await operations.undo(caller, request)
-
-    @app.post("/v1/forget", **options)
-    async def forget(caller: From, request: ForgetRequest) -> ForgetAnswer:
-        """Erase an entry for good, from the log, every file of the store and its backups."""
-        return await operations.forget(caller, request)
-
-    @app.delete("/v1/memory", **options)
-    async def forget_all(caller: From) -> ForgetAnswer:
-        """Erase the whole namespace for good."""
-        return await operations.forget_all(caller)
-
     return app
+
+
+def _endpoint(operations: Operations, name: str, request_type: Any) -> Callable[..., Any]:
+    async def endpoint(caller: Any, request: Any) -> Answer:
+        return await operations.call(name, caller, request)
+
+    endpoint.__annotations__ = {"caller": Annotated[Caller, Depends(_caller_of)], "request": request_type}
+    return endpoint
 
 
 def _add_health(app: FastAPI, operations: Operations) -> None:
@@ -122,7 +75,7 @@ def _add_health(app: FastAPI, operations: Operations) -> None:
         """Say that the process runs."""
         return {"status": "running", "version": __version__}
 
-    @app.get("/ready", responses={503: {"model": ProblemModel}})
+    @app.get("/ready", responses={503: {"model": Problem}})
     async def ready() -> JSONResponse:
         """Say whether the store can be read and requests are taken."""
         try:
@@ -134,26 +87,15 @@ def _add_health(app: FastAPI, operations: Operations) -> None:
 
 
 def _add_problems(app: FastAPI) -> None:
-    async def own(_: Request, error: Exception) -> JSONResponse:
+    async def respond(_: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, RequestValidationError):
+            return problem_response(invalid(error, _EXPECTED))
+        if isinstance(error, HTTPException):
+            return problem_response(Problem(error.status_code, str(error.detail), _EXPECTED), error.headers)
         return problem_response(problem_of(error))
 
-    async def invalid(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        found = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-        return problem_response(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "; ".join(found), "what /openapi.json says"))
-
-    async def of_http(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        return problem_response(Problem(error.status_code, str(error.detail), "what /openapi.json says", headers=error.headers))
-
-    async def unexpected(_: Request, error: Exception) -> JSONResponse:
-        return problem_response(UNEXPECTED)  # the server around this logs it
-
-    for kind in (MemAlphaError, Refused):
-        app.add_exception_handler(kind, own)
-    app.add_exception_handler(Exception, unexpected)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, of_http)
+    for kind in (MemAlphaError, Refused, Exception, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, respond)
 
 
 __all__ = ["build_api"]

@@ -1,19 +1,38 @@
-"""The JSON of requests and answers, the same for the HTTP API and for MCP tools; unknown fields of a request are refused."""
+"""The JSON of requests, answers and problems, the same for the HTTP API and for MCP tools; unknown fields of a request are refused.
+
+A problem is one object (RFC 9457) with what went wrong, what was expected and what to do. What the client did wrong is 4xx and told
+in full. What the infrastructure did wrong is 5xx: the client is told the kind, the log of the server has the message, since that
+may name files and addresses. What the model did wrong is no problem but a recorded result.
+"""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
 
-from memalpha.protocols import Hit
+from memalpha.errors import (
+    ForgottenError,
+    InputError,
+    JournalBusyError,
+    JournalConflictError,
+    JournalDamagedError,
+    JournalError,
+    MemAlphaError,
+    ServiceError,
+)
 from memalpha.store.journal import Event, Receipt
-from memalpha.types import Change, Entry, OperationResult
+from memalpha.types import OperationResult
 
-MAX_PAGE = 1000
-"""Most entries or operations in one answer."""
+log = logging.getLogger(__name__)
 
 
+# ------------------------------------------------------------------------------------------------ requests
 class Request(BaseModel):
-    """A request's body."""
+    """What an operation is given."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,21 +70,32 @@ class ForgetRequest(Request):
     entry: str = Field(min_length=1, max_length=200, description="Its id, as memory and search give it.")
 
 
+class ForgetAllRequest(Request):
+    """Nothing more than whose memory it is."""
+
+
 class MemoryRequest(Request):
     """Which entries to list."""
 
     offset: int = Field(0, ge=0, description="Entries to leave out at the beginning.")
-    limit: int = Field(100, ge=1, le=MAX_PAGE, description="Most entries to list.")
+    limit: int = Field(100, ge=1, le=1000, description="Most entries to list.")
 
 
 class HistoryRequest(Request):
     """Which operations to list."""
 
     entry: str | None = Field(None, description="Id of the one entry they are about; all if there is none.")
-    limit: int = Field(100, ge=1, le=MAX_PAGE, description="Most operations to list: the newest.")
+    limit: int = Field(100, ge=1, le=1000, description="Most operations to list: the newest.")
 
 
-class EntryModel(BaseModel):
+# ------------------------------------------------------------------------------------------------ answers
+class Answer(BaseModel):
+    """What comes of an operation; fields of the same name are taken from the package's own records."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class EntryModel(Answer):
     """One entry of a memory."""
 
     id: str
@@ -76,13 +106,8 @@ class EntryModel(BaseModel):
     created: int = Field(description="Number of the operation that created it.")
     updated: int = Field(description="Number of the operation that wrote it last.")
 
-    @classmethod
-    def of(cls, entry: Entry) -> EntryModel:
-        """Return an entry as JSON."""
-        return cls(**{name: getattr(entry, name) for name in cls.model_fields})
 
-
-class ResultModel(BaseModel):
+class ResultModel(Answer):
     """What came of one call of the model; a mistake of the model is a result too."""
 
     ok: bool
@@ -96,7 +121,7 @@ class ResultModel(BaseModel):
         return cls(ok=result.ok, code=result.code.value, message=result.message, entry=result.entry_id)
 
 
-class AddAnswer(BaseModel):
+class AddAnswer(Answer):
     """What reading a text did; all of it is on disk."""
 
     operations: list[int] = Field(description="Numbers of the operations, which undo takes; empty if nothing was changed.")
@@ -109,33 +134,28 @@ class FoundModel(EntryModel):
 
     score: float
 
-    @classmethod
-    def of_hit(cls, hit: Hit) -> FoundModel:
-        """Return a hit as JSON."""
-        return cls(**EntryModel.of(hit.entry).model_dump(), score=hit.score)
 
-
-class AskAnswer(BaseModel):
+class AskAnswer(Answer):
     """An answer and the entries it was read from, best first."""
 
     answer: str
     entries: list[FoundModel]
 
 
-class SearchAnswer(BaseModel):
+class SearchAnswer(Answer):
     """Found entries, best first."""
 
     entries: list[FoundModel]
 
 
-class MemoryAnswer(BaseModel):
+class MemoryAnswer(Answer):
     """Entries in order of creation."""
 
     entries: list[EntryModel]
     total: int
 
 
-class EventModel(BaseModel):
+class EventModel(Answer):
     """One operation: what it did, by whom, from which text and prompt."""
 
     operation: int
@@ -151,41 +171,27 @@ class EventModel(BaseModel):
     @classmethod
     def of(cls, event: Event) -> EventModel:
         """Return an event as JSON."""
-        by = event.origin
-        return cls(
-            operation=event.seq,
-            kind=event.kind.value,
-            time=event.time.isoformat(),
-            agent=by.agent if by else None,
-            source=by.source if by else None,
-            prompt_hash=by.prompt_hash if by else None,
-            before=EntryModel.of(event.before) if event.before else None,
-            after=EntryModel.of(event.after) if event.after else None,
-            forgotten=event.forgotten,
-        )
+        found = {name: getattr(event.origin, name, None) for name in ("agent", "source", "prompt_hash")}
+        found |= {name: getattr(event, name) for name in ("before", "after", "forgotten")}
+        found |= {"operation": event.seq, "kind": event.kind.value, "time": event.time.isoformat()}
+        return cls.model_validate(found)
 
 
-class HistoryAnswer(BaseModel):
+class HistoryAnswer(Answer):
     """Operations in order, the newest of them where not all were asked for."""
 
     operations: list[EventModel]
     total: int
 
 
-class ChangeAnswer(BaseModel):
+class ChangeAnswer(Answer):
     """An entry before and after; null where there is none."""
 
     before: EntryModel | None
     after: EntryModel | None
 
-    @classmethod
-    def of(cls, change: Change) -> ChangeAnswer:
-        """Return a change as JSON."""
-        before, after = (EntryModel.of(entry) if entry else None for entry in change)
-        return cls(before=before, after=after)
 
-
-class ForgetAnswer(BaseModel):
+class ForgetAnswer(Answer):
     """The receipt of an erasure; says nothing of what was erased."""
 
     entry: str = Field(description="The entry's id; for a namespace, the id of its chain.")
@@ -198,21 +204,62 @@ class ForgetAnswer(BaseModel):
     @classmethod
     def of(cls, receipt: Receipt) -> ForgetAnswer:
         """Return a receipt as JSON."""
-        return cls(
-            entry=receipt.entry,
-            time=receipt.time.isoformat(),
-            operations=receipt.operations,
-            said_by=list(receipt.said_by),
-            backups_erased=len(receipt.backups),
-            backups_missing=len(receipt.missing),
-        )
+        found = {name: getattr(receipt, name) for name in ("entry", "operations", "said_by")}
+        backups = {"backups_erased": len(receipt.backups), "backups_missing": len(receipt.missing)}
+        return cls.model_validate({**found, **backups, "time": receipt.time.isoformat()})
 
 
-class ProblemModel(BaseModel):
-    """What went wrong (RFC 9457)."""
+# ------------------------------------------------------------------------------------------------ problems
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What went wrong (RFC 9457): HTTP status and its words, what is wrong, what would have been right, what to do about it."""
 
-    title: str
     status: int
     what: str
     expected: str = ""
     fix: str = ""
+    title: str = ""
+
+    def body(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        given = {name: value for name, value in asdict(self).items() if value}
+        return {"title": HTTPStatus(self.status).phrase, **given, "status": int(self.status)}
+
+
+class Refused(Exception):
+    """A request that is not carried out, and why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.what)
+        self.problem = problem
+
+
+_STATUS: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
+    (ForgottenError, HTTPStatus.GONE, ""),
+    (JournalConflictError, HTTPStatus.CONFLICT, ""),
+    (JournalBusyError, HTTPStatus.SERVICE_UNAVAILABLE, "the store is busy; nothing was written"),
+    (JournalDamagedError, HTTPStatus.INTERNAL_SERVER_ERROR, "the store is damaged; nothing is answered from it"),
+    (JournalError, HTTPStatus.INTERNAL_SERVER_ERROR, "the store could not do this; it was not acknowledged"),
+    (ServiceError, HTTPStatus.BAD_GATEWAY, "the model, or the reader of answers, failed"),
+    (InputError, HTTPStatus.BAD_REQUEST, ""),
+    (Exception, HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed"),
+)
+"""Status of each kind of error, and what is told instead of its message, which is told where that is empty. The first fits."""
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return what to tell a client about an exception; what it is not told is logged."""
+    if isinstance(error, Refused):
+        return error.problem
+    status, told = next((status, told) for kind, status, told in _STATUS if isinstance(error, kind))
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    if isinstance(error, MemAlphaError) and not told:
+        return Problem(status, (error.what or str(error)) + notes, error.expected, error.fix)
+    log.error("%s: %s%s", type(error).__name__, error, notes, exc_info=None if isinstance(error, MemAlphaError) else error)
+    return Problem(status, told + notes, fix="try again; if it stays, the server's log says why")
+
+
+def invalid(error: Any, expected: str) -> Problem:
+    """Return what to tell about a request that pydantic (``ValidationError``, or FastAPI's) found not to fit."""
+    found = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, found, expected)

@@ -1,127 +1,97 @@
-"""What can be asked of a server, once for the HTTP API and for MCP.
+"""What can be asked of a server, once for the HTTP API and for MCP: ``OPERATIONS`` and ``Operations.call``.
 
-Each operation takes the caller, whose namespace the gate has settled, and answers with a model of ``serve.models``. An InputError
-of the machinery is not the client's: a namespace begun with another schema becomes a JournalError, anything else (a reader's
-endpoint with a wrong key) a ServiceError.
+An InputError is told to the client only where it can be the client's mistake. One of the machinery is not: a namespace begun with
+another schema becomes a JournalError, anything else (a reader's endpoint with a wrong key) a ServiceError.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import Any, NamedTuple
 
 from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
-from memalpha.use.aio import AsyncMemoryAgent
-from memalpha.use.callers import Caller
-from memalpha.use.messages import (
-    AddAnswer,
-    AddRequest,
-    AskAnswer,
-    AskRequest,
-    ChangeAnswer,
-    EntryModel,
-    EventModel,
-    ForgetAnswer,
-    ForgetRequest,
-    FoundModel,
-    HistoryAnswer,
-    HistoryRequest,
-    MemoryAnswer,
-    MemoryRequest,
-    ResultModel,
-    SearchAnswer,
-    SearchRequest,
-    UndoRequest,
-)
-from memalpha.use.problems import Problem, Refused, problem_of
-from memalpha.use.serve_config import ServeConfig
+from memalpha.protocols import Hit
+from memalpha.use import messages
+from memalpha.use.access import Caller, ServeConfig
+from memalpha.use.agent import AsyncMemoryAgent
+from memalpha.use.messages import Answer, Problem, Refused, Request, problem_of
+
+
+class Operation(NamedTuple):
+    """One operation: its messages, its HTTP route below ``/v1``, what a client is told of it, and whether it is an MCP tool."""
+
+    request: type[Request]
+    answer: type[Answer]
+    method: str
+    path: str
+    description: str
+    writes: bool = False
+    tool: bool = True
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "add": Operation(
+        messages.AddRequest, messages.AddAnswer, "POST", "/add",
+        "Read a text and remember what matters in it; on disk when this is answered.", writes=True,
+    ),
+    "ask": Operation(
+        messages.AskRequest, messages.AskAnswer, "POST", "/ask",
+        "Answer a question from the memory alone; says which entries the answer was read from.",
+    ),
+    "search": Operation(
+        messages.SearchRequest, messages.SearchAnswer, "POST", "/search", "Find at most k entries for a query, best first."
+    ),
+    "memory": Operation(
+        messages.MemoryRequest, messages.MemoryAnswer, "GET", "/memory", "List the entries of the memory in order of creation."
+    ),
+    "history": Operation(
+        messages.HistoryRequest, messages.HistoryAnswer, "GET", "/history",
+        "List the newest operations, of one entry or of all: what they did, when, by whom and from which text.",
+    ),
+    "undo": Operation(
+        messages.UndoRequest, messages.ChangeAnswer, "POST", "/undo",
+        "Take one operation back, by the number that add and history give it.", writes=True,
+    ),
+    "forget": Operation(
+        messages.ForgetRequest, messages.ForgetAnswer, "POST", "/forget",
+        "Erase an entry for good, by its id: from the log, every file of the store and its backups. This cannot be undone. Do it "
+        "only when asked to.", writes=True,
+    ),
+    "forget_all": Operation(
+        messages.ForgetAllRequest, messages.ForgetAnswer, "DELETE", "/memory", "Erase the whole namespace for good.",
+        writes=True, tool=False,  # a model should not be able to
+    ),
+}  # fmt: skip
+"""Every operation by the name of the method that does it."""
 
 
 class Operations:
-    """What a server does.
-
-    Args:
-        agent: Does it.
-        config: The limit on texts.
-    """
+    """What a server does, by an agent and within the limit on texts."""
 
     def __init__(self, agent: AsyncMemoryAgent, config: ServeConfig) -> None:
         self.agent, self._config = agent, config
 
-    async def ready(self) -> int:
-        """Return how many namespaces the store has; raises if it cannot be read."""
-        return len(await self.agent.run(self.agent.agent.journal.namespaces))
+    async def ready(self) -> None:
+        """Raise unless the store can be read."""
+        await self.agent.run(self.agent.agent.journal.namespaces)
 
-    async def add(self, caller: Caller, request: AddRequest) -> AddAnswer:
-        """Read a text; on disk when this returns."""
-        async with self._boundary(caller, clients=True):
-            await self.agent.run(self._check, request)
-        async with self._boundary(caller):
-            added = await self.agent.add(request.text, request.time, namespace=caller.namespace, source=request.source)
-        results = [ResultModel.of(result) for result in added.results]
-        return AddAnswer(operations=list(added.operations), results=results, pieces=len(added.steps))
+    async def call(self, name: str, caller: Caller, request: Any) -> Answer:
+        """Carry out one of ``OPERATIONS`` for a caller, by a request of its own model.
 
-    def _check(self, request: AddRequest) -> None:
-        agent, limit = self.agent.agent, self._config.max_text_tokens
-        if (tokens := agent.step.encoder.count(request.text)) > limit:
-            what = f"the text has {tokens} tokens"
-            raise Refused(Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, what, f"at most {limit}", "send it in parts"))
-        agent.pieces(request.text, request.time)
-
-    async def ask(self, caller: Caller, request: AskRequest) -> AskAnswer:
-        """Answer a question from the memory alone."""
-        async with self._boundary(caller):
-            reply = await self.agent.ask(request.question, namespace=caller.namespace)
-        return AskAnswer(answer=reply.text, entries=[FoundModel.of_hit(hit) for hit in reply.entries])
-
-    async def search(self, caller: Caller, request: SearchRequest) -> SearchAnswer:
-        """Find entries."""
-        async with self._boundary(caller):
-            hits = await self.agent.search(request.query, request.k, namespace=caller.namespace)
-        return SearchAnswer(entries=[FoundModel.of_hit(hit) for hit in hits])
-
-    async def memory(self, caller: Caller, request: MemoryRequest) -> MemoryAnswer:
-        """List entries."""
-        async with self._boundary(caller):
-            entries = await self.agent.memory(caller.namespace)
-        page = entries[request.offset : request.offset + request.limit]
-        return MemoryAnswer(entries=[EntryModel.of(entry) for entry in page], total=len(entries))
-
-    async def history(self, caller: Caller, request: HistoryRequest) -> HistoryAnswer:
-        """List what happened."""
-        async with self._boundary(caller):
-            events = await self.agent.history(request.entry, namespace=caller.namespace)
-        return HistoryAnswer(operations=[EventModel.of(event) for event in events[-request.limit :]], total=len(events))
-
-    async def undo(self, caller: Caller, request: UndoRequest) -> ChangeAnswer:
-        """Take one operation back."""
-        async with self._boundary(caller, clients=True):
-            return ChangeAnswer.of(await self.agent.undo(request.operation, namespace=caller.namespace, by=caller.name))
-
-    async def forget(self, caller: Caller, request: ForgetRequest) -> ForgetAnswer:
-        """Erase an entry for good."""
-        async with self._boundary(caller, clients=True):
-            return ForgetAnswer.of(await self.agent.forget(request.entry, namespace=caller.namespace))
-
-    async def forget_all(self, caller: Caller) -> ForgetAnswer:
-        """Erase the whole namespace for good."""
-        async with self._boundary(caller, clients=True):
-            return ForgetAnswer.of(await self.agent.forget_all(namespace=caller.namespace))
-
-    @asynccontextmanager
-    async def _boundary(self, caller: Caller, clients: bool = False) -> AsyncIterator[None]:
-        """Let nothing out but what can be told to a client.
-
-        Args:
-            caller: Whose memory it is about.
-            clients: Whether an InputError is about what the client said; else there is nothing left that could be.
+        Raises:
+            MemAlphaError: InputError for a mistake of the client's, another for a failure.
+            Refused: If it is refused, or something failed that nobody foresaw.
         """
         try:
-            yield
+            answer: Answer = await getattr(self, f"_{name}")(caller, request)
+            return answer
         except InputError as error:
-            await self._check_schema(caller)
-            if clients:
+            try:
+                await self.agent.memory(caller.namespace)
+            except InputError as other:
+                raise JournalError(str(other)) from other
+            if name in ("undo", "forget", "forget_all"):
                 raise
             raise ServiceError(str(error)) from error
         except (MemAlphaError, Refused):
@@ -129,12 +99,49 @@ class Operations:
         except Exception as error:  # the boundary to whatever the model and its libraries raise
             raise Refused(problem_of(error)) from error
 
-    async def _check_schema(self, caller: Caller) -> None:
-        """Raise JournalError if the namespace was begun with another schema: that is no mistake of the client's or the model's."""
+    async def _add(self, caller: Caller, request: messages.AddRequest) -> Answer:
+        await self.agent.run(self._check_text, request)
+        added = await self.agent.add(request.text, request.time, namespace=caller.namespace, source=request.source)
+        results = list(map(messages.ResultModel.of, added.results))
+        return messages.AddAnswer(operations=list(added.operations), results=results, pieces=len(added.steps))
+
+    def _check_text(self, request: messages.AddRequest) -> None:
+        agent, limit = self.agent.agent, self._config.max_text_tokens
+        if (tokens := agent.step.encoder.count(request.text)) > limit:
+            what = f"the text has {tokens} tokens"
+            raise Refused(Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, what, f"at most {limit}", "send it in parts"))
         try:
-            await self.agent.memory(caller.namespace)
+            agent.pieces(request.text, request.time)
         except InputError as error:
-            raise JournalError(str(error)) from error
+            raise Refused(problem_of(error)) from error
+
+    async def _ask(self, caller: Caller, request: messages.AskRequest) -> Answer:
+        reply = await self.agent.ask(request.question, namespace=caller.namespace)
+        return messages.AskAnswer(answer=reply.text, entries=_found(reply.entries))
+
+    async def _search(self, caller: Caller, request: messages.SearchRequest) -> Answer:
+        return messages.SearchAnswer(entries=_found(await self.agent.search(request.query, request.k, namespace=caller.namespace)))
+
+    async def _memory(self, caller: Caller, request: messages.MemoryRequest) -> Answer:
+        entries = await self.agent.memory(caller.namespace)
+        page = entries[request.offset : request.offset + request.limit]
+        return messages.MemoryAnswer(entries=[messages.EntryModel.model_validate(each) for each in page], total=len(entries))
+
+    async def _history(self, caller: Caller, request: messages.HistoryRequest) -> Answer:
+        events = await self.agent.history(request.entry, namespace=caller.namespace)
+        return messages.HistoryAnswer(operations=list(map(messages.EventModel.of, events[-request.limit :])), total=len(events))
+
+    async def _undo(self, caller: Caller, request: messages.UndoRequest) -> Answer:
+        change = await self.agent.undo(request.operation, namespace=caller.namespace, by=caller.name)
+        return messages.ChangeAnswer.model_validate(change)
+
+    async def _forget(self, caller: Caller, request: messages.ForgetRequest) -> Answer:
+        return messages.ForgetAnswer.of(await self.agent.forget(request.entry, namespace=caller.namespace))
+
+    async def _forget_all(self, caller: Caller, request: messages.ForgetAllRequest) -> Answer:
+        return messages.ForgetAnswer.of(await self.agent.forget_all(namespace=caller.namespace))
 
 
-__all__ = ["Operations"]
+def _found(hits: Sequence[Hit]) -> list[messages.FoundModel]:
+    same = messages.EntryModel.model_validate
+    return [messages.FoundModel(**same(hit.entry).model_dump(), score=hit.score) for hit in hits]

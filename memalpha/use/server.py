@@ -2,121 +2,166 @@
 
 What always holds: a server that others can reach does not start without tokens. Told to stop (SIGTERM, Ctrl-C) it takes nothing
 new, answers what is under way for at most ``stop_seconds``, waits for threads that write, and closes the store. Whatever ends it,
-each write that was answered is on disk.
+each write that was answered is on disk. Connections that wait, or send slowly, shut nobody out: see ``_Connection``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import anyio
+import h11
 import uvicorn
 from fastapi import FastAPI
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from memalpha.errors import InputError
-from memalpha.use.agent import MemoryAgent
-from memalpha.use.aio import AsyncMemoryAgent
-from memalpha.use.callers import Caller, Callers, Grant
+from memalpha.use.access import Caller, Callers, Grant, ServeConfig
+from memalpha.use.agent import AsyncMemoryAgent, MemoryAgent
 from memalpha.use.gate import Gate
 from memalpha.use.http_api import build_api
 from memalpha.use.mcp_tools import build_mcp
 from memalpha.use.operations import Operations
-from memalpha.use.serve_config import ServeConfig
 
-MCP_PATH = "/mcp"
+log = logging.getLogger(__name__)
+
 _CONNECTIONS_PER_REQUEST = 8
-"""Open connections for each request that may be under way; beyond them it is the HTTP library that answers."""
+"""Open connections for each request that may be under way."""
 _LEAST_CONNECTIONS = 512
 """Open connections that are taken however few requests may be under way: most of them wait."""
+_BACKLOG = 128
+"""Connections that the kernel keeps ready; asyncio accepts as many at once."""
 _IDLE_SECONDS = 5
-"""Seconds after which a connection that says nothing is closed."""
+"""Seconds after which a connection that says nothing is closed, and that a request's header may take to arrive whole."""
+_UNREAD_SECONDS = 30
+"""Seconds after which a connection is closed whose client does not read its answer."""
+_LOG_SECONDS = 60
+"""Seconds between two lines of the log about a lack of file descriptors."""
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if nothing comes, also before its first request, and not only between two."""
+    """A connection with deadlines, of which there is a limited number.
+
+    uvicorn closes a connection that says nothing between two requests. This one closes it as well if nothing comes before its
+    first request, if a header is not whole in time, if an answered request goes on sending its body, and if its client does not
+    read. Where there are too many, the one that has waited longest for a request is closed, never one whose request is under way.
+    """
+
+    _since = 0.0
+    _sending: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self._since = self.loop.time()
+        self.timeout_keep_alive_task = self.loop.call_later(_IDLE_SECONDS, self.timeout_keep_alive_handler)
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            ours = [each for each in self.connections if isinstance(each, _Connection)]
+            waiting = [each for each in ours if each.cycle is None or each.cycle.response_complete]
+            oldest = min(waiting, key=lambda each: each._since)  # this one waits too
+            self.connections.discard(oldest)
+            oldest.transport.abort()
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self._sending, self._unread):
+            if timer:
+                timer.cancel()
 
-class _Mcp:
-    """MCP's streamable HTTP, each request for itself: no sessions to keep, no streams that stay open."""
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:  # no whole header, or more of an answered request
+            self._sending = self._sending or self.loop.call_later(_IDLE_SECONDS, self.transport.abort)
+        elif self._sending:
+            self._sending.cancel()
+            self._sending = None
 
-    def __init__(self, operations: Operations) -> None:
-        server = build_mcp(operations)
-        server.streamable_http_app(
-            stateless_http=True,
-            json_response=True,
-            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate's, for all paths
-        )
-        self.manager = server.session_manager
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(_UNREAD_SECONDS, self.transport.abort)  # closing waits until the client has read everything
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.manager.handle_request(scope, receive, send)
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(_UNREAD_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread:
+            self._unread.cancel()
 
 
 def check_reach(config: ServeConfig, callers: Callers) -> None:
     """Raise InputError if others could reach a server without a token."""
     if not config.loopback and not callers.by_token:
-        raise InputError(
-            f"a server at {config.host} that anybody on the network could use",
-            expected="tokens, off loopback",
-            fix="--tokens FILE (memalpha token NAME --user USER makes one), or --host 127.0.0.1",
-        )
+        what = f"a server at {config.host} that anybody on the network could use"
+        fix = "--tokens FILE (memalpha token NAME --user USER makes one), or --host 127.0.0.1"
+        raise InputError(what, expected="tokens, off loopback", fix=fix)
 
 
 def build_app(
     agent: AsyncMemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[], None] = lambda: None
 ) -> ASGIApp:
-    """Return the whole application; it closes the agent when it ends.
-
-    Args:
-        agent: What is served.
-        config: Limits.
-        callers: Tells who sends a request.
-        on_ready: Called when requests are taken.
-
-    Raises:
-        InputError: If others could reach it without a token.
-    """
+    """Return the whole application, which closes the agent when it ends; InputError if others could reach it without a token."""
     check_reach(config, callers)
     operations = Operations(agent, config)
-    mcp = _Mcp(operations)
+    mcp = build_mcp(operations)
+    mcp.streamable_http_app(
+        stateless_http=True,  # each request for itself: no sessions to keep, no streams that stay open
+        json_response=True,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate's, for all paths
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with mcp.manager.run():
+        asyncio.get_running_loop().set_exception_handler(_log_seldom())
+        async with mcp.session_manager.run():
             on_ready()
             yield
         await agent.aclose()
 
     app = build_api(operations, lifespan)
-    app.add_route(MCP_PATH, mcp, methods=["POST"], include_in_schema=False)  # type: ignore[arg-type]
+    app.add_route("/mcp", StreamableHTTPASGIApp(mcp.session_manager), methods=["POST"], include_in_schema=False)  # type: ignore[arg-type]
     return Gate(app, config, callers)
+
+
+def _log_seldom() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """Return what logs an event loop's failures; that no file descriptor is left is said once a minute, not at each connection."""
+    said = -float("inf")
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal said
+        if "out of system resource" not in context.get("message", ""):
+            loop.default_exception_handler(context)
+        elif loop.time() - said > _LOG_SECONDS:
+            said = loop.time()
+            log.error("no connection can be taken: %s", context.get("exception"))
+
+    return handle
 
 
 def serve_http(
     agent: MemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[str], None] = lambda url: None
 ) -> None:
-    """Serve until told to stop.
-
-    Args:
-        agent: What is served; closed at the end.
-        config: Where and how much.
-        callers: Tells who sends a request.
-        on_ready: Called with the server's URL when requests are taken.
+    """Serve an agent until told to stop, then close it; ``on_ready`` is called with the server's URL when requests are taken.
 
     Raises:
         InputError: If others could reach it without a token, or the address cannot be used.
     """
+    connections = _most_connections(config)
     sock = _listening(config)
     port = sock.getsockname()[1]
     url = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{port}"
@@ -125,11 +170,12 @@ def serve_http(
         app,
         http=_Connection,
         lifespan="on",
-        log_level="warning",
+        log_level="error",  # its warnings are about what clients send: anybody could fill the log with them
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=max(_LEAST_CONNECTIONS, _CONNECTIONS_PER_REQUEST * config.max_requests),
+        limit_concurrency=connections,
+        backlog=min(_BACKLOG, connections // 4 + 1),
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=config.stop_seconds,
     )
@@ -138,26 +184,29 @@ def serve_http(
     uvicorn.Server(settings).run(sockets=[sock])
 
 
+def _most_connections(config: ServeConfig) -> int:
+    """Return how many connections may be open: half of the file descriptors at most, so that some are left for the store."""
+    wanted = max(_LEAST_CONNECTIONS, _CONNECTIONS_PER_REQUEST * config.max_requests)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    if soft < 2 * wanted:
+        soft = 2 * wanted if hard == resource.RLIM_INFINITY else min(2 * wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return min(wanted, soft // 2)
+
+
 def _listening(config: ServeConfig) -> socket.socket:
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
-        return socket.create_server((config.host, config.port), family=family, backlog=1024)
+        return socket.create_server((config.host, config.port), family=family)
     except OSError as error:
-        raise InputError(
-            f"{config.host}:{config.port} cannot be listened at: {error.strerror}",
-            expected="a free port of this machine",
-            fix="--port with another number, or 0 for any free one",
-        ) from error
+        what, fix = f"{config.host}:{config.port} cannot be listened at: {error.strerror}", "--port with another number, or 0"
+        raise InputError(what, expected="a free port of this machine", fix=fix) from error
 
 
 def serve_stdio(agent: MemoryAgent, config: ServeConfig, grant: Grant) -> None:
-    """Serve one MCP client over standard input and output until it closes them.
-
-    Args:
-        agent: What is served; closed at the end.
-        config: The limit on texts.
-        grant: Whose memory; its user has to be one.
-    """
+    """Serve one MCP client, with the memory of a grant's one user, over standard input and output until it closes them."""
     caller = Caller(grant.name, grant.namespace({}))
 
     async def run() -> None:
@@ -167,4 +216,4 @@ def serve_stdio(agent: MemoryAgent, config: ServeConfig, grant: Grant) -> None:
     anyio.run(run)
 
 
-__all__ = ["MCP_PATH", "build_app", "check_reach", "serve_http", "serve_stdio"]
+__all__ = ["build_app", "check_reach", "serve_http", "serve_stdio"]

@@ -18,19 +18,12 @@ from memalpha.files import path_of
 from memalpha.models.policy import agent_folder
 from memalpha.protocols import Generator
 
-AGENT_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "memalpha_schema.yaml", "memalpha_router.pt")
-"""What is taken from a Hub repository."""
+_AGENT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "memalpha_schema.yaml", "memalpha_router.pt"]
 _EXPECTED = "a folder that memalpha train or memalpha warmup wrote, or a Hub name owner/name or owner/name@revision"
 
 
 class Trained(NamedTuple):
-    """A loaded agent.
-
-    Attributes:
-        step: Prompt maker and applier.
-        generator: Its model.
-        name: What its journal calls it: the folder's name, or the Hub name with the commit.
-    """
+    """A loaded agent: prompt maker and applier, its model, and its name (the folder's, or the Hub name with the commit)."""
 
     step: AgentStep
     generator: Generator
@@ -60,33 +53,23 @@ def find_trained(trained: str | Path) -> Found:
         return Found(agent_folder(text), path.resolve().name)
     name, _, revision = text.partition("@")
     if isinstance(trained, Path) or name.count("/") != 1 or not all(name.split("/")) or name[0] in "./~":
-        raise InputError(
-            f"no trained agent at {text!r}",
-            expected=_EXPECTED,
-        )
+        raise InputError(f"no trained agent at {text!r}", expected=_EXPECTED)
     folder = _fetch(name, revision or None)
     return Found(folder, f"{name}@{folder.name[:12]}")
 
 
 def _fetch(name: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import errors, snapshot_download
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(AGENT_FILES)))
-    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=_AGENT_FILES))
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
         raise InputError(
             f"the Hub has no {name!r}" + (f" at {revision!r}" if revision else ""),
             expected="the name of a repository that can be read",
             fix="check the spelling; log in (`hf auth login`) if it is private",
         ) from error
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
         raise ServiceError(
             f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}\n"
             "  to fix: connect this machine once, or give the folder of a copy"
@@ -113,7 +96,7 @@ def load_trained(
     from memalpha.models import load_policy_model
     from memalpha.models.policy import base_of
 
-    check_device(device)
+    _check_device(device)
     folder, name = find_trained(trained)
     config = AgentConfig.load(folder)
     if router is not None:
@@ -126,7 +109,7 @@ def load_trained(
     return Trained(step, HFGenerator(policy.model, policy.tokenizer), name)
 
 
-def check_device(device: str) -> None:
+def _check_device(device: str) -> None:
     """Raise InputError unless a tensor can be put where ``device`` says."""
     import torch
 
@@ -139,4 +122,4 @@ def check_device(device: str) -> None:
         ) from error
 
 
-__all__ = ["AGENT_FILES", "Found", "Trained", "check_device", "find_trained", "load_trained"]
+__all__ = ["Found", "Trained", "find_trained", "load_trained"]

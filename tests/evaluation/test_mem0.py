@@ -218,7 +218,7 @@ def anew():
 
 def test_without_the_package_it_says_what_to_install(chat_server, monkeypatch, anew):
     monkeypatch.setitem(sys.modules, "mem0", None)
-    with pytest.raises(MissingExtraError, match=r"mem0 is not installed\n  to fix: pip install 'memalpha\[mem0\]'"):
+    with pytest.raises(MissingExtraError, match=r"mem0 is not installed\n  to fix: pip install -e '.\[mem0\]'"):
         make(chat_server)
 
 

@@ -58,7 +58,7 @@ def agent() -> AgentStep:
 
 
 def evaluate(agent: AgentStep, script: Sequence[str]) -> list[tuple[InstanceResult, dict[str, Any]]]:
-    sampling = Sampling(agent.config.max_new_tokens)
+    sampling = Sampling(agent.config.max_completion_length)
     rollouts = run_rollouts([ANN, BOB, CHAT], agent, ScriptedGenerator(script, agent.encoder.tokenizer), sampling)
     found = []
     for rollout, rewards in zip(rollouts, scorer().score(rollouts), strict=True):
@@ -180,7 +180,7 @@ def read_page() -> Callable[[Path], Page]:
 @pytest.fixture(scope="module")  # not the session: while playwright runs, no other test of the process can use asyncio.run
 def browser() -> Iterator[Any]:
     """A Chromium on this machine, driven by playwright; skips with the reason where one of them is missing."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'memalpha[dev]'")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
     program = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
     if program is None:
         pytest.skip("no Chromium on this machine: apt-get install chromium")

@@ -15,7 +15,7 @@ SMALL = ["--train_options", "{n: 8, split: train}", "--per_device_train_batch_si
 
 
 def test_tensorboard_holds_the_metrics(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install 'memalpha[dev]'")
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install -e '.[dev]'")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = tmp_path / "run"

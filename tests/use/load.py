@@ -28,7 +28,7 @@ from servers import Server, bearer, line, tokens_file
 
 @dataclass
 class Load:
-    """What happened, over all clients."""
+    """What happened, over all clients: texts that were acknowledged and sent, seconds and numbers of answers, mistakes."""
 
     kept: dict[str, list[str]] = field(default_factory=dict)
     sent: dict[str, set[str]] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class Load:
     wrong: list[str] = field(default_factory=list)
 
 
-async def client(name: str, url: str, end: float, load: Load) -> None:
-    """Write texts until the end, each until it was acknowledged; search for one of them now and then."""
+async def client(name: str, url: str, load: Load) -> None:
+    """Write texts, each until it was acknowledged; search for one of them now and then."""
     kept, sent, rng = load.kept.setdefault(name, []), load.sent.setdefault(name, set()), random.Random(name)
     async with httpx.AsyncClient(base_url=url, headers=bearer(name), timeout=60, trust_env=False) as http:
         number = 0
-        while time.monotonic() < end:
+        while True:
             text = f"{name} fact {number}"
             sent.add(text)
             if (answer := await asked(http, load, "add", {"text": text})) is None:
@@ -77,34 +77,23 @@ async def asked(http: httpx.AsyncClient, load: Load, what: str, body: dict[str, 
     return answer
 
 
-async def lives(options: dict[str, Any], port: int, seconds: float, kills: int) -> None:
-    """Run the server for so long, killed and started again so often on the way."""
-    for life in range(kills + 1):
-        server = await asyncio.to_thread(lambda: Server(**options, port=port))
-        await asyncio.sleep(seconds / (kills + 1))
-        await asyncio.to_thread(server.stop, signal.SIGKILL if life < kills else signal.SIGTERM)
-
-
-async def _all(folder: Path, store: str | Path, clients: int, seconds: float, kills: int, delay: float) -> Load:
+async def _all(folder: Path, store: str | Path, clients: int, seconds: float, kills: int) -> Load:
+    """Let clients write while a server runs, killed and started again so often on the way."""
     names = [f"client {i}" for i in range(clients)]
     tokens = tokens_file(folder / "tokens.yaml", *(line(name) for name in names))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     load, url = Load(), f"http://127.0.0.1:{port}"
-    options = {"store": store, "tokens": tokens, "delay": delay, "max_requests": clients}
-    server = asyncio.create_task(lives(options, port, seconds, kills))
-    stop = asyncio.Event()
-    server.add_done_callback(lambda _: stop.set())
-    end = time.monotonic() + 10**6
-
-    async def until_the_server_ends(name: str) -> None:
-        task = asyncio.create_task(client(name, url, end, load))
-        await stop.wait()
-        await asyncio.sleep(0.2)
+    tasks = [asyncio.create_task(client(name, url, load)) for name in names]
+    for life in range(kills + 1):
+        server = await asyncio.to_thread(lambda: Server(store=store, tokens=tokens, max_requests=clients, port=port))
+        await asyncio.sleep(seconds / (kills + 1))
+        await asyncio.to_thread(server.stop, signal.SIGKILL if life < kills else signal.SIGTERM)
+    await asyncio.sleep(0.2)
+    for task in tasks:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    await asyncio.gather(server, *(until_the_server_ends(name) for name in names))
+    failures = await asyncio.gather(*tasks, return_exceptions=True)
+    load.wrong += [repr(failure) for failure in failures if not isinstance(failure, asyncio.CancelledError)]
     return load
 
 
@@ -123,24 +112,20 @@ def account(store: str | Path, load: Load) -> list[str]:
     return wrong + [f"nobody is {name}" for name in sorted(extra)]
 
 
-def run(
-    folder: Path, clients: int = 50, seconds: float = 120, kills: int = 1, delay: float = 0.0, store: str | None = None
-) -> dict[str, Any]:
+def run(folder: Path, clients: int = 50, seconds: float = 120, kills: int = 1, store: str | None = None) -> dict[str, Any]:
     """Load a server over a store, by default a SQLite file in the folder; return what was measured and what was ``wrong``."""
     where = store or folder / "store.db"
-    load = asyncio.run(_all(folder, where, clients, seconds, kills, delay))
-    wrong = account(where, load)
-    times = {what: sorted(values) for what, values in load.seconds.items()}
-    parts = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+    load = asyncio.run(_all(folder, where, clients, seconds, kills))
+    measured: dict[str, Any] = {"clients": clients, "seconds": seconds, "kills": kills}
+    for what, values in load.seconds.items():
+        if times := sorted(values):
+            measured[what] = {f"p{part}": round(times[part * (len(times) - 1) // 100], 3) for part in (50, 95, 99)}
     return {
-        "clients": clients,
-        "seconds": seconds,
-        "kills": kills,
+        **measured,
         "acknowledged": sum(map(len, load.kept.values())),
         "least of a client": min(map(len, load.kept.values())),
         "answers": dict(sorted(load.answers.items())),
-        **{what: {n: round(v[int(q * (len(v) - 1))], 3) for n, q in parts.items()} for what, v in times.items() if v},
-        "wrong": wrong[:20],
+        "wrong": account(where, load)[:20],
     }
 
 

@@ -2,13 +2,15 @@
 
     python server_worker.py '{"store": ..., "port": 0, "tokens": FILE or null, "user": ..., "delay": seconds, ...}'
 
-It prints its URL. The model keeps a text's last line word for word; texts that say so make it slow, silent or fail.
+It prints its URL. The model keeps a text's last line word for word; texts that say so make it slow, silent or fail. ``files``
+limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import resource
 import sys
 import time
 from typing import Any
@@ -18,9 +20,8 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Completion, Prompt, Sampling, StopReason
+from memalpha.use.access import Callers, Grant, ServeConfig
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.callers import Callers, Grant, Tokens
-from memalpha.use.serve_config import ServeConfig
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=40, view_tokens=400, max_completion_length=64)
 
@@ -47,16 +48,20 @@ def make_agent(store: Any, delay: float = 0.0) -> MemoryAgent:
 
 
 def main(options: dict[str, Any]) -> None:
-    from memalpha.use.server import serve_http, serve_stdio
+    from memalpha.use import server
 
     logging.basicConfig(level=logging.WARNING)
     agent = make_agent(options.pop("store"), options.pop("delay", 0.0))
     tokens, user, stdio = options.pop("tokens", None), options.pop("user", None), options.pop("stdio", False)
+    if files := options.pop("files", 0):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    for name, seconds in options.pop("constants", {}).items():
+        setattr(server, name, seconds)
     if stdio:
-        serve_stdio(agent, ServeConfig(), Grant("local", user))
+        server.serve_stdio(agent, ServeConfig(), Grant("local", user))
         return
-    callers = Callers(Tokens.load(tokens) if tokens else Grant("local", user))
-    serve_http(agent, ServeConfig(**options), callers, lambda url: print(url, flush=True))
+    callers = Callers.load(tokens) if tokens else Callers(Grant("local", user))
+    server.serve_http(agent, ServeConfig(**options), callers, lambda url: print(url, flush=True))
 
 
 if __name__ == "__main__":

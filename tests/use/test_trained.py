@@ -49,11 +49,7 @@ class Hub:
         if path.startswith("/api/models/somebody/agent/tree/"):
             rows = [{"type": "file", "path": name, "size": len(data), "oid": oid[name]} for name, data in files.items()]
             return 200, json.dumps(rows).encode(), {}
-        if path in (
-            "/api/models/somebody/agent",
-            "/api/models/somebody/agent/revision/main",
-            f"/api/models/somebody/agent/revision/{COMMIT}",
-        ):
+        if path in {f"/api/models/somebody/agent{rest}" for rest in ("", "/revision/main", f"/revision/{COMMIT}")}:
             return 200, json.dumps({"id": "somebody/agent", "sha": COMMIT, "siblings": []}).encode(), {}
         if path.startswith("/api/models/somebody/agent/revision/"):
             return 404, b"{}", {"X-Error-Code": "RevisionNotFound"}
@@ -115,25 +111,21 @@ def test_a_hub_name_is_fetched_once_without_code_and_used(hub, tmp_path):
     assert find_trained("somebody/agent").folder.name == COMMIT
 
 
-def test_what_the_hub_does_not_have_is_said(hub):
-    with pytest.raises(InputError, match="the Hub has no 'somebody/else'"):
-        find_trained("somebody/else")
-    with pytest.raises(InputError, match=r"the Hub has no 'somebody/agent' at 'v9'"):
-        find_trained("somebody/agent@v9")
+def test_what_the_hub_does_not_have_is_a_mistake_of_the_user(hub):
+    for name in ("somebody/else", "somebody/agent@v9"):
+        with pytest.raises(InputError, match=f"'{name.partition('@')[0]}'"):
+            find_trained(name)
 
 
-def test_a_hub_that_does_not_answer_is_no_fault_of_the_name(hub):
+def test_a_hub_that_does_not_answer_is_not(hub):
     hub.close()
-    with pytest.raises(ServiceError, match="somebody/agent could not be fetched"):
+    with pytest.raises(ServiceError, match="somebody/agent"):
         find_trained("somebody/agent")
 
 
-def test_a_folder_is_loaded_and_names_itself(whole):
+def test_a_folder_names_itself_and_a_run_is_its_adapter(whole, tmp_path):
     step, _, name = load_trained(whole)
     assert name == "mine" and step.config == CONFIG
-
-
-def test_a_run_is_its_adapter_under_the_runs_name(whole, tmp_path):
     shutil.copytree(whole, tmp_path / "run" / "adapter")
     assert find_trained(tmp_path / "run") == (tmp_path / "run" / "adapter", "run")
     assert find_trained(tmp_path / "run" / "adapter") == (tmp_path / "run" / "adapter", "adapter")
@@ -151,11 +143,8 @@ def test_many_threads_get_from_a_real_model_what_one_gets(whole):
     texts = [[f"Marta said number {i} <|im_end|> to {j}" for j in range(3)] for i in range(8)]
 
     def read(agent, number):
-        return [
-            (step.prompt.ids, step.completion.ids)
-            for text in texts[number]
-            for step in agent.add(text, namespace=f"user {number}").steps
-        ]
+        added = [agent.add(text, namespace=f"user {number}") for text in texts[number]]
+        return [(step.prompt.ids, step.completion.ids) for each in added for step in each.steps]
 
     with MemoryAgent(trained.step, trained.generator) as alone:
         wanted = [read(alone, i) for i in range(8)]
