@@ -3,25 +3,25 @@
     {"parts": [{"config": ..., "environment": ..., ...}, ...],    each evaluation that has made some of the sets
      "summary": {"sets": [{"part": 0, "set": ..., ...}, ...], ...}}         as in ``summary.json``; ``part`` says which
 
-What always holds: a set with a reader is of one evaluation, whole, so that all systems on it are compared on the same instances; a
-set evaluated again takes the place of what was there; the parts were made with the same options, and with the same system, reader
-and weights under one name; the means over sets are taken anew.
+A set with a reader is of one evaluation, whole, so that all systems on it are compared on the same instances; a set evaluated again
+takes the place of what was there. The parts were made with the same options, and with the same system, reader and weights under one
+name. The means over sets are taken anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 from memalpha.errors import InputError
-from memalpha.evaluation.joining import unlike
-from memalpha.evaluation.scorecard import Measure
-from memalpha.evaluation.statistics import Bootstrap, Estimate
-from memalpha.evaluation.summary import Cell, KindScore, SetSummary, Summary, over_sets, summarise_evaluation
-from memalpha.evaluation.tables import judge_report, reference_group
-from memalpha.files import known, read_object
+from memalpha.evaluation.folder import unlike
+from memalpha.evaluation.statistics import Bootstrap
+from memalpha.evaluation.summary import SetSummary, Summary, over_sets, reference_group, summarise_evaluation
+from memalpha.evaluation.tables import judge_report
+from memalpha.files import read_object
 from memalpha.runs import RunFolder
 
 
@@ -33,9 +33,8 @@ class Origin(NamedTuple):
     inputs: dict[str, Any]
     false_accept: dict[str, Any] | None = None
 
-    def of_sets(self, names: Iterable[str]) -> Origin:
+    def of_sets(self, kept: set[str]) -> Origin:
         """Return the part without the sets that are not named, and without the instances they had."""
-        kept = set(names)
         sets = {name: digest for name, digest in self.inputs.get("sets", {}).items() if name in kept}
         rows = [row for row in self.config["sets"] if row["name"] in kept]
         return self._replace(config={**self.config, "sets": rows}, inputs={**self.inputs, "sets": sets})
@@ -77,7 +76,7 @@ class Published:
         try:
             parts = tuple(Origin(**part) for part in data["parts"])
             made_by = tuple(row["part"] for row in data["summary"]["sets"])
-            sets = [_set(row) for row in data["summary"]["sets"]]
+            sets = TypeAdapter(list[SetSummary]).validate_python(data["summary"]["sets"])
             kinds, bootstrap = data["summary"]["kinds_of"], Bootstrap(**data["summary"]["bootstrap"])
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
@@ -94,59 +93,30 @@ class Published:
         Raises:
             InputError: If the two were made with other options, or with something else under the same name.
         """
-        had = [_name(item) for _, item in self._rows if item.cells]
-        fresh = [(part, item) for part, item in newer._rows if item.cells or _name(item) not in had]
-        kept = [(part, item) for part, item in self._rows if _name(item) not in [_name(item) for _, item in fresh]]
+        own, its = (list(zip(found.made_by, found.summary.sets, strict=True)) for found in (self, newer))
+        had = [_name(item) for _, item in own if item.cells]
+        fresh = [(part, item) for part, item in its if item.cells or _name(item) not in had]
+        kept = [(part, item) for part, item in own if _name(item) not in [_name(item) for _, item in fresh]]
         if not kept:
             return newer
         used = sorted({part for part, _ in kept})
-        parts = [self.parts[index].of_sets(item.set for part, item in kept if part == index) for index in used]
-        for part in parts:
-            _check_alike(part, newer)
+        parts = [self.parts[index].of_sets({item.set for part, item in kept if part == index}) for index in used]
+        different = [
+            text for part in parts for new in newer.parts for text in unlike(part.config, part.inputs, new.config, new.inputs)
+        ]
+        if different:
+            raise InputError(
+                f"a set evaluated anew cannot stand beside those of before: {'; '.join(different)}",
+                expected="the same options, and the same systems, readers and weights under the same names",
+                fix="evaluate all sets again, or this one with the options of before",
+            )
         rows = [(used.index(part), item) for part, item in kept] + [(len(parts) + part, item) for part, item in fresh]
-        order = [_name(item) for _, item in (*self._rows, *fresh)]
+        order = [_name(item) for _, item in (*own, *fresh)]
         rows.sort(key=lambda row: order.index(_name(row[1])))
         kinds = {**self.summary.kinds_of, **newer.summary.kinds_of}
         summary = over_sets([item for _, item in rows], kinds, newer.summary.bootstrap)
         return Published((*parts, *newer.parts), summary, tuple(part for part, _ in rows))
 
-    @property
-    def _rows(self) -> list[tuple[int, SetSummary]]:
-        return list(zip(self.made_by, self.summary.sets, strict=True))
-
 
 def _name(item: SetSummary) -> tuple[str, str]:
     return item.set, item.reader
-
-
-def _check_alike(part: Origin, newer: Published) -> None:
-    different = [text for other in newer.parts for text in unlike((part.config, part.inputs), (other.config, other.inputs))]
-    if different:
-        raise InputError(
-            f"a set evaluated anew cannot stand beside those of before: {'; '.join(different)}",
-            expected="the same options, and the same systems, readers and weights under the same names",
-            fix="evaluate all sets again, or this one with the options of before",
-        )
-
-
-# ------------------------------------------------------------------------------------------------ from JSON
-def _set(row: Mapping[str, Any]) -> SetSummary:
-    given = {name: value for name, value in row.items() if name != "part"}
-    cells = {group: _cell(cell) for group, cell in row["cells"].items()}
-    differences = {first: {second: _estimate(value) for second, value in of.items()} for first, of in row["differences"].items()}
-    return SetSummary(**{**given, "cells": cells, "differences": differences})
-
-
-def _cell(row: Mapping[str, Any]) -> Cell:
-    kinds = {kind: KindScore(_estimate(score["accuracy"]), score["questions"]) for kind, score in row["kinds"].items()}
-    costs = {name: known(value) for name, value in row["costs"].items()}
-    card = {name: None if (value := row["scorecard"][name]) is None else _estimate(value) for name in map(str, Measure)}
-    return Cell(row["members"], _estimate(row["accuracy"]), kinds, costs, row["operations"], card)
-
-
-def _estimate(row: Mapping[str, Any]) -> Estimate:
-    numbers = {name: known(row[name]) for name in ("mean", "low", "high", "stderr")}
-    return Estimate(**numbers, n=row["n"], per_seed=row["per_seed"], level=row["level"])
-
-
-__all__ = ["Origin", "Published"]
