@@ -8,10 +8,10 @@
     false_accept.json   where a judge was asked: how many planted wrong answers it let pass
     summary.json        and table.md, table.csv, plots/: made of the others
 
-What is there is only added to. The same command again goes on, with more sets, systems or readers if they were added; anything else
-that would change what the lines mean is refused. A part (``--join``) is the folder of an evaluation of some of the sets, systems and
-readers, from another process or machine: its results are taken over only if this evaluation would have got them in the same way, and a
-part that differs is refused whole.
+What is there is only added to. The same command again goes on, with more sets, systems or readers if they were added; anything
+else that would change what the lines mean is refused. A part (``--join``) is the folder of an evaluation of some of the sets,
+systems and readers, from another process or machine: its results are taken over only if this evaluation would have got them in the
+same way, and a part that differs is refused whole.
 """
 
 from __future__ import annotations
@@ -116,8 +116,7 @@ class EvaluationFolder:
 def check_place(path: str | Path, *, overwrite: bool) -> bool:
     """See that an evaluation can be gone on with in a folder, or a new one be made; return whether it is gone on with.
 
-    Raises:
-        RunFolderError: If the folder holds something else, or a file is in its place.
+    RunFolderError if the folder holds something else, or a file is in its place.
     """
     folder = Path(path)
     if holds_something(folder) and (folder / "config.yaml").is_file() and not overwrite:

@@ -1,8 +1,8 @@
 """One base model for a whole evaluation: adapters are put on it and taken off, and the bare base reads.
 
-The base is loaded once, when it is first needed, onto the accelerator if there is one; at most one adapter is on it. Without one, and
-while the base reads, weights and results are those of the bare model. Policies whose whole weights were trained are another base: they
-need an evaluation of their own.
+The base is loaded once, when it is first needed, onto the accelerator if there is one; at most one adapter is on it. Without one,
+and while the base reads, weights and results are those of the bare model. Policies whose whole weights were trained are another
+base: they need an evaluation of their own.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ class _Hosted:
 class RecordedCalls:
     """What the policy has written in the current batch, in a file: a killed evaluation goes on at that chunk.
 
-    A batch of long inputs takes hours. A call is answered from the file only if adapter, prompts and sampling are the same. A line cut
-    short by a kill is dropped; calls without random numbers of their own (a temperature without a seed) are always drawn. Mem0's
-    calls of a server are not covered.
+    A batch of long inputs takes hours. A call is answered from the file only if adapter, prompts and sampling are the same. A line
+    cut short by a kill is dropped; calls without random numbers of their own (a temperature without a seed) are always drawn.
+    Mem0's calls of a server are not covered.
 
     Args:
         path: The file; made by the first call. InputError if it is damaged elsewhere than at its end.

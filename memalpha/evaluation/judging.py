@@ -7,8 +7,8 @@
 | same_type | the answer of another question of the same kind that looks alike: a number, a date, a name; as many words |
 | accepted | an accepted answer, which is right: a judge that says no to everything has no false accepts |
 
-A planted wrong answer shares no word (articles and punctuation aside) with any accepted answer of its question; ``stale`` ones are only
-not contained in one. The same set and seed plant the same answers. A verdict that the judge's server did not give is counted
+A planted wrong answer shares no word (articles and punctuation aside) with any accepted answer of its question; ``stale`` ones are
+only not contained in one. The same set and seed plant the same answers. A verdict that the judge's server did not give is counted
 (``failed``) and enters no rate. Answers that are nearly right, which a judge finds harder, are not covered.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from memalpha.errors import ServiceError
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, estimate
+from memalpha.evaluation.statistics import estimate
 from memalpha.protocols import AnswerJudge, AnswerRequest
 from memalpha.qa.batches import ask_all
 from memalpha.qa.metrics import contains, overlap_f1
@@ -59,7 +59,7 @@ def plant_answers(instances: Sequence[Instance], seed: int = 0, *, max_questions
     return [planted for index in chosen for planted in _plants(rng, *asked[index], questions)]
 
 
-def false_accepts(judge: AnswerJudge, planted: Sequence[Planted], options: Bootstrap = DEFAULT) -> dict[str, Any]:
+def false_accepts(judge: AnswerJudge, planted: Sequence[Planted]) -> dict[str, Any]:
     """Ask a judge about planted answers.
 
     Returns:
@@ -85,7 +85,7 @@ def false_accepts(judge: AnswerJudge, planted: Sequence[Planted], options: Boots
         if by_instance:
             shares = {name: sum(found) / len(found) for name, found in by_instance.items()}
             asked = {name: len(found) for name, found in by_instance.items()}
-            rates[plant] = asdict(estimate({0: shares}, options, weights=asked)) | {"asked": sum(asked.values())}
+            rates[plant] = asdict(estimate({0: shares}, weights=asked)) | {"asked": sum(asked.values())}
     wrong = [item for item, accepted in given if accepted and item.plant != "accepted"]
     examples = [
         {"question": item.question.text, "answers": list(item.question.answers), "planted": item.text, "plant": item.plant}

@@ -2,8 +2,8 @@
 
     memalpha evaluate --config configs/evaluate/X.yaml --output_dir runs/X
 
-``EvaluateOptions`` says what is compared under which protocol; how agents read and write, and which servers are asked, are the option
-groups of training.
+``EvaluateOptions`` says what is compared under which protocol; how agents read and write, and which servers are asked, are the
+option groups of training.
 """
 
 from __future__ import annotations
@@ -152,7 +152,6 @@ _EXAMPLES = {
     "readers": "[recall, base]",
 }
 
-# The groups that the owner of ``memalpha.training.config`` and ``memalpha.endpoints`` defines; used here and in ``Evaluation`` alone.
 GROUPS = (EvaluateOptions, EndpointArguments, AgentArguments)
 """Every group of options of ``memalpha evaluate``."""
 
@@ -210,7 +209,8 @@ def resolve(options: EvaluateOptions, endpoints: EndpointArguments, agent: Agent
     for what, known in called.items():
         if twice := next((name for name in known if known.count(name) > 1), None):
             raise InputError(f"two {what} are called {twice!r}", expected="a name for each", fix="add name: to one of them")
-    wanted = [("readers", spec.name, name) for spec in (*sets, *systems) for name in spec.readers]
+    wanted = [("readers", spec.name, name) for spec in sets for name in spec.readers]
+    wanted += [("readers", spec.name, name) for spec in systems for name in spec.readers]
     wanted += [("sets", spec.name, name) for spec in systems for name in spec.sets]
     for what, owner, name in wanted:
         if name not in called[what]:

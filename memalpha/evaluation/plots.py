@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.errors import InputError
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, estimate
+from memalpha.evaluation.statistics import Estimate, estimate
 from memalpha.evaluation.summary import SetSummary, Summary, gather
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#e69f00", "#444444")
@@ -77,7 +77,7 @@ def plot_kinds(summary: Summary, reader: str, set: str) -> Any:
     return figure
 
 
-def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequence[str] = (), options: Bootstrap = DEFAULT) -> Any:
+def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequence[str] = ()) -> Any:
     """Return one panel: accuracy against the number of chunks of the input, a line for each system.
 
     Instances with as many chunks are one point; instances that not every system has a score for are left out, as in the tables.
@@ -87,7 +87,6 @@ def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequenc
         summary: What was summed up from it.
         reader: Which reader's answers.
         sets: Which sets' instances, together (none = all); sets of one kind, or length is not what differs.
-        options: How intervals are made.
     """
     lengths: dict[str, dict[int, dict[str, float]]] = {}  # group -> chunks -> instance -> mean accuracy of its members
     for item in gather(folder):
@@ -101,7 +100,7 @@ def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequenc
         raise InputError(f"nothing to draw of reader {reader!r}", expected="a reader with results")
     figure, (panel,) = _panels(1, 4.4, 3.8)
     for group, by_length in lengths.items():
-        points = {chunks: estimate({"0": scores}, options) for chunks, scores in sorted(by_length.items())}
+        points = {chunks: estimate({"0": scores}) for chunks, scores in sorted(by_length.items())}
         panel.plot(list(points), [point.mean for point in points.values()], color=_look(summary, group)[0], linewidth=1, alpha=0.6)
         for place, (chunks, point) in enumerate(points.items()):
             _point(panel, summary, group, point, chunks, label="" if place else group)
@@ -124,7 +123,7 @@ def write_plots(folder: str | Path, summary: Summary) -> list[Path]:
     written: list[Path] = []
     for reader in dict.fromkeys(item.reader for item in summary.sets if item.cells):
         figures = {"comparison": plot_comparison(summary, reader), "memory": plot_memory(summary, reader)}
-        figures["chunks"] = plot_chunks(folder, summary, reader, options=summary.bootstrap)
+        figures["chunks"] = plot_chunks(folder, summary, reader)
         figures |= {f"kinds-{item.set}": plot_kinds(summary, reader, item.set) for item in _items(summary, reader)}
         for name, figure in figures.items():
             stem = path = target / re.sub(r"""[/\\:*?"<>|\s\0]""", "_", f"{reader}-{name}")[:100]

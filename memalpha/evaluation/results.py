@@ -1,7 +1,7 @@
 """The results of an evaluation: one line of JSON for each (set, system, reader, seed, instance), in ``results.jsonl``.
 
-A line is written once its instance is done and is never changed. If a reader or judge failed, the line says why (``failed``) and has
-no score; a later run tries it again and appends another line, which then counts.
+A line is written once its instance is done and is never changed. If a reader or judge failed, the line says why (``failed``) and
+has no score; a later run tries it again and appends another line, which then counts.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Runs an evaluation: every system on its sets, every reader on what it found, one line a result, tables at the end.
 
 Batches hold the same instances whatever was done before, so a killed evaluation goes on where it stopped and ends with the same
-numbers: a batch half written down is run again, with what its policy wrote before, and only its missing lines are added. A reader or
-judge that fails gives a line that says so, which is tried again next time. One that answers no question of several instances in a row
-is taken to be down and stops the evaluation, but for instances that failed before: those are tried again and passed over.
+numbers: a batch half written down is run again, with what its policy wrote before, and only its missing lines are added. A reader
+or judge that fails gives a line that says so, which is tried again next time. One that answers no question of several instances in
+a row is taken to be down and stops the evaluation, but for instances that failed before: those are tried again and passed over.
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ def make_reader(
         left = window_left(spec, host, where.instances)
         if left is None or left < 1:
             raise InputError(
-                f"reader {spec.name!r} has a window of {spec.window_tokens or host.positions} tokens (0 = not known), and full context "
-                "needs room for passages beside question and answer",
+                f"reader {spec.name!r} has window_tokens {spec.window_tokens or host.positions} (0 = not known), which leaves "
+                "full context no room beside question and answer",
                 expected="a larger window_tokens of the reader",
                 fix=f"{{name: {spec.name}, kind: {spec.kind}, window_tokens: 32768}}, or budget: reader for the system",
             )
@@ -331,7 +331,7 @@ def _run_all(
         kept = job.system.write(batch, seed, _progress(told, report))
         seconds = (time.perf_counter() - clock + calls.seconds) / len(batch)
         for name in missing:
-            everything = _read(job, name, seed, batch, kept, seconds, judge)
+            everything = ask(job, name, seed, batch, kept, seconds, judge)
             results = [result for result in everything if result.key in missing[name]]
             scores = [result.accuracy for result in results if result.scored]
             mean = sum(scores) / len(scores) if scores else None
@@ -354,7 +354,7 @@ def _run_all(
     return failed
 
 
-def _read(
+def ask(
     job: Job, name: str, seed: int, batch: Sequence[Instance], kept: Sequence[Kept], seconds_write: float, judge: AnswerJudge | None
 ) -> list[SystemResult]:
     """One result an instance, in order; all questions go to the reader as one batch."""

@@ -10,12 +10,12 @@
 | residue in answers | questions about values taken back | are still answered with them | annotations |
 | cascade, absence | accuracy on questions of that kind | | such questions |
 
-A measure that the data do not allow is missing, never 0; a question without an answer (its reader failed) enters no measure. A memory
-without a word has no contradictions and no residue: read them beside ``current``.
+A measure that the data do not allow is missing, never 0; a question without an answer (its reader failed) enters no measure. A
+memory without a word has no contradictions and no residue: read them beside ``current``.
 
-A memory *holds* a value if one line or sentence of it names the subject and the value. So ``Marta left Rome`` holds Rome (as for the
-metric ``absent``), and a value whose subject is named in the sentence before is not seen. The memory of a system that keeps the input
-as it is (no entries, some tokens) is the input. LoCoMo's misleading answers are stale values too.
+A memory *holds* a value if one line or sentence of it names the subject and the value. So ``Marta left Rome`` holds Rome (as for
+the metric ``absent``), and a value whose subject is named in the sentence before is not seen. The memory of a system that keeps
+the input as it is (no entries, some tokens) is the input. LoCoMo's misleading answers are stale values too.
 
 Source of the kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); see ``memalpha.data.dependence`` for how ours differ.
 """
@@ -31,7 +31,7 @@ from enum import StrEnum
 from memalpha.data.dependence import ABSENCE, CASCADE
 from memalpha.errors import InputError
 from memalpha.evaluation.results import QuestionResult, SystemResult
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, estimate
+from memalpha.evaluation.statistics import Estimate, Seed, estimate
 from memalpha.qa.metrics import contains, gives_stale, words
 from memalpha.types import Answer, Fact, FactAction, Instance, Question
 
@@ -81,9 +81,7 @@ def measured(instance: Instance, result: SystemResult) -> dict[Measure, list[flo
     return {measure: hits for measure, hits in found.items() if hits}
 
 
-def scorecard(
-    results: Mapping[Seed, Sequence[SystemResult]], instances: Mapping[str, Instance], options: Bootstrap = DEFAULT
-) -> dict[Measure, Estimate | None]:
+def scorecard(results: Mapping[Seed, Sequence[SystemResult]], instances: Mapping[str, Instance]) -> dict[Measure, Estimate | None]:
     """Return every measure of one system on one set with one reader; None is "not measured".
 
     A share is over everything looked at in all instances; its interval draws whole instances.
@@ -91,7 +89,6 @@ def scorecard(
     Args:
         results: By training seed, on the same instances; none of them failed.
         instances: The set, by id.
-        options: How intervals are made.
 
     Raises:
         InputError: If a result failed, or its instance is not there.
@@ -104,10 +101,10 @@ def scorecard(
             raise InputError(f"no instance {result.instance!r} in set {result.set!r}", expected="the instances that were evaluated")
         for measure, hits in measured(instances[result.instance], result).items():
             found[measure].setdefault(seed, {})[result.instance] = hits
-    return {measure: _share(by_seed, options) if by_seed else None for measure, by_seed in found.items()}
+    return {measure: _share(by_seed) if by_seed else None for measure, by_seed in found.items()}
 
 
-def _share(by_seed: Mapping[Seed, Mapping[str, list[float]]], options: Bootstrap) -> Estimate:
+def _share(by_seed: Mapping[Seed, Mapping[str, list[float]]]) -> Estimate:
     sizes: dict[str, list[int]] = {}
     for row in by_seed.values():
         for name, hits in row.items():
@@ -115,7 +112,7 @@ def _share(by_seed: Mapping[Seed, Mapping[str, list[float]]], options: Bootstrap
     scores: dict[Seed, dict[str, float]] = {
         seed: {name: sum(hits) / len(hits) for name, hits in row.items()} for seed, row in by_seed.items()
     }
-    return estimate(scores, options, weights={name: sum(of) / len(of) for name, of in sizes.items()})
+    return estimate(scores, weights={name: sum(of) / len(of) for name, of in sizes.items()})
 
 
 # ------------------------------------------------------------------------------------------------ answers

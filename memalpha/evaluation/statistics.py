@@ -1,15 +1,15 @@
 """Means with intervals: paired bootstrap over instances, for one system, two systems, several training seeds and several sets.
 
-Scores come as ``{seed: {instance: score}}``. An estimate is the mean over instances of the mean over seeds. Its interval comes from
-drawing the *instances* with replacement, the same draw for every seed and for both systems of a difference. Seeds are not drawn: three
-of them say little about the spread over seeds, so each is shown.
+Scores come as ``{seed: {instance: score}}``. An estimate is the mean over instances of the mean over seeds. Its interval comes
+from drawing the *instances* with replacement, the same draw for every seed and for both systems of a difference. Seeds are not
+drawn: three of them say little about the spread over seeds, so each is shown.
 
 The same data and bootstrap seed always give the same numbers. A missing or unknown (NaN) score is an InputError, never left out.
 
 Two intervals are made, which should agree: the percentiles of the resampled means (Efron and Tibshirani, *An Introduction to the
-Bootstrap*, 1993, section 13.3), and the mean plus and minus 1.96 standard errors. ``agree`` says whether their widths do. Percentile
-intervals are too short for few instances (a tenth at 20). ``scipy.stats.bootstrap`` draws other resamples, so published intervals would
-change; the resampling here is kept, and the tests compare it with scipy's.
+Bootstrap*, 1993, section 13.3), and the mean plus and minus 1.96 standard errors. ``agree`` says whether their widths do.
+Percentile intervals are too short for few instances (a tenth at 20). ``scipy.stats.bootstrap`` draws other resamples, so published
+intervals would change; the resampling here is kept, and the tests compare it with scipy's.
 """
 
 from __future__ import annotations
@@ -19,13 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, PositiveInt
-
-from memalpha.config import Options
 from memalpha.errors import InputError
-from memalpha.evaluation.results import Number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,28 +33,12 @@ Seed = int | str
 Scores = Mapping[Seed, Mapping[str, float]]
 """Score of each instance for each training seed."""
 
+RESAMPLES, LEVEL, SEED = 10_000, 0.95, 0
+"""How often the instances are drawn, the share of the resampled means inside an interval, and the seed of the draws."""
+
 _ROUNDING = 1e-12  # numbers that lie closer together are the same, computed in another order
 _AGREEMENT = (0.8, 1.25)
 _BLOCK = 2_000_000  # draws of instances at once: 16 MB
-
-
-@dataclass(frozen=True, slots=True)
-class Bootstrap(Options):
-    """How intervals are made.
-
-    Attributes:
-        resamples: How many times the instances are drawn.
-        level: Share of the resampled means inside the interval.
-        seed: Seed of the draws.
-    """
-
-    resamples: PositiveInt = 10_000
-    level: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    seed: int = 0
-
-
-DEFAULT = Bootstrap()
-"""10,000 resamples, 95%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +55,13 @@ class Estimate:
         level: Share of the resampled means inside the interval.
     """
 
-    mean: Number
-    low: Number
-    high: Number
-    stderr: Number
+    mean: float
+    low: float
+    high: float
+    stderr: float
     n: int
     per_seed: Mapping[Seed, float] = field(default_factory=dict)
-    level: float = 0.95
+    level: float = LEVEL
 
     @property
     def normal(self) -> tuple[float, float]:
@@ -109,12 +89,11 @@ class Estimate:
         return replace(self, mean=-self.mean, low=-self.high, high=-self.low, per_seed=by_seed)
 
 
-def estimate(scores: Scores, options: Bootstrap = DEFAULT, *, weights: Mapping[str, float] | None = None) -> Estimate:
+def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> Estimate:
     """Return the mean score of one system on one set.
 
     Args:
         scores: Of the same instances for every seed.
-        options: How the interval is made.
         weights: Weight of each instance, above 0; None weighs all the same. With the numbers of questions as weights the mean is
             that over all questions, while whole instances are still what is drawn.
 
@@ -132,18 +111,18 @@ def estimate(scores: Scores, options: Bootstrap = DEFAULT, *, weights: Mapping[s
     over_seeds = _rounded(values.mean(axis=0))
     low, high, stderr = math.nan, math.nan, math.nan
     if n > 1:
-        means = _rounded(resampled_means(over_seeds, weight, options.resamples, options.seed))
-        low, high = map(float, np.quantile(means, [(1 - options.level) / 2, (1 + options.level) / 2]))
+        means = _rounded(resampled_means(over_seeds, weight, RESAMPLES, SEED))
+        low, high = map(float, np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
         residuals = weight * (over_seeds - np.average(over_seeds, weights=weight))  # of the linearised ratio
         stderr = float(math.sqrt((residuals**2).sum() / (n - 1) / n) / weight.mean())
     mean = float(_rounded(np.average(over_seeds, weights=weight)))
     per_seed = {seed: float(np.average(row, weights=weight)) for seed, row in zip(scores, values, strict=True)}
-    return Estimate(mean, low, high, stderr, n, per_seed, options.level)
+    return Estimate(mean, low, high, stderr, n, per_seed)
 
 
-def difference(first: Scores, second: Scores, options: Bootstrap = DEFAULT) -> Estimate:
+def difference(first: Scores, second: Scores) -> Estimate:
     """Return the mean of second - first, paired as ``paired_scores`` does; InputError as there."""
-    return estimate(paired_scores(first, second), options)
+    return estimate(paired_scores(first, second))
 
 
 def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]:
@@ -180,13 +159,10 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
 
     Sets are independent, so ``stderr`` is the root of the sum of their squared standard errors over the number of sets, and the
     interval is made from it. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them. The mean
-    over one set is its own estimate.
-
-    Raises:
-        InputError: If there are no sets, or their intervals are not of one level.
+    over one set is its own estimate; over none it is an InputError.
     """
-    if len(levels := {part.level for part in parts}) != 1:
-        raise InputError(f"a mean over sets with intervals of the levels {sorted(levels)}", expected="one or more sets, one level")
+    if not parts:
+        raise InputError("a mean over no sets", expected="at least one set")
     if len(parts) == 1:
         return parts[0]
     mean = sum(part.mean for part in parts) / len(parts)
@@ -196,7 +172,7 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
     by_seed = {
         seed: sum(part.per_seed.get(seed, part.mean) for part in parts) / len(parts) for seed in (seeds if several else seeds[:1])
     }
-    found = Estimate(mean, math.nan, math.nan, stderr, sum(part.n for part in parts), by_seed, levels.pop())
+    found = Estimate(mean, math.nan, math.nan, stderr, sum(part.n for part in parts), by_seed)
     low, high = found.normal
     return replace(found, low=low, high=high)
 

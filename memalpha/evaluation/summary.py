@@ -1,18 +1,19 @@
 """What came out of an evaluation, as numbers: accuracy, kinds, costs, differences, scorecard and means over sets, with intervals.
 
-Systems of one *group* differ in their training seed alone and are one row: their mean, with each of them shown. A *member* of a group
-is a system with one of its sampling seeds; groups are paired by the order in which the configuration lists their members.
+Systems of one *group* differ in their training seed alone and are one row: their mean, with each of them shown. A *member* of a
+group is a system with one of its sampling seeds; groups are paired by the order in which the configuration lists their members.
 
-Within one set and reader, all groups are compared on the same instances: those that every member of every group has a score for. What
-is left out is counted by group, with the first reason; a group without any result there is left out as a whole. Accuracy is the mean
-over instances of the mean over their questions; that of a kind is the mean over its questions, whole instances being drawn for its
-interval. The mean over sets is simple, over the sets that count in it, and only for groups that are on each of these.
+Within one set and reader, all groups are compared on the same instances: those that every member of every group has a score for.
+What is left out is counted by group, with the first reason; a group without any result there is left out as a whole. Accuracy is
+the mean over instances of the mean over their questions; that of a kind is the mean over its questions, whole instances being
+drawn for its interval. The mean over sets is simple, over the sets that count in it, and only for groups that are on each of
+these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.evaluation.folder import read_config
 from memalpha.evaluation.options import asked_for, read_system
-from memalpha.evaluation.results import Number, SystemResult, read_results
+from memalpha.evaluation.results import SystemResult, read_results
 from memalpha.evaluation.scorecard import Measure, scorecard
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, difference, estimate, mean_over_sets
+from memalpha.evaluation.statistics import LEVEL, RESAMPLES, SEED, Estimate, Seed, difference, estimate, mean_over_sets
 from memalpha.evaluation.systems import system_options
 from memalpha.runs import RunFolder
 from memalpha.types import Instance
@@ -187,7 +188,7 @@ class Cell:
     members: Mapping[Seed, str]
     accuracy: Estimate
     kinds: Mapping[str, KindScore]
-    costs: Mapping[str, Number]
+    costs: Mapping[str, float]
     operations: Mapping[str, float]
     scorecard: Mapping[str, Estimate | None]
 
@@ -227,29 +228,26 @@ class Summary:
         sets: One for each set and reader.
         over_sets: Simple mean over the sets that count in it, by reader and group; None for a group that lacks one.
         differences: By reader, paired, in the mean over sets; of groups that lack none.
-        bootstrap: How intervals were made.
         kinds_of: Kind of system by group.
     """
 
     sets: tuple[SetSummary, ...]
     over_sets: Mapping[str, Mapping[str, Estimate | None]]
     differences: Mapping[str, Differences]
-    bootstrap: Bootstrap
-    kinds_of: Mapping[str, str] = field(default_factory=dict)
+    kinds_of: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready data; what is not known is NaN, which a run folder writes as null."""
-        return asdict(self)
+        """Return it as JSON-ready data, with how intervals were made; what is not known is NaN."""
+        found = asdict(self)
+        kinds = found.pop("kinds_of")
+        return {**found, "bootstrap": {"resamples": RESAMPLES, "level": LEVEL, "seed": SEED}, "kinds_of": kinds}
 
 
-def summarise_evaluation(
-    folder: str | Path, options: Bootstrap = DEFAULT, sets: Mapping[str, Sequence[Instance]] | None = None
-) -> Summary:
+def summarise_evaluation(folder: str | Path, sets: Mapping[str, Sequence[Instance]] | None = None) -> Summary:
     """Read an evaluation's folder and sum it up.
 
     Args:
         folder: With ``results.jsonl`` and ``config.yaml``; the evaluation may be unfinished.
-        options: How intervals are made.
         sets: The instances of each set, for the scorecard; None reads what the configuration names.
 
     Raises:
@@ -263,11 +261,11 @@ def summarise_evaluation(
             instances = {row.id: row for row in (item.instances() if sets is None else sets[item.set["name"]])}
         except InputError as error:
             unmeasured = str(error).splitlines()[0]
-        cells = {group: _cell(members, instances, options) for group, members in kept.items()}
+        cells = {group: _cell(members, instances) for group, members in kept.items()}
         differences: dict[str, dict[str, Estimate]] = {}
         for first, second in combinations(kept, 2):
             pair = _pairable(accuracies(kept[first]), accuracies(kept[second]))
-            differences.setdefault(first, {})[second] = difference(*pair, options)
+            differences.setdefault(first, {})[second] = difference(*pair)
         summaries.append(
             SetSummary(
                 item.set["name"],
@@ -281,7 +279,7 @@ def summarise_evaluation(
                 unmeasured,
             )
         )
-    return over_sets(summaries, {row["group"]: row["kind"] for row in read_config(folder)["systems"]}, options)
+    return over_sets(summaries, {row["group"]: row["kind"] for row in read_config(folder)["systems"]})
 
 
 def _pairable(
@@ -297,17 +295,17 @@ def _pairable(
     return (first, second) if pairs else (averaged(first), averaged(second))
 
 
-def _cell(members: Scored, instances: Mapping[str, Instance], options: Bootstrap) -> Cell:
+def _cell(members: Scored, instances: Mapping[str, Instance]) -> Cell:
     rows = [row for results in members.values() for row in results.values()]
     by_member = {member: list(results.values()) for member, results in members.items()}
-    card = scorecard(by_member, instances, options) if instances else dict.fromkeys(Measure)
+    card = scorecard(by_member, instances) if instances else dict.fromkeys(Measure)
     kinds = {}
     for kind in sorted({question.kind for row in next(iter(by_member.values())) for question in row.questions}):
         scores, asked = on_kinds(members, (kind,))
-        kinds[kind] = KindScore(estimate(scores, options, weights=asked), int(sum(asked.values())))
+        kinds[kind] = KindScore(estimate(scores, weights=asked), int(sum(asked.values())))
     return Cell(
         members={member: f"{results[0].system} seed {results[0].seed}" for member, results in by_member.items()},
-        accuracy=estimate(accuracies(members), options),
+        accuracy=estimate(accuracies(members)),
         kinds=kinds,
         costs={cost: sum(float(getattr(row, cost)) for row in rows) / len(rows) for cost in COSTS},
         operations={kind: sum(float(getattr(row.operations, kind)) for row in rows) / len(rows) for kind in OPERATIONS},
@@ -315,13 +313,8 @@ def _cell(members: Scored, instances: Mapping[str, Instance], options: Bootstrap
     )
 
 
-def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str], options: Bootstrap = DEFAULT) -> Summary:
-    """Put sets together, of one evaluation or of several, and take the means over them.
-
-    Args:
-        sets: Each set with each reader, in the order in which they are shown.
-        kinds_of: Kind of system by group, in the order in which they are shown.
-        options: How the intervals of the sets were made.
+def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str]) -> Summary:
+    """Put sets together and take the means over them; ``kinds_of`` has the kind of system by group, in the order shown.
 
     Raises:
         InputError: If the members of a group stand in another order in one set than in another, of those in the mean.
@@ -350,7 +343,7 @@ def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str], options: 
         for first, second in combinations(everywhere, 2):
             parts = [part for item in counted if (part := difference_from(item.differences, first, second)) is not None]
             differences[reader].setdefault(first, {})[second] = mean_over_sets(parts)
-    return Summary(tuple(sets), means, differences, options, kinds_of)
+    return Summary(tuple(sets), means, differences, kinds_of)
 
 
 def difference_from(differences: Differences, reference: str, group: str) -> Estimate | None:

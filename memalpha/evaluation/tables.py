@@ -1,7 +1,8 @@
 """An evaluation as files: ``summary.json`` (everything), ``table.md`` (for people) and ``table.csv`` (for spreadsheets).
 
-Every system of the configuration is shown, in its order; every accuracy and difference has its interval; what was left out, cut or not
-measured is said in the table itself. An unknown number is a dash, never 0. Intervals whose two ways of being made disagree have a star.
+Every system of the configuration is shown, in its order; every accuracy and difference has its interval; what was left out, cut or
+not measured is said in the table itself. An unknown number is a dash, never 0. Intervals whose two ways of being made disagree
+have a star.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from memalpha.evaluation.judging import FALSE_ACCEPT_FILE
 from memalpha.evaluation.scorecard import Measure
-from memalpha.evaluation.statistics import Estimate
+from memalpha.evaluation.statistics import LEVEL, RESAMPLES, Estimate
 from memalpha.evaluation.summary import (
     COSTS,
     OPERATIONS,
@@ -37,8 +38,8 @@ NOT_MEASURED = "not measured"
 def write_tables(folder: str | Path) -> Summary:
     """Write ``summary.json``, ``table.md`` and ``table.csv`` into an evaluation's folder, from its results and configuration.
 
-    ``table.md`` compares with ``reference_group``, ``summary.json`` has all pairs. The evaluation may be unfinished; InputError if the
-    folder is none of an evaluation.
+    ``table.md`` compares with ``reference_group``, ``summary.json`` has all pairs. The evaluation may be unfinished; InputError if
+    the folder is none of an evaluation.
     """
     summary = summarise_evaluation(folder)
     reference, judge = reference_group(summary), judge_report(folder)
@@ -62,12 +63,11 @@ def markdown(summary: Summary, reference: str, judge: Mapping[str, Any] | None =
         reference: The group that others are compared with.
         judge: What ``false_accepts`` gave, if the judge was tried.
     """
-    bootstrap = summary.bootstrap
     lines = [
         "# Evaluation",
         "",
-        f"Accuracy is the mean over instances of the mean over their questions, [with its {bootstrap.level:.0%} interval] from "
-        f"{bootstrap.resamples:,} draws of the instances, that of a mean over sets from their standard errors; differences are "
+        f"Accuracy is the mean over instances of the mean over their questions, [with its {LEVEL:.0%} interval] from "
+        f"{RESAMPLES:,} draws of the instances, that of a mean over sets from their standard errors; differences are "
         "paired by instance. Costs are means over instances. "
         f"{UNKNOWN} is not known; * is an interval that one made from the standard error does not confirm (too few instances).",
         "",
@@ -182,18 +182,19 @@ def csv_text(summary: Summary) -> str:
     writer.writerow([*head, *COSTS, *OPERATIONS, *(measure.value for measure in Measure)])
     for item in summary.sets:
         for group, cell in item.cells.items():
+            card = [cell.scorecard[measure] for measure in Measure]
             extra = [*(cell.costs[name] for name in COSTS), *(cell.operations[name] for name in OPERATIONS)]
-            extra += [share.mean if (share := cell.scorecard[measure]) else math.nan for measure in Measure]
+            extra += [math.nan if found is None else found.mean for found in card]
             questions = sum(score.questions for score in cell.kinds.values())
             rows = [("all", cell.accuracy, questions, extra)]
             rows += [
                 ("all (kind)" if kind == "all" else kind, score.accuracy, score.questions, [math.nan] * len(extra))
                 for kind, score in cell.kinds.items()
             ]
-            for kind, estimate, asked, more in rows:
-                numbers = [estimate.mean, estimate.low, estimate.high, estimate.stderr, *more]
+            for kind, score, asked, more in rows:
+                numbers = [score.mean, score.low, score.high, score.stderr, *more]
                 shown = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
-                writer.writerow([item.set, item.reader, group, kind, estimate.n, asked, *shown])
+                writer.writerow([item.set, item.reader, group, kind, score.n, asked, *shown])
     return text.getvalue()
 
 

@@ -1,7 +1,7 @@
 """The memory agent (untrained, warm-started or trained), and the rule-based teacher policy of the demonstrations.
 
-Prompts, application and retrieval of the agent are those of training and use (``memalpha.agent.step``); the rollouts of a batch run in
-lockstep. Its ``cut`` is 0: a chunk is read whole, and one over the limit is an error before anything is evaluated.
+Prompts, application and retrieval of the agent are those of training and use (``memalpha.agent.step``); the rollouts of a batch
+run in lockstep. Its ``cut`` is 0: a chunk is read whole, and one over the limit is an error before anything is evaluated.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def _step(setting: Setting, options: AgentOptions) -> AgentStep:
         saved, shared = AgentConfig.load(options.adapter), setting.step.config
         if MemorySchema.load(saved.schema) != setting.step.schema or saved.codec != shared.codec:
             raise InputError(
-                f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}, and this evaluation "
-                f"has {shared.schema!r} and {shared.codec!r}",
+                f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}, "
+                f"and this evaluation has {shared.schema!r} and {shared.codec!r}",
                 expected="the same for agents that are compared",
                 fix="set schema and codec of the evaluation, or settings: own for this system",
             )

@@ -8,18 +8,17 @@ package's own client with the key of ``$MEMALPHA_MEM0_API_KEY``; none of Mem0's 
 What Mem0 2.2 does when something fails, as read and tried, and what becomes of it here:
 
 - The model cannot be asked: it raises. Here the client's error; the evaluation stops, and the same command goes on with it.
-- The reply is no JSON, or JSON without ``memory``: it logs an error, or nothing, and keeps nothing. Here a failed operation.
-- The reply is JSON of another form (``{"memory": ["a"]}``): it raises Python's own error and keeps nothing. Here failed operations.
-- An item without text: it skips it. Here a failed operation.
+- The reply is not what Mem0 asked for (no JSON, no ``memory``, items without text): it logs, skips, or raises Python's own error,
+  and keeps nothing of that. Here failed operations.
 - A memory cannot be embedded or stored: it drops it with a line in its log. Here an error: every text of a reply must be stored or
-  be one that was stored before (``duplicate``), and in the end what was added must be what is listed.
+  be one that was stored before (``duplicate``).
 
-Departures from Mem0 as its makers offer it: the embedder is this package's (theirs is OpenAI's); temperature is the evaluation's, and
-``top_p`` 1 (0.1 and 0.1 there); marks that a tokenizer would take for special tokens are broken. ``add`` of the open package takes no
-time and tells the model that today is the observation date, so a chunk begins with its time, the time is kept as metadata, and custom
-instructions (``prompt``) say that it is the observation date; the day of the run stands in the prompt all the same. A chunk is one
-message of one user. Search is by meaning alone: with ``fastembed`` or ``spacy`` Mem0 would download models and rank otherwise, so they
-are refused. Mem0's hosted platform is not covered.
+Departures from Mem0 as its makers offer it: the embedder is this package's (theirs is OpenAI's); temperature is the evaluation's,
+and ``top_p`` 1 (0.1 and 0.1 there); marks that a tokenizer would take for special tokens are broken. ``add`` of the open package
+takes no time and tells the model that today is the observation date, so a chunk begins with its time, the time is kept as
+metadata, and custom instructions (``prompt``) say that it is the observation date; the day of the run stands in the prompt all the
+same. A chunk is one message of one user. Search is by meaning alone: with ``fastembed`` or ``spacy`` Mem0 would download models
+and rank otherwise, so they are refused. Mem0's hosted platform is not covered.
 """
 
 from __future__ import annotations
@@ -114,13 +113,7 @@ class Mem0(System):
         )
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
-        """Add the chunks, one instance after the other.
-
-        Raises:
-            ServiceError: If the model could not be asked.
-            InputError: If the server says that the key, model or URL is wrong.
-            MemAlphaError: If Mem0 lost a memory.
-        """
+        """Add the chunks, one instance after the other; an error says at which chunk."""
         total, done = sum(len(instance.chunks) for instance in instances), 0
         kept = []
         for instance in instances:
@@ -131,7 +124,7 @@ class Mem0(System):
                 done += 1
                 if on_step:
                     on_step(done, total)
-            kept.append(peer.kept(self.setting, where=f"Mem0 after instance {instance.id}"))
+            kept.append(peer.kept(self.setting))
         return kept
 
 
@@ -141,7 +134,7 @@ class _Model:
     def __init__(self, client: ChatClient, sampling: Sampling) -> None:
         self._client, self._sampling = client, sampling
         self.calls = self.cut_off = 0
-        self.reply: str | None = None
+        self.reply = ""
 
     def generate_response(self, messages: Sequence[Message], response_format: Any = None) -> str:
         seed = None if self._sampling.seed is None else self._sampling.seed + self.calls
@@ -170,8 +163,7 @@ class _Peer:
 
     def __init__(self, embedder: Embedder, model: _Model) -> None:
         self._memory, self._model = _new_memory(model, embedder), model
-        self._ids: list[str] = []  # in the order of adding; listed they come in that of their random ids
-        self._texts: set[str] = set()
+        self._stored: list[tuple[str, str | None]] = []  # text and time
         self._failed = self._duplicates = 0
 
     def add(self, chunk: Chunk, where: str) -> None:
@@ -180,58 +172,49 @@ class _Peer:
 
         text = f"[{chunk.time}]\n{chunk.text}" if chunk.time else chunk.text
         dated = {"metadata": {"time": chunk.time}, "prompt": _OBSERVED} if chunk.time else {}
-        self._model.reply = None
+        asked = self._model.calls
         try:
             events = self._memory.add(text, **_OWNER, **dated)["results"]
         except Mem0Error as error:
             raise _failure(error.__cause__ or error, where) from error
-        except (AttributeError, TypeError, ValueError):
-            texts, failed = read_reply(self._model.reply) if self._model.reply is not None else ([], 0)
-            if not failed:
+        except (AttributeError, TypeError, ValueError):  # it was planted by the reply, or is no excuse
+            if self._model.calls == asked or not read_reply(self._model.reply)[1]:
                 raise
+            texts, failed = read_reply(self._model.reply)
             self._failed += failed + len(texts)
-        else:
-            self._take(events, where)
-
-    def _take(self, events: Sequence[Mapping[str, str]], where: str) -> None:
-        """Count what Mem0 says it did, and check that no memory of the reply is missing."""
-        if self._model.reply is None:
+            return
+        if self._model.calls == asked:
             raise MemAlphaError(f"{where}: it did not ask its model")
         texts, failed = read_reply(self._model.reply)
-        if other := next((event["event"] for event in events if event["event"] != "ADD"), None):
-            raise MemAlphaError(f"{where}: it says {other!r}, and releases that were tried only add")
-        if lost := set(texts) - self._texts - {event["memory"] for event in events}:
+        added = [event["memory"] for event in events if event["event"] == "ADD"]
+        if len(added) < len(events):
+            raise MemAlphaError(f"{where}: it says {events!r:.200}, and releases that were tried only add")
+        if lost := set(texts) - {text for text, _ in self._stored} - set(added):
             raise MemAlphaError(f"{where}: it did not store {min(lost)!r:.80}; its log says why")
-        self._ids += [event["id"] for event in events]
-        self._texts |= set(texts)
+        self._stored += [(text, chunk.time) for text in added]
         self._failed += failed
-        self._duplicates += len(texts) - len(events)
+        self._duplicates += len(texts) - len(added)
 
-    def kept(self, setting: Setting, where: str) -> Kept:
-        """Return what Mem0 keeps; MemAlphaError if that is not what it said it added."""
-        listed = self._memory.get_all(filters=_OWNER, top_k=len(self._ids) + 1)["results"]
-        rows = {row["id"]: row for row in listed}
-        if rows.keys() != set(self._ids):
-            raise MemAlphaError(f"{where}: it added {len(self._ids)} memories and lists {len(rows)}, or others")
+    def kept(self, setting: Setting) -> Kept:
+        """Return what Mem0 keeps."""
 
         def passages(question: str) -> tuple[str, ...]:  # nothing for a blank question, which Mem0 does not take
             found = self._memory.search(question, filters=_OWNER, top_k=setting.retrieve_k)["results"] if question.strip() else []
-            return tuple(map(_render, found))
+            return tuple(_render(row["memory"], (row.get("metadata") or {}).get("time")) for row in found)
 
         return Kept(
             lambda questions, room: [passages(question.text) for question in questions],
-            memory_tokens=sum(setting.count(row["memory"]) for row in rows.values()),
-            entries=tuple(_render(rows[identity]) for identity in self._ids),
+            memory_tokens=sum(setting.count(text) for text, _ in self._stored),
+            entries=tuple(_render(text, time) for text, time in self._stored),
             write_calls=self._model.calls,
             cut_off=self._model.cut_off,
-            operations=OperationCounts(insert=len(self._ids), failed=self._failed, duplicate=self._duplicates),
+            operations=OperationCounts(insert=len(self._stored), failed=self._failed, duplicate=self._duplicates),
         )
 
 
-def _render(row: Mapping[str, Any]) -> str:
+def _render(text: str, time: str | None) -> str:
     """A memory as entries read (``memalpha.memory.render``)."""
-    time = (row.get("metadata") or {}).get("time")
-    return f"[{time}] {row['memory']}" if time else str(row["memory"])
+    return f"[{time}] {text}" if time else text
 
 
 def _failure(cause: BaseException, where: str) -> MemAlphaError:

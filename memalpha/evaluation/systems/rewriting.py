@@ -1,9 +1,9 @@
 """Memories that are one text, written anew by a language model at each chunk: ``overwrite_summary`` and ``constant_state``.
 
-All instances of a batch read their first chunk together, then their second. A prompt holds the chunk and the text as it stands; the
-reply is the text from then on. Both are bounded by the same number of tokens. A reply that ended at its limit is counted (``cut_off``)
-and kept as it stands; an empty one empties the text. A rewrite that changed the text counts as an update. The reader gets the text line
-by line. Text from the data can neither become a special token nor close its fence.
+All instances of a batch read their first chunk together, then their second. A prompt holds the chunk and the text as it stands;
+the reply is the text from then on. Both are bounded by the same number of tokens. A reply that ended at its limit is counted
+(``cut_off``) and kept as it stands; an empty one empties the text. A rewrite that changed the text counts as an update. The reader
+gets the text line by line. Text from the data can neither become a special token nor close its fence.
 
 * ``overwrite_summary``, after MemAgent (arXiv 2507.02259): the memory is rewritten as a whole.
 * ``constant_state``, after MEM1 (arXiv 2506.15841): the model may think, then writes its state between ``<IS>`` and ``</IS>``. The

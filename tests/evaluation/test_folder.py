@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.agent.config import AgentConfig
-from memalpha.evaluation.digests import digest_adapter, digest_agent, digest_model
+from memalpha.evaluation.folder import digest_adapter, digest_agent, digest_model
 
 CONFIG: dict[str, Any] = {
     "r": 16,
@@ -52,13 +52,6 @@ def test_the_order_in_which_peft_writes_a_set_makes_no_other_adapter(modules: li
 )
 def test_another_adapter_has_another_digest(tmp_path: Path, changes: dict[str, Any]) -> None:
     assert digest_adapter(adapter(tmp_path / "a")) != digest_adapter(adapter(tmp_path / "b", **changes))
-
-
-def test_what_is_no_part_of_the_adapter_is_not_in_its_digest(tmp_path: Path) -> None:
-    folder = adapter(tmp_path / "a")
-    before = digest_adapter(folder)
-    (folder / "README.md").write_text("another date", encoding="utf-8")
-    assert digest_adapter(folder) == before
 
 
 @pytest.mark.parametrize("place", [0, 1, 3_000_000, 4_194_303])
