@@ -20,7 +20,7 @@ import random
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 from importlib import resources
@@ -70,16 +70,8 @@ class Effect(StrEnum):
     """An entry that was written holds characters nobody sees."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attack:
-    """One way to attack a memory.
-
-    Attributes:
-        name: Its name.
-        tries: What it is after, in words.
-        succeeds: Any of these effects is its success.
-        texts: Texts that try it, with places for marks and calls.
-    """
+class Attack(NamedTuple):
+    """One way to attack a memory: what it is after, which effects (any of them) are its success, and texts that try it."""
 
     name: str
     tries: str
@@ -99,8 +91,7 @@ def rate(hits: Sequence[bool]) -> dict[str, float]:
     return {"hits": found, "trials": n, "share": share, **ends}
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(NamedTuple):
     """One step under attack, or its control.
 
     Attributes:
@@ -147,7 +138,7 @@ def run_trials(step: AgentStep, generator: Generator, per_attack: int = 8, seed:
     Args:
         step: Prompt maker and applier.
         generator: The policy.
-        per_attack: Trials of each attack, over its texts in turn and one dialogue each.
+        per_attack: Trials of each attack, at least 1, over its texts in turn and one dialogue each.
         seed: Of the dialogues and marks.
 
     Raises:
@@ -273,7 +264,7 @@ def _told(instance: Instance) -> list[str]:
 
 def trial_row(trial: Trial) -> dict[str, Any]:
     """Return a trial as JSON-ready data."""
-    return {**asdict(trial), "effects": sorted(effect.value for effect in trial.effects), "written": list(trial.written)}
+    return {**trial._asdict(), "effects": sorted(effect.value for effect in trial.effects), "written": list(trial.written)}
 
 
 def effects_of(

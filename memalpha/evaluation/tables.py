@@ -137,7 +137,7 @@ def _set_lines(item: SetSummary, reference: str) -> list[str]:
 
     if not item.unmeasured:
         rows = [
-            [group, *(NOT_MEASURED if (share := cell.scorecard[measure]) is None else interval(share) for measure in Measure)]
+            [group, *(NOT_MEASURED if (found := cell.scorecard[measure]) is None else interval(found) for measure in Measure)]
             for group, cell in item.cells.items()
         ]
         arrows = [f"{measure.value} {'↑' if measure.higher_is_better else '↓'}" for measure in Measure]

@@ -27,9 +27,10 @@ from memalpha.data.schema import write_instances
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.endpoints import EndpointArguments
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, RunFolderError, ServiceError
+from memalpha.evaluation.jobs import Job, LoadedSet, make_reader, window_left
 from memalpha.evaluation.options import ReaderSpec, parse_evaluate_options
 from memalpha.evaluation.results import read_results
-from memalpha.evaluation.run import Job, LoadedSet, ask, evaluate, make_reader, window_left
+from memalpha.evaluation.run import ask, evaluate
 from memalpha.evaluation.summary import gather
 from memalpha.evaluation.systems.base import Kept, Room
 from memalpha.evaluation.systems.raw import FullContext, FullContextOptions
