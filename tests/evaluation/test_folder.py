@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.agent.config import AgentConfig
-from memalpha.evaluation.folder import digest_adapter, digest_agent, digest_model
+from memalpha.evaluation.folder import digest_adapter, digest_model
 
 CONFIG: dict[str, Any] = {
     "r": 16,
@@ -81,14 +80,3 @@ def test_a_model_is_known_again_but_not_by_its_layout_or_what_wrote_it(tmp_path)
     assert model("ab", transformers_version="9") == first
     others = [model("b", 40_000_001), model("c", end=b"x"), model("d", template="{{ y }}"), model("e", hidden_size=9)]
     assert len({first, *others}) == 5
-
-
-def test_settings_beside_an_adapter_are_told_apart(tmp_path):
-    AgentConfig(schema="facts").save(tmp_path)
-    before = digest_agent(tmp_path)
-    AgentConfig(schema="facts", max_new_tokens=7).save(tmp_path)
-    assert digest_agent(tmp_path) != before
-    AgentConfig(schema="facts").save(tmp_path)
-    assert digest_agent(tmp_path) == before
-    (tmp_path / "memalpha_schema.yaml").write_text("name: other")
-    assert digest_agent(tmp_path) != before

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import yaml
 from examples import MARTA
 from stub_server import StubServer, error
 
@@ -282,53 +281,3 @@ def test_only_the_models_server_is_asked_and_nothing_is_left_on_disk(chat_server
             assert event in ("open", "os.mkdir") and (what.startswith(str(scratch)) or what == os.devnull), (event, what)
     assert [event for event, _ in told["seen"]].count("socket.connect") == len(chat_server.bodies) == 1
     assert list(home.iterdir()) == [] and list(scratch.iterdir()) == []
-
-
-# ------------------------------------------------------------------------------------------------ a whole evaluation
-@needs_mem0
-def test_an_evaluation_stops_where_the_server_is_down_and_goes_on(chat_server, tmp_path, capsys):
-    from memalpha.cli import run
-    from memalpha.data.schema import write_instances
-    from memalpha.evaluation.results import read_results
-    from memalpha.models.policy import load_tokenizer
-
-    chat_server.reply = extract
-    question = Question("Who works as a baker while Marta drives?", ("Hugo",))
-    early = Instance("early", "text", MARTA.chunks[:1], (question,))
-    late = Instance("late", "text", MARTA.chunks[:2], (question,))
-    data = write_instances(tmp_path / "instances.jsonl", [early, late])
-    system = {"kind": "mem0", "url": chat_server.url, "model": "m", "embedder": "hashing", "retries": 0}
-    tokenizer = load_tokenizer("nano")
-
-    def tokens(*texts: str) -> int:
-        return sum(len(tokenizer(text, add_special_tokens=False).input_ids) for text in texts)
-
-    best, *rest = ranked(question.text, ENTRIES)[:3]
-    assert best == ENTRIES[1] and rest[0] == ENTRIES[2]  # of both instances
-    budget = tokens(best)
-    config = tmp_path / "config.yaml"
-    settings = {
-        "model": "nano",
-        "sets": [str(data)],
-        "systems": [system],
-        "readers": "recall",
-        "schema": "facts",
-        "codec": "compact",
-    }
-    config.write_text(yaml.safe_dump({**settings, "reader_tokens": budget + 1, "retrieve_k": 3, "batch_size": 1}))
-    command = ["evaluate", "--config", str(config), "--output_dir", str(tmp_path / "run")]
-    chat_server.fault_for = lambda body: error(503) if "I moved to Rome" in new_messages(body) else None
-    assert run(command) == 1
-    assert "Mem0 at chunk 1 of instance late" in capsys.readouterr().err
-    assert [result.instance for result in read_results(tmp_path / "run")] == ["early"]
-    chat_server.fault_for = lambda body: None
-    assert run(command) == 0
-    first, second = read_results(tmp_path / "run")
-    assert (first.entries, second.entries) == (ENTRIES[:3], ENTRIES)
-    assert [r.questions[0].passages for r in (first, second)] == [(best,)] * 2
-    assert [r.reader_tokens for r in (first, second)] == [budget] * 2 and first.cut == second.cut == tokens(*rest)
-    assert [r.write_calls for r in (first, second)] == [1, 2]
-    assert second.operations == OperationCounts(insert=4, duplicate=1)
-    assert second.memory_tokens == tokens(*(entry.partition("] ")[2] for entry in ENTRIES))
-    assert [r.questions[0].score for r in (first, second)] == [1.0, 1.0]
-    assert len(chat_server.bodies) == 1 + 2 + 2  # the first instance is not asked about again

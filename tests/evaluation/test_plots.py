@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 import pytest
-import yaml
 from examples import result, write_results
 from matplotlib.colors import to_hex
 from test_tables import KINDS, SCORES, configure
 
 from memalpha.errors import InputError
-from memalpha.evaluation.plots import COLOURS, MARKS, plot_chunks, plot_comparison, plot_kinds, plot_memory, write_plots
+from memalpha.evaluation.plots import COLOURS, plot_chunks, plot_comparison, plot_kinds, plot_memory, write_plots
 from memalpha.evaluation.statistics import estimate
 from memalpha.evaluation.summary import summarise_evaluation
 
@@ -107,26 +106,6 @@ def test_chunks_are_drawn_by_length_over_the_chosen_sets(folder, summary):
     assert {x for x, *_ in points(only)} == {3}
 
 
-def test_a_group_may_have_other_members_on_another_set(tmp_path):
-    folder = configure(tmp_path, ("warm", "agent"), ("short", "long"), {"warm": "agents", "agent": "agents"})
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["systems"][0]["sets"] = ["short"]
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    where = [("warm", "short"), ("agent", "short"), ("agent", "long")]
-    write_results(
-        folder,
-        [
-            replace(result(name, SCORES[system][name], KINDS[name], system=system, set=on), chunks=3)
-            for system, on in where
-            for name in "abc"
-        ],
-    )
-    (panel,) = plot_chunks(folder, summarise_evaluation(folder), "recall").axes
-    mean = {system: sum(sum(x) / len(x) for x in by.values()) / 3 for system, by in SCORES.items()}
-    ((x, y, *_),) = points(panel)
-    assert (x, y) == (3, pytest.approx(((mean["warm"] + mean["agent"]) / 2 + mean["agent"]) / 2))
-
-
 def test_a_system_looks_the_same_everywhere_and_what_is_missing_is_not_drawn(folder):
     lines = (folder / "results.jsonl").read_text().splitlines(keepends=True)
     (folder / "results.jsonl").write_text(
@@ -140,14 +119,6 @@ def test_a_system_looks_the_same_everywhere_and_what_is_missing_is_not_drawn(fol
     for draw in (plot_comparison, lambda *given: plot_chunks(folder, *given)):
         with pytest.raises(InputError, match="'base'"):
             draw(summary, "base")
-
-
-def test_many_systems_differ_in_colour_or_mark(tmp_path):
-    names = [f"s{i}" for i in range(40)]
-    folder = write_results(configure(tmp_path, names), [result(system=name) for name in names])
-    (panel,) = plot_comparison(summarise_evaluation(folder), "recall").axes
-    looks = {(to_hex(c.lines[0].get_color()), c.lines[0].get_marker()) for c in panel.containers}
-    assert len(looks) == 40 and len(COLOURS) == len(MARKS) == 8
 
 
 def test_all_pictures_are_written(folder, summary):

@@ -132,12 +132,6 @@ def test_without_annotations_only_what_questions_say_is_measured():
     assert card == dict.fromkeys(Measure)
 
 
-def test_a_question_without_a_subject_is_looked_for_everywhere():
-    anyone = replace(LATEST, subject=None)
-    instance = replace(MARTA, questions=(anyone,), facts=())
-    assert measured(questions=[recalled(anyone, "Hugo city Oslo")], instance=instance)[Measure.STALE_ANSWERS] == (1, 1)
-
-
 # ------------------------------------------------------------------------------------------------ over instances
 def test_shares_are_over_everything_and_seeds_are_averaged():
     twin = replace(MARTA, id="twin")

@@ -253,15 +253,6 @@ def test_a_member_that_is_not_evaluated_yet_keeps_its_group_out(tmp_path):
     assert "Nothing to compare yet." in (nothing / "table.md").read_text()
 
 
-def test_groups_of_different_sizes_are_compared_by_their_means(tmp_path):
-    groups = {"a0": "a", "a1": "a", "b0": "b", "b1": "b", "b2": "b"}
-    values = {"a0": (0, 1), "a1": (0, 0), "b0": (1, 1), "b1": (1, 0), "b2": (1, 1)}
-    results = [result(i, (float(x),), system=s) for s, row in values.items() for i, x in zip("xy", row, strict=True)]
-    (item,) = summarise_evaluation(write_results(configure(tmp_path, values, groups=groups), results)).sets
-    found = item.differences["a"]["b"]
-    assert found.per_seed == {"mean": pytest.approx((1 - 0 + 2 / 3 - 1 / 2) / 2)} and found.n == 2
-
-
 # ------------------------------------------------------------------------------------------------ files
 def test_the_three_files_say_the_same(tmp_path):
     folder = write_results(configure(tmp_path), some_results())
