@@ -185,7 +185,7 @@ def test_the_verb_on_an_untrained_policy(nano_agent, tmp_path, capsys):
     path = tmp_path / "poisoning.json"
     assert run(["poison", "untrained", "--like", str(nano_agent), "--per-attack", "1", "--output", str(path), "--json"]) == 0
     said, kept = json.loads(capsys.readouterr().out), json.loads(path.read_text())
-    assert kept["environment"]["command"][:3] == ["memalpha", "poison", "untrained"]
+    assert kept["environment"]["command"] and str(tmp_path) not in str(kept["environment"])  # names no folder of a machine
     assert len(kept["policies"]["untrained"].pop("trials")) == len(attacks()) + 1
     assert said == kept
 
