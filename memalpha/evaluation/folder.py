@@ -141,7 +141,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 
 @contextmanager
-def writing_to(path: str | Path) -> Iterator[None]:
+def explain_write_errors(path: str | Path) -> Iterator[None]:
     """Raise MemAlphaError, which says what to do, where a folder cannot be written, such as on a full disk.
 
     What was written before stays; a line cut short is dropped when the evaluation goes on.
@@ -174,7 +174,7 @@ def read_part(path: str | Path, config: Config, inputs: Inputs) -> Part:
         InputError: If the part is no evaluation's folder, or a line is damaged.
     """
     run = RunFolder(path)
-    if different := unlike(read_config(path), run.read_json("inputs.json"), config, inputs):
+    if different := conflicts(read_config(path), run.read_json("inputs.json"), config, inputs):
         raise RunFolderError(
             f"{str(path)!r} cannot be joined: " + "; ".join(different),
             expected="a part of the same evaluation: the same options, sets, systems, readers, instances, weights and settings",
@@ -185,7 +185,7 @@ def read_part(path: str | Path, config: Config, inputs: Inputs) -> Part:
     return Part(Path(path), found, len(results) - len(found), run.read_json("environment.json"))
 
 
-def unlike(config: Config, inputs: Inputs, other_config: Config, other_inputs: Inputs) -> list[str]:
+def conflicts(config: Config, inputs: Inputs, other_config: Config, other_inputs: Inputs) -> list[str]:
     """Return what keeps results of one evaluation from standing among those of another, one text each.
 
     Sets, systems and readers that only one of them names are no difference.

@@ -42,26 +42,26 @@ class Job:
     Attributes:
         spec: The system's part of the configuration.
         system: The system.
-        where: The set.
+        loaded: The set.
         readers: Who reads what it finds, and what of it, by name.
         seeds: Sampling seeds; one where it draws nothing.
     """
 
     spec: SystemSpec
     system: System
-    where: LoadedSet
+    loaded: LoadedSet
     readers: Mapping[str, tuple[BudgetedReader, Room]]
     seeds: tuple[int, ...]
 
     def keys(self, reader: str, seed: int, instances: Sequence[Instance] | None = None) -> list[ResultKey]:
         """The keys of the results on some instances, or on all."""
-        found = self.where.instances if instances is None else instances
-        return [ResultKey(self.where.spec.name, self.spec.name, reader, seed, instance.id) for instance in found]
+        asked = self.loaded.instances if instances is None else instances
+        return [ResultKey(self.loaded.spec.name, self.spec.name, reader, seed, instance.id) for instance in asked]
 
 
 def load_sets(evaluation: Evaluation, host: PolicyHost) -> list[LoadedSet]:
     """Load the sets; InputError if there is no such set, or it has too few instances."""
-    options, steps, loaded = evaluation.options, dict[int, AgentStep](), []
+    options, steps, found = evaluation.options, dict[int, AgentStep](), list[LoadedSet]()
     for spec in evaluation.sets:
         instances = load_data(spec.data, spec.options)
         if len(instances) < spec.skip + max(1, spec.instances):
@@ -74,8 +74,8 @@ def load_sets(evaluation: Evaluation, host: PolicyHost) -> list[LoadedSet]:
         step = steps.get(length) or steps.setdefault(length, AgentStep(evaluation.agent_config(length), host.tokenizer))
         tokens, k = spec.reader_tokens or options.reader_tokens, spec.retrieve_k or options.retrieve_k
         setting = Setting(step, host, tokens, k, options.temperature)
-        loaded.append(LoadedSet(spec, tuple(asked_for(instances, spec.skip, spec.instances)), setting))
-    return loaded
+        found.append(LoadedSet(spec, tuple(asked_for(instances, spec.skip, spec.instances)), setting))
+    return found
 
 
 def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost, judge: AnswerJudge | None) -> list[Job]:
@@ -85,51 +85,51 @@ def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHos
     question cannot be scored.
     """
     jobs = [job for spec in evaluation.systems for job in _jobs_of(spec, evaluation, sets, host)]
-    for where in sets:
-        here = [job for job in jobs if job.where is where]
+    for loaded in sets:
+        here = [job for job in jobs if job.loaded is loaded]
         budgeted = {name for job in here for name, (_, room) in job.readers.items() if not room.window}
         for spec in evaluation.readers:
-            tokens = where.setting.reader_tokens
-            if spec.name in budgeted and (left := window_left(spec, host, where.instances)) is not None and left < tokens:
+            tokens = loaded.setting.reader_tokens
+            if spec.name in budgeted and (left := window_left(spec, host, loaded.instances)) is not None and left < tokens:
                 raise InputError(
-                    f"reader {spec.name!r} on set {where.spec.name!r} has room for {left} tokens beside question and answer, and "
+                    f"reader {spec.name!r} on set {loaded.spec.name!r} has room for {left} tokens beside question and answer, and "
                     f"reader_tokens is {tokens}",
                     expected=f"at most {left}" if left > 0 else "a larger window",
                     fix="lower reader_tokens, for all sets or for this one, or take a reader of a larger window",
                 )
         if here:
             reader, _ = next(iter(here[0].readers.values()))
-            QAEvaluator(reader, 1, judge).check([question for instance in where.instances for question in instance.questions])
+            QAEvaluator(reader, 1, judge).check([question for instance in loaded.instances for question in instance.questions])
     return jobs
 
 
 def _jobs_of(spec: SystemSpec, evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> Iterator[Job]:
     options = system_options(spec.kind, spec.options)
     seeds = tuple(evaluation.options.seeds)
-    for where in (where for where in sets if where.spec.name in (spec.sets or (where.spec.name,))):
-        system = KINDS[spec.kind].make(where.setting, options)
-        system.check(where.instances)
+    for loaded in (loaded for loaded in sets if loaded.spec.name in (spec.sets or (loaded.spec.name,))):
+        system = KINDS[spec.kind].make(loaded.setting, options)
+        system.check(loaded.instances)
         readers = {
-            reader.name: make_reader(reader, evaluation, where, system.reads_window, host)
+            reader.name: make_reader(reader, evaluation, loaded, system.reads_window, host)
             for reader in evaluation.readers
-            if reader.name in (spec.readers or (reader.name,)) and reader.name in (where.spec.readers or (reader.name,))
+            if reader.name in (spec.readers or (reader.name,)) and reader.name in (loaded.spec.readers or (reader.name,))
         }
         if not readers:
             raise InputError(
-                f"nobody reads for system {spec.name!r} on set {where.spec.name!r}",
+                f"nobody reads for system {spec.name!r} on set {loaded.spec.name!r}",
                 expected="a reader that both name, or none named",
                 fix="change readers of the one or the other, or name the system's sets",
             )
-        yield Job(spec, system, where, readers, seeds if options.draws(evaluation.options.temperature) else seeds[:1])
+        yield Job(spec, system, loaded, readers, seeds if options.draws(evaluation.options.temperature) else seeds[:1])
 
 
 def make_reader(
-    spec: ReaderSpec, evaluation: Evaluation, where: LoadedSet, reads_window: bool, host: PolicyHost
+    spec: ReaderSpec, evaluation: Evaluation, loaded: LoadedSet, reads_window: bool, host: PolicyHost
 ) -> tuple[BudgetedReader, Room]:
     """Return a reader and what it takes of a system: the common budget, or its model's window where the system reads that."""
-    room, count = Room(where.setting.reader_tokens), where.setting.count
+    room, count = Room(loaded.setting.reader_tokens), loaded.setting.count
     if reads_window and spec.kind != "recall":
-        left = window_left(spec, host, where.instances)
+        left = window_left(spec, host, loaded.instances)
         if left is None or left < 1:
             raise InputError(
                 f"reader {spec.name!r} has window_tokens {spec.window_tokens or host.positions} (0 = not known), which leaves "
@@ -155,12 +155,12 @@ def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance
     return window - longest - spec.max_new_tokens - _LINE_BREAKS
 
 
-def check_all_asked(evaluation: Evaluation, jobs: Sequence[Job]) -> None:
+def check_all_used(evaluation: Evaluation, jobs: Sequence[Job]) -> None:
     """See that every set and reader of a new evaluation is used, and that each group is of one kind; else InputError.
 
     The tables would be without the set or reader, or show the mean of several kinds as that of one.
     """
-    used = {"set": {job.where.spec.name for job in jobs}, "reader": {name for job in jobs for name in job.readers}}
+    used = {"set": {job.loaded.spec.name for job in jobs}, "reader": {name for job in jobs for name in job.readers}}
     for what, specs in (("set", evaluation.sets), ("reader", evaluation.readers)):
         if idle := next((spec.name for spec in specs if spec.name not in used[what]), None):
             raise InputError(

@@ -14,7 +14,7 @@ from typing import Any
 
 from memalpha.errors import InputError
 from memalpha.evaluation.statistics import Estimate, estimate
-from memalpha.evaluation.summary import SetSummary, Summary, gather
+from memalpha.evaluation.summary import SetSummary, Summary, set_results
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#e69f00", "#444444")
 """Told apart by colour-blind eyes (Okabe and Ito's palette, darker where it is drawn as a line)."""
@@ -89,7 +89,7 @@ def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequenc
         sets: Which sets' instances, together (none = all); sets of one kind, or length is not what differs.
     """
     lengths: dict[str, dict[int, dict[str, float]]] = {}  # group -> chunks -> instance -> mean accuracy of its members
-    for item in gather(folder):
+    for item in set_results(folder):
         if item.reader != reader or (sets and item.set["name"] not in sets):
             continue
         for group, members in item.complete().items():

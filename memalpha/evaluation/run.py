@@ -22,11 +22,11 @@ from memalpha.evaluation.folder import (
     digest_adapter,
     digest_agent,
     digest_model,
+    explain_write_errors,
     read_part,
-    writing_to,
 )
 from memalpha.evaluation.host import PolicyHost, RecordedCalls
-from memalpha.evaluation.jobs import Job, LoadedSet, check_all_asked, load_sets, make_jobs
+from memalpha.evaluation.jobs import Job, LoadedSet, check_all_used, load_sets, make_jobs
 from memalpha.evaluation.judging import FALSE_ACCEPT_FILE, false_accepts, plant_answers
 from memalpha.evaluation.options import Evaluation
 from memalpha.evaluation.results import QuestionResult, ResultKey, SystemResult
@@ -86,10 +86,10 @@ def evaluate(
     judge = EndpointAnswerJudge(evaluation.endpoints.judge_client()) if evaluation.endpoints.has_judge_endpoint else None
     jobs = make_jobs(evaluation, sets, host, judge)
     if not goes_on:
-        check_all_asked(evaluation, jobs)
+        check_all_used(evaluation, jobs)
     config, inputs = evaluation.to_json(), _digests(evaluation, sets, host)
     found = [read_part(part, config, inputs) for part in parts]
-    with writing_to(options.output_dir):
+    with explain_write_errors(options.output_dir):
         folder = EvaluationFolder(options.output_dir, config, inputs, overwrite=options.overwrite)
         done, waiting = folder.keys()
         wanted = {key for job in jobs for seed in job.seeds for name in job.readers for key in job.keys(name, seed)} - done
@@ -117,7 +117,7 @@ def _paths_read(evaluation: Evaluation, parts: Sequence[str | Path]) -> dict[str
         "the model": [evaluation.options.model],
         "the router": [evaluation.agent.router],
         "the adapter": [str(system.options.get("adapter", "")) for system in evaluation.systems],
-        "the set": [where.data for where in evaluation.sets],
+        "the set": [spec.data for spec in evaluation.sets],
         "the part": [str(part) for part in parts],
     }
 
@@ -131,7 +131,7 @@ def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost
     return {
         "models": {host.model: known} if known else {},
         "agents": {adapter: digest_agent(adapter) for adapter in own},
-        "sets": {where.spec.name: digest_instances(where.instances) for where in sets},
+        "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
         "adapters": {adapter: digest_adapter(adapter) for adapter in adapters},
     }
 
@@ -139,10 +139,10 @@ def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost
 def _batches(jobs: Sequence[Job], size: int) -> list[tuple[Job, int, int, Sequence[Instance]]]:
     """Every job in batches, each with its seed and first instance; they depend on the configuration alone."""
     return [
-        (job, seed, start, job.where.instances[start : start + size])
+        (job, seed, start, job.loaded.instances[start : start + size])
         for job in jobs
         for seed in job.seeds
-        for start in range(0, len(job.where.instances), size)
+        for start in range(0, len(job.loaded.instances), size)
     ]
 
 
@@ -165,17 +165,17 @@ def _run_all(
         missing = {name: keys for name in job.readers if (keys := set(job.keys(name, seed, batch)) - done)}
         if not missing:
             continue
-        told = {"system": job.spec.name, "set": job.where.spec.name, "seed": seed, "first": start + 1}
-        told |= {"last": start + len(batch), "instances": len(job.where.instances)}
+        position = {"system": job.spec.name, "set": job.loaded.spec.name, "seed": seed, "first": start + 1}
+        position |= {"last": start + len(batch), "instances": len(job.loaded.instances)}
         clock = time.perf_counter()
-        kept = job.system.write(batch, seed, _progress(told, report))
+        kept = job.system.write(batch, seed, _progress(position, report))
         seconds = (time.perf_counter() - clock + calls.seconds) / len(batch)
         for name in missing:
             everything = ask(job, name, seed, batch, kept, seconds, judge)
             results = [result for result in everything if result.key in missing[name]]
             scores = [result.accuracy for result in results if result.scored]
             mean = sum(scores) / len(scores) if scores else None
-            report("read", {**told, "reader": name, "accuracy": mean, "scored": len(scores)})
+            report("read", {**position, "reader": name, "accuracy": mean, "scored": len(scores)})
             folder.append(results)
             done |= missing[name]
             failed += sum(result.failed is not None for result in results)
@@ -198,7 +198,7 @@ def ask(
     job: Job, name: str, seed: int, batch: Sequence[Instance], kept: Sequence[Kept], seconds_write: float, judge: AnswerJudge | None
 ) -> list[SystemResult]:
     """Return one result an instance, in order; all questions go to the reader called ``name`` as one batch."""
-    (reader, room), count = job.readers[name], job.where.setting.count
+    (reader, room), count = job.readers[name], job.loaded.setting.count
     clock = time.perf_counter()
     requests = [
         ReadRequest(question, passages)
@@ -248,7 +248,7 @@ def ask(
     return results
 
 
-def _progress(told: Mapping[str, Any], report: Report) -> Callable[[int, int], None]:
+def _progress(position: Mapping[str, Any], report: Report) -> Callable[[int, int], None]:
     """Report a batch's chunks, at most one line every ten seconds."""
     last = time.monotonic()
 
@@ -256,7 +256,7 @@ def _progress(told: Mapping[str, Any], report: Report) -> Callable[[int, int], N
         nonlocal last
         if time.monotonic() - last > _SECONDS_BETWEEN_LINES:
             last = time.monotonic()
-            report("writing", {**told, "done": done, "chunks": total})
+            report("writing", {**position, "done": done, "chunks": total})
 
     return on_step
 
@@ -268,12 +268,12 @@ def _try_judge(judge: AnswerJudge, sets: Sequence[LoadedSet], folder: Evaluation
     the report says; the evaluation stands.
     """
     judged = {
-        where.spec.name: [
+        loaded.spec.name: [
             replace(instance, questions=questions)
-            for instance in where.instances
+            for instance in loaded.instances
             if (questions := tuple(question for question in instance.questions if question.metric == JUDGE))
         ]
-        for where in sets
+        for loaded in sets
     }
     names = sorted(name for name, instances in judged.items() if instances)
     had = folder.run.read_optional(FALSE_ACCEPT_FILE)

@@ -46,7 +46,7 @@ OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")
 
 # ------------------------------------------------------------------------------------------------ results in order
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class SetResults:
     """The results on one set with one reader.
 
     Attributes:
@@ -86,7 +86,7 @@ class Gathered:
         return asked_for(loaded, self.set.get("skip", 0), self.set.get("instances", 0))
 
 
-def gather(folder: str | Path) -> list[Gathered]:
+def set_results(folder: str | Path) -> list[SetResults]:
     """Return what an evaluation's folder holds, one item for each set and reader that was asked for, evaluated yet or not.
 
     Sets, readers, systems and members stand in the order of the configuration; a member without any result yet is there, empty.
@@ -109,7 +109,7 @@ def gather(folder: str | Path) -> list[Gathered]:
             size = max(noted.get(row["name"], {}).get("instances", 0), len({result.instance for result in results}))
             asked = reader in (row.get("readers") or (reader,))
             if (results or asked) and (groups := _groups(config, row["name"], reader, results)):
-                items.append(Gathered(row, reader, groups, size))
+                items.append(SetResults(row, reader, groups, size))
     return items
 
 
@@ -254,7 +254,7 @@ def summarise_evaluation(folder: str | Path, sets: Mapping[str, Sequence[Instanc
         InputError: If a file is missing or damaged, or results and configuration do not fit together.
     """
     summaries = []
-    for item in gather(folder):
+    for item in set_results(folder):
         kept, unmeasured = item.complete(), ""
         instances: dict[str, Instance] = {}
         try:

@@ -31,7 +31,7 @@ from memalpha.evaluation.jobs import Job, LoadedSet, make_reader, window_left
 from memalpha.evaluation.options import ReaderSpec, parse_evaluate_options
 from memalpha.evaluation.results import read_results
 from memalpha.evaluation.run import ask, evaluate
-from memalpha.evaluation.summary import gather
+from memalpha.evaluation.summary import set_results
 from memalpha.evaluation.systems.base import Kept, Room
 from memalpha.evaluation.systems.raw import FullContext, FullContextOptions
 from memalpha.generation.hf import HFGenerator
@@ -233,7 +233,7 @@ def test_instances_can_be_passed_over(options, tmp_path):
         folder = tmp_path / f"{skip}"
         outcome(options, folder, *CHEAP, "--sets", f"[{{name: a, data: '{data}', skip: {skip}, instances: {instances}}}]")
         assert {line["instance"] for line in untimed(folder)} == {f"m{i}" for i in expected}
-        (item,) = gather(folder)
+        (item,) = set_results(folder)
         assert [instance.id for instance in item.instances()] == [f"m{i}" for i in expected]
     for wrong in ("skip: 5", "skip: 4, instances: 2"):
         with pytest.raises(InputError, match="has 5 instances"):
