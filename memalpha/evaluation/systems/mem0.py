@@ -27,12 +27,12 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
 
 from pydantic import PositiveInt
 
@@ -177,7 +177,7 @@ class _Peer:
             events = self._memory.add(text, **_OWNER, **dated)["results"]
         except Mem0Error as error:
             raise _failure(error.__cause__ or error, where) from error
-        except (AttributeError, TypeError, ValueError):  # it was planted by the reply, or is no excuse
+        except (AttributeError, TypeError, ValueError):  # of a reply in another form, or an error of its own
             if self._model.calls == asked or not read_reply(self._model.reply)[1]:
                 raise
             texts, failed = read_reply(self._model.reply)
@@ -233,7 +233,7 @@ def load_mem0() -> None:
         MissingExtraError: If it is not installed.
         InputError: If it is another release, was imported before with telemetry on, or would search by downloaded models.
     """
-    with tempfile.TemporaryDirectory(prefix="memalpha-") as folder, _environment(MEM0_DIR=folder, MEM0_TELEMETRY="False"):
+    with tempfile.TemporaryDirectory(prefix="memalpha-") as folder, patch.dict(os.environ, MEM0_DIR=folder, MEM0_TELEMETRY="False"):
         try:
             import mem0
         except ImportError as error:
@@ -295,18 +295,3 @@ def read_reply(text: str) -> tuple[list[str], int]:
     said = [item.get("text") for item in items if isinstance(item, Mapping)]
     texts = [text for text in said if isinstance(text, str) and text and is_text(text)]
     return texts, len(items) - len(texts)
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Set environment variables for a while."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
