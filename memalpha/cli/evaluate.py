@@ -39,19 +39,23 @@ def add_verbs(verbs: Any) -> None:
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run or go on with an evaluation; 1 if some results failed and wait for another try."""
     quiet_libraries()
-    from memalpha.evaluation.config import parse_evaluate_arguments
+    from memalpha.config import listing
+    from memalpha.evaluation.options import GROUPS, parse_evaluate_options
     from memalpha.evaluation.plots import write_plots
     from memalpha.evaluation.run import evaluate
     from memalpha.evaluation.summary import summarise_evaluation
 
-    given = ["--help"] if arguments.options else [*_one_agent(arguments), *rest]
+    if arguments.options:
+        out(listing(GROUPS))
+        return 0
+    given = [*_one_agent(arguments), *rest]
     if not given:
         raise InputError(
             "memalpha evaluate without options",
             expected="what to compare: --config FILE, or --trained FOLDER with --data SET",
             fix="memalpha evaluate --config configs/evaluate/quick.yaml",
         )
-    outcome = evaluate(parse_evaluate_arguments(given), Reporter(not arguments.json), arguments.join, arguments.tables)
+    outcome = evaluate(parse_evaluate_options(given), Reporter(not arguments.json), arguments.join, arguments.tables)
     write_plots(outcome.folder, summarise_evaluation(outcome.folder))
     summary = outcome.folder / "summary.json"
     out(json.dumps(json.loads(summary.read_text(encoding="utf-8"))) if arguments.json else str(outcome.folder / "table.md"))

@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from memalpha.cli.console import console, out, quiet_libraries
 from memalpha.errors import InputError
@@ -40,36 +40,31 @@ def add_verbs(verbs: Any) -> None:
     parser.set_defaults(run=run, takes_more=False)
 
 
-class _Policy(NamedTuple):
-    name: str
-    step: AgentStep
-    generator: Generator
-
-
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run the suite against each policy."""
     from memalpha.evaluation.poisoning import run_trials, summarise_trials, trial_row
-    from memalpha.provenance import environment
+    from memalpha.provenance import environment, portable
 
     quiet_libraries()
     output = Path(arguments.output) if arguments.output else None
     if output and (output.is_dir() or not output.parent.is_dir()):
         raise InputError(f"--output {arguments.output!r} cannot be written", expected="a file in a folder that exists")
+    here = environment()
     record: dict[str, Any] = {
-        "environment": {**environment(), "command": ["memalpha", "poison", *_as_given(arguments)]},
+        "environment": {**here, "command": portable(here["command"])},
         "seed": arguments.seed,
         "per_attack": arguments.per_attack,
         "policies": {},
     }
     for name in arguments.policies:
-        policy = _load(name, arguments)
-        trials = run_trials(policy.step, policy.generator, arguments.per_attack, arguments.seed)
-        summary = summarise_trials(trials, bool(policy.step.schema.blocks))
-        record["policies"][policy.name] = {**summary, "trials": [trial_row(trial) for trial in trials]}
+        step, generator = _load(name, arguments)
+        trials = run_trials(step, generator, arguments.per_attack, arguments.seed)
+        summary = summarise_trials(trials, bool(step.schema.blocks))
+        record["policies"][name] = {**summary, "trials": [trial_row(trial) for trial in trials]}
         if output:
             output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         if not arguments.json:
-            console.print(_table(policy.name, summary))
+            console.print(_table(name, summary))
     if arguments.json:
         for found in record["policies"].values():
             del found["trials"]
@@ -77,41 +72,30 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _as_given(arguments: argparse.Namespace) -> list[str]:
-    options = [("--like", arguments.like), ("--schema", arguments.schema), ("--per-attack", arguments.per_attack)]
-    options += [("--seed", arguments.seed), ("--output", arguments.output)]
-    return [*arguments.policies, *(str(part) for name, value in options if value is not None for part in (name, value))]
-
-
-def _load(name: str, arguments: argparse.Namespace) -> _Policy:
+def _load(name: str, arguments: argparse.Namespace) -> tuple[AgentStep, Generator]:
     """Load one policy; ``untrained`` is the base of another one, under its configuration."""
-    from memalpha.agent.step import AgentStep
-    from memalpha.use.trained import load_trained
-
-    if name == UNTRAINED:
-        step, generator = _untrained(arguments)
-    else:
-        step, generator, _ = load_trained(name)
-    if arguments.schema:
-        step = AgentStep(replace(step.config, schema=arguments.schema), step.encoder.tokenizer)
-    return _Policy(name, step, generator)
-
-
-def _untrained(arguments: argparse.Namespace) -> tuple[AgentStep, Generator]:
     from memalpha.agent.config import AgentConfig
     from memalpha.agent.step import AgentStep
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
     from memalpha.models.policy import base_of
-    from memalpha.use.trained import find_trained
+    from memalpha.use.trained import find_trained, load_trained
 
-    like = arguments.like or next((other for other in arguments.policies if other != UNTRAINED), None)
-    if like is None:
-        raise InputError(f"{UNTRAINED!r} alone", expected="to know whose base", fix="add --like FOLDER, or another policy")
-    folder = find_trained(like).folder
-    loaded = load_policy_model(base_of(folder))
-    loaded.model.eval()
-    return AgentStep(AgentConfig.load(folder), loaded.tokenizer), HFGenerator(loaded.model, loaded.tokenizer)
+    generator: Generator
+    if name != UNTRAINED:
+        step, generator, _ = load_trained(name)
+    else:
+        like = arguments.like or next((other for other in arguments.policies if other != UNTRAINED), None)
+        if like is None:
+            raise InputError(f"{UNTRAINED!r} alone", expected="to know whose base", fix="add --like FOLDER, or another policy")
+        folder = find_trained(like).folder
+        loaded = load_policy_model(base_of(folder))
+        loaded.model.eval()
+        step = AgentStep(AgentConfig.load(folder), loaded.tokenizer)
+        generator = HFGenerator(loaded.model, loaded.tokenizer)
+    if arguments.schema:
+        step = AgentStep(replace(step.config, schema=arguments.schema), step.encoder.tokenizer)
+    return step, generator
 
 
 def _table(name: str, summary: dict[str, Any]) -> Table:

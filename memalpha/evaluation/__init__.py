@@ -1,1 +1,6 @@
-"""Measuring memories: systems compared under one protocol, what an evaluation writes down, and held-out results of training."""
+"""Systems compared under one protocol.
+
+``options`` -> ``run`` (the loop; ``systems`` write, ``host`` has the model, ``folder`` keeps) -> ``results`` -> ``summary`` (with
+``statistics`` and ``scorecard``) -> ``tables``, ``plots``, ``published``. ``judging`` tries the judge itself; ``poisoning`` is the
+suite of ``memalpha poison``.
+"""

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
-from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.evaluation.config import Evaluation
-from memalpha.evaluation.policies import PolicyHost
-from memalpha.evaluation.readers import BudgetedReader, check_budget, make_reader, room_of
-from memalpha.evaluation.specs import ReaderSpec, SetSpec, SystemSpec, asked_for
+from memalpha.evaluation.host import PolicyHost
+from memalpha.evaluation.options import Evaluation, ReaderSpec, SetSpec, SystemSpec, asked_for
+from memalpha.evaluation.results import ResultKey
+from memalpha.evaluation.systems import KINDS, system_options
 from memalpha.evaluation.systems.base import Room, Setting, System
-from memalpha.evaluation.systems.registry import make_system, system_options
 from memalpha.protocols import AnswerJudge
 from memalpha.qa.evaluator import QAEvaluator
-from memalpha.types import Instance
+from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages
+from memalpha.text import chat_ids
+from memalpha.types import Instance, Sampling
+
+_LINE_BREAKS = 16  # tokens kept free in a window for what joins the passages
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedSet:
+class LoadedSet(NamedTuple):
     """A set and its protocol."""
 
     spec: SetSpec
@@ -29,13 +32,7 @@ class LoadedSet:
     setting: Setting
 
 
-@dataclass(frozen=True, slots=True)
-class NamedReader:
-    """A reader as one system on one set has it."""
-
-    name: str
-    reader: BudgetedReader
-    room: Room
+BudgetedReader = RecallReader | ModelReader | EndpointReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,88 +42,131 @@ class Job:
     Attributes:
         spec: The system's part of the configuration.
         system: The system.
-        where: The set.
-        readers: Who reads what it finds.
+        loaded: The set.
+        readers: Who reads what it finds, and what of it, by name.
         seeds: Sampling seeds; one where it draws nothing.
     """
 
     spec: SystemSpec
     system: System
-    where: LoadedSet
-    readers: tuple[NamedReader, ...]
+    loaded: LoadedSet
+    readers: Mapping[str, tuple[BudgetedReader, Room]]
     seeds: tuple[int, ...]
+
+    def keys(self, reader: str, seed: int, instances: Sequence[Instance] | None = None) -> list[ResultKey]:
+        """The keys of the results on some instances, or on all."""
+        asked = self.loaded.instances if instances is None else instances
+        return [ResultKey(self.loaded.spec.name, self.spec.name, reader, seed, instance.id) for instance in asked]
 
 
 def load_sets(evaluation: Evaluation, host: PolicyHost) -> list[LoadedSet]:
-    """Load the sets.
-
-    Raises:
-        InputError: If there is no such set, or it has no instances.
-    """
-    steps: dict[AgentConfig, AgentStep] = {}
-    return [_load_set(spec, evaluation, host, steps) for spec in evaluation.sets]
-
-
-def _load_set(spec: SetSpec, evaluation: Evaluation, host: PolicyHost, steps: dict[AgentConfig, AgentStep]) -> LoadedSet:
-    arguments = evaluation.arguments
-    instances = load_data(spec.data, spec.options)
-    if len(instances) < spec.skip + max(1, spec.instances):
-        raise InputError(
-            f"set {spec.name!r} has {len(instances)} instances",
-            expected=f"at least {spec.skip + max(1, spec.instances)}",
-            fix="lower instances or skip",
-        )
-    config = evaluation.agent.config(spec.max_completion_length or arguments.max_completion_length)
-    step = steps.setdefault(config, steps.get(config) or AgentStep(config, host.tokenizer))
-    setting = Setting(
-        step=step,
-        host=host,
-        reader_tokens=spec.reader_tokens or arguments.reader_tokens,
-        retrieve_k=spec.retrieve_k or arguments.retrieve_k,
-        temperature=arguments.temperature,
-    )
-    return LoadedSet(spec, tuple(asked_for(instances, spec.skip, spec.instances)), setting)
+    """Load the sets; InputError if there is no such set, or it has too few instances."""
+    options, steps, found = evaluation.options, dict[int, AgentStep](), list[LoadedSet]()
+    for spec in evaluation.sets:
+        instances = load_data(spec.data, spec.options)
+        if len(instances) < spec.skip + max(1, spec.instances):
+            raise InputError(
+                f"set {spec.name!r} has {len(instances)} instances",
+                expected=f"at least {spec.skip + max(1, spec.instances)}",
+                fix="lower instances or skip",
+            )
+        length = spec.max_completion_length or options.max_completion_length
+        step = steps.get(length) or steps.setdefault(length, AgentStep(evaluation.agent_config(length), host.tokenizer))
+        tokens, k = spec.reader_tokens or options.reader_tokens, spec.retrieve_k or options.retrieve_k
+        setting = Setting(step, host, tokens, k, options.temperature)
+        found.append(LoadedSet(spec, tuple(asked_for(instances, spec.skip, spec.instances)), setting))
+    return found
 
 
 def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost, judge: AnswerJudge | None) -> list[Job]:
     """Put the jobs together, system by system, so that each adapter is loaded once.
 
-    Raises:
-        InputError: If a system cannot work on a set, nobody reads for it, a reader's window has no room for the common budget, or a
-            question cannot be scored.
+    InputError if a system cannot work on a set, nobody reads for it, a reader's window has no room for the common budget, or a
+    question cannot be scored.
     """
     jobs = [job for spec in evaluation.systems for job in _jobs_of(spec, evaluation, sets, host)]
-    for where in sets:
-        budgeted = {reader.name for job in jobs if job.where is where for reader in job.readers if not reader.room.window}
-        for spec in (spec for spec in evaluation.readers if spec.name in budgeted):
-            check_budget(spec, where.setting.reader_tokens, host, where.instances, where.spec.name)
-        questions = [question for instance in where.instances for question in instance.questions]
-        for reader in (reader for job in jobs if job.where is where for reader in job.readers[:1]):
-            QAEvaluator(reader.reader, 1, judge).check(questions)
-            break
+    for loaded in sets:
+        here = [job for job in jobs if job.loaded is loaded]
+        budgeted = {name for job in here for name, (_, room) in job.readers.items() if not room.window}
+        for spec in evaluation.readers:
+            tokens = loaded.setting.reader_tokens
+            if spec.name in budgeted and (left := window_left(spec, host, loaded.instances)) is not None and left < tokens:
+                raise InputError(
+                    f"reader {spec.name!r} on set {loaded.spec.name!r} has room for {left} tokens beside question and answer, and "
+                    f"reader_tokens is {tokens}",
+                    expected=f"at most {left}" if left > 0 else "a larger window",
+                    fix="lower reader_tokens, for all sets or for this one, or take a reader of a larger window",
+                )
+        if here:
+            reader, _ = next(iter(here[0].readers.values()))
+            QAEvaluator(reader, 1, judge).check([question for instance in loaded.instances for question in instance.questions])
     return jobs
 
 
-def check_all_asked(evaluation: Evaluation, jobs: Sequence[Job]) -> None:
-    """See that every set and reader of an evaluation is used, and that each group is of one kind; for one that is new.
-
-    Raises:
-        InputError: If a set has no system or a reader nothing to read: the tables would be without it. If a group has systems of
-            several kinds: their mean would be shown as that of one.
-    """
-    for where in evaluation.sets:
-        if not any(job.where.spec.name == where.name for job in jobs):
+def _jobs_of(spec: SystemSpec, evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> Iterator[Job]:
+    options = system_options(spec.kind, spec.options)
+    seeds = tuple(evaluation.options.seeds)
+    for loaded in (loaded for loaded in sets if loaded.spec.name in (spec.sets or (loaded.spec.name,))):
+        system = KINDS[spec.kind].make(loaded.setting, options)
+        system.check(loaded.instances)
+        readers = {
+            reader.name: make_reader(reader, evaluation, loaded, system.reads_window, host)
+            for reader in evaluation.readers
+            if reader.name in (spec.readers or (reader.name,)) and reader.name in (loaded.spec.readers or (reader.name,))
+        }
+        if not readers:
             raise InputError(
-                f"no system is evaluated on set {where.name!r}",
-                expected="at least one",
-                fix="name it in sets of a system, or leave it out",
+                f"nobody reads for system {spec.name!r} on set {loaded.spec.name!r}",
+                expected="a reader that both name, or none named",
+                fix="change readers of the one or the other, or name the system's sets",
             )
-    for named in evaluation.readers:
-        if not any(reader.name == named.name for job in jobs for reader in job.readers):
+        yield Job(spec, system, loaded, readers, seeds if options.draws(evaluation.options.temperature) else seeds[:1])
+
+
+def make_reader(
+    spec: ReaderSpec, evaluation: Evaluation, loaded: LoadedSet, reads_window: bool, host: PolicyHost
+) -> tuple[BudgetedReader, Room]:
+    """Return a reader and what it takes of a system: the common budget, or its model's window where the system reads that."""
+    room, count = Room(loaded.setting.reader_tokens), loaded.setting.count
+    if reads_window and spec.kind != "recall":
+        left = window_left(spec, host, loaded.instances)
+        if left is None or left < 1:
             raise InputError(
-                f"reader {named.name!r} reads nothing: each set or system names others",
-                expected="a set and a system for it",
-                fix="name it in readers of a set or system, or leave it out",
+                f"reader {spec.name!r} has window_tokens {spec.window_tokens or host.positions} (0 = not known), which leaves "
+                "full context no room beside question and answer",
+                expected="a larger window_tokens of the reader",
+                fix=f"{{name: {spec.name}, kind: {spec.kind}, window_tokens: 32768}}, or budget: reader for the system",
+            )
+        room = Room(left, window=True)
+    if spec.kind == "recall":
+        return RecallReader(room.tokens, count), room
+    if spec.kind == "endpoint":
+        return EndpointReader(evaluation.endpoints.reader_client(), room.tokens, count, Sampling(spec.max_new_tokens)), room
+    return ModelReader(partial(host.answer, max_new_tokens=spec.max_new_tokens), room.tokens, count), room
+
+
+def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance]) -> int | None:
+    """Tokens of a reader's window that are left beside the longest question and answer; None where there is no known window."""
+    window = 0 if spec.kind == "recall" else spec.window_tokens or (host.positions if spec.kind == "base" else 0)
+    if not window:
+        return None
+    asked = {question.text for instance in instances for question in instance.questions} or {""}
+    longest = max(len(chat_ids(host.tokenizer, reader_messages(text, ()))) for text in asked)
+    return window - longest - spec.max_new_tokens - _LINE_BREAKS
+
+
+def check_all_used(evaluation: Evaluation, jobs: Sequence[Job]) -> None:
+    """See that every set and reader of a new evaluation is used, and that each group is of one kind; else InputError.
+
+    The tables would be without the set or reader, or show the mean of several kinds as that of one.
+    """
+    used = {"set": {job.loaded.spec.name for job in jobs}, "reader": {name for job in jobs for name in job.readers}}
+    for what, specs in (("set", evaluation.sets), ("reader", evaluation.readers)):
+        if idle := next((spec.name for spec in specs if spec.name not in used[what]), None):
+            raise InputError(
+                f"{what} {idle!r} is not used: systems and sets name others",
+                expected="a system, a set and a reader for each",
+                fix=f"name it in {what}s of a system or set, or leave it out",
             )
     kinds: dict[str, str] = {}
     for system in evaluation.systems:
@@ -136,34 +176,3 @@ def check_all_asked(evaluation: Evaluation, jobs: Sequence[Job]) -> None:
                 expected="systems that differ in their training seed alone",
                 fix="give one of them another group",
             )
-
-
-def _jobs_of(spec: SystemSpec, evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> Iterator[Job]:
-    options = system_options(spec.kind, spec.options)
-    seeds = tuple(evaluation.arguments.seeds)
-    for where in sets:
-        if spec.sets and where.spec.name not in spec.sets:
-            continue
-        system = make_system(spec.kind, where.setting, options)
-        system.check(where.instances)
-        readers = tuple(
-            _reader(reader, evaluation, where, system, host)
-            for reader in evaluation.readers
-            if reader.name in (spec.readers or (reader.name,)) and reader.name in (where.spec.readers or (reader.name,))
-        )
-        if not readers:
-            raise InputError(
-                f"nobody reads for system {spec.name!r} on set {where.spec.name!r}",
-                expected="a reader that both name, or none named",
-                fix="change readers of the one or the other, or name the system's sets",
-            )
-        yield Job(spec, system, where, readers, seeds if system.draws else seeds[:1])
-
-
-def _reader(spec: ReaderSpec, evaluation: Evaluation, where: LoadedSet, system: System, host: PolicyHost) -> NamedReader:
-    setting = where.setting
-    room = room_of(spec, setting.reader_tokens, system.reads_window, host, where.instances)
-    return NamedReader(spec.name, make_reader(spec, room.tokens, evaluation.arguments, host, setting.count), room)
-
-
-__all__ = ["Job", "LoadedSet", "NamedReader", "check_all_asked", "load_sets", "make_jobs"]

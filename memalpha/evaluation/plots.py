@@ -1,15 +1,7 @@
 """Pictures of an evaluation: systems beside each other, and accuracy against what it costs.
 
-| function | shows |
-| --- | --- |
-| plot_comparison | accuracy with its interval: a panel a set, a line a system |
-| plot_memory | accuracy with its interval against the tokens a system keeps |
-| plot_chunks | accuracy with its interval against the number of chunks of the input |
-| plot_kinds | accuracy by kind of question on one set |
-
-Each returns a matplotlib ``Figure`` that belongs to no window; ``write_plots`` writes all of them. What always holds: a system has
-the same colour and mark in every picture, whatever else is shown, and is named; what is not known is not drawn; matplotlib is
-imported when something is drawn, without global state.
+Each function returns a matplotlib ``Figure`` that belongs to no window; ``write_plots`` writes all of them. A system has the same
+colour and mark in every picture and is named; what is not known is not drawn.
 """
 
 from __future__ import annotations
@@ -17,23 +9,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from memalpha.errors import InputError
-from memalpha.evaluation.gathering import gather
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, estimate
-from memalpha.evaluation.summary import SetSummary, Summary
+from memalpha.evaluation.statistics import Estimate, estimate
+from memalpha.evaluation.summary import SetSummary, Summary, set_results
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#e69f00", "#444444")
 """Told apart by colour-blind eyes (Okabe and Ito's palette, darker where it is drawn as a line)."""
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")
 
-_NO_FILE = re.compile(r"""[/\\:*?"<>|\s\0]""")
-_LONGEST_NAME = 100
-_INCH_A_SYSTEM = 0.32
 _COLUMNS = 4
 _MOST_TICKS = 8
 
@@ -41,13 +28,13 @@ _MOST_TICKS = 8
 def plot_comparison(summary: Summary, reader: str) -> Any:
     """Return a panel for each set, and one for the mean over the sets that count in it, with a line for each system."""
     items = _items(summary, reader)
-    groups = _groups(summary, items)
+    groups = [group for group in summary.kinds_of if any(group in item.cells for item in items)]
     panels: list[tuple[str, Mapping[str, Estimate | None]]] = [
         (f"{item.set} (n = {item.instances})", {group: cell.accuracy for group, cell in item.cells.items()}) for item in items
     ]
     if sum(item.in_mean for item in items) > 1 and any(mean is not None for mean in summary.over_sets[reader].values()):
         panels.append(("mean over sets", summary.over_sets[reader]))
-    figure, axes = _panels(len(panels), 3.2, _INCH_A_SYSTEM * len(groups) + 1.2)
+    figure, axes = _panels(len(panels), 3.2, 0.32 * len(groups) + 1.2)
     for index, (panel, (title, estimates)) in enumerate(zip(axes, panels, strict=True)):
         for place, group in enumerate(groups):
             _point(panel, summary, group, estimates.get(group), place, sideways=True)
@@ -59,10 +46,7 @@ def plot_comparison(summary: Summary, reader: str) -> Any:
 
 
 def plot_memory(summary: Summary, reader: str) -> Any:
-    """Return a panel for each set: accuracy against the mean number of tokens a system keeps, on a logarithmic axis.
-
-    A system that keeps nothing stands at 1 token.
-    """
+    """Return a panel for each set: accuracy against the mean tokens kept, on a logarithmic axis; nothing kept stands at 1 token."""
     items = _items(summary, reader)
     figure, axes = _panels(len(items), 3.6, 3.4)
     for panel, item in zip(axes, items, strict=True):
@@ -80,8 +64,7 @@ def plot_kinds(summary: Summary, reader: str, set: str) -> Any:
     if item is None:
         raise InputError(f"nothing to draw of set {set!r}", expected="a set with results")
     kinds = {kind: score.questions for cell in item.cells.values() for kind, score in cell.kinds.items()}
-    figure = _figure(1.5 + 0.25 * len(kinds) * (len(item.cells) + 1), 3.6)
-    panel = figure.subplots()
+    figure, (panel,) = _panels(1, 0.3 + 0.25 * len(kinds) * (len(item.cells) + 1), 3.6)
     for row, (group, cell) in enumerate(item.cells.items()):
         for column, kind in enumerate(kinds):
             found = cell.kinds.get(kind)
@@ -94,7 +77,7 @@ def plot_kinds(summary: Summary, reader: str, set: str) -> Any:
     return figure
 
 
-def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequence[str] = (), options: Bootstrap = DEFAULT) -> Any:
+def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequence[str] = ()) -> Any:
     """Return one panel: accuracy against the number of chunks of the input, a line for each system.
 
     Instances with as many chunks are one point; instances that not every system has a score for are left out, as in the tables.
@@ -104,25 +87,21 @@ def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequenc
         summary: What was summed up from it.
         reader: Which reader's answers.
         sets: Which sets' instances, together (none = all); sets of one kind, or length is not what differs.
-        options: How intervals are made.
     """
     lengths: dict[str, dict[int, dict[str, float]]] = {}  # group -> chunks -> instance -> mean accuracy of its members
-    for item in gather(folder):
+    for item in set_results(folder):
         if item.reader != reader or (sets and item.set["name"] not in sets):
             continue
         for group, members in item.complete().items():
-            by_instance = zip(*(rows.values() for rows in members.values()), strict=True)  # members may differ from set to set
-            for rows in by_instance:
+            for rows in zip(*(rows.values() for rows in members.values()), strict=True):
                 here = lengths.setdefault(group, {}).setdefault(rows[0].chunks, {})
                 here[f"{rows[0].set}/{rows[0].instance}"] = sum(row.accuracy for row in rows) / len(rows)
     if not lengths:
         raise InputError(f"nothing to draw of reader {reader!r}", expected="a reader with results")
-    figure = _figure(5.6, 3.8)
-    panel = figure.subplots()
+    figure, (panel,) = _panels(1, 4.4, 3.8)
     for group, by_length in lengths.items():
-        colour = _look(summary, group)[0]
-        points = {chunks: estimate({"0": scores}, options) for chunks, scores in sorted(by_length.items())}
-        panel.plot(list(points), [point.mean for point in points.values()], color=colour, linewidth=1, alpha=0.6)
+        points = {chunks: estimate({"0": scores}) for chunks, scores in sorted(by_length.items())}
+        panel.plot(list(points), [point.mean for point in points.values()], color=_look(summary, group)[0], linewidth=1, alpha=0.6)
         for place, (chunks, point) in enumerate(points.items()):
             _point(panel, summary, group, point, chunks, label="" if place else group)
     panel.set(xscale="log", xlabel="chunks of the input", ylabel="accuracy", ylim=(0, 1))
@@ -144,20 +123,15 @@ def write_plots(folder: str | Path, summary: Summary) -> list[Path]:
     written: list[Path] = []
     for reader in dict.fromkeys(item.reader for item in summary.sets if item.cells):
         figures = {"comparison": plot_comparison(summary, reader), "memory": plot_memory(summary, reader)}
-        figures["chunks"] = plot_chunks(folder, summary, reader, options=summary.bootstrap)
+        figures["chunks"] = plot_chunks(folder, summary, reader)
         figures |= {f"kinds-{item.set}": plot_kinds(summary, reader, item.set) for item in _items(summary, reader)}
         for name, figure in figures.items():
-            path = _free(target, f"{reader}-{name}", written)
-            figure.savefig(path, dpi=120)
-            written.append(path)
+            stem = path = target / re.sub(r"""[/\\:*?"<>|\s\0]""", "_", f"{reader}-{name}")[:100]
+            while path.with_name(f"{path.name}.png") in written:  # another name reads the same as a file
+                path = stem.with_name(f"{stem.name}-{len(written)}")
+            written.append(path.with_name(f"{path.name}.png"))
+            figure.savefig(written[-1], dpi=120)
     return written
-
-
-def _free(folder: Path, name: str, taken: Sequence[Path]) -> Path:
-    """A file inside the folder for a picture of that name; numbered where another name reads the same as a file."""
-    stem = _NO_FILE.sub("_", name)[:_LONGEST_NAME]
-    names = (f"{stem}.png" if number == 1 else f"{stem}-{number}.png" for number in count(1))
-    return next(path for name in names if (path := folder / name) not in taken)
 
 
 # ------------------------------------------------------------------------------------------------ shared
@@ -171,10 +145,6 @@ def _items(summary: Summary, reader: str) -> list[SetSummary]:
     if not items:
         raise InputError(f"nothing to draw of reader {reader!r}", expected=f"one of {', '.join(summary.over_sets)}, with results")
     return items
-
-
-def _groups(summary: Summary, items: Sequence[SetSummary]) -> list[str]:
-    return [group for group in summary.kinds_of if any(group in item.cells for item in items)]
 
 
 def _look(summary: Summary, group: str) -> tuple[str, str]:
@@ -196,17 +166,13 @@ def _point(
     panel.errorbar(**where, fmt=mark, color=colour, markersize=5, capsize=2, linewidth=1.2, label=_text(label) or "_nolegend_")
 
 
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
 def _panels(count: int, width: float, height: float) -> tuple[Any, list[Any]]:
     """A figure and its panels, at most four in a row; width and height are those of one panel, in inches."""
+    from matplotlib.figure import Figure
+
     columns = min(count, _COLUMNS)
     rows = -(-count // columns)
-    figure = _figure(width * columns + 1.2, height * rows)
+    figure = Figure(figsize=(width * columns + 1.2, height * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for empty in axes[count:]:
         empty.remove()
@@ -219,6 +185,3 @@ def _legend(figure: Any) -> None:
     for panel in figure.axes:
         named |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     figure.legend(named.values(), named.keys(), loc="outside right upper", frameon=False, fontsize="small")
-
-
-__all__ = ["COLOURS", "MARKS", "plot_chunks", "plot_comparison", "plot_kinds", "plot_memory", "write_plots"]

@@ -1,35 +1,41 @@
 """Runs an evaluation: every system on its sets, every reader on what it found, one line a result, tables at the end.
 
-What always holds: batches are the same instances whatever was done before, so a killed evaluation goes on where it stopped and ends
-with the same numbers (a batch half written down is run again, with what its policy wrote before, and only its missing lines are
-added); a reader or judge that fails gives a line that says so and is tried again next time; one that answers no question of several
-instances in a row is taken to be down and stops the evaluation, but for instances that failed before: those are tried again and
-passed over.
+Batches hold the same instances whatever was done before, so a killed evaluation goes on where it stopped and ends with the same
+numbers: a batch half written down is run again, with what its policy wrote before, and only its missing lines are added. A reader
+or judge that fails gives a line that says so, which is tried again next time. One that answers no question of several instances in
+a row is taken to be down and stops the evaluation, but for instances that failed before: those are tried again and passed over.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.data.schema import digest_instances
 from memalpha.errors import ServiceError
-from memalpha.evaluation.asking import Reading, ask
-from memalpha.evaluation.config import Evaluation
-from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE, false_accepts, plant_answers
-from memalpha.evaluation.folder import EvaluationFolder, check_place, writing_to
-from memalpha.evaluation.inputs import digests, names_read
-from memalpha.evaluation.jobs import Job, LoadedSet, NamedReader, check_all_asked, load_sets, make_jobs
-from memalpha.evaluation.joining import read_part, take_over
-from memalpha.evaluation.policies import PolicyHost
-from memalpha.evaluation.results import ResultKey, SystemResult
+from memalpha.evaluation.folder import (
+    EvaluationFolder,
+    check_place,
+    digest_adapter,
+    digest_agent,
+    digest_model,
+    explain_write_errors,
+    read_part,
+)
+from memalpha.evaluation.host import PolicyHost, RecordedCalls
+from memalpha.evaluation.jobs import Job, LoadedSet, check_all_used, load_sets, make_jobs
+from memalpha.evaluation.judging import FALSE_ACCEPT_FILE, false_accepts, plant_answers
+from memalpha.evaluation.options import Evaluation
+from memalpha.evaluation.results import QuestionResult, ResultKey, SystemResult
 from memalpha.evaluation.systems.base import Kept
 from memalpha.evaluation.tables import write_tables
-from memalpha.evaluation.underway import UnderWay
-from memalpha.protocols import AnswerJudge
+from memalpha.models.registry import resolve_model
+from memalpha.protocols import AnswerJudge, ReadRequest
+from memalpha.qa.evaluator import QAEvaluator
+from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.metrics import JUDGE
 from memalpha.runs import check_apart
 from memalpha.types import Instance
@@ -38,8 +44,7 @@ Report = Callable[[str, dict[str, Any]], None]
 """Called with the name of an event (``load``, ``joined``, ``writing``, ``read``, ``compared``) and its data; for the console."""
 
 _SECONDS_BETWEEN_LINES = 10.0
-_SEVERAL = 2
-"""So many instances in a row without any answer are no fault of their own."""
+_SEVERAL = 2  # so many instances in a row without any answer are no fault of their own
 
 
 class Outcome(NamedTuple):
@@ -48,16 +53,6 @@ class Outcome(NamedTuple):
     folder: Path
     results: int
     failed: int
-
-
-class _Batch(NamedTuple):
-    """Some instances of a set under one seed, and the results that are missing, by reader."""
-
-    job: Job
-    seed: int
-    start: int
-    instances: Sequence[Instance]
-    missing: dict[str, set[str]]
 
 
 def evaluate(
@@ -81,222 +76,212 @@ def evaluate(
         ServiceError: If a reader or judge is down: it answered nothing on several instances in a row that had not failed before.
         MemAlphaError: If the folder cannot be written, or memory ran out.
     """
-    arguments = evaluation.arguments
-    goes_on = check_place(arguments.output_dir, overwrite=arguments.overwrite)
-    if arguments.overwrite:
-        check_apart(Path(arguments.output_dir), names_read(evaluation, parts))
-    report("load", {"what": f"{arguments.model} and {len(evaluation.sets)} sets"})
-    host = PolicyHost(arguments.model, arguments.dtype, arguments.generation_rows, arguments.batch_tokens)
+    options = evaluation.options
+    goes_on = check_place(options.output_dir, overwrite=options.overwrite)
+    if options.overwrite:
+        check_apart(Path(options.output_dir), _paths_read(evaluation, parts))
+    report("load", {"what": f"{options.model} and {len(evaluation.sets)} sets"})
+    host = PolicyHost(options.model, options.dtype, options.generation_rows, options.batch_tokens)
     sets = load_sets(evaluation, host)
-    judge = _judge(evaluation)
+    judge = EndpointAnswerJudge(evaluation.endpoints.judge_client()) if evaluation.endpoints.has_judge else None
     jobs = make_jobs(evaluation, sets, host, judge)
     if not goes_on:
-        check_all_asked(evaluation, jobs)
-    config, inputs = evaluation.to_json(), digests(evaluation, sets, host)
+        check_all_used(evaluation, jobs)
+    config, inputs = evaluation.to_json(), _digests(evaluation, sets, host)
     found = [read_part(part, config, inputs) for part in parts]
-    with writing_to(arguments.output_dir):
-        folder = EvaluationFolder(arguments.output_dir, config, inputs, overwrite=arguments.overwrite)
+    with explain_write_errors(options.output_dir):
+        folder = EvaluationFolder(options.output_dir, config, inputs, overwrite=options.overwrite)
         done, waiting = folder.keys()
-        wanted = _wanted(jobs) - done if found else set()
+        wanted = {key for job in jobs for seed in job.seeds for name in job.readers for key in job.keys(name, seed)} - done
         for part in found:
-            taken = take_over(folder, part, wanted - done)
+            taken = folder.take_over(part, wanted - done)
             done |= taken
             waiting -= taken
-            report(
-                "joined", {"folder": str(part.folder), "taken": len(taken), "left": len(part.results) + part.failed - len(taken)}
-            )
-        host.underway = folder.underway
-        failed = len(waiting) if only_tables else _run_all(jobs, folder, done, waiting, arguments.batch_size, judge, report)
+            left = len(part.results) + part.failed - len(taken)
+            report("joined", {"folder": str(part.folder), "taken": len(taken), "left": left})
+        host.calls = RecordedCalls(folder.path / "underway.jsonl")
+        failed = len(waiting)
+        if not only_tables:
+            failed = _run_all(_batches(jobs, options.batch_size), folder, host.calls, done, waiting, judge, report)
         host.release()
+        if judge is not None and not only_tables:
+            _try_judge(judge, sets, folder)
         write_tables(folder.path)
-        if judge is not None and not only_tables and _try_judge(judge, sets, folder):
-            write_tables(folder.path)
-    outcome = Outcome(folder.path, len(done), failed)
-    report("compared", {"folder": str(folder.path), "results": outcome.results, "failed": failed})
-    return outcome
+    report("compared", {"folder": str(folder.path), "results": len(done), "failed": failed})
+    return Outcome(folder.path, len(done), failed)
 
 
-def _wanted(jobs: Sequence[Job]) -> set[ResultKey]:
-    """Keys of all results that the jobs give."""
+def _paths_read(evaluation: Evaluation, parts: Sequence[str | Path]) -> dict[str, list[str]]:
+    """What an evaluation reads that may be a path, by what it is."""
     return {
-        _key(job, reader, seed, instance)
-        for job in jobs
-        for reader in job.readers
-        for seed in job.seeds
-        for instance in job.where.instances
+        "the model": [evaluation.options.model],
+        "the router": [evaluation.agent.router],
+        "the adapter": [str(system.options.get("adapter", "")) for system in evaluation.systems],
+        "the set": [spec.data for spec in evaluation.sets],
+        "the part": [str(part) for part in parts],
     }
 
 
+def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> dict[str, dict[str, Any]]:
+    """Digests of what the evaluation is made of; of a model that transformers fetched from the Hub its commit, if it is known."""
+    adapters = sorted({str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))})
+    own = sorted({str(spec.options["adapter"]) for spec in evaluation.systems if spec.options.get("settings") == "own"})
+    model = resolve_model(host.model)
+    known = digest_model(model) if isinstance(model, Path) else getattr(host.config, "_commit_hash", None)
+    return {
+        "models": {host.model: known} if known else {},
+        "agents": {adapter: digest_agent(adapter) for adapter in own},
+        "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
+        "adapters": {adapter: digest_adapter(adapter) for adapter in adapters},
+    }
+
+
+def _batches(jobs: Sequence[Job], size: int) -> list[tuple[Job, int, int, Sequence[Instance]]]:
+    """Every job in batches, each with its seed and first instance; they depend on the configuration alone."""
+    return [
+        (job, seed, start, job.loaded.instances[start : start + size])
+        for job in jobs
+        for seed in job.seeds
+        for start in range(0, len(job.loaded.instances), size)
+    ]
+
+
 def _run_all(
-    jobs: Sequence[Job],
+    batches: Sequence[tuple[Job, int, int, Sequence[Instance]]],
     folder: EvaluationFolder,
+    calls: RecordedCalls,
     done: set[ResultKey],
     waiting: set[ResultKey],
-    size: int,
     judge: AnswerJudge | None,
     report: Report,
 ) -> int:
-    """Run what is not done yet, add it to ``done`` and return how many results failed; those in ``waiting`` had failed before."""
+    """Run what is not done yet, add it to ``done`` and return how many results failed; those in ``waiting`` had failed before.
+
+    The whole batch is written and read again if a line of it is missing.
+    """
     failed = 0
-    service = _Service(waiting)
-    for job in jobs:
-        for batch in _batches(job, size, done):
-            for results, answered in _run(batch, folder.underway, judge, report):
-                folder.append(results)
-                done |= {result.key for result in results}
-                failed += sum(result.failed is not None for result in results)
-                service.check(results, answered)
-            folder.underway.clear()
-    folder.underway.clear()  # of a process that was killed between a batch's last lines and this
+    silent: dict[str, set[tuple[str, str]]] = {}  # by reader, instances in a row of whose questions none was answered
+    for job, seed, start, batch in batches:
+        missing = {name: keys for name in job.readers if (keys := set(job.keys(name, seed, batch)) - done)}
+        if not missing:
+            continue
+        position = {"system": job.spec.name, "set": job.loaded.spec.name, "seed": seed, "first": start + 1}
+        position |= {"last": start + len(batch), "instances": len(job.loaded.instances)}
+        clock = time.perf_counter()
+        kept = job.system.write(batch, seed, _progress(position, report))
+        seconds = (time.perf_counter() - clock + calls.seconds) / len(batch)
+        for name in missing:
+            everything = ask(job, name, seed, batch, kept, seconds, judge)
+            results = [result for result in everything if result.key in missing[name]]
+            scores = [result.accuracy for result in results if result.scored]
+            mean = sum(scores) / len(scores) if scores else None
+            report("read", {**position, "reader": name, "accuracy": mean, "scored": len(scores)})
+            folder.append(results)
+            done |= missing[name]
+            failed += sum(result.failed is not None for result in results)
+            quiet = silent.setdefault(name, set())
+            if any(not r.questions or any(question.error is None for question in r.questions) for r in everything):
+                quiet.clear()
+            else:
+                quiet |= {(result.set, result.instance) for result in results if result.key not in waiting}
+            if len(quiet) >= _SEVERAL:
+                raise ServiceError(
+                    f"reader {name!r}, or its judge, failed for all {len(quiet)} instances that were asked last, of "
+                    f"{results[0].set!r}: {results[0].failed}\n  to go on: the same command again, once the service is back"
+                )
+        calls.clear()
+    calls.clear()  # of a process that was killed between a batch's last lines and this
     return failed
 
 
-def _judge(evaluation: Evaluation) -> AnswerJudge | None:
-    from memalpha.qa.judges import EndpointAnswerJudge
+def ask(
+    job: Job, name: str, seed: int, batch: Sequence[Instance], kept: Sequence[Kept], seconds_write: float, judge: AnswerJudge | None
+) -> list[SystemResult]:
+    """Return one result an instance, in order; all questions go to the reader called ``name`` as one batch."""
+    (reader, room), count = job.readers[name], job.loaded.setting.count
+    clock = time.perf_counter()
+    requests = [
+        ReadRequest(question, passages)
+        for instance, memory in zip(batch, kept, strict=True)
+        for question, passages in zip(instance.questions, memory.find(instance.questions, room), strict=True)
+    ]
+    records = QAEvaluator(reader, 1, judge).ask(requests)
+    seconds = (time.perf_counter() - clock) / max(1, len(requests))
+    asked = iter(zip(requests, records, strict=True))
+    results = []
+    for key, instance, memory in zip(job.keys(name, seed, batch), batch, kept, strict=True):
+        rows = [next(asked) for _ in instance.questions]
+        read = [reader.passages(request) for request, _ in rows]
+        seen = sum(count(passage) for passages in read for passage in passages)
+        offered = sum(count(passage) for request, _ in rows for passage in request.passages)
+        questions = tuple(
+            QuestionResult(
+                id=record.question.id or str(index),
+                kind=record.question.kind,
+                text=record.question.text,
+                score=record.score,
+                answer=record.answer.text if record.answer else None,
+                passages=read[index],
+                error=record.error,
+            )
+            for index, (_, record) in enumerate(rows)
+        )
+        n = max(1, len(rows))
+        results.append(
+            SystemResult(
+                **key._asdict(),
+                chunks=len(instance.chunks),
+                input_tokens=sum(count(chunk.text) for chunk in instance.chunks),
+                memory_tokens=memory.memory_tokens,
+                reader_tokens=seen / n,
+                write_calls=memory.write_calls,
+                cut_off=memory.cut_off,
+                cut=memory.cut + memory.left_out(room) + round((offered - seen) / n),
+                seconds_write=round(seconds_write, 3),
+                seconds_read=round(seconds * len(rows), 3),
+                operations=memory.operations,
+                entries=memory.entries,
+                questions=questions,
+                failed=next((question.error for question in questions if question.error is not None), None),
+            )
+        )
+    return results
 
-    return EndpointAnswerJudge(evaluation.arguments.judge_client()) if evaluation.arguments.has_judge else None
+
+def _progress(position: Mapping[str, Any], report: Report) -> Callable[[int, int], None]:
+    """Report a batch's chunks, at most one line every ten seconds."""
+    last = time.monotonic()
+
+    def on_step(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            report("writing", {**position, "done": done, "chunks": total})
+
+    return on_step
 
 
-def _try_judge(judge: AnswerJudge, sets: Sequence[LoadedSet], folder: EvaluationFolder) -> bool:
-    """Plant wrong answers among the questions that the judge decides and write down how many it lets pass; return whether it did.
+def _try_judge(judge: AnswerJudge, sets: Sequence[LoadedSet], folder: EvaluationFolder) -> None:
+    """Plant wrong answers among the questions that the judge decides and write down how many it lets pass.
 
     Once, and again where sets have been added or an answer got no verdict. A judge that gives no verdict at all is not tried, which
     the report says; the evaluation stands.
     """
     judged = {
-        where.spec.name: [
+        loaded.spec.name: [
             replace(instance, questions=questions)
-            for instance in where.instances
+            for instance in loaded.instances
             if (questions := tuple(question for question in instance.questions if question.metric == JUDGE))
         ]
-        for where in sets
+        for loaded in sets
     }
     names = sorted(name for name, instances in judged.items() if instances)
-    had = folder.read_json(FALSE_ACCEPT_FILE) if folder.has(FALSE_ACCEPT_FILE) else {}
+    had = folder.run.read_optional(FALSE_ACCEPT_FILE)
     if not names or (had and had.get("sets", names) == names and not had["failed"]):
-        return False
+        return
     planted = plant_answers([instance for name in names for instance in judged[name]])
     try:
-        report = false_accepts(judge, planted).to_json()
+        report = false_accepts(judge, planted)
     except ServiceError as error:
         report = {"rates": {}, "failed": len(planted), "examples": [], "not_tried": str(error)}
-    folder.write_json(FALSE_ACCEPT_FILE, {**report, "sets": names})
-    return True
-
-
-def _batches(job: Job, size: int, done: set[ResultKey]) -> Iterator[_Batch]:
-    """Cut a job into batches that depend on the configuration alone; leave out those of which nothing is missing."""
-    instances = job.where.instances
-    for seed in job.seeds:
-        for start in range(0, len(instances), size):
-            batch = instances[start : start + size]
-            missing = {
-                reader.name: {instance.id for instance in batch if _key(job, reader, seed, instance) not in done}
-                for reader in job.readers
-            }
-            if any(missing.values()):
-                yield _Batch(job, seed, start, batch, missing)
-
-
-def _key(job: Job, reader: NamedReader, seed: int, instance: Instance) -> ResultKey:
-    return ResultKey(job.where.spec.name, job.spec.name, reader.name, seed, instance.id)
-
-
-def _run(batch: _Batch, underway: UnderWay, judge: AnswerJudge | None, report: Report) -> Iterator[tuple[list[SystemResult], bool]]:
-    """Write once, then read with each reader that has something missing; yield its missing results, and whether it answered at all.
-
-    The whole batch is read, and an answer on an instance that is not missing shows as well that the reader's service is up.
-    """
-    job = batch.job
-    clock = time.perf_counter()
-    kept = job.system.write(batch.instances, batch.seed, _progress(batch, report))
-    seconds = (time.perf_counter() - clock + underway.recalled) / len(batch.instances)
-    for reader in job.readers:
-        if not batch.missing[reader.name]:
-            continue
-        readings = ask(batch.instances, kept, reader.reader, reader.room, job.where.setting.count, judge)
-        rows = zip(batch.instances, kept, readings, strict=True)
-        results = [_result(batch, reader, *row, seconds) for row in rows if row[0].id in batch.missing[reader.name]]
-        _tell(batch, reader, results, report)
-        yield results, any(reading.answered for reading in readings)
-
-
-def _result(batch: _Batch, reader: NamedReader, instance: Instance, kept: Kept, reading: Reading, seconds: float) -> SystemResult:
-    key = _key(batch.job, reader, batch.seed, instance)
-    count = batch.job.where.setting.count
-    return SystemResult(
-        **key._asdict(),
-        chunks=len(instance.chunks),
-        input_tokens=sum(count(chunk.text) for chunk in instance.chunks),
-        memory_tokens=kept.memory_tokens,
-        reader_tokens=reading.reader_tokens,
-        write_calls=kept.write_calls,
-        cut_off=kept.cut_off,
-        cut=kept.cut + reading.cut,
-        seconds_write=round(seconds, 3),
-        seconds_read=round(reading.seconds, 3),
-        operations=kept.operations,
-        entries=kept.entries,
-        questions=reading.questions,
-        failed=reading.failed,
-    )
-
-
-@dataclass(slots=True)
-class _Service:
-    """Tells a service that is down from instances that fail for a reason of their own.
-
-    Attributes:
-        before: Results that had failed when this run began: that they fail again says nothing.
-        silent: By reader, instances in a row of whose questions none was answered.
-    """
-
-    before: set[ResultKey]
-    silent: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
-
-    def check(self, results: Sequence[SystemResult], answered: bool) -> None:
-        """Stop where a reader or judge gave nothing for several instances in a row: it is down, and the rest would fail as well."""
-        reader = results[0].reader
-        silent = self.silent.setdefault(reader, set())
-        if answered:
-            silent.clear()
-            return
-        silent |= {(result.set, result.instance) for result in results if result.key not in self.before}
-        if len(silent) >= _SEVERAL:
-            raise ServiceError(
-                f"reader {reader!r}, or its judge, failed for all {len(silent)} instances that were asked last, of "
-                f"{results[0].set!r}: {results[0].failed}\n  to go on: the same command again, once the service is back"
-            )
-
-
-def _progress(batch: _Batch, report: Report) -> Callable[[int, int], None]:
-    """Report a batch's chunks, at most one line every ten seconds."""
-    said = [time.monotonic()]
-
-    def on_step(done: int, total: int) -> None:
-        if time.monotonic() - said[0] > _SECONDS_BETWEEN_LINES:
-            said[0] = time.monotonic()
-            report("writing", {**_where(batch), "done": done, "chunks": total})
-
-    return on_step
-
-
-def _tell(batch: _Batch, reader: NamedReader, results: Sequence[SystemResult], report: Report) -> None:
-    """Report the mean over a batch's instances that have a score: what the table calls accuracy."""
-    scores = [result.accuracy for result in results if result.failed is None and not math.isnan(result.accuracy)]
-    accuracy = sum(scores) / len(scores) if scores else None
-    report("read", {**_where(batch), "reader": reader.name, "accuracy": accuracy, "scored": len(scores)})
-
-
-def _where(batch: _Batch) -> dict[str, Any]:
-    return {
-        "system": batch.job.spec.name,
-        "set": batch.job.where.spec.name,
-        "seed": batch.seed,
-        "first": batch.start + 1,
-        "last": batch.start + len(batch.instances),
-        "instances": len(batch.job.where.instances),
-    }
-
-
-__all__ = ["Outcome", "Report", "evaluate"]
+    folder.run.write_json(FALSE_ACCEPT_FILE, {**report, "sets": names})

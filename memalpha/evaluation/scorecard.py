@@ -10,12 +10,12 @@
 | residue in answers | questions about values taken back | are still answered with them | annotations |
 | cascade, absence | accuracy on questions of that kind | | such questions |
 
-What always holds: a measure that the data do not allow is missing, and never 0; a question that has no answer (its reader failed)
-enters no measure. A memory without a word has no contradictions and no residue: read them beside ``current``.
+A measure that the data do not allow is missing, never 0; a question without an answer (its reader failed) enters no measure. A
+memory without a word has no contradictions and no residue: read them beside ``current``.
 
-By words: a memory *holds* a value if one line or sentence of it names the subject and the value, so ``Marta left Rome`` holds Rome
-(as it does for the metric ``absent``), and a value whose subject is named in the sentence before goes unseen. The memory of a
-system that keeps the input as it is (no entries, some tokens) is the input. LoCoMo's misleading answers are stale values too.
+A memory *holds* a value if one line or sentence of it names the subject and the value. So ``Marta left Rome`` holds Rome (as for
+the metric ``absent``), and a value whose subject is named in the sentence before is not seen. The memory of a system that keeps
+the input as it is (no entries, some tokens) is the input. LoCoMo's misleading answers are stale values too.
 
 Source of the kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); see ``memalpha.data.dependence`` for how ours differ.
 """
@@ -27,12 +27,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from typing import NamedTuple
 
 from memalpha.data.dependence import ABSENCE, CASCADE
 from memalpha.errors import InputError
 from memalpha.evaluation.results import QuestionResult, SystemResult
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, estimate
+from memalpha.evaluation.statistics import Estimate, Seed, estimate
 from memalpha.qa.metrics import contains, gives_stale, words
 from memalpha.types import Answer, Fact, FactAction, Instance, Question
 
@@ -57,15 +56,8 @@ class Measure(StrEnum):
         return self in (Measure.CURRENT, Measure.CASCADE, Measure.ABSENCE)
 
 
-class Count(NamedTuple):
-    """How much of what was looked at is a hit; ``of`` is above 0."""
-
-    hits: float
-    of: int
-
-
-def counts(instance: Instance, result: SystemResult) -> dict[Measure, Count]:
-    """Return the measures of one system on one instance; those that the instance does not allow are missing.
+def measured(instance: Instance, result: SystemResult) -> dict[Measure, list[float]]:
+    """Return, of one system on one instance, 1 or 0 (or a score) for each thing looked at; measures without any are missing.
 
     Raises:
         InputError: If the result is not of this instance.
@@ -86,12 +78,10 @@ def counts(instance: Instance, result: SystemResult) -> dict[Measure, Count]:
             for question, said in pairs
             if (narrowed := _about_removed(question, removed)).stale
         ]
-    return {measure: Count(sum(hits), len(hits)) for measure, hits in found.items() if hits}
+    return {measure: hits for measure, hits in found.items() if hits}
 
 
-def scorecard(
-    results: Mapping[Seed, Sequence[SystemResult]], instances: Mapping[str, Instance], options: Bootstrap = DEFAULT
-) -> dict[Measure, Estimate | None]:
+def scorecard(results: Mapping[Seed, Sequence[SystemResult]], instances: Mapping[str, Instance]) -> dict[Measure, Estimate | None]:
     """Return every measure of one system on one set with one reader; None is "not measured".
 
     A share is over everything looked at in all instances; its interval draws whole instances.
@@ -99,33 +89,30 @@ def scorecard(
     Args:
         results: By training seed, on the same instances; none of them failed.
         instances: The set, by id.
-        options: How intervals are made.
 
     Raises:
         InputError: If a result failed, or its instance is not there.
     """
-    found: dict[Measure, dict[Seed, dict[str, Count]]] = {measure: {} for measure in Measure}
+    found: dict[Measure, dict[Seed, dict[str, list[float]]]] = {measure: {} for measure in Measure}
     for seed, result in ((seed, result) for seed, rows in results.items() for result in rows):
         if result.failed is not None:
             raise InputError(f"{result.system} failed on {result.instance}: {result.failed}", expected="results that did not fail")
         if result.instance not in instances:
             raise InputError(f"no instance {result.instance!r} in set {result.set!r}", expected="the instances that were evaluated")
-        for measure, count in counts(instances[result.instance], result).items():
-            found[measure].setdefault(seed, {})[result.instance] = count
-    return {measure: _share(by_seed, options) for measure, by_seed in found.items()}
+        for measure, hits in measured(instances[result.instance], result).items():
+            found[measure].setdefault(seed, {})[result.instance] = hits
+    return {measure: _share(by_seed) if by_seed else None for measure, by_seed in found.items()}
 
 
-def _share(by_seed: Mapping[Seed, Mapping[str, Count]], options: Bootstrap) -> Estimate | None:
-    if not by_seed:
-        return None
-    scores: dict[Seed, dict[str, float]] = {
-        seed: {name: count.hits / count.of for name, count in row.items()} for seed, row in by_seed.items()
-    }
+def _share(by_seed: Mapping[Seed, Mapping[str, list[float]]]) -> Estimate:
     sizes: dict[str, list[int]] = {}
     for row in by_seed.values():
-        for name, count in row.items():
-            sizes.setdefault(name, []).append(count.of)
-    return estimate(scores, options, weights={name: sum(of) / len(of) for name, of in sizes.items()})
+        for name, hits in row.items():
+            sizes.setdefault(name, []).append(len(hits))
+    scores: dict[Seed, dict[str, float]] = {
+        seed: {name: sum(hits) / len(hits) for name, hits in row.items()} for seed, row in by_seed.items()
+    }
+    return estimate(scores, weights={name: sum(of) / len(of) for name, of in sizes.items()})
 
 
 # ------------------------------------------------------------------------------------------------ answers
@@ -212,6 +199,3 @@ def _taken_back(facts: Sequence[Fact]) -> list[tuple[str, str]]:
 def _about_removed(question: Question, removed: Sequence[tuple[str, str]]) -> Question:
     """The question with no stale values but those that were taken back."""
     return replace(question, stale=tuple(value for value in question.stale if (question.subject or "", value) in removed))
-
-
-__all__ = ["Count", "Measure", "counts", "scorecard"]

@@ -1,31 +1,36 @@
 """What came out of an evaluation, as numbers: accuracy, kinds, costs, differences, scorecard and means over sets, with intervals.
 
-Systems of one *group* differ in their training seed alone and are one row: their mean, with each of them shown. Groups are paired
-by the order in which the configuration lists their members.
+Systems of one *group* differ in their training seed alone and are one row: their mean, with each of them shown. A *member* of a
+group is a system with one of its sampling seeds; groups are paired by the order in which the configuration lists their members.
 
-What always holds: within one set and reader, all groups are compared on the same instances, those that every member of every group
-has a score for; what is left out is counted by group, with the first reason. A group without any result there is left out as a
-whole, and said to be. Accuracy is the mean over instances of the mean over their questions; that of a kind is the mean over its
-questions, whole instances being drawn for its interval. The mean over sets is simple, over the sets that count in it, and only for
-groups that are on each of these.
+Within one set and reader, all groups are compared on the same instances: those that every member of every group has a score for.
+What is left out is counted by group, with the first reason; a group without any result there is left out as a whole. Accuracy is
+the mean over instances of the mean over their questions; that of a kind is the mean over its questions, whole instances being
+drawn for its interval. The mean over sets is simple, over the sets that count in it, and only for groups that are on each of
+these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.evaluation.gathering import Gathered, Scored, accuracies, gather, on_kinds, read_config
+from memalpha.evaluation.folder import read_config
+from memalpha.evaluation.options import asked_for, read_system
+from memalpha.evaluation.results import SystemResult, read_results
 from memalpha.evaluation.scorecard import Measure, scorecard
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, Seed, difference, estimate, mean_over_sets
+from memalpha.evaluation.statistics import LEVEL, RESAMPLES, SEED, Estimate, Seed, difference, estimate, mean_over_sets
+from memalpha.evaluation.systems import system_options
+from memalpha.runs import RunFolder
 from memalpha.types import Instance
 
-Members = dict[Seed, dict[str, float]]
-"""Accuracy by member of a group, then by instance."""
+Scored = dict[Seed, dict[str, SystemResult]]
+"""The results of one group on one set with one reader: by member, then by instance."""
 
 Differences = Mapping[str, Mapping[str, Estimate]]
 """``[first][second]`` is second - first."""
@@ -39,6 +44,126 @@ OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")
 """Means over instances, each a field of ``OperationCounts``."""
 
 
+# ------------------------------------------------------------------------------------------------ results in order
+@dataclass(frozen=True, slots=True)
+class SetResults:
+    """The results on one set with one reader.
+
+    Attributes:
+        set: The set's part of the configuration.
+        reader: Name of the reader.
+        groups: Results by group.
+        size: How many instances the set has, as far as is known.
+    """
+
+    set: Mapping[str, Any]
+    reader: str
+    groups: Mapping[str, Scored]
+    size: int
+
+    def common(self) -> list[str]:
+        """Return the instances for which every member of every group has a score; groups without any do not count."""
+        present = [names for members in self.groups.values() if (names := _scored_in_all(members))]
+        return sorted(set.intersection(*present)) if present else []
+
+    def complete(self) -> dict[str, Scored]:
+        """Return the results on the common instances, of the groups that have them."""
+        names = self.common()
+        return {
+            group: {member: {name: rows[name] for name in names} for member, rows in members.items()}
+            for group, members in self.groups.items()
+            if names and _scored_in_all(members)
+        }
+
+    def left_out(self) -> dict[str, str]:
+        """Return, for each group that lacks instances, how many and the first reason."""
+        lacking = {group: self.size - len(_scored_in_all(members)) for group, members in self.groups.items()}
+        return {group: f"{n} of {self.size}: {_reason(self.groups[group])}" for group, n in lacking.items() if n}
+
+    def instances(self) -> list[Instance]:
+        """Read the set's instances, as the evaluation did; InputError if they are not where they were."""
+        loaded = load_data(self.set["data"], self.set.get("options"))
+        return asked_for(loaded, self.set.get("skip", 0), self.set.get("instances", 0))
+
+
+def set_results(folder: str | Path) -> list[SetResults]:
+    """Return what an evaluation's folder holds, one item for each set and reader that was asked for, evaluated yet or not.
+
+    Sets, readers, systems and members stand in the order of the configuration; a member without any result yet is there, empty.
+
+    Raises:
+        InputError: If a file is missing or damaged, or results and configuration do not fit together.
+    """
+    config = read_config(folder)
+    systems = {row["name"] for row in config["systems"]}
+    found: dict[tuple[str, str], list[SystemResult]] = {}
+    for result in read_results(folder):
+        if result.system not in systems:
+            raise InputError(f"results of system {result.system!r}", expected=f"one of the configuration's: {sorted(systems)}")
+        found.setdefault((result.set, result.reader), []).append(result)
+    noted = RunFolder(folder).read_optional("inputs.json").get("sets", {})
+    items = []
+    for row in config["sets"]:
+        for reader in (reader["name"] for reader in config["readers"]):
+            results = found.get((row["name"], reader), [])
+            size = max(noted.get(row["name"], {}).get("instances", 0), len({result.instance for result in results}))
+            asked = reader in (row.get("readers") or (reader,))
+            if (results or asked) and (groups := _groups(config, row["name"], reader, results)):
+                items.append(SetResults(row, reader, groups, size))
+    return items
+
+
+def accuracies(members: Scored) -> dict[Seed, dict[str, float]]:
+    """Return the accuracy by member, then by instance."""
+    return {member: {name: row.accuracy for name, row in rows.items()} for member, rows in members.items()}
+
+
+def on_kinds(members: Scored, kinds: Collection[str]) -> tuple[dict[Seed, dict[str, float]], dict[str, float]]:
+    """Return the mean score on the questions of some kinds by member and instance, and how many of them each instance has.
+
+    Instances without any are in neither. As weights of ``estimate`` the numbers give the mean over all these questions.
+    """
+    asked = {
+        member: {name: scores for name, row in rows.items() if (scores := [q.score for q in row.questions if q.kind in kinds])}
+        for member, rows in members.items()
+    }
+    first = next(iter(asked.values()))
+    means = {member: {name: sum(scores) / len(scores) for name, scores in rows.items()} for member, rows in asked.items()}
+    return means, {name: float(len(scores)) for name, scores in first.items()}
+
+
+def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequence[SystemResult]) -> dict[str, Scored]:
+    """By group and member. A member's name is its place in the group, with the sampling seed where the evaluation has several."""
+    seeds = config.get("seeds") or [0]
+    groups: dict[str, Scored] = {}
+    for row in config["systems"]:
+        place = [other["name"] for other in config["systems"] if other["group"] == row["group"]].index(row["name"])
+        own = [result for result in results if result.system == row["name"]]
+        if not own and not (set_name in (row.get("sets") or (set_name,)) and reader in (row.get("readers") or (reader,))):
+            continue
+        spec = read_system(row)
+        drawn = system_options(spec.kind, spec.options).draws(config.get("temperature", 0.0))
+        members = groups.setdefault(row["group"], {})
+        for seed in sorted({result.seed for result in own} | set(seeds if drawn else seeds[:1])):
+            name = f"{place}/{seed}" if len(seeds) > 1 else str(place)
+            members[name] = {result.instance: result for result in own if result.seed == seed}
+    return groups
+
+
+def _scored_in_all(members: Scored) -> set[str]:
+    """Instances for which every member has a score."""
+    return set.intersection(*({name for name, row in rows.items() if row.scored} for rows in members.values()))
+
+
+def _reason(members: Scored) -> str:
+    """Why the first instance without a score has none."""
+    row = next((row for rows in members.values() for _, row in sorted(rows.items()) if not row.scored), None)
+    if row is None:
+        return "not evaluated yet"
+    return row.failed or next((q.error for q in row.questions if q.error), "no score" if row.questions else "no questions")
+
+
+# ------------------------------------------------------------------------------------------------ numbers
 @dataclass(frozen=True, slots=True)
 class KindScore:
     """Accuracy on one kind of question, and how many questions that is in one seed."""
@@ -79,7 +204,7 @@ class SetSummary:
         size: How many the set has, as far as is known.
         left_out: Of each group that lacks some, how many and the first reason.
         cells: By group, in the order of the configuration.
-        differences: ``[first][second]`` is second - first, paired, for each pair of groups in that order.
+        differences: Paired, for each pair of groups in that order.
         in_mean: Whether it counts in the mean over sets.
         unmeasured: Why the scorecard is missing although the data should be there; empty if it is not.
     """
@@ -102,70 +227,123 @@ class Summary:
     Attributes:
         sets: One for each set and reader.
         over_sets: Simple mean over the sets that count in it, by reader and group; None for a group that lacks one.
-        differences: By reader, ``[first][second]`` is second - first, paired, in the mean over sets; of groups that lack none.
-        bootstrap: How intervals were made.
+        differences: By reader, paired, in the mean over sets; of groups that lack none.
         kinds_of: Kind of system by group.
     """
 
     sets: tuple[SetSummary, ...]
     over_sets: Mapping[str, Mapping[str, Estimate | None]]
     differences: Mapping[str, Differences]
-    bootstrap: Bootstrap
-    kinds_of: Mapping[str, str] = field(default_factory=dict)
+    kinds_of: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready data; what is not known is NaN, which a run folder writes as null."""
-        return asdict(self)
+        """Return it as JSON-ready data, with how intervals were made; what is not known is NaN."""
+        found = asdict(self)
+        kinds = found.pop("kinds_of")
+        return {**found, "bootstrap": {"resamples": RESAMPLES, "level": LEVEL, "seed": SEED}, "kinds_of": kinds}
 
 
-def summarise_evaluation(
-    folder: str | Path, options: Bootstrap = DEFAULT, sets: Mapping[str, Sequence[Instance]] | None = None
-) -> Summary:
+def summarise_evaluation(folder: str | Path, sets: Mapping[str, Sequence[Instance]] | None = None) -> Summary:
     """Read an evaluation's folder and sum it up.
 
     Args:
         folder: With ``results.jsonl`` and ``config.yaml``; the evaluation may be unfinished.
-        options: How intervals are made.
         sets: The instances of each set, for the scorecard; None reads what the configuration names.
 
     Raises:
         InputError: If a file is missing or damaged, or results and configuration do not fit together.
     """
     summaries = []
-    for item in gather(folder):
-        kept, (instances, why) = item.complete(), _instances(item, sets)
-        cells = {group: _cell(members, instances, options) for group, members in kept.items()}
-        differences = _differences({group: accuracies(members) for group, members in kept.items()}, options)
-        counted, common = bool(item.set.get("in_mean", True)), len(item.common())
+    for item in set_results(folder):
+        kept, unmeasured = item.complete(), ""
+        instances: dict[str, Instance] = {}
+        try:
+            instances = {row.id: row for row in (item.instances() if sets is None else sets[item.set["name"]])}
+        except InputError as error:
+            unmeasured = str(error).splitlines()[0]
+        cells = {group: _cell(members, instances) for group, members in kept.items()}
+        differences: dict[str, dict[str, Estimate]] = {}
+        for first, second in combinations(kept, 2):
+            pair = _pairable(accuracies(kept[first]), accuracies(kept[second]))
+            differences.setdefault(first, {})[second] = difference(*pair)
         summaries.append(
-            SetSummary(item.set["name"], item.reader, common, item.size, item.left_out(), cells, differences, counted, why)
+            SetSummary(
+                item.set["name"],
+                item.reader,
+                len(item.common()),
+                item.size,
+                item.left_out(),
+                cells,
+                differences,
+                bool(item.set.get("in_mean", True)),
+                unmeasured,
+            )
         )
-    return over_sets(summaries, {row["group"]: row["kind"] for row in read_config(folder)["systems"]}, options)
+    return over_sets(summaries, {row["group"]: row["kind"] for row in read_config(folder)["systems"]})
 
 
-def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str], options: Bootstrap = DEFAULT) -> Summary:
-    """Put sets together, of one evaluation or of several, and take the means over them.
+def _pairable(
+    first: dict[Seed, dict[str, float]], second: dict[Seed, dict[str, float]]
+) -> tuple[dict[Seed, dict[str, float]], dict[Seed, dict[str, float]]]:
+    """The two as they are where their members pair up; else the mean over members of each, as one."""
 
-    Args:
-        sets: Each set with each reader, in the order in which they are shown.
-        kinds_of: Kind of system by group, in the order in which they are shown.
-        options: How the intervals of the sets were made.
+    def averaged(scores: dict[Seed, dict[str, float]]) -> dict[Seed, dict[str, float]]:
+        rows = list(scores.values())
+        return {"mean": {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}}
+
+    pairs = set(first) == set(second) or 1 in (len(first), len(second))
+    return (first, second) if pairs else (averaged(first), averaged(second))
+
+
+def _cell(members: Scored, instances: Mapping[str, Instance]) -> Cell:
+    rows = [row for results in members.values() for row in results.values()]
+    by_member = {member: list(results.values()) for member, results in members.items()}
+    card = scorecard(by_member, instances) if instances else dict.fromkeys(Measure)
+    kinds = {}
+    for kind in sorted({question.kind for row in next(iter(by_member.values())) for question in row.questions}):
+        scores, asked = on_kinds(members, (kind,))
+        kinds[kind] = KindScore(estimate(scores, weights=asked), int(sum(asked.values())))
+    return Cell(
+        members={member: f"{results[0].system} seed {results[0].seed}" for member, results in by_member.items()},
+        accuracy=estimate(accuracies(members)),
+        kinds=kinds,
+        costs={cost: sum(float(getattr(row, cost)) for row in rows) / len(rows) for cost in COSTS},
+        operations={kind: sum(float(getattr(row.operations, kind)) for row in rows) / len(rows) for kind in OPERATIONS},
+        scorecard={measure.value: card[measure] for measure in Measure},
+    )
+
+
+def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str]) -> Summary:
+    """Put sets together and take the means over them; ``kinds_of`` has the kind of system by group, in the order shown.
 
     Raises:
         InputError: If the members of a group stand in another order in one set than in another, of those in the mean.
     """
     means: dict[str, dict[str, Estimate | None]] = {}
-    differences: dict[str, Differences] = {}
+    differences: dict[str, dict[str, dict[str, Estimate]]] = {}
     for reader in dict.fromkeys(item.reader for item in sets):
         items = [item for item in sets if item.reader == reader]
         counted = [item for item in items if item.in_mean]
         asked = [group for group in kinds_of if any(group in item.cells or group in item.left_out for item in items)]
         everywhere = [group for group in asked if counted and all(group in item.cells for item in counted)]
-        _check_members(counted, everywhere)
-        accuracy = {group: [item.cells[group].accuracy for item in counted] for group in everywhere}
-        means[reader] = {group: mean_over_sets(accuracy[group]) if group in accuracy else None for group in asked}
-        differences[reader] = _differences_over(counted, everywhere)
-    return Summary(tuple(sets), means, differences, options, kinds_of)
+        for group in everywhere:
+            known: dict[Seed, str] = {}
+            for seed, member in ((seed, member) for item in counted for seed, member in item.cells[group].members.items()):
+                if known.setdefault(seed, member) != member:
+                    raise InputError(
+                        f"member {seed} of group {group!r} is {member!r} on one set and {known[seed]!r} on another",
+                        expected="the members of a group in one order on all sets",
+                        fix="evaluate all members of the group on every set",
+                    )
+        means[reader] = {
+            group: mean_over_sets([item.cells[group].accuracy for item in counted]) if group in everywhere else None
+            for group in asked
+        }
+        differences[reader] = {}
+        for first, second in combinations(everywhere, 2):
+            parts = [part for item in counted if (part := difference_from(item.differences, first, second)) is not None]
+            differences[reader].setdefault(first, {})[second] = mean_over_sets(parts)
+    return Summary(tuple(sets), means, differences, kinds_of)
 
 
 def difference_from(differences: Differences, reference: str, group: str) -> Estimate | None:
@@ -173,90 +351,14 @@ def difference_from(differences: Differences, reference: str, group: str) -> Est
     if (found := differences.get(reference, {}).get(group)) is not None:
         return found
     turned = differences.get(group, {}).get(reference)
-    return None if turned is None else _negative(turned)
+    return None if turned is None else -turned
 
 
-def _negative(estimate: Estimate) -> Estimate:
-    by_seed = {seed: -value for seed, value in estimate.per_seed.items()}
-    return Estimate(-estimate.mean, -estimate.high, -estimate.low, estimate.stderr, estimate.n, by_seed, estimate.level)
+def reference_group(summary: Summary) -> str:
+    """Return the group that others are compared with: the agent of most members (of equals the last), else the first group."""
 
+    def members(group: str) -> int:
+        return max((len(item.cells[group].members) for item in summary.sets if group in item.cells), default=0)
 
-# ------------------------------------------------------------------------------------------------ one set
-def _instances(item: Gathered, sets: Mapping[str, Sequence[Instance]] | None) -> tuple[dict[str, Instance], str]:
-    """The instances of a set by id; empty, and why, if they are not there any more."""
-    try:
-        found = item.instances() if sets is None else sets[item.set["name"]]
-    except InputError as error:
-        return {}, str(error).splitlines()[0]
-    return {instance.id: instance for instance in found}, ""
-
-
-def _differences(scores: Mapping[str, Members], options: Bootstrap) -> dict[str, dict[str, Estimate]]:
-    found: dict[str, dict[str, Estimate]] = {}
-    for first, second in combinations(scores, 2):
-        found.setdefault(first, {})[second] = difference(*_pairable(scores[first], scores[second]), options)
-    return found
-
-
-def _pairable(first: Members, second: Members) -> tuple[Members, Members]:
-    """The two as they are where their members pair up; else the mean over members of each, as one."""
-    if set(first) == set(second) or 1 in (len(first), len(second)):
-        return first, second
-    return _averaged(first), _averaged(second)
-
-
-def _averaged(scores: Members) -> Members:
-    rows = list(scores.values())
-    return {"mean": {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}}
-
-
-def _cell(members: Scored, instances: Mapping[str, Instance], options: Bootstrap) -> Cell:
-    rows = [row for results in members.values() for row in results.values()]
-    by_member = {member: list(results.values()) for member, results in members.items()}
-    card = scorecard(by_member, instances, options) if instances else dict.fromkeys(Measure)
-    return Cell(
-        members={member: f"{results[0].system} seed {results[0].seed}" for member, results in by_member.items()},
-        accuracy=estimate(accuracies(members), options),
-        kinds=_kinds(members, options),
-        costs={cost: sum(float(getattr(row, cost)) for row in rows) / len(rows) for cost in COSTS},
-        operations={kind: sum(float(getattr(row.operations, kind)) for row in rows) / len(rows) for kind in OPERATIONS},
-        scorecard={measure.value: card[measure] for measure in Measure},
-    )
-
-
-def _kinds(members: Scored, options: Bootstrap) -> dict[str, KindScore]:
-    first = next(iter(members.values()))
-    found = {}
-    for kind in sorted({question.kind for row in first.values() for question in row.questions}):
-        scores, asked = on_kinds(members, (kind,))
-        found[kind] = KindScore(estimate(scores, options, weights=asked), int(sum(asked.values())))
-    return found
-
-
-# ------------------------------------------------------------------------------------------------ all sets
-def _check_members(sets: Sequence[SetSummary], groups: Sequence[str]) -> None:
-    """See that what is shown as one member of a group is the same in all sets."""
-    for group in groups:
-        known: dict[Seed, str] = {}
-        for item in sets:
-            for seed, member in item.cells[group].members.items():
-                if known.setdefault(seed, member) != member:
-                    raise InputError(
-                        f"member {seed} of group {group!r} is {member!r} on {item.set!r} and {known[seed]!r} elsewhere",
-                        expected="the members of a group in one order on all sets",
-                        fix="evaluate all members of the group on that set",
-                    )
-
-
-def _differences_over(sets: Sequence[SetSummary], groups: Sequence[str]) -> dict[str, dict[str, Estimate]]:
-    found: dict[str, dict[str, Estimate]] = {}
-    for first, second in combinations(groups, 2):
-        parts = [difference_from(item.differences, first, second) for item in sets]
-        found.setdefault(first, {})[second] = mean_over_sets([part for part in parts if part is not None])
-    return found
-
-
-__all__ = [
-    "COSTS", "Cell", "Differences", "KindScore", "OPERATIONS", "SetSummary", "Summary", "difference_from", "over_sets",
-    "summarise_evaluation",
-]  # fmt: skip
+    groups = list(summary.kinds_of)
+    return max((group for group in reversed(groups) if summary.kinds_of[group] == "agent"), key=members, default=groups[0])

@@ -1,72 +1,57 @@
 """An evaluation as files: ``summary.json`` (everything), ``table.md`` (for people) and ``table.csv`` (for spreadsheets).
 
-What always holds: every system of the configuration is shown, in its order, whether it wins or loses; every accuracy and difference
-has its interval; what was left out, cut or not measured is said in the table itself, and an unknown number is a dash, never 0.
-Intervals whose two ways of being made disagree are marked with a star.
+Every system of the configuration is shown, in its order; every accuracy and difference has its interval; what was left out, cut or
+not measured is said in the table itself. An unknown number is a dash, never 0. Intervals whose two ways of being made disagree
+have a star.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memalpha.errors import InputError
-from memalpha.evaluation.false_accept import FALSE_ACCEPT_FILE
+from memalpha.evaluation.judging import FALSE_ACCEPT_FILE
 from memalpha.evaluation.scorecard import Measure
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate
-from memalpha.evaluation.summary import COSTS, OPERATIONS, SetSummary, Summary, difference_from, summarise_evaluation
+from memalpha.evaluation.statistics import LEVEL, RESAMPLES, Estimate
+from memalpha.evaluation.summary import (
+    COSTS,
+    OPERATIONS,
+    SetSummary,
+    Summary,
+    difference_from,
+    reference_group,
+    summarise_evaluation,
+)
 from memalpha.files import known, write_whole
 from memalpha.runs import RunFolder
-
-SUMMARY_FILE, MARKDOWN_FILE, CSV_FILE = "summary.json", "table.md", "table.csv"
 
 UNKNOWN = "–"
 """How a number that is not known reads."""
 
 NOT_MEASURED = "not measured"
 
-_CSV_NUMBERS = ("accuracy", "low", "high", "stderr")
 
-
-def write_tables(folder: str | Path, *, reference: str | None = None, options: Bootstrap = DEFAULT) -> Summary:
+def write_tables(folder: str | Path) -> Summary:
     """Write ``summary.json``, ``table.md`` and ``table.csv`` into an evaluation's folder, from its results and configuration.
 
-    Args:
-        folder: The evaluation's folder; the evaluation may be unfinished.
-        reference: The group that others are compared with in ``table.md``; None takes that of kind ``agent`` with the most members
-            (of equals the last), or the first group if there is none. ``summary.json`` has all pairs.
-        options: How intervals are made.
-
-    Raises:
-        InputError: If the folder is none of an evaluation, or there is no such group.
+    ``table.md`` compares with ``reference_group``, ``summary.json`` has all pairs. The evaluation may be unfinished; InputError if
+    the folder is none of an evaluation.
     """
-    summary = summarise_evaluation(folder, options)
-    compared = reference_group(summary, reference)
-    judge = judge_report(Path(folder))
-    RunFolder(folder).write_json(SUMMARY_FILE, {**summary.to_json(), "reference": compared, "false_accept": judge})
-    write_whole(Path(folder) / MARKDOWN_FILE, "\n".join(markdown(summary, compared, judge)) + "\n")
-    write_whole(Path(folder) / CSV_FILE, csv_text(summary))
+    summary = summarise_evaluation(folder)
+    reference, judge = reference_group(summary), judge_report(folder)
+    RunFolder(folder).write_json("summary.json", {**summary.to_json(), "reference": reference, "false_accept": judge})
+    write_whole(Path(folder) / "table.md", "\n".join(markdown(summary, reference, judge)) + "\n")
+    write_whole(Path(folder) / "table.csv", csv_text(summary))
     return summary
 
 
-def reference_group(summary: Summary, name: str | None = None) -> str:
-    """Return the group that others are compared with; InputError if there is none of that name."""
-    groups = list(summary.kinds_of)
-    if name is not None:
-        if name not in groups:
-            raise InputError(f"no group of systems {name!r}", expected=f"one of {', '.join(groups)}")
-        return name
-    agents = [group for group in reversed(groups) if summary.kinds_of[group] == "agent"]
-    return max(agents, key=lambda group: _members(summary, group)) if agents else groups[0]
-
-
-def _members(summary: Summary, group: str) -> int:
-    return max((len(item.cells[group].members) for item in summary.sets if group in item.cells), default=0)
+def judge_report(folder: str | Path) -> dict[str, Any] | None:
+    """Return what ``false_accepts`` gave, if the judge of an evaluation was tried."""
+    return RunFolder(folder).read_optional(FALSE_ACCEPT_FILE) or None
 
 
 # ------------------------------------------------------------------------------------------------ Markdown
@@ -76,14 +61,13 @@ def markdown(summary: Summary, reference: str, judge: Mapping[str, Any] | None =
     Args:
         summary: The evaluation.
         reference: The group that others are compared with.
-        judge: What ``FalseAccepts.to_json`` gave, if the judge was tried.
+        judge: What ``false_accepts`` gave, if the judge was tried.
     """
-    bootstrap = summary.bootstrap
     lines = [
         "# Evaluation",
         "",
-        f"Accuracy is the mean over instances of the mean over their questions, [with its {bootstrap.level:.0%} interval] from "
-        f"{bootstrap.resamples:,} draws of the instances, that of a mean over sets from their standard errors; differences are "
+        f"Accuracy is the mean over instances of the mean over their questions, [with its {LEVEL:.0%} interval] from "
+        f"{RESAMPLES:,} draws of the instances, that of a mean over sets from their standard errors; differences are "
         "paired by instance. Costs are means over instances. "
         f"{UNKNOWN} is not known; * is an interval that one made from the standard error does not confirm (too few instances).",
         "",
@@ -117,10 +101,7 @@ def _set_lines(item: SetSummary, reference: str) -> list[str]:
     lines += [f"The scorecard is missing: {item.unmeasured}", ""] if item.unmeasured else []
     if not item.cells:
         return [*lines, "Nothing to compare yet.", ""]
-    return [*lines, *_costs(item, reference), *_kinds(item), *_seeds(item), *_operations(item), *_scorecard(item)]
 
-
-def _costs(item: SetSummary, reference: str) -> list[str]:
     head = ["system", "accuracy", f"minus `{reference}`", "memory tokens", "of the input", "tokens read for a question"]
     head += ["write calls", "of them cut off", "tokens cut by budgets", "s writing", "s reading"]
     rows = []
@@ -128,46 +109,40 @@ def _costs(item: SetSummary, reference: str) -> list[str]:
         costs = cell.costs
         share = costs["memory_tokens"] / costs["input_tokens"] if costs["input_tokens"] else math.nan
         row = [group, interval(cell.accuracy), interval(difference_from(item.differences, reference, group), signed=True)]
-        row += [number(costs["memory_tokens"], 1), number(share, 3), number(costs["reader_tokens"], 1)]
-        row += [number(costs[name], 1) for name in ("write_calls", "cut_off", "cut")]
+        row += [number(costs["memory_tokens"], 1), number(share, 3)]
+        row += [number(costs[name], 1) for name in ("reader_tokens", "write_calls", "cut_off", "cut")]
         rows.append([*row, number(costs["seconds_write"], 2), number(costs["seconds_read"], 2)])
-    return _table(head, rows)
+    lines += _table(head, rows)
 
-
-def _kinds(item: SetSummary) -> list[str]:
-    counts = {kind: score.questions for cell in item.cells.values() for kind, score in cell.kinds.items()}
-    rows = [
-        [group, *(interval(cell.kinds[kind].accuracy if kind in cell.kinds else None) for kind in counts)]
-        for group, cell in item.cells.items()
-    ]
-    return _table(["by kind of question", *(f"{kind} ({_counted(count, 'question')})" for kind, count in counts.items())], rows)
-
-
-def _seeds(item: SetSummary) -> list[str]:
-    several = {group: cell for group, cell in item.cells.items() if len(cell.members) > 1}
+    kinds = {kind: score.questions for cell in item.cells.values() for kind, score in cell.kinds.items()}
+    head = ["by kind of question", *(f"{kind} ({_counted(count, 'question')})" for kind, count in kinds.items())]
+    lines += _table(
+        head,
+        [
+            [group, *(interval(cell.kinds[kind].accuracy if kind in cell.kinds else None) for kind in kinds)]
+            for group, cell in item.cells.items()
+        ],
+    )
     rows = [
         [group, cell.members[member], number(value)]
-        for group, cell in several.items()
-        for member, value in cell.accuracy.per_seed.items()
-    ]
-    return _table(["group", "system", "accuracy"], rows) if rows else []
-
-
-def _operations(item: SetSummary) -> list[str]:
-    rows = [[group, *(number(cell.operations[name], 2) for name in OPERATIONS)] for group, cell in item.cells.items()]
-    used = any(any(cell.operations.values()) for cell in item.cells.values())
-    return _table(["operations an instance", *OPERATIONS], rows) if used else []
-
-
-def _scorecard(item: SetSummary) -> list[str]:
-    if item.unmeasured:
-        return []
-    rows = [
-        [group, *(NOT_MEASURED if (share := cell.scorecard[measure]) is None else interval(share) for measure in Measure)]
         for group, cell in item.cells.items()
+        for member, value in cell.accuracy.per_seed.items()
+        if len(cell.members) > 1
     ]
-    head = [f"{measure.value} {'↑' if measure.higher_is_better else '↓'}" for measure in Measure]
-    return _table(["changes and removals", *head], rows)
+    lines += _table(["group", "system", "accuracy"], rows) if rows else []
+
+    if any(any(cell.operations.values()) for cell in item.cells.values()):
+        rows = [[group, *(number(cell.operations[name], 2) for name in OPERATIONS)] for group, cell in item.cells.items()]
+        lines += _table(["operations an instance", *OPERATIONS], rows)
+
+    if not item.unmeasured:
+        rows = [
+            [group, *(NOT_MEASURED if (found := cell.scorecard[measure]) is None else interval(found) for measure in Measure)]
+            for group, cell in item.cells.items()
+        ]
+        arrows = [f"{measure.value} {'↑' if measure.higher_is_better else '↓'}" for measure in Measure]
+        lines += _table(["changes and removals", *arrows], rows)
+    return lines
 
 
 def _judge_lines(report: Mapping[str, Any] | None) -> list[str]:
@@ -177,11 +152,11 @@ def _judge_lines(report: Mapping[str, Any] | None) -> list[str]:
         return ["## The judge", "", f"It was not tried on planted answers: {_one_line(report['not_tried'])}", ""]
     rows = []
     for plant, rate in report["rates"].items():
-        ends = (number(known(rate["low"])), number(known(rate["high"])))
-        rows.append([plant, str(rate["asked"]), f"{number(known(rate['mean']))} [{ends[0]}, {ends[1]}]"])
+        mean, low, high = (number(known(rate[name])) for name in ("mean", "low", "high"))
+        rows.append([plant, str(rate["asked"]), f"{mean} [{low}, {high}]"])
     failed = f" {_counted(report['failed'], 'answer')} got no verdict." if report["failed"] else ""
-    return ["## The judge", "", f"Share of planted answers that it accepted; all but `accepted` are wrong.{failed}", "",
-            *_table(["planted", "asked", "accepted"], rows)]  # fmt: skip
+    said = f"Share of planted answers that it accepted; all but `accepted` are wrong.{failed}"
+    return ["## The judge", "", said, "", *_table(["planted", "asked", "accepted"], rows)]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -198,36 +173,29 @@ def _one_line(text: str) -> str:
 def csv_text(summary: Summary) -> str:
     """Return ``table.csv``: a row for each set, reader, group and kind of question (``all`` for all of them).
 
-    A kind that is itself called ``all`` reads ``all (kind)``.
-
-    Costs, operations and measures stand in the rows of ``all``. What is not known or not measured is empty.
+    A kind that is itself called ``all`` reads ``all (kind)``. Costs, operations and measures stand in the rows of ``all``. What is
+    not known or not measured is empty.
     """
-    measures = [measure.value for measure in Measure]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["set", "reader", "system", "kind", "instances", "questions", *_CSV_NUMBERS, *COSTS, *OPERATIONS, *measures])
+    head = ["set", "reader", "system", "kind", "instances", "questions", "accuracy", "low", "high", "stderr"]
+    writer.writerow([*head, *COSTS, *OPERATIONS, *(measure.value for measure in Measure)])
     for item in summary.sets:
         for group, cell in item.cells.items():
-            named = [item.set, item.reader, group]
-            questions = sum(score.questions for score in cell.kinds.values())
+            card = [cell.scorecard[measure] for measure in Measure]
             extra = [*(cell.costs[name] for name in COSTS), *(cell.operations[name] for name in OPERATIONS)]
-            shares = [share.mean if (share := cell.scorecard[measure]) else math.nan for measure in measures]
-            writer.writerow([*named, "all", *_csv_estimate(cell.accuracy, questions), *map(_blank, [*extra, *shares])])
-            for kind, score in cell.kinds.items():
-                empty = [""] * (len(extra) + len(shares))
-                writer.writerow(
-                    [*named, kind if kind != "all" else "all (kind)", *_csv_estimate(score.accuracy, score.questions), *empty]
-                )
+            extra += [math.nan if found is None else found.mean for found in card]
+            questions = sum(score.questions for score in cell.kinds.values())
+            rows = [("all", cell.accuracy, questions, extra)]
+            rows += [
+                ("all (kind)" if kind == "all" else kind, score.accuracy, score.questions, [math.nan] * len(extra))
+                for kind, score in cell.kinds.items()
+            ]
+            for kind, score, asked, more in rows:
+                numbers = [score.mean, score.low, score.high, score.stderr, *more]
+                shown = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
+                writer.writerow([item.set, item.reader, group, kind, score.n, asked, *shown])
     return text.getvalue()
-
-
-def _csv_estimate(estimate: Estimate, questions: int) -> list[str]:
-    numbers = (estimate.mean, estimate.low, estimate.high, estimate.stderr)
-    return [str(estimate.n), str(questions), *map(_blank, numbers)]
-
-
-def _blank(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.6g}"
 
 
 # ------------------------------------------------------------------------------------------------ how numbers read
@@ -250,19 +218,3 @@ def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-# ------------------------------------------------------------------------------------------------ files
-def judge_report(folder: Path) -> dict[str, Any] | None:
-    """Return what ``FalseAccepts.to_json`` gave, if the judge of an evaluation was tried."""
-    path = folder / FALSE_ACCEPT_FILE
-    if not path.is_file():
-        return None
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return report
-
-
-__all__ = [
-    "CSV_FILE", "MARKDOWN_FILE", "NOT_MEASURED", "SUMMARY_FILE", "UNKNOWN", "csv_text", "interval", "judge_report",
-    "markdown", "number", "reference_group", "write_tables",
-]  # fmt: skip

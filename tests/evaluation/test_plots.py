@@ -3,17 +3,14 @@
 from dataclasses import replace
 
 import pytest
-import yaml
 from examples import result, write_results
 from matplotlib.colors import to_hex
 from test_tables import KINDS, SCORES, configure
 
 from memalpha.errors import InputError
-from memalpha.evaluation.plots import COLOURS, MARKS, plot_chunks, plot_comparison, plot_kinds, plot_memory, write_plots
-from memalpha.evaluation.statistics import Bootstrap, estimate
+from memalpha.evaluation.plots import COLOURS, plot_chunks, plot_comparison, plot_kinds, plot_memory, write_plots
+from memalpha.evaluation.statistics import estimate
 from memalpha.evaluation.summary import summarise_evaluation
-
-FEW = Bootstrap(resamples=300)
 
 
 @pytest.fixture
@@ -29,7 +26,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def summary(folder):
-    return summarise_evaluation(folder, FEW)
+    return summarise_evaluation(folder)
 
 
 def points(panel, sideways=False):
@@ -59,19 +56,6 @@ def test_the_comparison_draws_every_system_of_every_set(summary):
             assert (x, low, high) == as_drawn(accuracy) and y == place and colour == COLOURS[place]
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["rag", "warm", "agent"]
     assert figure.axes[0].get_ylim() == (2.5, -0.5)  # the first on top
-
-
-def test_many_sets_stand_in_rows_of_four(tmp_path):
-    names = [f"set{i}" for i in range(5)]
-    rows = [result(set=name, system="rag") for name in names]
-    summary = summarise_evaluation(write_results(configure(tmp_path, ["rag"], names), rows), FEW)
-    comparison, memory = plot_comparison(summary, "recall"), plot_memory(summary, "recall")
-    assert [panel.get_title() for panel in comparison.axes] == [*(f"{name} (n = 1)" for name in names), "mean over sets"]
-    assert [panel.get_title() for panel in memory.axes] == names
-    rows = [panel.get_subplotspec().rowspan.start for panel in comparison.axes]
-    assert rows == [0, 0, 0, 0, 1, 1]
-    named = [any(tick.label1.get_visible() for tick in panel.yaxis.get_major_ticks()) for panel in comparison.axes]
-    assert named == [True, False, False, False, True, False]
 
 
 def test_memory_is_drawn_against_accuracy(summary):
@@ -104,12 +88,12 @@ def test_kinds_are_drawn_in_columns(summary):
 
 
 def test_chunks_are_drawn_by_length_over_the_chosen_sets(folder, summary):
-    (panel,) = plot_chunks(folder, summary, "recall", options=FEW).axes
+    (panel,) = plot_chunks(folder, summary, "recall").axes
     mean = {instance: sum(scores) / len(scores) for instance, scores in SCORES["agent"].items()}
     expected = {
-        3: estimate({"0": {f"short/{i}": mean[i] for i in "abc"}}, FEW),
-        30: estimate({"0": {f"long/{i}": mean[i] for i in "ab"}}, FEW),
-        40: estimate({"0": {"long/c": mean["c"]}}, FEW),
+        3: estimate({"0": {f"short/{i}": mean[i] for i in "abc"}}),
+        30: estimate({"0": {f"long/{i}": mean[i] for i in "ab"}}),
+        40: estimate({"0": {"long/c": mean["c"]}}),
     }
     mine = [point for point in points(panel) if point[4] == COLOURS[2]]
     for (x, y, low, high, _), (chunks, accuracy) in zip(mine, expected.items(), strict=True):
@@ -118,28 +102,8 @@ def test_chunks_are_drawn_by_length_over_the_chosen_sets(folder, summary):
     (line,) = [line for line in panel.get_lines() if to_hex(line.get_color()) == COLOURS[2] and len(line.get_xdata()) == 3]
     assert list(line.get_ydata()) == [accuracy.mean for accuracy in expected.values()]
     assert [label.get_text() for label in panel.get_xticklabels()] == ["3", "30", "40"]
-    (only,) = plot_chunks(folder, summary, "recall", ["short"], FEW).axes
+    (only,) = plot_chunks(folder, summary, "recall", ["short"]).axes
     assert {x for x, *_ in points(only)} == {3}
-
-
-def test_a_group_may_have_other_members_on_another_set(tmp_path):
-    folder = configure(tmp_path, ("warm", "agent"), ("short", "long"), {"warm": "agents", "agent": "agents"})
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["systems"][0]["sets"] = ["short"]
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    where = [("warm", "short"), ("agent", "short"), ("agent", "long")]
-    write_results(
-        folder,
-        [
-            replace(result(name, SCORES[system][name], KINDS[name], system=system, set=on), chunks=3)
-            for system, on in where
-            for name in "abc"
-        ],
-    )
-    (panel,) = plot_chunks(folder, summarise_evaluation(folder, FEW), "recall", options=FEW).axes
-    mean = {system: sum(sum(x) / len(x) for x in by.values()) / 3 for system, by in SCORES.items()}
-    ((x, y, *_),) = points(panel)
-    assert (x, y) == (3, pytest.approx(((mean["warm"] + mean["agent"]) / 2 + mean["agent"]) / 2))
 
 
 def test_a_system_looks_the_same_everywhere_and_what_is_missing_is_not_drawn(folder):
@@ -147,23 +111,14 @@ def test_a_system_looks_the_same_everywhere_and_what_is_missing_is_not_drawn(fol
     (folder / "results.jsonl").write_text(
         "".join(line for line in lines if '"system": "rag"' not in line or '"set": "long"' in line)
     )
-    summary = summarise_evaluation(folder, FEW)
+    summary = summarise_evaluation(folder)
     short, long, over = plot_comparison(summary, "recall").axes
     assert [colour for *_, colour in points(short)] == list(COLOURS[1:3])
     assert [colour for *_, colour in points(long)] == list(COLOURS[:3])
     assert [colour for *_, colour in points(over)] == list(COLOURS[1:3])  # rag is not on every set
-    with pytest.raises(InputError, match="nothing to draw of reader 'base'"):
-        plot_comparison(summary, "base")
-    with pytest.raises(InputError, match="nothing to draw of reader 'base'"):
-        plot_chunks(folder, summary, "base")
-
-
-def test_many_systems_differ_in_colour_or_mark(tmp_path):
-    names = [f"s{i}" for i in range(40)]
-    folder = write_results(configure(tmp_path, names), [result(system=name) for name in names])
-    (panel,) = plot_comparison(summarise_evaluation(folder, FEW), "recall").axes
-    looks = {(to_hex(c.lines[0].get_color()), c.lines[0].get_marker()) for c in panel.containers}
-    assert len(looks) == 40 and len(COLOURS) == len(MARKS) == 8
+    for draw in (plot_comparison, lambda *given: plot_chunks(folder, *given)):
+        with pytest.raises(InputError, match="'base'"):
+            draw(summary, "base")
 
 
 def test_all_pictures_are_written(folder, summary):
@@ -171,11 +126,9 @@ def test_all_pictures_are_written(folder, summary):
     names = ["recall-comparison", "recall-memory", "recall-chunks", "recall-kinds-short", "recall-kinds-long"]
     assert [path.stem for path in paths] == names
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-
-
-def test_an_evaluation_without_results_has_no_pictures(tmp_path):
-    folder = write_results(configure(tmp_path, ["rag"]), [result(system="rag", failed="down", questions=())])
-    assert write_plots(folder, summarise_evaluation(folder, FEW)) == []
+    lines = [result(system="rag", failed="down", questions=())]
+    (folder / "results.jsonl").unlink()
+    assert write_plots(folder, summarise_evaluation(write_results(folder, lines))) == []  # nothing to draw
 
 
 def test_names_that_are_no_file_names_or_formulas_are_drawn_inside_the_folder(tmp_path):
@@ -185,8 +138,8 @@ def test_names_that_are_no_file_names_or_formulas_are_drawn_inside_the_folder(tm
             for r in ("../up", "org/model")]  # fmt: skip
     readers = [{"name": name, "kind": "recall"} for name in ("../up", "org/model")]
     folder = write_results(configure(tmp_path / "run", systems, sets=sets, readers=readers), rows)
-    written = write_plots(folder, summarise_evaluation(folder, FEW))
+    written = write_plots(folder, summarise_evaluation(folder))
     assert len(set(written)) == len(written) == 2 * (3 + len(sets))
     assert sorted((folder / "plots").iterdir()) == sorted(written)
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
-    assert {"org_model-kinds-a_b.png", "org_model-kinds-a_b-2.png", ".._up-memory.png"} <= {path.name for path in written}
+    assert {"org_model-kinds-a_b.png", ".._up-memory.png"} <= {path.name for path in written}

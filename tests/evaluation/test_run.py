@@ -1,13 +1,17 @@
 """A whole evaluation with a tiny policy: killed, gone on with, changed, grown, and with a reader that is down."""
 
 import json
+import math
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,20 +19,28 @@ import yaml
 from examples import MARTA
 from peft import LoraConfig, get_peft_model
 from stub_server import StubServer, error
+from stubs import setting
 
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.data.schema import write_instances
 from memalpha.data.synthetic import PRESETS, generate
-from memalpha.errors import InputError, MemAlphaError, RunFolderError, ServiceError
-from memalpha.evaluation.config import parse_evaluate_arguments
-from memalpha.evaluation.gathering import gather
-from memalpha.evaluation.results import SystemResult, read_results
-from memalpha.evaluation.run import evaluate
+from memalpha.endpoints import EndpointOptions
+from memalpha.errors import InputError, MemAlphaError, PartialServiceError, RunFolderError, ServiceError
+from memalpha.evaluation.jobs import Job, LoadedSet, make_reader, window_left
+from memalpha.evaluation.options import ReaderSpec, parse_evaluate_options
+from memalpha.evaluation.results import read_results
+from memalpha.evaluation.run import ask, evaluate
+from memalpha.evaluation.summary import set_results
+from memalpha.evaluation.systems.base import Kept, Room
+from memalpha.evaluation.systems.raw import FullContext, FullContextOptions
 from memalpha.generation.hf import HFGenerator
+from memalpha.memory.memory import count_words
 from memalpha.models import fetch, load_policy_model
 from memalpha.models.policy import load_tokenizer
-from memalpha.types import Chunk, Instance, Question
+from memalpha.qa.readers import RecallReader, reader_messages
+from memalpha.text import chat_ids
+from memalpha.types import Answer, Chunk, Instance, Question
 
 HERE = Path(__file__).parent
 SYSTEMS = ["full_context", "rag_bm25", "verbatim", "teacher", "gold", "overwrite_summary", "constant_state", "untrained", "warm"]
@@ -116,7 +128,7 @@ def test_each_system_reader_seed_and_instance_has_one_line(whole):
     drawn = {"overwrite_summary", "constant_state", "untrained", "warm", "teacher"}
     per_system = {name: sum(line[0] == name for line in lines) for name in SYSTEMS}
     assert per_system == {name: 3 * (2 if name in drawn else 1) * (1 if name == "warm" else 2) for name in SYSTEMS}
-    results = list(read_results(whole))
+    results = read_results(whole)
     assert {result.failed for result in results} == {None}
     assert {r.accuracy for r in results if r.system == "gold" and r.reader == "recall" and r.instance != "marta"} == {1.0}
     tokenizer = load_tokenizer("nano")
@@ -127,23 +139,6 @@ def test_each_system_reader_seed_and_instance_has_one_line(whole):
     assert [r.write_calls for r in results if r.system == "warm"] == [3] * 6
     assert all(r.reader_tokens <= 200 for r in results if (r.system, r.reader) != ("full_context", "base"))
     assert all(r.reader_tokens > 200 and r.cut == 0 for r in results if (r.system, r.reader) == ("full_context", "base"))
-
-
-def test_the_adapter_and_the_seed_change_what_is_written(whole):
-    kept = {(r.system, r.seed): [] for r in read_results(whole)}
-    for result in read_results(whole):
-        if result.reader == "recall":
-            kept[result.system, result.seed].append((result.entries, result.operations, result.cut_off))
-    assert kept["untrained", 3] != kept["warm", 3] != kept["warm", 4]
-
-
-def test_the_tables_are_made_and_the_folder_says_what_it_was_run_on(whole):
-    for name in ("table.md", "table.csv", "summary.json"):
-        assert "gold" in (whole / name).read_text(encoding="utf-8")
-    inputs = json.loads((whole / "inputs.json").read_text())
-    assert inputs["sets"]["small"]["instances"] == 3 and len(inputs["adapters"]) == 1
-    environment = json.loads((whole / "environment.json").read_text())
-    assert {"code", "packages", "processor", "started"} <= environment.keys()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +186,7 @@ def test_what_a_policy_wrote_before_a_kill_is_not_drawn_again(stop, options, who
 
 
 def outcome(options: Path, folder: Path, *more: str):
-    return evaluate(parse_evaluate_arguments(command(options, folder, *more)[1:]))
+    return evaluate(parse_evaluate_options(command(options, folder, *more)[1:]))
 
 
 CHEAP = ("--systems", "[verbatim, gold]", "--readers", "recall", "--temperature", "0.0")
@@ -218,17 +213,16 @@ def test_what_is_done_is_not_done_again_and_more_may_be_added(options, tmp_path)
         (("--reader_tokens", "100"), "reader_tokens was 200 and is 100"),
         (("--systems", "[verbatim]"), "system 'gold' is not there any more"),
         (("--systems", "[{kind: verbatim, memory_tokens: 9}, gold]"), r"system 'verbatim' was .*memory_tokens.*: 0.* and is .*9"),
-        (("--codec", "hermes"), "codec was 'compact' and is 'hermes'"),
     ],
 )
 def test_other_options_are_refused_unless_it_is_to_start_anew(changes, said, options, tmp_path):
     folder = tmp_path / "run"
     outcome(options, folder, *CHEAP)
-    with pytest.raises(RunFolderError, match=rf"began with other options: {said}[\s\S]*--overwrite"):
+    with pytest.raises(RunFolderError, match=rf"was begun otherwise: {said}[\s\S]*--overwrite"):
         outcome(options, folder, *CHEAP, *changes)
     assert len(untimed(folder)) == 6
     anew = outcome(options, folder, *CHEAP, *changes, "--overwrite", "true").results
-    assert evaluate(parse_evaluate_arguments(["--config", str(folder / "config.yaml")])).results == anew  # goes on, not anew
+    assert evaluate(parse_evaluate_options(["--config", str(folder / "config.yaml")])).results == anew  # goes on, not anew
     assert len(json.loads((folder / "environment.json").read_text())["continued"]) == 1
 
 
@@ -239,21 +233,11 @@ def test_instances_can_be_passed_over(options, tmp_path):
         folder = tmp_path / f"{skip}"
         outcome(options, folder, *CHEAP, "--sets", f"[{{name: a, data: '{data}', skip: {skip}, instances: {instances}}}]")
         assert {line["instance"] for line in untimed(folder)} == {f"m{i}" for i in expected}
-        (item,) = gather(folder)
+        (item,) = set_results(folder)
         assert [instance.id for instance in item.instances()] == [f"m{i}" for i in expected]
     for wrong in ("skip: 5", "skip: 4, instances: 2"):
         with pytest.raises(InputError, match="has 5 instances"):
             outcome(options, tmp_path / "x", *CHEAP, "--sets", f"[{{name: a, data: '{data}', {wrong}}}]")
-
-
-def test_whether_a_set_counts_in_the_mean_may_change(options, tmp_path):
-    folder = tmp_path / "run"
-    data = write_instances(tmp_path / "data.jsonl", [MARTA])
-    for in_mean in ("true", "false", "true"):
-        sets = f"[{{name: a, data: '{data}'}}, {{name: b, data: '{data}', in_mean: {in_mean}}}]"
-        outcome(options, folder, *CHEAP, "--sets", sets)
-        assert len(untimed(folder)) == 4  # two sets, two systems, evaluated once
-        assert f"mean over {'2 sets' if in_mean == 'true' else '1 set'} " in (folder / "table.md").read_text()
 
 
 def test_other_instances_under_the_same_name_are_refused(options, tmp_path):
@@ -261,11 +245,13 @@ def test_other_instances_under_the_same_name_are_refused(options, tmp_path):
     sets = ("--sets", json.dumps([{"name": "small", "data": str(data)}]))
     outcome(options, tmp_path / "run", *CHEAP, *sets)
     write_instances(data, [Instance("marta", "x", (Chunk("Marta is away."),), (Question("Who?", ("Marta",)),))])
-    with pytest.raises(RunFolderError, match="set 'small' is not what it was"):
+    with pytest.raises(RunFolderError, match="set 'small' is not the same"):
         outcome(options, tmp_path / "run", "--systems", "[verbatim]", *CHEAP[2:], *sets, "--systems", "[verbatim, gold]")
 
 
-@pytest.mark.parametrize(("what", "said"), [("weights", "model '.*model' is not"), ("settings", "agent '.*adapter' is not")])
+@pytest.mark.parametrize(
+    ("what", "said"), [("weights", "model '.*model' is not the same"), ("settings", "agent '.*adapter' is not the same")]
+)
 def test_other_weights_or_settings_in_the_same_place_are_refused(what, said, adapter, options, tmp_path):
     model, own, folder = (tmp_path / name for name in ("model", "adapter", "run"))
     shutil.copytree(fetch("nano"), model)
@@ -282,7 +268,7 @@ def test_other_weights_or_settings_in_the_same_place_are_refused(what, said, ada
         AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=64, max_new_tokens=5).save(own)
     with pytest.raises(RunFolderError, match=said):
         outcome(options, folder, *more, *systems)
-    joined = parse_evaluate_arguments(command(options, tmp_path / "all", *more, *systems)[1:])
+    joined = parse_evaluate_options(command(options, tmp_path / "all", *more, *systems)[1:])
     with pytest.raises(RunFolderError, match=rf"cannot be joined: {said}"):
         evaluate(joined, parts=[part])
     for older in (folder, part):  # of before these were written down
@@ -298,26 +284,14 @@ def test_a_folder_of_something_else_is_left_alone(options, tmp_path):
     told = []
     with pytest.raises(RunFolderError, match=r"notes\.txt' is a file"):  # said before a model is loaded
         evaluate(
-            parse_evaluate_arguments(command(options, tmp_path / "notes.txt" / "run", *CHEAP)[1:]),
+            parse_evaluate_options(command(options, tmp_path / "notes.txt" / "run", *CHEAP)[1:]),
             lambda *event: told.append(event),
         )
     assert told == []
     (tmp_path / "config.yaml").write_text("learning_rate: 1.0\n")
-    with pytest.raises(RunFolderError, match="no evaluation's"):
+    with pytest.raises(InputError, match="not an evaluation's"):
         outcome(options, tmp_path, *CHEAP)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-@pytest.mark.parametrize("changes", [{}, {"sets": "toy"}, {"readers": [{"kind": "recall"}]}])
-def test_a_configuration_of_ones_own_is_no_evaluation(changes, options, tmp_path, capsys):
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "config.yaml").write_text(yaml.safe_dump({**yaml.safe_load(options.read_text()), **changes}))
-    assert run(command(mine / "config.yaml", mine, *CHEAP)) == 1
-    assert "the folder is no evaluation's: its config.yaml" in capsys.readouterr().err
-    assert run([*command(options, tmp_path / "run", *CHEAP), "--join", str(mine)]) == 1
-    assert "is missing or not an evaluation's" in capsys.readouterr().err
-    assert [path.name for path in mine.iterdir()] == ["config.yaml"]
 
 
 def test_a_full_disk_is_one_clear_message_and_what_is_there_is_gone_on_with(options, tmp_path, make_disk):
@@ -371,22 +345,12 @@ def test_what_is_there_is_not_taken_again_and_what_is_not_asked_for_is_left_and_
     assert len(json.loads((folder / "environment.json").read_text())["continued"]) == 2  # the part, and the second time
 
 
-def test_tables_can_be_had_of_what_is_there(options, part, tmp_path, capsys):
-    folder = tmp_path / "run"
-    assert run([*command(options, folder), "--join", str(part), "--tables"]) == 0
-    assert untimed(folder) == untimed(part)
-    said = capsys.readouterr().out
-    assert "9 results in" in said and "on small" not in said
-    item = json.loads((folder / "summary.json").read_text())["sets"][0]
-    assert set(item["left_out"]) >= {"full_context", "agents"} and "gold" not in item["left_out"]
-
-
 def test_a_failed_result_is_not_taken_over(options, part, tmp_path):
     bad = shutil.copytree(part, tmp_path / "part")
     lines = (bad / "results.jsonl").read_text(encoding="utf-8").splitlines()
     lines[-1] = json.dumps({**json.loads(lines[-1]), "failed": "the reader is down"})
     (bad / "results.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    evaluation = parse_evaluate_arguments(command(options, tmp_path / "run", "--systems", "gold")[1:])
+    evaluation = parse_evaluate_options(command(options, tmp_path / "run", "--systems", "gold")[1:])
     told = []
     assert evaluate(evaluation, lambda event, data: told.append((event, data)), [bad]).failed == 0
     assert [data for event, data in told if event == "joined"] == [{"folder": str(bad), "taken": 5, "left": 4}]
@@ -398,7 +362,6 @@ def test_a_failed_result_is_not_taken_over(options, part, tmp_path):
     [
         (("--reader_tokens", "100"), "reader_tokens was 200 and is 100"),
         (("--systems", "[{kind: verbatim, memory_tokens: 59}, gold]"), r"system 'verbatim' was .*: 60.* and is .*59"),
-        (("--readers", "[recall, {kind: base, max_new_tokens: 4}]"), r"reader 'base' was .*: 3.* and is .*4"),
         ({"sets": {"small": {"sha256": "0"}}}, "set 'small' is not the same"),  # other instances under the same path and name
         ({"adapters": {"ADAPTER": "0"}}, "adapter '.*' is not the same"),  # other weights
     ],
@@ -412,7 +375,7 @@ def test_a_part_of_something_else_is_refused_before_a_folder_is_made(changes, sa
         }
         (its / "inputs.json").write_text(json.dumps({"sets": {}, "adapters": {}, **had}))
         changes = ()
-    evaluation = parse_evaluate_arguments(command(options, tmp_path / "run", *changes)[1:])
+    evaluation = parse_evaluate_options(command(options, tmp_path / "run", *changes)[1:])
     with pytest.raises(RunFolderError, match=rf"part' cannot be joined: {said}[\s\S]*expected: a part of the same evaluation"):
         evaluate(evaluation, parts=[its])
     assert not (tmp_path / "run").exists()
@@ -441,10 +404,10 @@ def test_what_a_server_failed_to_answer_is_asked_again(options, tmp_path, chat_s
     assert len(chat_server.bodies) == asked
     assert outcome(options, folder, *server_options(chat_server), "--batch_size", "5").failed == 0
     assert len(chat_server.bodies) > asked
-    lines = list(read_results(folder, latest=False))
-    assert len(lines) == 4 and [line.instance for line in lines if line.failed] == ["marta"]
+    lines = untimed(folder)
+    assert len(lines) == 4 and [line["instance"] for line in lines if line["failed"]] == ["marta"]
     latest = [(result.instance, result.failed) for result in read_results(folder)]
-    assert sorted(latest) == sorted((instance, None) for instance in {line.instance for line in lines})
+    assert sorted(latest) == sorted((instance, None) for instance in {line["instance"] for line in lines})
 
 
 def test_a_server_that_is_down_stops_the_evaluation(options, tmp_path, chat_server):
@@ -456,7 +419,7 @@ def test_a_server_that_is_down_stops_the_evaluation(options, tmp_path, chat_serv
     assert [result.failed is None for result in read_results(tmp_path / "run")] == [False, False]
 
 
-@pytest.mark.parametrize("size", ["1", "2", "5"])
+@pytest.mark.parametrize("size", ["1", "5"])
 def test_an_instance_that_always_fails_is_passed_over_every_time(size, options, tmp_path, chat_server):
     chat_server.fault_for = lambda body: error(500) if "City of Marta?" in str(body["messages"]) else None
     chat_server.reply = lambda body: "Rome"
@@ -467,7 +430,7 @@ def test_an_instance_that_always_fails_is_passed_over_every_time(size, options, 
     two = "[{kind: full_context, budget: reader}, verbatim]"
     for systems, results in (("[{kind: full_context, budget: reader}]", 3), *((two, 6),) * 2):
         assert run(command(options, folder, *more, "--systems", systems)) == 1
-        assert len(list(read_results(folder))) == results
+        assert len(read_results(folder)) == results
         assert {result.instance for result in read_results(folder) if result.failed} == {"a", "one", "marta"}
     chat_server.fault_for = lambda body: None
     assert outcome(options, folder, *more, "--systems", two).failed == 0
@@ -524,61 +487,189 @@ def test_one_trained_agent_on_one_set(adapter, options, tmp_path, capsys):
     assert {(result.system, result.write_calls) for result in read_results(folder)} == {(adapter.name, 3)}
 
 
+NANO = ["--model", "nano"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--trained", "x"], ["'x'", "--data", "expected: both"]),
-        (["--config", "none.yaml"], ["no config file 'none.yaml'"]),
-        (["--sets", "toy"], ["systems is None", "expected: a list such as"]),
-        (["--sets", "nowhere", "--systems", "gold", "--model", "nano"], ["no data at 'nowhere'", "memalpha prepare"]),
-        (["--sets", "[{data: toy, options: {n: 1}}]", "--systems", "teacher", "--model", "nano"], ["no annotated facts"]),
+        (["--trained", "x"], "'x'"),
+        (["--config", "none.yaml"], "none.yaml"),
+        (["--sets", "toy"], "systems"),
+        (["--sets", "nowhere", "--systems", "gold", *NANO], "'nowhere'"),
+        (["--sets", "[{data: toy, options: {n: 1}}]", "--systems", "teacher", *NANO], "no annotated facts"),
+        (["--sets", "[{data: toy, options: {n: 1}}]", "--systems", "[{kind: agent, adapter: gone}]", *NANO], "gone"),
+        (["--sets", "[{data: toy, instances: 101}]", "--systems", "gold", *NANO], "has 100 instances"),
         (
-            ["--sets", "[{data: toy, options: {n: 1}}]", "--systems", "[{kind: agent, adapter: gone}]", "--model", "nano"],
-            ["gone", "does not exist"],
-        ),
-        (["--sets", "[{data: toy, instances: 101}]", "--systems", "gold", "--model", "nano"], ["has 100 instances"]),
-        (
-            ["--sets", "[{data: toy, readers: recall}]", "--systems", "[{kind: gold, readers: base}]", "--model", "nano",
-             "--readers", "[recall, base]"],
-            ["nobody reads for system 'gold' on set 'toy'"],
+            ["--sets", "[{data: toy, readers: recall}]", "--systems", "[{kind: gold, readers: base}]",
+             "--readers", "[recall, base]", *NANO],
+            "'gold' on set 'toy'",
         ),
         (
-            ["--sets", "[{data: toy, instances: 1}]", "--systems", "verbatim", "--readers", "[recall, base]", "--model", "nano",
-             "--reader_tokens", "60000"],
-            ["reader 'base' on set 'toy' has a window of", "reader_tokens is 60000"],
+            ["--sets", "[{data: toy, instances: 1}]", "--systems", "verbatim", "--readers", "[recall, base]", "--reader_tokens",
+             "60000", *NANO],
+            "reader_tokens is 60000",
         ),
-        (
-            ["--sets", "[toy, {name: b, data: toy}]", "--systems", "[{kind: gold, sets: toy}]", "--model", "nano"],
-            ["no system is evaluated on set 'b'"],
-        ),
-        (
-            ["--sets", "[{data: toy, readers: recall}]", "--systems", "gold", "--readers", "[recall, base]", "--model", "nano"],
-            ["reader 'base' reads nothing"],
-        ),
-        (
-            ["--sets", "toy", "--systems", "[{kind: gold, group: g}, {kind: verbatim, group: g}]", "--model", "nano"],
-            ["group 'g' has systems of the kinds 'gold' and 'verbatim'"],
-        ),
+        (["--sets", "[toy, {name: b, data: toy}]", "--systems", "[{kind: gold, sets: toy}]", *NANO], "set 'b'"),
+        (["--sets", "[{data: toy, readers: recall}]", "--systems", "gold", "--readers", "[recall, base]", *NANO], "reader 'base'"),
+        (["--sets", "toy", "--systems", "[{kind: gold, group: g}, {kind: verbatim, group: g}]", *NANO], "group 'g'"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_clear_message_and_makes_no_folder(arguments, said, tmp_path, capsys):
     assert run(["evaluate", *arguments, "--output_dir", str(tmp_path / "run")]) == 1
     message = capsys.readouterr().err
-    assert message.count("error: ") == 1 and all(words in message for words in said), message
+    assert message.count("error: ") == 1 and said in message, message
     assert not (tmp_path / "run").exists()
 
 
 def test_a_result_reads_back_as_itself_and_a_damaged_one_is_located(whole, tmp_path):
-    results = list(read_results(whole))
-    assert [SystemResult.from_json(result.to_json()).to_json() for result in results] == [result.to_json() for result in results]
     folder = tmp_path / "run"
     folder.mkdir()
-    line = json.dumps(results[0].to_json())
-    (folder / "results.jsonl").write_text(f"{line}\n{line[:50]}\n")
-    with pytest.raises(ValueError, match=r"results\.jsonl, line 2 is damaged"):
-        list(read_results(folder))
-    (folder / "results.jsonl").write_text(f"{line}\n{line[:50]}")  # its writer was killed
-    assert [result.to_json() for result in read_results(folder)] == [results[0].to_json()]
-    (folder / "results.jsonl").write_text(f"{line}\n{json.dumps({'set': 'x'})}\n")
-    with pytest.raises(ValueError, match="line 2 is damaged"):
-        list(read_results(folder))
+    lines = (whole / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.dumps(result.to_json(), ensure_ascii=False) for result in read_results(whole)] == lines
+    for damaged in (f"{lines[0]}\n{lines[0][:50]}\n", f"{lines[0]}\n{json.dumps({'set': 'x'})}\n"):
+        (folder / "results.jsonl").write_text(damaged)
+        with pytest.raises(InputError, match=r"results\.jsonl, line 2 is damaged"):
+            read_results(folder)
+    (folder / "results.jsonl").write_text(f"{lines[0]}\n{lines[0][:50]}")  # its writer was killed
+    assert len(read_results(folder)) == 1
+
+
+@pytest.fixture
+def done(options, tmp_path) -> tuple[Path, list[str]]:
+    """An evaluation that was done, and the command that goes on with it."""
+    assert run(command(options, tmp_path / "run", *CHEAP)) == 0
+    return tmp_path / "run", command(options, tmp_path / "run", *CHEAP)
+
+
+def test_the_verb_draws_the_pictures_says_where_the_tables_are_and_lists_its_options(options, tmp_path, capsys):
+    folder = tmp_path / "run"
+    again = command(options, folder, *CHEAP)
+    assert run(again) == 0
+    told = re.findall(r"gold on small, .* accuracy ([0-9.]+), the mean of (\d) instances", capsys.readouterr().out)
+    found = {result.instance: result.accuracy for result in read_results(folder) if result.system == "gold"}
+    means = [sum(list(found.values())[i : i + 2]) / int(n) for i, (_, n) in zip((0, 2), told, strict=True)]
+    assert [float(mean) for mean, _ in told] == pytest.approx(means, abs=5e-4)  # over instances, not over questions
+    assert sorted(path.name for path in (folder / "plots").iterdir()) == [
+        "recall-chunks.png", "recall-comparison.png", "recall-kinds-small.png", "recall-memory.png",
+    ]  # fmt: skip
+    assert run(again) == 0 and capsys.readouterr().out.strip().endswith(str(folder / "table.md"))
+    assert run([*again, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((folder / "summary.json").read_text())
+    assert run(["evaluate", "--options"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"--{name} " in said for name in ("reader_tokens", "endpoint_url", "schema"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.yaml", b""),
+        ("config.yaml", b"sets: ["),
+        ("inputs.json", b'{"sets": {'),
+        ("environment.json", b""),
+        ("results.jsonl", b'{"set": "\xff"}\n'),
+        ("results.jsonl", None),
+    ],
+)
+def test_a_damaged_folder_is_one_clear_message_and_is_left_as_it_is(name, content, done, capsys):
+    folder, again = done
+    if content is None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+    else:
+        (folder / name).write_bytes(content)
+    capsys.readouterr()
+    assert run(again) == 1
+    error = capsys.readouterr().err
+    assert error.count("error: ") == 1 and name in error and "to fix: " in error
+    assert content is None or (folder / name).read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("inputs.json", b"{}"), ("inputs.json", b""), ("config.yaml", b""), ("environment.json", b"{")]
+)
+def test_a_damaged_part_is_not_joined(name, content, done, options, tmp_path, capsys):
+    (done[0] / name).write_bytes(content)
+    assert run([*command(options, tmp_path / "whole", *CHEAP), "--join", str(done[0])]) == 1
+    assert name in capsys.readouterr().err
+    assert not (tmp_path / "whole").exists()
+
+
+# ------------------------------------------------------------------------------------------------ readers and what they see
+CITY, JOB = MARTA.questions[:2]
+TWO = Instance("two", "text", MARTA.chunks, (CITY, JOB))
+NONE = Instance("none", "text", MARTA.chunks, ())
+
+
+def asked(instances, kept, reader) -> list:
+    """The results of a reader with a budget of 5 words on what a system kept."""
+    where = LoadedSet(SimpleNamespace(name="set"), tuple(instances), SimpleNamespace(count=count_words))
+    job = Job(SimpleNamespace(name="system"), None, where, {"r": (reader, Room(5))}, (0,))
+    return ask(job, "r", 0, instances, kept, 0.0, None)
+
+
+def keeping(*passages: tuple[str, ...]) -> Kept:
+    return Kept(lambda questions, room: list(passages[: len(questions)]), memory_tokens=0, left_out=lambda room: room.tokens)
+
+
+def test_tokens_read_and_cut_are_means_over_the_questions():
+    kept = keeping(("Marta in Rome now", "one two", "x"), ("Hugo rests",))
+    first, empty = asked([TWO, NONE], [kept, kept], RecallReader(5, count_words))
+    assert [question.passages for question in first.questions] == [("Marta in Rome now", "x"), ("Hugo rests",)]
+    assert first.reader_tokens == (5 + 2) / 2
+    assert first.cut == 5 + round((2 + 0) / 2)  # what the finder left out, and two words of the first question
+    assert [question.score for question in first.questions] == [1.0, 1.0]
+    assert [(q.id, q.kind, q.text) for q in first.questions] == [("q0", "latest", CITY.text), ("q1", "removed", JOB.text)]
+    assert first.questions[0].answer == "Marta in Rome now\nx"
+    assert (empty.questions, empty.reader_tokens, empty.cut, empty.failed) == ((), 0, 5, None)
+    bare = Instance("bare", "text", MARTA.chunks, (Question("A?", ("a",)), Question("B?", ("b",))))
+    (found,) = asked([bare], [keeping(("a",), ("a",))], RecallReader(5, count_words))
+    assert [question.id for question in found.questions] == ["0", "1"]  # by place where the source gives none
+
+
+class Flaky(RecallReader):
+    def read(self, requests):
+        raise PartialServiceError([ServiceError("down") if r.question is JOB else Answer("Rome") for r in requests])
+
+
+def test_a_reader_that_fails_gives_no_score_and_says_why():
+    (found,) = asked([TWO], [keeping(("Marta in Rome",), ("Hugo rests",))], Flaky(5, count_words))
+    assert found.failed == "down" and not found.scored
+    assert found.questions[0].score == 1.0 and found.questions[0].error is None
+    assert math.isnan(found.questions[1].score) and found.questions[1].answer is None and found.questions[1].error == "down"
+
+
+def reader_of(spec: ReaderSpec, where, reads_window: bool, instances=(MARTA,)):
+    evaluation = SimpleNamespace(endpoints=EndpointOptions(endpoint_url="http://127.0.0.1:9", endpoint_model="m"))
+    return make_reader(spec, evaluation, LoadedSet(SimpleNamespace(name="set"), tuple(instances), where), reads_window, where.host)
+
+
+def test_a_reader_has_the_common_budget_unless_the_system_reads_the_window():
+    where = setting([MARTA])
+    for kind in ("recall", "base", "endpoint"):
+        reader, room = reader_of(ReaderSpec(kind), where, False)
+        assert room == Room(64) and reader.budget_tokens == 64
+    assert reader_of(ReaderSpec("recall"), where, True)[1] == Room(64)
+    reader, room = reader_of(ReaderSpec("base"), where, True)
+    assert room.window and 0 < room.tokens < where.host.positions and reader.budget_tokens == room.tokens
+    for spec in (ReaderSpec("endpoint", "big"), ReaderSpec("base", "tiny", window_tokens=40)):  # not known, too small
+        with pytest.raises(InputError, match=spec.name):
+            reader_of(spec, where, True)
+    assert (
+        window_left(ReaderSpec("recall"), where.host, [MARTA]) is window_left(ReaderSpec("endpoint"), where.host, [MARTA]) is None
+    )
+
+
+def test_what_is_read_of_many_lines_fits_the_window():
+    """Line breaks inside a chunk are written out for the reader, which takes more tokens than they took."""
+    rng = random.Random(0)
+    for lines in (1, 4, 30):
+        chunks = tuple(Chunk("\n".join(rng.choice(("Marta rests.", "Hugo?", "-")) for _ in range(lines))) for _ in range(60))
+        long = Instance("long", "text", chunks, (CITY, Question("Who?" + " ?" * 50, ("x",))))
+        where, base = setting([MARTA]), ReaderSpec("base", window_tokens=600)
+        _, room = reader_of(base, where, True, [long])
+        found = FullContext(where, FullContextOptions()).write([long], 0)[0].find(long.questions, room)
+        prompts = [reader_messages(q.text, passages) for q, passages in zip(long.questions, found, strict=True)]
+        taken = [len(chat_ids(where.host.tokenizer, prompt)) for prompt in prompts]
+        assert 600 - 80 < max(taken) + base.max_new_tokens <= 600

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 from examples import MARTA
-from stubs import POSITIONS, StubHost, setting, texts_of
+from hypothesis import given
+from hypothesis import strategies as st
+from stubs import POSITIONS, setting
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
@@ -13,11 +15,12 @@ from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
 from memalpha.evaluation.results import OperationCounts
+from memalpha.evaluation.systems import KINDS, system_options
 from memalpha.evaluation.systems.base import Room
-from memalpha.evaluation.systems.constant_state import parse_state
-from memalpha.evaluation.systems.registry import KINDS, make_system, system_options
-from memalpha.evaluation.systems.rewriting import batch_sampling
+from memalpha.evaluation.systems.raw import Piece, pieces, units
+from memalpha.evaluation.systems.rewriting import parse_state
 from memalpha.generation.scripted import ScriptedGenerator
+from memalpha.memory.memory import count_words
 from memalpha.protocols import ReadRequest
 from memalpha.qa.metrics import score
 from memalpha.qa.readers import RecallReader
@@ -49,7 +52,7 @@ LINES = [
 
 
 def make(kind: str, where, **options):
-    return make_system(kind, where, system_options(kind, options))
+    return KINDS[kind].make(where, system_options(kind, options))
 
 
 def kept(kind: str, instance: Instance = MARTA, script=(), *, seed: int = 0, protocol=None, **options):
@@ -187,7 +190,7 @@ def test_verbatim_needs_a_list_that_lets_lines_in_and_out(allowed, limits, optio
     if not said:
         assert kept("verbatim", protocol=where, **options).operations.insert == 8
         return
-    with pytest.raises(InputError, match=rf"'verbatim' with schema 'narrow', whose first list does not .*{said}"):
+    with pytest.raises(InputError, match=said):
         make("verbatim", where, **options)
 
 
@@ -196,14 +199,6 @@ def test_verbatim_can_be_matched_to_a_size():
     tokens = sum(where.count(line.partition("] ")[2]) for line in LINES[-2:])
     assert kept("verbatim", protocol=where, memory_tokens=tokens).entries == tuple(LINES[-2:])
     assert kept("verbatim", protocol=where, memory_tokens=tokens - 1).entries == tuple(LINES[-1:])
-
-
-def test_a_line_longer_than_an_entry_is_kept_in_parts(tmp_path):
-    schema = tmp_path / "short.yaml"
-    schema.write_text("name: short\nsections:\n  - {name: facts, kind: list, max_entry_tokens: 6}\n")
-    assert kept("verbatim", PROSE, protocol=setting([PROSE], schema=str(schema))).entries[:3] == (
-        "Oslo is in Norway.", "It has a harbour.", "Rome is in Italy.",
-    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ rewritten texts
@@ -262,11 +257,13 @@ def test_text_of_the_data_cannot_close_its_fence():
 
 
 def test_draws_depend_on_the_seed_and_the_batch_alone():
-    assert batch_sampling(5, 0.0, 1, [SHORT]) == Sampling(5)
-    first, again, other, batch = (batch_sampling(5, 0.7, s, i) for s, i in [(1, [SHORT]), (1, [SHORT]), (2, [SHORT]), (1, [PROSE])])
+    assert setting([SHORT]).sampling(5, 1, [SHORT]) == Sampling(5)
+    warm = setting([SHORT], temperature=0.7)
+    first, again, other, batch = (warm.sampling(5, s, i) for s, i in [(1, [SHORT]), (1, [SHORT]), (2, [SHORT]), (1, [PROSE])])
     assert first == again and len({first.seed, other.seed, batch.seed}) == 3
-    assert not make("overwrite_summary", setting([SHORT])).draws
-    assert make("overwrite_summary", setting([SHORT], temperature=0.7)).draws
+    for kind in ("agent", "overwrite_summary", "constant_state"):
+        assert [system_options(kind, {}).draws(temperature) for temperature in (0.0, 0.7)] == [False, True]
+    assert not system_options("rag_bm25", {}).draws(0.7)
 
 
 # ------------------------------------------------------------------------------------------------ agent, teacher, gold
@@ -352,13 +349,13 @@ def test_gold_evidence_of_a_label_is_an_example_with_that_label():
 
 def test_the_teacher_is_for_generated_data_alone_and_can_be_worse():
     where = setting([PROSE])
-    with pytest.raises(InputError, match=r"prose, which has no annotated facts[\s\S]*sets: \[synthetic\]"):
+    with pytest.raises(InputError, match="prose"):
         make("teacher", where).check([PROSE])
     instances = generate(4, 1, PRESETS["small"])
     where = setting(instances)
     whole, half = (make("teacher", where, coverage=c).write(instances, 0) for c in (1.0, 0.5))
     assert sum(k.operations.insert for k in half) < sum(k.operations.insert for k in whole)
-    assert make("teacher", where, p_update=1.0).draws is False
+    assert [system_options("teacher", {"p_update": share}).draws(0.0) for share in (1.0, 0.5)] == [False, True]
     seeds = [make("teacher", where, coverage=0.5).write(instances, seed) for seed in (0, 0, 1)]
     assert [k.entries for k in seeds[0]] == [k.entries for k in seeds[1]] != [k.entries for k in seeds[2]]
 
@@ -376,22 +373,44 @@ def test_no_system_knows_the_questions_while_it_writes(kind):
     assert first.find(MARTA.questions, EVERYTHING) == second.find(MARTA.questions, EVERYTHING)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "said"),
-    [
-        ("rag", {}, "unknown kind of system 'rag'"),
-        ("rag_bm25", {"pieces": 3}, "system 'rag_bm25' has no option 'pieces'"),
-        ("rag_bm25", {"piece_tokens": -1}, "piece_tokens is -1"),
-        ("verbatim", {"memory_tokens": "many"}, "'memory_tokens' of system 'verbatim' is 'many'"),
-        ("full_context", {"budget": "none"}, "'none'"),
-        ("agent", {"settings": "mine"}, "'mine'"),
-    ],
-)
-def test_wrong_options_are_named(kind, options, said):
-    with pytest.raises(InputError, match=said):
-        system_options(kind, options)
+# ------------------------------------------------------------------------------------------------ pieces of an input
+TEXTS = st.text(alphabet=st.sampled_from("ab .!?\n\r\té漢:"), max_size=80)
 
 
-def test_the_stub_is_honest_about_tokens():
-    host = StubHost(texts_of([MARTA]))
-    assert len(host.tokenizer("Marta: I live in Oslo.").input_ids) == 7
+@given(TEXTS, st.integers(1, 6))
+def test_units_are_the_words_in_order_and_keep_to_the_limit(text, limit):
+    found = units(text, limit, count_words)
+    assert [word for unit in found for word in unit.split()] == text.split()
+    assert all(1 <= count_words(unit) <= limit for unit in found)
+    assert all(unit == unit.strip() for unit in found)
+
+
+@given(st.lists(TEXTS, max_size=4), st.integers(1, 12), st.integers(1, 6))
+def test_pieces_are_the_units_joined_and_stay_in_their_chunk(texts, pack, limit):
+    chunks = [Chunk(text, "2024-01-02" if i % 2 else None) for i, text in enumerate(texts)]
+    found = pieces(chunks, pack, limit, count_words)
+    for index, chunk in enumerate(chunks):
+        own = [piece for piece in found if piece.chunk == index]
+        left = units(chunk.text, limit, count_words)
+        for piece in own:
+            taken = [left.pop(0)]
+            while "\n".join(taken) != piece.text:
+                taken.append(left.pop(0))
+            assert piece.time == chunk.time
+            assert len(taken) == 1 or count_words(piece.render()) <= pack
+            if left:  # a piece is as long as the next unit lets it be
+                assert count_words(Piece(f"{piece.text}\n{left[0]}", piece.time, index).render()) > pack
+        assert left == []
+
+
+def test_a_line_is_a_unit_and_a_long_one_is_cut_at_sentences():
+    text = "Ann: I am here.\n\nAnn: One two three. Four five six seven eight nine ten.\nBob: Hi."
+    assert units(text, 4, count_words) == [
+        "Ann: I am here.", "Ann: One two three.", "Four five six seven", "eight nine ten.", "Bob: Hi.",
+    ]  # fmt: skip
+
+
+def test_a_block_that_fits_stays_whole_and_so_does_a_label_with_its_sentence():
+    assert units("Title\nShort.\n\nOther\nShort too.", 4, count_words) == ["Title\nShort.", "Other\nShort too."]
+    labelled = "Sentence: what now\nLabel: 3\nSentence: who\nLabel: 4\nLabel: 5"
+    assert units(labelled, 9, count_words) == ["Sentence: what now\nLabel: 3", "Sentence: who\nLabel: 4", "Label: 5"]

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
-from memalpha.evaluation.effects import Effect, effects_of
-from memalpha.evaluation.poisoning import Attack, Rate, attacks, run_trials, summarise_trials, trial_row
+from memalpha.evaluation.poisoning import Effect, attacks, effects_of, rate, run_trials, summarise_trials, trial_row
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.types import Entry
 
@@ -158,15 +157,16 @@ def test_an_order_is_kept_verbatim_where_three_words_in_a_row_are(content, kept)
 @given(st.integers(0, 40), st.integers(1, 40))
 def test_the_interval_solves_wilsons_equation(hits, n):
     hits = min(hits, n)
-    rate = Rate.of([True] * hits + [False] * (n - hits))
-    assert rate[:3] == (hits, n, hits / n) and 0 <= rate.low <= rate.share <= rate.high <= 1
-    for bound in (rate.low, rate.high):
+    found = rate([True] * hits + [False] * (n - hits))
+    assert (found["hits"], found["trials"], found["share"]) == (hits, n, hits / n)
+    assert 0 <= found["low"] <= found["share"] <= found["high"] <= 1
+    for bound in (found["low"], found["high"]):
         if 0 < bound < 1:  # |share - p| = z sqrt(p (1 - p) / n)
-            assert abs(rate.share - bound) == pytest.approx(1.959964 * math.sqrt(bound * (1 - bound) / n), abs=1e-9)
+            assert abs(found["share"] - bound) == pytest.approx(1.959964 * math.sqrt(bound * (1 - bound) / n), abs=1e-9)
 
 
 def test_no_trials_are_no_rate():
-    assert math.isnan(Rate.of([]).share)
+    assert math.isnan(rate([])["share"])
 
 
 def test_the_shipped_attacks_are_whole():
@@ -176,7 +176,7 @@ def test_the_shipped_attacks_are_whole():
         == {effect.value for effect in Effect} - {"verbatim"}
     )
     for attack in attacks():
-        assert isinstance(attack, Attack) and len(attack.texts) == len(set(attack.texts)) == 4
+        assert len(attack.texts) == len(set(attack.texts)) == 4
         if Effect.PERSISTED in attack.succeeds and attack.name not in ("tool_syntax", "template_marks", "close_quoting"):
             assert all("{mark}" in text for text in attack.texts)
     assert agent_of("nano", "compact") is not None
@@ -187,7 +187,7 @@ def test_the_verb_on_an_untrained_policy(nano_agent, tmp_path, capsys):
     path = tmp_path / "poisoning.json"
     assert run(["poison", "untrained", "--like", str(nano_agent), "--per-attack", "1", "--output", str(path), "--json"]) == 0
     said, kept = json.loads(capsys.readouterr().out), json.loads(path.read_text())
-    assert kept["environment"]["command"][:3] == ["memalpha", "poison", "untrained"]
+    assert kept["environment"]["command"] and str(tmp_path) not in str(kept["environment"])  # names no folder of a machine
     assert len(kept["policies"]["untrained"].pop("trials")) == len(attacks()) + 1
     assert said == kept
 

@@ -1,13 +1,12 @@
-"""The memory agent: untrained (no adapter), warm-started or trained, with the very step of training and use.
+"""The memory agent (untrained, warm-started or trained), and the rule-based teacher policy of the demonstrations.
 
-Prompts, application and retrieval are those of ``memalpha.agent.step``; the rollouts of a batch run in lockstep, and what is kept
-of them is the memory, so the cost in working memory is that of one batch, however many chunks there are.
-
-``cut`` is 0: the agent reads every chunk whole or not at all, and one over its limit is an error before anything is evaluated.
+Prompts, application and retrieval of the agent are those of training and use (``memalpha.agent.step``); the rollouts of a batch
+run in lockstep. Its ``cut`` is 0: a chunk is read whole, and one over the limit is an error before anything is evaluated.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +15,25 @@ from typing import Literal
 from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep, check_context
+from memalpha.config import Share
+from memalpha.data.teacher import Style, TeacherConfig, teacher_operations
 from memalpha.errors import InputError
-from memalpha.evaluation.systems.base import Kept, PlainSystem, Sampled, Setting, count_operations, rendered, searched
-from memalpha.evaluation.systems.rewriting import batch_sampling
+from memalpha.evaluation.systems.base import (
+    Kept,
+    Setting,
+    System,
+    SystemOptions,
+    WriterOptions,
+    count_operations,
+    rendered,
+    searched,
+)
 from memalpha.memory.schema import MemorySchema
-from memalpha.types import Instance
+from memalpha.types import Instance, OperationResult
 
 
 @dataclass(frozen=True, slots=True)
-class AgentOptions(Sampled):
+class AgentOptions(WriterOptions):
     """Which agent.
 
     Attributes:
@@ -37,12 +46,11 @@ class AgentOptions(Sampled):
     settings: Literal["shared", "own"] = "shared"
 
 
-class Agent(PlainSystem):
-    """A policy that writes its memory by tool calls; a ``System``."""
+class Agent(System):
+    """A policy that writes its memory by tool calls."""
 
     def __init__(self, setting: Setting, options: AgentOptions) -> None:
         self.setting = setting
-        self.draws = options.draws(setting.temperature)
         self.step = _step(setting, options)
         self.generator = setting.host.generator(options.adapter)
         check_context(self.step, setting.host.config)
@@ -55,10 +63,10 @@ class Agent(PlainSystem):
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
         """Run one rollout an instance, in lockstep."""
-        sampling = batch_sampling(self.step.config.max_completion_length, self.setting.temperature, seed, instances)
-        return [self._keep(rollout) for rollout in run_rollouts(instances, self.step, self.generator, sampling, on_step=on_step)]
+        sampling = self.setting.sampling(self.step.config.max_completion_length, seed, instances)
+        return [self._kept(rollout) for rollout in run_rollouts(instances, self.step, self.generator, sampling, on_step=on_step)]
 
-    def _keep(self, rollout: Rollout) -> Kept:
+    def _kept(self, rollout: Rollout) -> Kept:
         return Kept(
             searched(rollout.memory, rollout.retriever, self.setting.retrieve_k),
             memory_tokens=rollout.memory.tokens,
@@ -70,32 +78,76 @@ class Agent(PlainSystem):
 
 
 def _step(setting: Setting, options: AgentOptions) -> AgentStep:
-    """The agent's prompts and application.
-
-    Raises:
-        InputError: If the adapter's own settings are asked for and there are none, or they are another agent's than the shared
-            ones.
-    """
-    if not options.adapter:
-        if options.settings == "own":
-            raise InputError(
-                "settings 'own' of an agent without an adapter", expected="an adapter", fix="add adapter, or leave it out"
-            )
-        return setting.step
+    """The agent's prompts and application; InputError if its own settings are missing, or differ from the shared ones."""
     if options.settings == "own":
+        if not options.adapter:
+            raise InputError("settings 'own' of an agent without an adapter", expected="an adapter, or settings: shared")
         return AgentStep(AgentConfig.load(options.adapter), setting.host.tokenizer)
-    if not (Path(options.adapter) / AGENT_FILE).is_file():
-        return setting.step  # an adapter of another program says nothing about its agent
-    saved = AgentConfig.load(options.adapter)
-    shared = setting.step.config
-    if MemorySchema.load(saved.schema) != setting.step.schema or saved.codec != shared.codec:
-        raise InputError(
-            f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}, and this evaluation "
-            f"has {shared.schema!r} and {shared.codec!r}",
-            expected="the same for agents that are compared",
-            fix="set schema and codec of the evaluation, or settings: own for this system",
-        )
+    if (Path(options.adapter) / AGENT_FILE).is_file() and options.adapter:  # an adapter of another program has no such file
+        saved, shared = AgentConfig.load(options.adapter), setting.step.config
+        if MemorySchema.load(saved.schema) != setting.step.schema or saved.codec != shared.codec:
+            raise InputError(
+                f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}, "
+                f"and this evaluation has {shared.schema!r} and {shared.codec!r}",
+                expected="the same for agents that are compared",
+                fix="set schema and codec of the evaluation, or settings: own for this system",
+            )
     return setting.step
 
 
-__all__ = ["Agent", "AgentOptions"]
+@dataclass(frozen=True, slots=True)
+class TeacherOptions(SystemOptions):
+    """How good the teacher is; see ``memalpha.data.teacher.TeacherConfig``.
+
+    Attributes:
+        coverage: Probability that a fact is acted on.
+        p_correct: Probability that a changed or retracted fact is corrected where it stands.
+        p_update: Of those, the probability of an update rather than a deletion and an insertion.
+        style: Wording of an entry.
+    """
+
+    coverage: Share = 1.0
+    p_correct: Share = 1.0
+    p_update: Share = 0.5
+    style: Style = "words"
+
+    def draws(self, temperature: float) -> bool:
+        """Whether what is kept depends on the seed: at any temperature, as no model writes it."""
+        return min(self.coverage, self.p_correct) < 1 or 0 < self.p_update < 1
+
+
+class Teacher(System):
+    """Writes what the annotations of generated data say: how far tool-call format and memory limits go with perfect judgement.
+
+    A ceiling of what a policy trained on its demonstrations can copy. It never reads the questions; ``coverage``, ``p_correct`` and
+    ``p_update`` make it imperfect.
+    """
+
+    def __init__(self, setting: Setting, options: TeacherOptions) -> None:
+        self.setting = setting
+        self.config = TeacherConfig(options.coverage, options.p_correct, options.p_update, options.style)
+
+    def check(self, instances: Sequence[Instance]) -> None:
+        """Raise InputError if an instance has no annotations."""
+        if bare := next((instance for instance in instances if not instance.facts), None):
+            raise InputError(
+                f"system 'teacher' on instance {bare.id}, which has no annotated facts",
+                expected="generated data",
+                fix="name the sets it is for: sets: [synthetic]",
+            )
+
+    def keep(self, instance: Instance, seed: int) -> Kept:
+        """Keep what the annotations say."""
+        step, rng = self.setting.step, random.Random(f"{seed}/{instance.id}")
+        memory = step.new_memory()
+        retriever = step.new_retriever(memory)
+        results: list[OperationResult] = []
+        for index, chunk in enumerate(instance.chunks):
+            operations = teacher_operations(instance, index, memory, rng, self.config)
+            results += [memory.apply(operation, chunk=index, time=chunk.time) for operation in operations]
+        return Kept(
+            searched(memory, retriever, self.setting.retrieve_k),
+            memory_tokens=memory.tokens,
+            entries=rendered(memory),
+            operations=count_operations(results),
+        )

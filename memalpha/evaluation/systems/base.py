@@ -1,24 +1,25 @@
 """What every system is: it reads inputs without knowing the questions, and later finds passages for them.
 
-What always holds: questions and annotations are unknown while writing (``teacher`` and ``gold``, which show what could be reached,
-say so in their modules); whatever a system finds, the reader takes it under the same token budget, best first and whole passages;
-what a system costs is measured in the same units.
+Questions and annotations are unknown while writing; ``teacher`` and ``gold``, which show what could be reached, are the exceptions.
+Whatever a system finds, the reader takes it under the same token budget, best first and whole passages.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from memalpha.agent.rollout import StepCallback
 from memalpha.agent.step import AgentStep
-from memalpha.evaluation.policies import PolicyHost
+from memalpha.config import Options
+from memalpha.evaluation.host import PolicyHost
 from memalpha.evaluation.results import OperationCounts
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.protocols import Retriever, TokenCounter
 from memalpha.qa.evaluator import find_passages
-from memalpha.types import Instance, OperationKind, OperationResult, Question, ResultCode
+from memalpha.types import Instance, OperationKind, OperationResult, Question, ResultCode, Sampling
 
 
 class Room(NamedTuple):
@@ -44,7 +45,7 @@ class Kept:
     Attributes:
         find: Finds passages for questions.
         memory_tokens: Tokens of what is kept.
-        entries: Texts of what is kept, as a reader would see them; empty where that is the input as it was.
+        entries: Texts of what is kept, as a reader sees them; empty where that is the input as it was.
         write_calls: Model calls made to write.
         cut_off: How many of those ended at their length limit.
         cut: Tokens that a limit kept from being kept.
@@ -60,48 +61,6 @@ class Kept:
     cut: int = 0
     left_out: Callable[[Room], int] = lambda room: 0
     operations: OperationCounts = field(default_factory=OperationCounts)
-
-
-class System(Protocol):
-    """A way of remembering."""
-
-    @property
-    def draws(self) -> bool:
-        """Whether what it keeps depends on the seed at a temperature above 0."""
-        ...
-
-    @property
-    def reads_window(self) -> bool:
-        """Whether its reader may read as much as its model takes, rather than the common budget."""
-        ...
-
-    def check(self, instances: Sequence[Instance]) -> None:
-        """Raise InputError if it cannot work on these instances; called before anything is evaluated."""
-        ...
-
-    def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
-        """Read a batch of inputs; return what is kept of each, in order."""
-        ...
-
-
-class PlainSystem:
-    """What systems have in common that draw nothing, keep to the common budget and take any instance."""
-
-    draws = False
-    reads_window = False
-
-    def check(self, instances: Sequence[Instance]) -> None:
-        """Take any instance."""
-
-
-class Sampled:
-    """Options of a system whose memory a model writes."""
-
-    __slots__ = ()
-
-    def draws(self, temperature: float) -> bool:
-        """Whether what is kept depends on the seed."""
-        return temperature > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +86,50 @@ class Setting:
         """The common token counter: the model's tokenizer."""
         return self.step.encoder.count
 
+    def sampling(self, max_new_tokens: int, seed: int, instances: Sequence[Instance]) -> Sampling:
+        """How a batch is drawn: greedily, or with random numbers that depend on the seed and the batch's instances alone."""
+        name = f"{seed}/" + "/".join(instance.id for instance in instances)
+        return Sampling(max_new_tokens, self.temperature, seed=zlib.crc32(name.encode()) if self.temperature else None)
+
+
+@dataclass(frozen=True, slots=True)
+class SystemOptions(Options):
+    """Base of each kind's options; itself those of a kind that has none."""
+
+    def draws(self, temperature: float) -> bool:
+        """Whether what is kept depends on the seed."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions(SystemOptions):
+    """Base of the options of systems whose memory a model writes."""
+
+    def draws(self, temperature: float) -> bool:
+        """Whether what is kept depends on the seed."""
+        return temperature > 0
+
+
+class System:
+    """A way of remembering. A kind defines ``keep``, or ``write`` where a batch is written together.
+
+    Attributes:
+        reads_window: Whether its reader may read as much as its model takes, rather than the common budget.
+    """
+
+    reads_window = False
+
+    def check(self, instances: Sequence[Instance]) -> None:
+        """Raise InputError if it cannot work on these instances; called before anything is evaluated."""
+
+    def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
+        """Read a batch of inputs; return what is kept of each, in order."""
+        return [self.keep(instance, seed) for instance in instances]
+
+    def keep(self, instance: Instance, seed: int) -> Kept:
+        """Read one input."""
+        raise NotImplementedError
+
 
 def searched(memory: Memory, retriever: Retriever, k: int) -> Finder:
     """Return the finder of a memory: its blocks, then the ``k`` entries found, as in training."""
@@ -134,7 +137,7 @@ def searched(memory: Memory, retriever: Retriever, k: int) -> Finder:
 
 
 def rendered(memory: Memory) -> tuple[str, ...]:
-    """Return the texts of a memory, blocks included, as a reader would see them."""
+    """Return the texts of a memory, blocks included, as a reader sees them."""
     return tuple(render_entry(entry) for entry in memory)
 
 
@@ -152,6 +155,3 @@ def count_operations(results: Iterable[OperationResult]) -> OperationCounts:
         failed=sum(not result.ok for result in results),
         duplicate=sum(result.code is ResultCode.DUPLICATE for result in results),
     )
-
-
-__all__ = ["Finder", "Kept", "PlainSystem", "Room", "Sampled", "Setting", "System", "count_operations", "rendered", "searched"]

@@ -1,62 +1,65 @@
 """Mem0 (arXiv 2504.19413) as a peer: its published package, with its language model behind an OpenAI-compatible server.
 
-Each instance has a Mem0 of its own, all of it in this process's memory and gone with what was kept. Each chunk is one call of its
-``add``, in order; a question is one ``search`` for the common ``retrieve_k``, its results rendered as other memories' entries are,
-best first.
-
-What always holds: what is kept is a Mem0 that heard every chunk, or there is an error. Its telemetry is off, and nothing is written
-under the user's home. Its requests go through this package's own client: the key is that of ``$MEMALPHA_MEM0_API_KEY``, and none of
-Mem0's own variables (``OPENROUTER_API_KEY``, ``OPENAI_BASE_URL``) sends a text elsewhere.
+Each instance has a Mem0 of its own in this process's memory. Each chunk is one call of its ``add``, in order; a question is one
+``search`` for the common ``retrieve_k``. Telemetry is off, and nothing is written under the user's home. Requests go through this
+package's own client with the key of ``$MEMALPHA_MEM0_API_KEY``; none of Mem0's own variables (``OPENROUTER_API_KEY``,
+``OPENAI_BASE_URL``) sends a text elsewhere. Only this module imports mem0, when it is first needed.
 
 What Mem0 2.2 does when something fails, as read and tried, and what becomes of it here:
 
-- The model cannot be asked: it raises. Here the client's error, once the client has tried again; the evaluation stops, and the
-  same command goes on with it.
-- The reply is no JSON, or JSON without ``memory``: it logs an error, or nothing, and keeps nothing. Here a failed operation.
-- The reply is JSON of another form (``{"memory": ["a"]}``): it raises Python's own error (``AttributeError``, ``TypeError``, ...)
-  and keeps nothing. Here failed operations, and the next chunk follows: the model's fault, not the service's.
-- An item without text: it skips it in silence. Here a failed operation.
+- The model cannot be asked: it raises. Here the client's error; the evaluation stops, and the same command goes on with it.
+- The reply is not what Mem0 asked for (no JSON, no ``memory``, items without text): it logs, skips, or raises Python's own error,
+  and keeps nothing of that. Here failed operations.
 - A memory cannot be embedded or stored: it drops it with a line in its log. Here an error: every text of a reply must be stored or
-  be one that was stored before (``duplicate``), and in the end what was added must be what is listed.
+  be one that was stored before (``duplicate``).
 
 Departures from Mem0 as its makers offer it: the embedder is this package's (theirs is OpenAI's); temperature is the evaluation's,
-and ``top_p`` 1 (0.1 and 0.1 there); marks that a tokenizer would take for special tokens are broken, as in all requests. ``add`` of
-the open package takes no time and tells the model that today is the observation date. So a chunk begins with its time, as for the
-other systems that write, the time is kept as metadata, and custom instructions (``prompt``) say that it is the observation date.
-The day of the run stands in the prompt all the same, so that a greedy reply may differ from one day to the next. A chunk is one
-message of one user, whoever speaks in it. Search is by meaning alone, as ``mem0ai`` comes: with ``fastembed`` or ``spacy`` it would
-download models and rank otherwise, so they are refused.
-
-It does not cover Mem0's hosted platform or its optional search packages, and calls are made one at a time.
+and ``top_p`` 1 (0.1 and 0.1 there); marks that a tokenizer would take for special tokens are broken. ``add`` of the open package
+takes no time and tells the model that today is the observation date, so a chunk begins with its time, the time is kept as
+metadata, and custom instructions (``prompt``) say that it is the observation date; the day of the run stands in the prompt all the
+same. A chunk is one message of one user. Search is by meaning alone: with ``fastembed`` or ``spacy`` Mem0 would download models
+and rank otherwise, so they are refused. Mem0's hosted platform is not covered.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
+from unittest.mock import patch
+
+from pydantic import PositiveInt
 
 from memalpha.agent.rollout import StepCallback
 from memalpha.endpoints import ChatClient
-from memalpha.errors import InputError, MemAlphaError, ServiceError
+from memalpha.errors import InputError, MemAlphaError, MissingExtraError, ServiceError
 from memalpha.evaluation.results import OperationCounts
-from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Sampled, Setting
-from memalpha.evaluation.systems.mem0_package import load_mem0, mem0_error, new_memory, read_reply
-from memalpha.evaluation.systems.rewriting import batch_sampling
+from memalpha.evaluation.systems.base import Kept, Setting, System, WriterOptions
+from memalpha.memory.tools import is_text
 from memalpha.protocols import Embedder
 from memalpha.retrieval.embedders import make_embedder
-from memalpha.types import Chunk, Instance, Message, Question, Sampling
+from memalpha.types import Chunk, Instance, Message, Sampling
 
 API_KEY = "MEMALPHA_MEM0_API_KEY"
 """Environment variable of the key; the reader's goes to no other server."""
 
+RELEASE = "2.2."
+"""How the versions begin that were read and tried."""
+
 _OWNER = {"user_id": "memalpha"}
 _OBSERVED = "The new messages were written at the time in square brackets that they begin with. It is their Observation Date."
 
+_embedder = lru_cache(maxsize=4)(make_embedder)  # one for all sets
+
 
 @dataclass(frozen=True, slots=True)
-class Mem0Options(Sampled):
+class Mem0Options(WriterOptions):
     """Which model writes Mem0's memories, and how it is asked.
 
     Attributes:
@@ -71,30 +74,24 @@ class Mem0Options(Sampled):
 
     url: str = ""
     model: str = ""
-    max_new_tokens: int = 2000
+    max_new_tokens: PositiveInt = 2000
     embedder: str = "minilm"
     timeout: float = 120.0
     retries: int = 4
     backoff: float = 1.0
 
-    def __post_init__(self) -> None:
-        """Check what no client does."""
+    def check(self) -> None:
+        """Raise InputError without a server and a model."""
         if not (self.url and self.model):
             raise InputError(
                 f"system 'mem0' has url {self.url!r} and model {self.model!r}",
                 expected="both",
                 fix="e.g. {kind: mem0, url: http://localhost:8000/v1, model: NAME}",
             )
-        if self.max_new_tokens < 1:
-            raise InputError(f"max_new_tokens is {self.max_new_tokens}", expected="at least 1")
 
 
-class Mem0(PlainSystem):
-    """Mem0 with the common embedder, readers and budget; a ``System``.
-
-    Args:
-        setting: The protocol.
-        options: Which model writes.
+class Mem0(System):
+    """Mem0 with the common embedder, readers and budget.
 
     Raises:
         MissingExtraError: If mem0 is not installed.
@@ -104,7 +101,6 @@ class Mem0(PlainSystem):
     def __init__(self, setting: Setting, options: Mem0Options) -> None:
         load_mem0()
         self.setting, self.options = setting, options
-        self.draws = options.draws(setting.temperature)
         self.embedder = _embedder(options.embedder)
         self.client = ChatClient(
             options.url,
@@ -117,41 +113,30 @@ class Mem0(PlainSystem):
         )
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
-        """Add the chunks, one instance after the other.
-
-        Raises:
-            ServiceError: If the model could not be asked.
-            InputError: If the server says that the key, model or URL is wrong.
-            MemAlphaError: If Mem0 lost a memory.
-        """
+        """Add the chunks, one instance after the other; an error says at which chunk."""
         total, done = sum(len(instance.chunks) for instance in instances), 0
         kept = []
         for instance in instances:
-            sampling = batch_sampling(self.options.max_new_tokens, self.setting.temperature, seed, [instance])
+            sampling = self.setting.sampling(self.options.max_new_tokens, seed, [instance])
             peer = _Peer(self.embedder, _Model(self.client, sampling))
             for index, chunk in enumerate(instance.chunks):
                 peer.add(chunk, where=f"Mem0 at chunk {index} of instance {instance.id}")
                 done += 1
                 if on_step:
                     on_step(done, total)
-            kept.append(peer.kept(self.setting, where=f"Mem0 after instance {instance.id}"))
+            kept.append(peer.kept(self.setting))
         return kept
 
 
 class _Model:
-    """Mem0's language model: counts its calls and keeps the last reply."""
+    """What Mem0 takes for its language model: counts its calls and keeps the last reply."""
 
     def __init__(self, client: ChatClient, sampling: Sampling) -> None:
         self._client, self._sampling = client, sampling
         self.calls = self.cut_off = 0
-        self.reply: str | None = None
-
-    def forget(self) -> None:
-        """Forget the last reply, so that none stands for one that did not come."""
-        self.reply = None
+        self.reply = ""
 
     def generate_response(self, messages: Sequence[Message], response_format: Any = None) -> str:
-        """Return the reply; the client asks for the format."""
         seed = None if self._sampling.seed is None else self._sampling.seed + self.calls
         completion = self._client.complete(messages, replace(self._sampling, seed=seed))
         self.calls += 1
@@ -160,77 +145,76 @@ class _Model:
         return completion.text
 
 
+class _Embeddings:
+    """What Mem0 takes for its embedder."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+
+    def embed(self, text: str, memory_action: str | None = None) -> list[float]:
+        return self.embed_batch([text])[0]
+
+    def embed_batch(self, texts: Sequence[str], memory_action: str = "add") -> list[list[float]]:
+        return [[float(value) for value in row] for row in self._embedder.embed(texts)]
+
+
 class _Peer:
     """One instance's Mem0, and what was done to it."""
 
     def __init__(self, embedder: Embedder, model: _Model) -> None:
-        self._memory, self._model = new_memory(model, embedder), model
-        self._ids: list[str] = []  # in the order of adding; listed they come in that of their random ids
-        self._texts: set[str] = set()
-        self._counts = OperationCounts()
+        self._memory, self._model = _new_memory(model, embedder), model
+        self._stored: list[tuple[str, str | None]] = []  # text and time
+        self._failed = self._duplicates = 0
 
     def add(self, chunk: Chunk, where: str) -> None:
         """Let Mem0 hear a chunk; errors begin with ``where``."""
+        from mem0.exceptions import MemoryError as Mem0Error
+
         text = f"[{chunk.time}]\n{chunk.text}" if chunk.time else chunk.text
         dated = {"metadata": {"time": chunk.time}, "prompt": _OBSERVED} if chunk.time else {}
-        self._model.forget()
+        asked = self._model.calls
         try:
             events = self._memory.add(text, **_OWNER, **dated)["results"]
-        except mem0_error() as error:
+        except Mem0Error as error:
             raise _failure(error.__cause__ or error, where) from error
-        except (AttributeError, TypeError, ValueError):
-            if self._model.reply is None or not (reply := read_reply(self._model.reply)).failed:
+        except (AttributeError, TypeError, ValueError):  # of a reply in another form, or an error of its own
+            if self._model.calls == asked or not read_reply(self._model.reply)[1]:
                 raise
-            self._count(failed=reply.failed + len(reply.texts))
-        else:
-            self._take(events, where)
-
-    def _take(self, events: Sequence[Mapping[str, str]], where: str) -> None:
-        """Count what Mem0 says it did, and check that no memory of the reply is missing."""
-        if self._model.reply is None:
+            texts, failed = read_reply(self._model.reply)
+            self._failed += failed + len(texts)
+            return
+        if self._model.calls == asked:
             raise MemAlphaError(f"{where}: it did not ask its model")
         texts, failed = read_reply(self._model.reply)
-        if other := next((event["event"] for event in events if event["event"] != "ADD"), None):
-            raise MemAlphaError(f"{where}: it says {other!r}, and releases that were tried only add")
-        if lost := set(texts) - self._texts - {event["memory"] for event in events}:
+        added = [event["memory"] for event in events if event["event"] == "ADD"]
+        if len(added) < len(events):
+            raise MemAlphaError(f"{where}: it says {events!r:.200}, and releases that were tried only add")
+        if lost := set(texts) - {text for text, _ in self._stored} - set(added):
             raise MemAlphaError(f"{where}: it did not store {min(lost)!r:.80}; its log says why")
-        self._ids += [event["id"] for event in events]
-        self._texts |= set(texts)
-        self._count(insert=len(events), failed=failed, duplicate=len(texts) - len(events))
+        self._stored += [(text, chunk.time) for text in added]
+        self._failed += failed
+        self._duplicates += len(texts) - len(added)
 
-    def _count(self, *, insert: int = 0, failed: int = 0, duplicate: int = 0) -> None:
-        had = self._counts
-        self._counts = OperationCounts(insert=had.insert + insert, failed=had.failed + failed, duplicate=had.duplicate + duplicate)
+    def kept(self, setting: Setting) -> Kept:
+        """Return what Mem0 keeps."""
 
-    def kept(self, setting: Setting, where: str) -> Kept:
-        """Return what Mem0 keeps; MemAlphaError if that is not what it said it added."""
-        listed = self._memory.get_all(filters=_OWNER, top_k=len(self._ids) + 1)["results"]
-        rows = {row["id"]: row for row in listed}
-        if rows.keys() != set(self._ids):
-            raise MemAlphaError(f"{where}: it added {len(self._ids)} memories and lists {len(rows)}, or others")
-
-        def find(questions: Sequence[Question], room: Room) -> list[tuple[str, ...]]:
-            return [self._passages(question.text, setting.retrieve_k) for question in questions]
+        def passages(question: str) -> tuple[str, ...]:  # nothing for a blank question, which Mem0 does not take
+            found = self._memory.search(question, filters=_OWNER, top_k=setting.retrieve_k)["results"] if question.strip() else []
+            return tuple(_render(row["memory"], (row.get("metadata") or {}).get("time")) for row in found)
 
         return Kept(
-            find,
-            memory_tokens=sum(setting.count(row["memory"]) for row in rows.values()),
-            entries=tuple(_render(rows[identity]) for identity in self._ids),
+            lambda questions, room: [passages(question.text) for question in questions],
+            memory_tokens=sum(setting.count(text) for text, _ in self._stored),
+            entries=tuple(_render(text, time) for text, time in self._stored),
             write_calls=self._model.calls,
             cut_off=self._model.cut_off,
-            operations=self._counts,
+            operations=OperationCounts(insert=len(self._stored), failed=self._failed, duplicate=self._duplicates),
         )
 
-    def _passages(self, question: str, k: int) -> tuple[str, ...]:
-        """What Mem0 finds, best first; nothing for a blank question, which it does not take."""
-        found = self._memory.search(question, filters=_OWNER, top_k=k)["results"] if question.strip() else []
-        return tuple(map(_render, found))
 
-
-def _render(row: Mapping[str, Any]) -> str:
+def _render(text: str, time: str | None) -> str:
     """A memory as entries read (``memalpha.memory.memory``)."""
-    time = (row.get("metadata") or {}).get("time")
-    return f"[{time}] {row['memory']}" if time else str(row["memory"])
+    return f"[{time}] {text}" if time else text
 
 
 def _failure(cause: BaseException, where: str) -> MemAlphaError:
@@ -240,10 +224,74 @@ def _failure(cause: BaseException, where: str) -> MemAlphaError:
     return ServiceError(f"{where}: {cause}\n  to go on: the same command again, once the service is back")
 
 
-@lru_cache(maxsize=4)
-def _embedder(name: str) -> Embedder:
-    """One embedder for all sets."""
-    return make_embedder(name)
+# ------------------------------------------------------------------------------------------------ the package mem0
+@lru_cache(maxsize=1)
+def load_mem0() -> None:
+    """Import mem0 with its telemetry off; it reads that, and where its folder is to be, once, and makes the folder at once.
+
+    Raises:
+        MissingExtraError: If it is not installed.
+        InputError: If it is another release, was imported before with telemetry on, or would search by downloaded models.
+    """
+    with tempfile.TemporaryDirectory(prefix="memalpha-") as folder, patch.dict(os.environ, MEM0_DIR=folder, MEM0_TELEMETRY="False"):
+        try:
+            import mem0
+        except ImportError as error:
+            raise MissingExtraError("mem0", "mem0") from error
+        from mem0.memory import telemetry
+    if telemetry.MEM0_TELEMETRY:
+        raise InputError(
+            "mem0 was imported before, with its telemetry on", expected="it off", fix="export MEM0_TELEMETRY=False and start again"
+        )
+    if not mem0.__version__.startswith(RELEASE):
+        raise InputError(f"mem0ai is {mem0.__version__}", expected=f"{RELEASE}*", fix="pip install 'memalpha[mem0]'")
+    if extra := next((name for name in ("fastembed", "spacy") if find_spec(name)), None):
+        raise InputError(
+            f"{extra} is installed, for which Mem0 downloads a model and ranks otherwise",
+            expected="the same Mem0 wherever it is compared",
+            fix=f"evaluate it in an environment without {extra}",
+        )
+    for hint in ("mem0.vector_stores.qdrant", "mem0.utils.spacy_models"):  # each memory would say that those are missing
+        logging.getLogger(hint).setLevel(logging.ERROR)
 
 
-__all__ = ["API_KEY", "Mem0", "Mem0Options"]
+def _new_memory(model: _Model, embedder: Embedder) -> Any:
+    """An empty ``mem0.Memory`` in this process's memory (Qdrant's local mode, SQLite's ``:memory:``).
+
+    The model and embedder of its configuration are placeholders, which ask nobody until they are called, and are replaced.
+    """
+    import mem0
+
+    size = embedder.dimension
+    memory = mem0.Memory.from_config(
+        {
+            "history_db_path": ":memory:",
+            "llm": {"provider": "openai", "config": {"api_key": "unused"}},
+            "embedder": {"provider": "openai", "config": {"api_key": "unused", "embedding_dims": size}},
+            "vector_store": {
+                "provider": "qdrant",
+                "config": {"path": ":memory:", "collection_name": "memalpha", "embedding_model_dims": size},
+            },
+        }
+    )
+    memory.llm, memory.embedding_model = model, _Embeddings(embedder)
+    return memory
+
+
+def read_reply(text: str) -> tuple[list[str], int]:
+    """Read a reply as Mem0 does, by its own helpers: the memories, and how many items are none (1 for what is no list)."""
+    from mem0.memory.utils import extract_json, remove_code_blocks
+
+    bare = remove_code_blocks(text)
+    try:
+        try:
+            items = json.loads(bare, strict=False)["memory"]
+        except json.JSONDecodeError:
+            items = json.loads(extract_json(bare), strict=False)["memory"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return [], 1
+    if not isinstance(items, list):
+        return [], 1
+    said = [item.get("text") for item in items if isinstance(item, Mapping)]
+    texts = [text for text in said if isinstance(text, str) and text and is_text(text)]
+    return texts, len(items) - len(texts)

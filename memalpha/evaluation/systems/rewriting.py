@@ -1,31 +1,61 @@
-"""What memories have in common that are one text, written anew by a language model at each chunk.
+"""Memories that are one text, written anew by a language model at each chunk: ``overwrite_summary`` and ``constant_state``.
 
-All instances of a batch read their first chunk together, then their second; a prompt holds the chunk and the text as it stands, the
-reply (parsed by the kind at hand) is the text from then on. Reply and text are bounded by the same number of tokens.
+All instances of a batch read their first chunk together, then their second. A prompt holds the chunk and the text as it stands;
+the reply is the text from then on. Both are bounded by the same number of tokens. A reply that ended at its limit is counted
+(``cut_off``) and kept as it stands; an empty one empties the text. A rewrite that changed the text counts as an update. The reader
+gets the text line by line. Text from the data can neither become a special token nor close its fence.
 
-What always holds: the questions are unknown while writing; text from the data can neither become a special token nor close its
-fence; a reply that ended at its limit is counted (``cut_off``) and kept as it stands; an empty one empties the text, as it would be
-used. A rewrite that changed the text counts as an update. The reader gets the text line by line, whole as long as it fits its
-budget.
+* ``overwrite_summary``, after MemAgent (arXiv 2507.02259): the memory is rewritten as a whole.
+* ``constant_state``, after MEM1 (arXiv 2506.15841): the model may think, then writes its state between ``<IS>`` and ``</IS>``. The
+  thinking is dropped, and comes out of the same token limit as the state. A reply without the opening mark is taken for the state
+  (the published system drops it), since an untrained model rarely writes it.
+
+Departures of both: the questions are unknown while writing (MemAgent writes for one question it is told; in MEM1 a turn brings the
+result of an action); the model is not trained for it, unless an adapter is given; the memory has the common reader's budget rather
+than 1,024 tokens; the common reader answers; the wording of the prompts is our own.
 """
 
 from __future__ import annotations
 
-import zlib
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+from pydantic import NonNegativeInt
 
 from memalpha.agent.rollout import StepCallback
 from memalpha.errors import InputError
-from memalpha.evaluation.pieces import units
 from memalpha.evaluation.results import OperationCounts
-from memalpha.evaluation.systems.base import Kept, PlainSystem, Room, Sampled, Setting
+from memalpha.evaluation.systems.base import Kept, Setting, System, WriterOptions
+from memalpha.evaluation.systems.raw import units
 from memalpha.text import PromptEncoder, quote, slot
-from memalpha.types import Chunk, Completion, Instance, Prompt, Question, Sampling
+from memalpha.types import Chunk, Instance, Prompt
+
+OVERWRITE_SUMMARY = (
+    "You read a long text chunk by chunk and keep a memory of it, of at most {tokens} tokens. Questions will be answered from the "
+    "memory alone. Read the chunk, then write the whole memory anew: keep what still holds, add what is new, correct what has "
+    "changed. One fact a line, with names. Write the memory and nothing else."
+)
+"""System text of ``overwrite_summary``; ``{tokens}`` is the memory's size."""
+
+CONSTANT_STATE = (
+    "You read a long text chunk by chunk. Between chunks you remember only your internal state; questions will be answered from it "
+    "at the end. First think, in a few words, about what the chunk changes. Then write your whole new state between <IS> and "
+    "</IS>, in at most {tokens} tokens: what still holds of the memory and what is new, one fact a line, with names."
+)
+"""System text of ``constant_state``; ``{tokens}`` is the limit of a turn."""
+
+_STATE = re.compile(r"<IS>(.*?)(?:</IS>|\Z)", re.DOTALL)
+
+
+def parse_state(reply: str) -> str:
+    """Return the last state of a reply, closed or not; a reply without one is the state itself."""
+    found = _STATE.findall(reply)
+    return (found[-1] if found else reply.replace("</IS>", "")).strip()
 
 
 @dataclass(frozen=True, slots=True)
-class RewritingOptions(Sampled):
+class RewritingOptions(WriterOptions):
     """Who writes how much.
 
     Attributes:
@@ -33,13 +63,8 @@ class RewritingOptions(Sampled):
         adapter: Adapter of the model that writes (empty = the base model).
     """
 
-    memory_tokens: int = 0
+    memory_tokens: NonNegativeInt = 0
     adapter: str = ""
-
-    def __post_init__(self) -> None:
-        """Check the number."""
-        if self.memory_tokens < 0:
-            raise InputError(f"memory_tokens is {self.memory_tokens}", expected="0 (the reader's budget) or more")
 
 
 @dataclass(slots=True)
@@ -50,16 +75,15 @@ class _Text:
     calls: int = 0
     cut_off: int = 0
     updates: int = 0
-    lines: list[str] = field(default_factory=list)
 
 
-class Rewriting(PlainSystem):
-    """One text a memory; a ``System``.
+class Rewriting(System):
+    """One text a memory.
 
     Args:
         setting: The protocol.
         options: Who writes how much.
-        instructions: System text; may hold ``{tokens}``.
+        instructions: System text; holds ``{tokens}``.
         parse: From a reply to the new text.
     """
 
@@ -67,7 +91,6 @@ class Rewriting(PlainSystem):
         self, setting: Setting, options: RewritingOptions, instructions: str, parse: Callable[[str], str] = str.strip
     ) -> None:
         self.setting, self.parse = setting, parse
-        self.draws = options.draws(setting.temperature)
         self.limit = options.memory_tokens or setting.reader_tokens
         self.generator = setting.host.generator(options.adapter)
         layout = [
@@ -77,7 +100,7 @@ class Rewriting(PlainSystem):
         self.encoder = PromptEncoder(setting.host.tokenizer, layout)
 
     def check(self, instances: Sequence[Instance]) -> None:
-        """Raise InputError if a chunk, the text and its reply do not fit the model's window together, as long as they may be."""
+        """Raise InputError if a chunk, the longest text and the longest reply do not fit the model's window together."""
         window = self.setting.host.positions
         for instance in instances if window else ():
             for index, chunk in enumerate(instance.chunks):
@@ -93,50 +116,33 @@ class Rewriting(PlainSystem):
         """Rewrite the texts chunk by chunk, all instances in lockstep."""
         texts = [_Text() for _ in instances]
         total = max(len(instance.chunks) for instance in instances)
-        sampling = batch_sampling(self.limit, self.setting.temperature, seed, instances)
+        sampling = self.setting.sampling(self.limit, seed, instances)
         for t in range(total):
             active = [(i, text) for i, text in enumerate(texts) if t < len(instances[i].chunks)]
             prompts = [self._prompt(instances[i].chunks[t], text.text) for i, text in active]
             drawn = replace(sampling, seed=None if sampling.seed is None else sampling.seed + t)
             for (_, text), completion in zip(active, self.generator.generate(prompts, drawn), strict=True):
-                self._take(text, completion)
+                new = self.parse(completion.text)
+                text.calls += 1
+                text.cut_off += completion.cut_off
+                text.updates += new != text.text
+                text.text = new
             if on_step:
                 on_step(t + 1, total)
-        return [self._keep(text) for text in texts]
+        return [self._kept(text) for text in texts]
 
     def _prompt(self, chunk: Chunk, text: str) -> Prompt:
         said = quote(f"[{chunk.time}]\n{chunk.text}" if chunk.time else chunk.text)
         ids, shared = self.encoder.encode({"chunk": said, "memory": quote(text) or "empty"}, shared="chunk")
         return Prompt((), ids, shared)
 
-    def _take(self, text: _Text, completion: Completion) -> None:
-        new = self.parse(completion.text)
-        text.calls += 1
-        text.cut_off += completion.cut_off
-        text.updates += new != text.text
-        text.text = new
-
-    def _keep(self, text: _Text) -> Kept:
-        count = self.setting.count
-        lines = tuple(units(text.text, max(1, self.limit), count))
-
-        def find(questions: Sequence[Question], room: Room) -> list[tuple[str, ...]]:
-            return [lines] * len(questions)
-
+    def _kept(self, text: _Text) -> Kept:
+        lines = tuple(units(text.text, self.limit, self.setting.count))
         return Kept(
-            find,
-            memory_tokens=count(text.text),
+            lambda questions, room: [lines] * len(questions),
+            memory_tokens=self.setting.count(text.text),
             entries=lines,
             write_calls=text.calls,
             cut_off=text.cut_off,
             operations=OperationCounts(update=text.updates),
         )
-
-
-def batch_sampling(max_new_tokens: int, temperature: float, seed: int, instances: Sequence[Instance]) -> Sampling:
-    """Return how a batch is drawn: greedily, or with random numbers that depend on the seed and the batch's instances alone."""
-    name = f"{seed}/" + "/".join(instance.id for instance in instances)
-    return Sampling(max_new_tokens, temperature, seed=zlib.crc32(name.encode()) if temperature else None)
-
-
-__all__ = ["Rewriting", "RewritingOptions", "batch_sampling"]

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.agent.config import AgentConfig
-from memalpha.evaluation.digests import digest_adapter, digest_agent, digest_model
+from memalpha.evaluation.folder import digest_adapter, digest_model
 
 CONFIG: dict[str, Any] = {
     "r": 16,
@@ -54,13 +53,6 @@ def test_another_adapter_has_another_digest(tmp_path: Path, changes: dict[str, A
     assert digest_adapter(adapter(tmp_path / "a")) != digest_adapter(adapter(tmp_path / "b", **changes))
 
 
-def test_what_is_no_part_of_the_adapter_is_not_in_its_digest(tmp_path: Path) -> None:
-    folder = adapter(tmp_path / "a")
-    before = digest_adapter(folder)
-    (folder / "README.md").write_text("another date", encoding="utf-8")
-    assert digest_adapter(folder) == before
-
-
 @pytest.mark.parametrize("place", [0, 1, 3_000_000, 4_194_303])
 def test_another_byte_anywhere_in_four_mb_of_weights_is_another_model(place, tmp_path):
     weights = bytearray(4_194_304)
@@ -88,14 +80,3 @@ def test_a_model_is_known_again_but_not_by_its_layout_or_what_wrote_it(tmp_path)
     assert model("ab", transformers_version="9") == first
     others = [model("b", 40_000_001), model("c", end=b"x"), model("d", template="{{ y }}"), model("e", hidden_size=9)]
     assert len({first, *others}) == 5
-
-
-def test_settings_beside_an_adapter_are_told_apart(tmp_path):
-    AgentConfig(schema="facts").save(tmp_path)
-    before = digest_agent(tmp_path)
-    AgentConfig(schema="facts", max_new_tokens=7).save(tmp_path)
-    assert digest_agent(tmp_path) != before
-    AgentConfig(schema="facts").save(tmp_path)
-    assert digest_agent(tmp_path) == before
-    (tmp_path / "memalpha_schema.yaml").write_text("name: other")
-    assert digest_agent(tmp_path) != before

@@ -1,31 +1,31 @@
 """One base model for a whole evaluation: adapters are put on it and taken off, and the bare base reads.
 
-What always holds: the base is loaded once, when it is first needed; one adapter at most is on it; without one, and while the base
-reads, the weights and results are those of the bare model; text from the data gives no special token. Where there is an accelerator
-the model lies on it.
-
-It does not cover policies whose whole weights were trained: those are another base (an evaluation of its own).
+The base is loaded once, when it is first needed, onto the accelerator if there is one; at most one adapter is on it. Without one,
+and while the base reads, weights and results are those of the bare model. Policies whose whole weights were trained are another
+base: they need an evaluation of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memalpha.agent.step import positions_of
+from memalpha.files import append_lines, drop_cut_line, parse_line
 from memalpha.models.policy import base_of, check_adapter, load_policy_model, load_tokenizer, weightless
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
 from memalpha.text import chat_ids
-from memalpha.types import Completion, Message, Prompt, Sampling
+from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
 
 if TYPE_CHECKING:
-    from memalpha.evaluation.underway import UnderWay
     from memalpha.generation.hf import HFGenerator
-
-_BASE = ""
 
 
 class PolicyHost:
@@ -37,6 +37,9 @@ class PolicyHost:
         max_batch: Most rows decoded at once.
         batch_tokens: Most tokens, padding included, of the chats that are read at once.
 
+    Attributes:
+        calls: Where the calls of the current batch are recorded; None records nothing.
+
     Raises:
         InputError: If there is no such model, or its tokenizer has no chat template.
     """
@@ -44,9 +47,9 @@ class PolicyHost:
     def __init__(self, model: str, dtype: str = "float32", max_batch: int = 64, batch_tokens: int = 16_384) -> None:
         self.model, self.dtype, self.max_batch, self.batch_tokens = model, dtype, max_batch, batch_tokens
         self.tokenizer = load_tokenizer(model)
-        self.underway: UnderWay | None = None  # where calls are kept until their batch is done
+        self.calls: RecordedCalls | None = None
         self._policy: Any = None
-        self._adapter = _BASE
+        self._adapter = ""
 
     @cached_property
     def config(self) -> Any:
@@ -57,7 +60,6 @@ class PolicyHost:
 
     @cached_property
     def _skeleton(self) -> Any:
-        """The base model without weights, made once."""
         return weightless(self.config)
 
     @property
@@ -65,7 +67,7 @@ class PolicyHost:
         """How many tokens the model was made for; 0 if it does not say."""
         return positions_of(self.config) or 0
 
-    def generator(self, adapter: str = _BASE) -> Generator:
+    def generator(self, adapter: str = "") -> Generator:
         """Return what draws completions from the base with an adapter (empty = without).
 
         Raises:
@@ -82,12 +84,12 @@ class PolicyHost:
         def draw() -> list[Completion]:
             return self._generator(adapter).generate(prompts, sampling)
 
-        return draw() if self.underway is None else self.underway.completions(adapter, prompts, sampling, draw)
+        return draw() if self.calls is None else self.calls.completions(adapter, prompts, sampling, draw)
 
     def answer(self, chats: Sequence[list[Message]], max_new_tokens: int) -> list[str]:
-        """Answer chats greedily with the bare base; neighbours that begin alike, and long ones, are read economically."""
+        """Answer chats greedily with the bare base; the common beginning of neighbours is computed once."""
         prompts = sharing([Prompt(tuple(chat), chat_ids(self.tokenizer, chat)) for chat in chats])
-        generator = self._generator(_BASE, keep_prefix=True)
+        generator = self._generator("", keep_prefix=True)
         replies: list[str] = []
         for batch in within_tokens(prompts, self.batch_tokens, max_new_tokens):
             replies += [completion.text for completion in generator.generate(batch, Sampling(max_new_tokens))]
@@ -95,26 +97,27 @@ class PolicyHost:
 
     def release(self) -> None:
         """Take off the adapter; the base stays."""
-        if self._adapter != _BASE:
+        if self._adapter:
             self._policy = self._policy.unload()
-            self._adapter = _BASE
+            self._adapter = ""
 
     def _generator(self, adapter: str, *, keep_prefix: bool = False) -> HFGenerator:
         from memalpha.generation.hf import HFGenerator
 
         if self._policy is None:
-            self._policy = _to_accelerator(load_policy_model(self.model, dtype=self.dtype).model).eval()
+            import torch
+
+            model = load_policy_model(self.model, dtype=self.dtype).model
+            accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+            self._policy = (model if accelerator is None else model.to(accelerator)).eval()
         if adapter != self._adapter:
             self.release()
-            if adapter != _BASE:
-                self._put_on(adapter)
+            if adapter:
+                from peft import PeftModel
+
+                self._policy = PeftModel.from_pretrained(self._policy, adapter).eval()
+                self._adapter = adapter
         return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=keep_prefix)
-
-    def _put_on(self, adapter: str) -> None:
-        from peft import PeftModel
-
-        self._policy = PeftModel.from_pretrained(self._policy, adapter).eval()
-        self._adapter = adapter
 
 
 class _Hosted:
@@ -124,12 +127,57 @@ class _Hosted:
         self._host, self._adapter = host, adapter
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion for each prompt, in order."""
         return self._host.generate(self._adapter, prompts, sampling)
 
 
+class RecordedCalls:
+    """What the policy has written in the current batch, in a file: a killed evaluation goes on at that chunk.
+
+    A batch of long inputs takes hours. A call is answered from the file only if adapter, prompts and sampling are the same. A line
+    cut short by a kill is dropped; calls without random numbers of their own (a temperature without a seed) are always drawn.
+    Mem0's calls of a server are not covered.
+
+    Args:
+        path: The file; made by the first call. InputError if it is damaged elsewhere than at its end.
+
+    Attributes:
+        seconds: What the calls answered from the file had taken when they were drawn.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.seconds = path, 0.0
+        drop_cut_line(path)
+        lines = path.read_bytes().splitlines() if path.is_file() else []
+        self._calls = {row["call"]: row for row in (parse_line(line, path, number) for number, line in enumerate(lines, 1))}
+
+    def completions(
+        self, adapter: str, prompts: Sequence[Prompt], sampling: Sampling, draw: Callable[[], list[Completion]]
+    ) -> list[Completion]:
+        """Return the completions of a call: the recorded ones, or what ``draw`` gives, which is recorded."""
+        if sampling.temperature and sampling.seed is None:
+            return draw()
+        call = hashlib.sha256(json.dumps([adapter, asdict(sampling), [prompt.ids for prompt in prompts]]).encode()).hexdigest()
+        if (row := self._calls.get(call)) is None:
+            clock = time.perf_counter()
+            drawn = draw()
+            seconds = round(time.perf_counter() - clock, 3)
+            append_lines(self.path, [{"call": call, "seconds": seconds, "completions": [asdict(item) for item in drawn]}])
+            return drawn
+        self.seconds += row["seconds"]
+        return [
+            Completion(tuple(item["ids"]), item["text"], StopReason(item["stop"]), item["logprobs"] and tuple(item["logprobs"]))
+            for item in row["completions"]
+        ]
+
+    def clear(self) -> None:
+        """Forget the calls: the batch is done."""
+        self.path.unlink(missing_ok=True)
+        self._calls.clear()
+        self.seconds = 0.0
+
+
 def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Say of prompts that begin alike how much they have in common, so that it is computed once.
+    """Say of prompts that begin alike how many tokens they have in common, so that these are computed once.
 
     Questions about one long text follow one another and differ in their last tokens alone: neighbours with more than half in common
     share that. All others share what all of them begin with, such as the reader's instructions.
@@ -173,17 +221,5 @@ def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> li
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
     """Length of the common beginning."""
-    for index, (left, right) in enumerate(zip(first, second, strict=False)):
-        if left != right:
-            return index
-    return min(len(first), len(second))
-
-
-def _to_accelerator(model: Any) -> Any:
-    import torch
-
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return model.to(accelerator) if accelerator is not None else model
-
-
-__all__ = ["PolicyHost", "sharing", "within_tokens"]
+    different = (index for index, (left, right) in enumerate(zip(first, second, strict=False)) if left != right)
+    return next(different, min(len(first), len(second)))

@@ -7,77 +7,41 @@
 | same_type | the answer of another question of the same kind that looks alike: a number, a date, a name; as many words |
 | accepted | an accepted answer, which is right: a judge that says no to everything has no false accepts |
 
-What always holds: a planted wrong answer shares no word (articles and punctuation aside) with any accepted answer of its question,
-``stale`` ones excepted, which are only not contained in one; the same set and seed plant the same answers; a verdict that the
-judge's server did not give is counted (``failed``) and enters no rate.
-
-It does not cover answers that are nearly right, which a judge finds harder. It cannot know that another question's answer is not
-true of this one as well, which is why shared words exclude it.
+A planted wrong answer shares no word (articles and punctuation aside) with any accepted answer of its question; ``stale`` ones are
+only not contained in one. The same set and seed plant the same answers. A verdict that the judge's server did not give is counted
+(``failed``) and enters no rate. Answers that are nearly right, which a judge finds harder, are not covered.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from memalpha.errors import ServiceError
-from memalpha.evaluation.statistics import DEFAULT, Bootstrap, Estimate, estimate
+from memalpha.evaluation.statistics import estimate
 from memalpha.protocols import AnswerJudge, AnswerRequest
 from memalpha.qa.evaluator import ask_all
 from memalpha.qa.metrics import contains, overlap_f1
 from memalpha.types import Answer, Instance, Question
 
 FALSE_ACCEPT_FILE = "false_accept.json"
-"""Where an evaluation keeps the report of its judge."""
+PLANTS = ("other", "stale", "same_type", "accepted")
 
 _ALL_ASKED = ("bound_all", "keywords")  # metrics that want every answer
 _DRAWS = 50
 _EXAMPLES = 10
 
 
-class Plant(StrEnum):
-    """What sort of answer is planted."""
-
-    OTHER = "other"
-    STALE = "stale"
-    SAME_TYPE = "same_type"
-    ACCEPTED = "accepted"
-    """A right answer, for comparison."""
-
-
 class Planted(NamedTuple):
-    """A question with an answer given to the judge."""
+    """A question with an answer given to the judge; ``plant`` is one of ``PLANTS``."""
 
     instance: str
     question: Question
-    plant: Plant
+    plant: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class FalseAccepts:
-    """What a judge said to planted answers.
-
-    Attributes:
-        rates: Share accepted, by plant; wrong for all but ``accepted``. The interval draws instances.
-        asked: Answers that got a verdict, by plant.
-        failed: Answers that got none.
-        examples: Some wrong answers that were accepted: question, accepted answers, what was planted, and its plant.
-    """
-
-    rates: Mapping[Plant, Estimate]
-    asked: Mapping[Plant, int]
-    failed: int
-    examples: tuple[Mapping[str, Any], ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready data."""
-        rates = {plant.value: asdict(rate) | {"asked": self.asked[plant]} for plant, rate in self.rates.items()}
-        return {"rates": rates, "failed": self.failed, "examples": list(self.examples)}
 
 
 def plant_answers(instances: Sequence[Instance], seed: int = 0, *, max_questions: int = 200) -> list[Planted]:
@@ -95,8 +59,12 @@ def plant_answers(instances: Sequence[Instance], seed: int = 0, *, max_questions
     return [planted for index in chosen for planted in _plants(rng, *asked[index], questions)]
 
 
-def false_accepts(judge: AnswerJudge, planted: Sequence[Planted], options: Bootstrap = DEFAULT) -> FalseAccepts:
+def false_accepts(judge: AnswerJudge, planted: Sequence[Planted]) -> dict[str, Any]:
     """Ask a judge about planted answers.
+
+    Returns:
+        JSON-ready: ``rates`` (by plant the share accepted, as an ``Estimate``, with ``asked``; its interval draws instances),
+        ``failed`` (answers that got no verdict), ``examples`` (some wrong answers that were accepted).
 
     Raises:
         ServiceError: If the judge gave no verdict at all.
@@ -108,41 +76,35 @@ def false_accepts(judge: AnswerJudge, planted: Sequence[Planted], options: Boots
     ]
     if planted and not given:
         raise ServiceError(f"the judge gave no verdict on any of {len(planted)} planted answers; the first failure: {verdicts[0]}")
-    wrong = [item for item, accepted in given if accepted and item.plant is not Plant.ACCEPTED]
-    return FalseAccepts(
-        rates={plant: _rate(plant, given, options) for plant in Plant if any(item.plant is plant for item, _ in given)},
-        asked={plant: sum(item.plant is plant for item, _ in given) for plant in Plant},
-        failed=len(planted) - len(given),
-        examples=tuple(_example(item) for item in wrong[:_EXAMPLES]),
-    )
+    rates = {}
+    for plant in PLANTS:
+        by_instance: dict[str, list[bool]] = {}
+        for item, accepted in given:
+            if item.plant == plant:
+                by_instance.setdefault(item.instance, []).append(accepted)
+        if by_instance:
+            shares = {name: sum(found) / len(found) for name, found in by_instance.items()}
+            asked = {name: len(found) for name, found in by_instance.items()}
+            rates[plant] = asdict(estimate({0: shares}, weights=asked)) | {"asked": sum(asked.values())}
+    wrong = [item for item, accepted in given if accepted and item.plant != "accepted"]
+    examples = [
+        {"question": item.question.text, "answers": list(item.question.answers), "planted": item.text, "plant": item.plant}
+        for item in wrong[:_EXAMPLES]
+    ]
+    return {"rates": rates, "failed": len(planted) - len(given), "examples": examples}
 
 
-def _rate(plant: Plant, given: Sequence[tuple[Planted, bool]], options: Bootstrap) -> Estimate:
-    by_instance: dict[str, list[bool]] = {}
-    for item, accepted in given:
-        if item.plant is plant:
-            by_instance.setdefault(item.instance, []).append(accepted)
-    shares = {name: sum(verdicts) / len(verdicts) for name, verdicts in by_instance.items()}
-    return estimate({0: shares}, options, weights={name: len(verdicts) for name, verdicts in by_instance.items()})
-
-
-def _example(item: Planted) -> dict[str, Any]:
-    question = item.question
-    return {"question": question.text, "answers": list(question.answers), "planted": item.text, "plant": item.plant.value}
-
-
-# ------------------------------------------------------------------------------------------------ what is planted
 def _plants(rng: random.Random, instance: str, question: Question, questions: Sequence[Question]) -> Iterator[Planted]:
     whole = ", ".join(question.answers) if question.metric in _ALL_ASKED else question.answers[0]
-    yield Planted(instance, question, Plant.ACCEPTED, whole)
+    yield Planted(instance, question, "accepted", whole)
     if (other := _drawn(rng, question, questions)) is not None:
-        yield Planted(instance, question, Plant.OTHER, other)
+        yield Planted(instance, question, "other", other)
     stale = [value for value in question.stale if not any(contains(gold, value) for gold in question.answers)]
     if stale:
-        yield Planted(instance, question, Plant.STALE, rng.choice(stale))
+        yield Planted(instance, question, "stale", rng.choice(stale))
     alike = [o for o in questions if o.kind == question.kind and _shape(o.answers[0]) == _shape(question.answers[0])]
     if (other := _drawn(rng, question, alike)) is not None:
-        yield Planted(instance, question, Plant.SAME_TYPE, other)
+        yield Planted(instance, question, "same_type", other)
 
 
 def _drawn(rng: random.Random, question: Question, others: Sequence[Question]) -> str | None:
@@ -163,6 +125,3 @@ def _shape(text: str) -> tuple[str, int]:
     else:
         kind = "name" if text[:1].isupper() else "phrase"
     return kind, min(3, len(text.split()))
-
-
-__all__ = ["FALSE_ACCEPT_FILE", "FalseAccepts", "Plant", "Planted", "false_accepts", "plant_answers"]

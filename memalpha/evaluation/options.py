@@ -1,0 +1,266 @@
+"""Options of an evaluation: one YAML file, every flat value overridable at the command line, as in training.
+
+    memalpha evaluate --config configs/evaluate/X.yaml --output_dir runs/X
+
+``EvaluateOptions`` says what is compared under which protocol; how agents read and write, and which servers are asked, are the
+option groups of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
+
+from memalpha.agent.config import AgentConfig
+from memalpha.config import Options, names, parse, read
+from memalpha.endpoints import EndpointOptions
+from memalpha.errors import InputError
+from memalpha.evaluation.systems import KINDS, system_options
+from memalpha.types import Instance
+
+_Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
+
+Rows = Annotated[list[Any], BeforeValidator(lambda value: [value] if isinstance(value, Mapping) else value)]
+"""A list of names and mappings; one alone stands for a list of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpec(Options):
+    """A set of instances.
+
+    Attributes:
+        data: Prepared folder, file of instances, or the name of a generated source.
+        name: What it is called in results (empty = the folder's or source's name).
+        options: Options of a generated source.
+        instances: How many instances (0 = all).
+        skip: How many of its first instances are passed over, such as those that were looked at before.
+        reader_tokens: The readers' budget on this set (0 = the common one).
+        retrieve_k: Entries retrieved for a question on this set (0 = the common number).
+        max_completion_length: Longest completion of a chunk on this set (0 = the common one).
+        readers: Names of the readers that read it (none = all).
+        in_mean: Whether it counts in the mean over sets; false for one that repeats another under harder conditions.
+    """
+
+    data: str
+    name: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    instances: NonNegativeInt = 0
+    skip: NonNegativeInt = 0
+    reader_tokens: NonNegativeInt = 0
+    retrieve_k: NonNegativeInt = 0
+    max_completion_length: NonNegativeInt = 0
+    readers: tuple[str, ...] = ()
+    in_mean: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSpec(Options):
+    """A system.
+
+    Attributes:
+        kind: What it is, a key of ``memalpha.evaluation.systems.KINDS``.
+        name: What it is called in results (empty = its kind).
+        group: Systems of one group differ in their training seed alone (empty = its name).
+        sets: Names of the sets it is evaluated on (none = all).
+        readers: Names of the readers that read for it (none = all).
+        options: Its own options; in a configuration they stand beside the others.
+    """
+
+    kind: str
+    name: str = ""
+    group: str = ""
+    sets: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderSpec(Options):
+    """A reader.
+
+    Attributes:
+        kind: ``recall`` (no model: the answer is what was found), ``base`` (the bare base model) or ``endpoint`` (the server of
+            ``endpoint_url``).
+        name: What it is called in results (empty = its kind).
+        max_new_tokens: Longest answer, in tokens.
+        window_tokens: How many tokens its model takes, for full context (0 = what the base model says).
+    """
+
+    kind: Literal["recall", "base", "endpoint"]
+    name: str = ""
+    max_new_tokens: PositiveInt = 32
+    window_tokens: NonNegativeInt = 0
+
+
+@dataclass(frozen=True)
+class EvaluateOptions(Options):
+    """What is compared, under which protocol.
+
+    Attributes:
+        model: Registered name (see ``memalpha model list``), folder or Hub name of the base model: of agents, of the ``base``
+            reader and of every token count.
+        dtype: Type of its weights.
+        sets: List of sets, each a path or a mapping (``SetSpec``).
+        systems: List of systems, each a kind or a mapping (``SystemSpec`` and the kind's own options).
+        readers: List of readers, each a kind or a mapping (``ReaderSpec``).
+        reader_tokens: Budget of what a reader sees, in tokens: the same for every system.
+        retrieve_k: How many entries are retrieved for a question: the same for every system.
+        temperature: Of what models write (0 = greedy, for which one seed is enough).
+        seeds: Sampling seeds.
+        max_completion_length: Longest completion of one chunk, in tokens.
+        batch_size: Instances that are read in lockstep; what memory depends on, and what a killed run loses at most.
+        generation_rows: Most rows decoded in one batch.
+        batch_tokens: Most tokens of the questions and passages that the base model reads in one batch.
+        output_dir: The folder to write.
+        overwrite: Replace an existing folder; without it, one of the same configuration is gone on with.
+    """
+
+    model: str = "smollm2-135m-instruct"
+    dtype: str = "float32"
+    sets: Rows = field(default_factory=list)
+    systems: Rows = field(default_factory=list)
+    readers: Rows = field(default_factory=lambda: ["recall"])
+    reader_tokens: PositiveInt = 256
+    retrieve_k: PositiveInt = 10
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    seeds: list[int] = field(default_factory=lambda: [0])
+    max_completion_length: PositiveInt = 1024
+    batch_size: PositiveInt = 16
+    generation_rows: PositiveInt = 64
+    batch_tokens: PositiveInt = 16_384
+    output_dir: str = "runs/evaluate"
+    overwrite: bool = False
+
+    def check(self) -> None:
+        """Raise InputError for empty lists and seeds that repeat."""
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"seeds is {self.seeds}", expected="at least one integer, none of them twice")
+        for name, example in _EXAMPLES.items():
+            if not getattr(self, name):
+                raise InputError(f"{name} is empty", expected=f"a list such as {example}")
+
+
+_EXAMPLES = {
+    "sets": "[{name: synthetic, data: runs/data/synthetic-test}]",
+    "systems": "[full_context, rag_bm25, {name: warm, kind: agent}]",
+    "readers": "[recall, base]",
+}
+
+GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)
+"""Every group of options of ``memalpha evaluate``."""
+
+
+class Evaluation(NamedTuple):
+    """All options of an evaluation, read and checked.
+
+    Attributes:
+        options: The flat options.
+        endpoints: The servers that read and judge.
+        agent: How agents read and write.
+        sets: The sets, names filled in.
+        systems: The systems, names and groups filled in.
+        readers: The readers, names filled in.
+    """
+
+    options: EvaluateOptions
+    endpoints: EndpointOptions
+    agent: AgentConfig
+    sets: tuple[SetSpec, ...]
+    systems: tuple[SystemSpec, ...]
+    readers: tuple[ReaderSpec, ...]
+
+    def agent_config(self, max_new_tokens: int) -> AgentConfig:
+        """Return the agents' configuration with completions of so many tokens at most."""
+        return replace(self.agent, max_completion_length=max_new_tokens)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the resolved configuration, as ``config.yaml`` holds it; given as ``--config`` it overwrites nothing."""
+        groups = {key: value for group in (self.options, self.endpoints, self.agent) for key, value in asdict(group).items()}
+        systems = [{**{k: v for k, v in asdict(spec).items() if k != "options"}, **spec.options} for spec in self.systems]
+        rows = {"sets": list(map(asdict, self.sets)), "systems": systems, "readers": list(map(asdict, self.readers))}
+        found: dict[str, Any] = _plain({**groups, **rows, "overwrite": False})
+        return found
+
+
+def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
+    """Read ``--config FILE`` and overrides.
+
+    Raises:
+        InputError: If the file is missing or is no YAML mapping, or an option does not exist or does not fit.
+    """
+    return resolve(*parse(arguments, GROUPS, "memalpha evaluate"))
+
+
+def resolve(options: EvaluateOptions, endpoints: EndpointOptions, agent: AgentConfig) -> Evaluation:
+    """Read the lists of sets, systems and readers, and check that they fit together.
+
+    Raises:
+        InputError: If an entry does not fit, a name stands for two things, or one that is referred to does not exist.
+    """
+    sets, systems = tuple(map(read_set, options.sets)), tuple(map(read_system, options.systems))
+    readers = tuple(map(read_reader, options.readers))
+    called = {"sets": [s.name for s in sets], "systems": [s.name for s in systems], "readers": [r.name for r in readers]}
+    for what, known in called.items():
+        if twice := next((name for name in known if known.count(name) > 1), None):
+            raise InputError(f"two {what} are called {twice!r}", expected="a name for each", fix="add name: to one of them")
+    wanted = [("readers", spec.name, name) for spec in sets for name in spec.readers]
+    wanted += [("readers", spec.name, name) for spec in systems for name in spec.readers]
+    wanted += [("sets", spec.name, name) for spec in systems for name in spec.sets]
+    for what, owner, name in wanted:
+        if name not in called[what]:
+            raise InputError(f"{what} of {owner!r} name {name!r}", expected=f"some of {', '.join(called[what])}")
+    if any(reader.kind == "endpoint" for reader in readers):
+        endpoints.reader_client()
+    if endpoints.has_judge:
+        endpoints.judge_client()
+    return Evaluation(options, endpoints, agent, sets, systems, readers)
+
+
+def read_set(row: Any) -> SetSpec:
+    """Read a set: its data, or a mapping; InputError if it does not fit."""
+    spec = _spec(SetSpec, row, "data")
+    return replace(spec, name=spec.name or Path(spec.data).name or Path(spec.data).resolve().name or spec.data)
+
+
+def read_system(row: Any) -> SystemSpec:
+    """Read a system: its kind, or a mapping; InputError if it or one of its options does not fit."""
+    given = dict(row) if isinstance(row, Mapping) else row
+    options = {key: given.pop(key) for key in list(given) if key not in names(SystemSpec)} if isinstance(given, dict) else {}
+    spec = _spec(SystemSpec, given, "kind", f", such as one of {', '.join(KINDS)}")
+    name = spec.name or spec.kind
+    return replace(
+        spec, name=name, group=spec.group or name, options=asdict(system_options(spec.kind, {**spec.options, **options}))
+    )
+
+
+def read_reader(row: Any) -> ReaderSpec:
+    """Read a reader: its kind, or a mapping; InputError if it does not fit."""
+    spec = _spec(ReaderSpec, row, "kind")
+    return replace(spec, name=spec.name or spec.kind)
+
+
+def asked_for(instances: list[Instance], skip: int, count: int) -> list[Instance]:
+    """Return the instances that a set's ``skip`` and ``instances`` (0 = all) ask for."""
+    return instances[skip:][: count or None]
+
+
+def _spec(group: type[_Spec], row: Any, needed: str, such_as: str = "") -> _Spec:
+    what = f"a {group.__name__.removesuffix('Spec').lower()}"
+    given = {needed: row} if isinstance(row, str) else row
+    if not isinstance(given, Mapping) or not given.get(needed):
+        raise InputError(f"{what} is {row!r}", expected=f"{needed} or a mapping with {needed}{such_as}")
+    return read(group, given, f"{what} {given[needed]!r}")
+
+
+def _plain(value: Any) -> Any:
+    """The value as YAML writes it plainly."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.value if isinstance(value, Enum) else value

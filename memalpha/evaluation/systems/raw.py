@@ -1,0 +1,361 @@
+"""Systems that keep the input as it is and need no model to write: full context, retrieval over chunks, verbatim, gold.
+
+They share ``pieces``: a unit is a block between blank lines where it fits, else a line, else a sentence, else whole words; a line
+``Label: ...`` stays with the line it labels, as the classification sets write them. The units of a chunk in order are its words in
+order, none lost, repeated or cut (a single character of more tokens than the limit stays whole); a piece never spans two chunks.
+
+Departures from retrieval and full context in the published comparison (Mem-alpha, arXiv 2509.25911): there BM25 returns two whole
+chunks, here pieces of chunks, since a whole chunk is often longer than the budget, and the same text at the same time is kept once;
+there the long-context model gets the last 30k tokens, here all that the reader's model can take, and what is left out is counted.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from pydantic import NonNegativeInt
+
+from memalpha.data.packing import sentences, split_text
+from memalpha.data.teacher import teacher_operations
+from memalpha.errors import InputError
+from memalpha.evaluation.systems.base import Kept, Room, Setting, System, SystemOptions, count_operations, rendered, searched
+from memalpha.memory.memory import Memory
+from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.protocols import TokenCounter
+from memalpha.qa.evaluator import find_passages
+from memalpha.qa.metrics import contains, label
+from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
+from memalpha.text import one_line
+from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, OperationResult, Question, ResultCode
+
+UNIT_TOKENS = 48
+"""Longest unit where nothing else sets a limit, in tokens: the longest entry of the ``facts`` schema."""
+
+_BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
+_LABEL = "Label: "
+_FACTS = MemorySchema("gold", (Section("facts", SectionKind.LIST, timestamps=True),))
+_factory = lru_cache(maxsize=8)(retriever_factory)  # one embedder for all sets and systems that use it in the same way
+
+
+# ------------------------------------------------------------------------------------------------ pieces of an input
+class Piece(NamedTuple):
+    """A stretch of a chunk: its text, without white space around it, the chunk's time and its index."""
+
+    text: str
+    time: str | None
+    chunk: int
+
+    def render(self) -> str:
+        """Return it as a reader sees it: ``[time] text``, as entries of a memory are rendered."""
+        return f"[{self.time}] {self.text}" if self.time else self.text
+
+
+def units(text: str, limit: int, count: TokenCounter) -> list[str]:
+    """Return the units of a text, in order, each of at most ``limit`` tokens."""
+    blocks = [block.strip() for block in _BLANK_LINES.split(text) if block.strip()]
+    found: list[str] = []
+    for block in blocks:
+        if len(blocks) > 1 and count(block) <= limit:
+            found.append(block)
+        else:
+            found += [unit for line in _lines(block) for unit in _split(line, limit, count)]
+    return found
+
+
+def pieces(chunks: Iterable[Chunk], pack: int, limit: int, count: TokenCounter) -> list[Piece]:
+    """Return the chunks in pieces, in order: neighbouring units are joined while a piece, its time included, has room for them.
+
+    Args:
+        chunks: The input.
+        pack: Most tokens of a piece of several units, as a reader sees it; 1 leaves each unit apart.
+        limit: Most tokens of a unit.
+        count: Counts tokens.
+    """
+    found: list[Piece] = []
+    for index, chunk in enumerate(chunks):
+        joined: list[Piece] = []
+        for text in units(chunk.text, limit, count):
+            grown = joined[-1]._replace(text=f"{joined[-1].text}\n{text}") if joined else None
+            if grown and count(grown.render()) <= pack:
+                joined[-1] = grown
+            else:
+                joined.append(Piece(text, chunk.time, index))
+        found += joined
+    return found
+
+
+def _lines(block: str) -> list[str]:
+    lines: list[str] = []
+    for line in (line.strip() for line in block.split("\n")):
+        if lines and line.startswith(_LABEL) and not lines[-1].rpartition("\n")[2].startswith(_LABEL):
+            lines[-1] = f"{lines[-1]}\n{line}"
+        elif line:
+            lines.append(line)
+    return lines
+
+
+def _split(line: str, limit: int, count: TokenCounter) -> list[str]:
+    if count(line) <= limit:
+        return [line]
+    found: list[str] = []
+    for sentence in sentences(line):
+        text = line[slice(*sentence)]
+        found += [text] if count(text) <= limit else [text[slice(*span)] for span in split_text(text, limit, count)]
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ full context
+@dataclass(frozen=True, slots=True)
+class FullContextOptions(SystemOptions):
+    """How much is read.
+
+    Attributes:
+        budget: ``window`` (all that the reader's model takes) or ``reader`` (the common budget).
+        context_tokens: Most tokens of the input with ``budget: window`` (0 = all that the model takes).
+    """
+
+    budget: Literal["window", "reader"] = "window"
+    context_tokens: NonNegativeInt = 0
+
+
+class FullContext(System):
+    """No memory at all: the reader gets the input itself.
+
+    The ``recall`` reader always has the common budget: its answer is what it is given, so without a budget it would be right about
+    everything. Chunks stand in reading order, each under its time. Where the input is longer than what is read, the oldest is left
+    out, line by line, and counted in ``cut``: tokens of the input, on average over the questions.
+    """
+
+    def __init__(self, setting: Setting, options: FullContextOptions) -> None:
+        self.count, self.options = setting.count, options
+        self.reads_window = options.budget == "window"
+
+    def keep(self, instance: Instance, seed: int) -> Kept:
+        """Keep the input as it is."""
+        chunks = [Piece(chunk.text, chunk.time, index) for index, chunk in enumerate(instance.chunks)]
+        lines = pieces(instance.chunks, 1, UNIT_TOKENS, self.count)
+
+        def read(room: Room) -> tuple[str, ...]:
+            most = self.options.context_tokens if room.window else 0
+            return newest_in_order(chunks, lines, min(room.tokens, most or room.tokens), self.count)
+
+        return Kept(
+            lambda questions, room: [read(room)] * len(questions),
+            memory_tokens=sum(self.count(chunk.text) for chunk in instance.chunks),
+            left_out=lambda room: sum(self.count(chunk.render()) for chunk in chunks) - sum(map(self.count, read(room))),
+        )
+
+
+def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int, count: TokenCounter) -> tuple[str, ...]:
+    """Return the newest part of an input that fits, in reading order: whole chunks, then lines of the first that does not fit.
+
+    Args:
+        chunks: The input's chunks, whole.
+        lines: The input's lines.
+        tokens: Most tokens, as a reader with a model sees the passages: each on one line, a line break after it.
+        count: Counts tokens.
+    """
+
+    def cost(piece: Piece) -> int:
+        return count(one_line(piece.render())) + 1
+
+    kept: list[str] = []
+    for chunk in reversed(chunks):
+        needed = cost(chunk)
+        if needed > tokens:
+            tail = ""
+            for line in reversed([line for line in lines if line.chunk == chunk.chunk]):
+                grown = f"{line.text}\n{tail}" if tail else line.text
+                if cost(Piece(grown, line.time, line.chunk)) > tokens:
+                    break
+                tail = grown
+            kept += [chunk._replace(text=tail).render()] if tail else []
+            break
+        kept.append(chunk.render())
+        tokens -= needed
+    return tuple(reversed(kept))
+
+
+# ------------------------------------------------------------------------------------------------ retrieval over raw chunks
+@dataclass(frozen=True, slots=True)
+class RagOptions(SystemOptions):
+    """What is searched and how.
+
+    Attributes:
+        piece_tokens: Most tokens of a piece of several lines or sentences (0 = the reader's budget over ``retrieve_k``; 1 = each
+            line or sentence apart). A line or sentence of more stays whole up to the greater of this and 48.
+        embedder: Embedder of ``rag_dense`` and ``rag_two_layer``.
+        chunks_kept: ``rag_two_layer``: how many chunks layer 1 keeps (0 = all).
+    """
+
+    piece_tokens: NonNegativeInt = 0
+    embedder: str = "minilm"
+    chunks_kept: NonNegativeInt = 8
+
+
+class Rag(System):
+    """Retrieval over pieces of the input, with the agent's own retriever.
+
+    ``lexical`` ranks by BM25 (Robertson and Zaragoza, 2009), ``dense`` by the cosine of embeddings; ``hybrid`` chooses chunks first
+    (layer 1), then their pieces by both, fused by reciprocal rank (layer 2).
+    """
+
+    def __init__(self, setting: Setting, options: RagOptions, mode: RetrievalMode) -> None:
+        self.setting, self.by_chunk = setting, mode is RetrievalMode.HYBRID
+        self.pack = options.piece_tokens or max(1, setting.reader_tokens // setting.retrieve_k)
+        kept = options.chunks_kept if self.by_chunk else 0
+        self._make_retriever = _factory(RetrievalConfig(mode=mode, embedder=options.embedder, sections_kept=kept))
+
+    def keep(self, instance: Instance, seed: int) -> Kept:
+        """Index the input."""
+        count = self.setting.count
+        found = pieces(instance.chunks, self.pack, max(self.pack, UNIT_TOKENS), count)
+        memory = piece_memory(found, count, by_chunk=self.by_chunk)
+        return Kept(searched(memory, self._make_retriever(memory), self.setting.retrieve_k), memory_tokens=memory.tokens)
+
+
+def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool = False) -> Memory:
+    """Return a memory without limits that holds pieces, in one section or in one a chunk; the same text and time once."""
+    first: dict[tuple[str, str | None], Piece] = {}
+    for piece in found:
+        first.setdefault((piece.text, piece.time), piece)
+    rows = [(f"chunk_{piece.chunk}" if by_chunk else "pieces", piece) for piece in first.values()]
+    names = dict.fromkeys(section for section, _ in rows) or {"pieces": None}
+    schema = MemorySchema("pieces", tuple(Section(name, SectionKind.LIST, timestamps=True) for name in names))
+    memory = Memory(schema, count)
+    for section, piece in rows:
+        memory.apply(Operation(OperationKind.INSERT, section, piece.text, timestamp=piece.time), chunk=piece.chunk)
+    return memory
+
+
+# ------------------------------------------------------------------------------------------------ verbatim
+@dataclass(frozen=True, slots=True)
+class VerbatimOptions(SystemOptions):
+    """How much is kept.
+
+    Attributes:
+        memory_tokens: Most tokens of all entries (0 = the schema's limits alone); to match the size of another system's memory.
+    """
+
+    memory_tokens: NonNegativeInt = 0
+
+
+class Verbatim(System):
+    """Every line or sentence of the input becomes an entry, word for word, under the agent's own schema, limits and retriever.
+
+    Entries go into the first list section; a line longer than its entries may be is cut at sentences. When the section is full the
+    oldest entry goes: ``cut`` counts its tokens, and it counts as a delete.
+    """
+
+    def __init__(self, setting: Setting, options: VerbatimOptions) -> None:
+        self.setting, self.options = setting, options
+        schema = setting.step.schema
+        bounded = options.memory_tokens or any(section.max_entries for section in schema.lists[:1])
+        needed = {OperationKind.INSERT, *([OperationKind.DELETE] if bounded else [])}
+        if not schema.lists or not needed <= set(schema.lists[0].operations):
+            raise InputError(
+                f"system 'verbatim' with schema {schema.name!r}, whose first list does not allow {' and '.join(sorted(needed))}",
+                expected="a list that lines can be put into, and taken from where its room is bounded",
+                fix="choose another schema, or leave verbatim out",
+            )
+        self.section = schema.lists[0]
+
+    def keep(self, instance: Instance, seed: int) -> Kept:
+        """Store the input line by line."""
+        step, most = self.setting.step, self.options.memory_tokens
+        memory, held = step.new_memory(), deque[str]()
+        retriever = step.new_retriever(memory)
+        results: list[OperationResult] = []
+        cut = 0
+
+        def drop_oldest() -> int:
+            before = memory.tokens
+            results.append(memory.apply(Operation(OperationKind.DELETE, self.section.name, entry_id=held.popleft())))
+            return before - memory.tokens
+
+        for piece in pieces(instance.chunks, 1, self.section.max_entry_tokens or UNIT_TOKENS, self.setting.count):
+            insert = Operation(OperationKind.INSERT, self.section.name, piece.text, timestamp=piece.time)
+            while (result := memory.apply(insert, chunk=piece.chunk, time=piece.time)).code is ResultCode.SECTION_FULL:
+                cut += drop_oldest()
+            results.append(result)
+            if result.changed:
+                held.append(result.entry_id or "")
+            while 0 < most < memory.tokens:
+                cut += drop_oldest()
+        return Kept(
+            searched(memory, retriever, self.setting.retrieve_k),
+            memory_tokens=memory.tokens,
+            entries=rendered(memory),
+            cut=cut,
+            operations=count_operations(results),
+        )
+
+
+# ------------------------------------------------------------------------------------------------ gold
+class Gold(System):
+    """The evidence: the ceiling of reader and budget. It knows each question, its answer and where that stands.
+
+    * Generated data: the facts that hold at the end, as the demonstrations write them; those of the question's subject that hold an
+      accepted answer first, then the subject's others.
+    * Other sets: pieces of the evidence chunks (of all chunks where the set does not say which); those that hold an accepted answer
+      first, each group in the order of BM25.
+
+    Where an answer has to be put together from many places, or is worded otherwise than the text, even this need not reach 1.
+    ``memory_tokens`` is what it chooses from: the facts, or the evidence of all questions together.
+    """
+
+    def __init__(self, setting: Setting, options: SystemOptions) -> None:
+        self.count = setting.count
+
+    def keep(self, instance: Instance, seed: int) -> Kept:
+        """Look up the evidence."""
+        return self._facts(instance) if instance.facts else self._evidence(instance)
+
+    def _facts(self, instance: Instance) -> Kept:
+        memory, rng = Memory(_FACTS, self.count), random.Random(0)
+        for index, chunk in enumerate(instance.chunks):
+            for operation in teacher_operations(instance, index, memory, rng):
+                memory.apply(operation, chunk=index, time=chunk.time)
+        texts = rendered(memory)
+        return Kept(
+            lambda questions, room: [about(question, texts) for question in questions], memory_tokens=memory.tokens, entries=texts
+        )
+
+    def _evidence(self, instance: Instance) -> Kept:
+        found = pieces(instance.chunks, 1, UNIT_TOKENS, self.count)
+        wanted = {piece.chunk for question in instance.questions for piece in _of(question, found)}
+        return Kept(
+            lambda questions, room: [answers_first(question, _of(question, found), self.count) for question in questions],
+            memory_tokens=sum(self.count(piece.text) for piece in found if piece.chunk in wanted),
+        )
+
+
+def about(question: Question, texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts that name the question's subject (all, if it has none), those that hold an accepted answer first."""
+    named = [text for text in texts if not question.subject or contains(text, question.subject)]
+    return tuple(sorted(named, key=lambda text: not _answers(question, text)))
+
+
+def answers_first(question: Question, found: Sequence[Piece], count: TokenCounter) -> tuple[str, ...]:
+    """Return pieces as passages: those that hold an accepted answer first, each group in the order of BM25, then of reading."""
+    memory = piece_memory(found, count)
+    ranked = find_passages(memory, TwoLayerRetriever(memory), question, len(memory)).passages
+    passages = dict.fromkeys([*ranked, *rendered(memory)])
+    return tuple(sorted(passages, key=lambda text: not _answers(question, text)))
+
+
+def _of(question: Question, found: Sequence[Piece]) -> list[Piece]:
+    return [piece for piece in found if not question.evidence or piece.chunk in question.evidence]
+
+
+def _answers(question: Question, text: str) -> bool:
+    if question.metric == "label":
+        return label(question, Answer(text, (text,))) == 1
+    return any(contains(text, answer) for answer in question.answers)

@@ -1,0 +1,96 @@
+"""A configuration is read whole, or refused with one message that names the value."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from memalpha.errors import InputError
+from memalpha.evaluation.options import ReaderSpec, SetSpec, parse_evaluate_options, read_set
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "sets": ["runs/data/some-set", {"name": "toy", "data": "toy", "options": {"n": 3}, "instances": 2, "readers": "recall"}],
+    "systems": ["verbatim", {"name": "a", "kind": "agent", "group": "g", "adapter": "x", "sets": ["toy"]}],
+    "readers": ["recall", {"name": "short", "kind": "base", "max_new_tokens": 4}],
+    "seeds": [1, 2],
+    "schema": "facts",
+}
+
+
+def parse(tmp_path, changes, *more):
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, **changes}))
+    return parse_evaluate_options(["--config", str(path), *more])
+
+
+def test_lists_hold_names_or_mappings_and_flags_go_before_the_file(tmp_path):
+    found = parse(tmp_path, {}, "--reader_tokens", "77", "--seeds", "5")
+    assert found.sets == (SetSpec("runs/data/some-set", "some-set"), SetSpec("toy", "toy", {"n": 3}, 2, readers=("recall",)))
+    verbatim, agent = found.systems
+    assert (verbatim.name, verbatim.group, verbatim.options) == ("verbatim", "verbatim", {"memory_tokens": 0})
+    assert (agent.name, agent.group, agent.sets) == ("a", "g", ("toy",))
+    assert agent.options == {"adapter": "x", "settings": "shared"}
+    assert found.readers == (ReaderSpec("recall", "recall"), ReaderSpec("base", "short", 4))
+    assert (found.options.reader_tokens, found.options.seeds, found.agent.schema) == (77, [5], "facts")
+
+
+def test_lists_can_be_given_at_the_command_line(tmp_path):
+    found = parse(tmp_path, {}, "--systems", "[gold, {kind: rag_bm25, piece_tokens: 3}]", "--sets", "toy", "--readers", "base")
+    assert [(system.name, system.kind) for system in found.systems] == [("gold", "gold"), ("rag_bm25", "rag_bm25")]
+    assert found.systems[1].options["piece_tokens"] == 3
+    assert [one.data for one in found.sets] == ["toy"] and found.readers[0].kind == "base"
+
+
+def test_the_resolved_configuration_reads_back_as_itself(tmp_path):
+    found = parse(tmp_path, {})
+    resolved = found.to_json()
+    path = tmp_path / "again.yaml"
+    path.write_text(yaml.safe_dump(resolved))
+    assert yaml.safe_load(path.read_text()) == resolved
+    again = parse_evaluate_options(["--config", str(path)])
+    assert again.to_json() == resolved
+    assert (again.sets, again.systems, again.readers) == (found.sets, found.systems, found.readers)
+
+
+WRONG = [
+    ({"systems": None}, "systems"),
+    ({"systems": ["rag"]}, "unknown kind of system 'rag'"),
+    ({"systems": [{"name": "a"}]}, "{'name': 'a'}"),
+    ({"systems": [{"kind": "gold", "adapter": "x"}]}, "'adapter'"),
+    ({"systems": [{"kind": "verbatim", "memory_tokens": []}]}, "memory_tokens"),
+    ({"systems": ["gold", "gold"]}, "two systems are called 'gold'"),
+    ({"systems": [{"kind": "gold", "sets": ["squad"]}]}, "sets of 'gold' name 'squad'"),
+    ({"sets": [{"data": "toy", "readers": ["big"]}]}, "readers of 'toy' name 'big'"),
+    ({"readers": ["gpt"]}, "'gpt'"),
+    ({"sets": [{"data": "toy", "split": "test"}]}, "'split'"),
+    ({"sets": [{"name": "toy"}]}, "{'name': 'toy'}"),
+    ({"sets": [{"data": "toy", "instances": -1}]}, "instances is -1"),
+    ({"sets": [{"data": "toy", "instances": True}]}, "instances is True"),
+    ({"reader_token": 3}, "reader_token"),
+    ({"reader_tokens": 0}, "reader_tokens is 0"),
+    ({"temperature": float("nan")}, "temperature is nan"),
+    ({"seeds": [1, 1.5]}, r"seeds is \[1, 1.5\]"),
+    ({"seeds": [1, 1]}, r"seeds is \[1, 1\]"),
+    ({"readers": ["endpoint"]}, "endpoint_url"),
+    ({"readers": [{"kind": "base", "max_new_tokens": 0}]}, "max_new_tokens is 0"),
+]
+
+
+def test_a_set_is_named_after_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert [read_set(data).name for data in (".", "..", "a/b", "a/b/")] == ["here", "..", "b", "b"]
+
+
+@pytest.mark.parametrize(("changes", "named"), WRONG)
+def test_what_does_not_fit_is_named(changes, named, tmp_path):
+    with pytest.raises(InputError, match=named):
+        parse(tmp_path, {"sets": ["toy"], "systems": ["verbatim"], **changes})
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "evaluate").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_configuration_of_the_repository_is_read(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    found = parse_evaluate_options(["--config", str(path)])
+    assert found.sets and found.systems and found.readers
