@@ -150,10 +150,11 @@ def home_rows(folder: Path) -> dict[str, dict[str, Row]]:
         raise InputError(
             f"{folder} has no set {HOME!r} with reader {READER!r}", expected="the evaluation of configs/evaluate/main.yaml"
         )
-    scored = [
-        {key for key, row in rows.items() if row["failed"] is None and row["accuracy"] is not None} for rows in found.values()
-    ]
-    common = sorted(set.intersection(*scored))
+
+    def scored(row: Row) -> bool:
+        return row["failed"] is None and bool(row["questions"]) and all(q["score"] is not None for q in row["questions"])
+
+    common = sorted(set.intersection(*({key for key, row in rows.items() if scored(row)} for rows in found.values())))
     return {member: {key: rows[key] for key in common} for member, rows in found.items()}
 
 
