@@ -24,7 +24,6 @@ from benchmarks import common, policy
 
 
 def add_arguments(parser: Any) -> None:
-    """Add the options of this benchmark."""
     policy.add_model(parser)
     parser.add_argument("--instances", type=int, default=4, help="dialogues of three chunks (default 4)")
     parser.add_argument("--group", type=int, default=8, help="rollouts of each (default 8)")
@@ -34,37 +33,24 @@ def add_arguments(parser: Any) -> None:
 
 
 class Replay:
-    """Times a generator and returns recorded completions in the place of what it drew.
-
-    Args:
-        inner: Draws the tokens.
-        recorded: For each call, the completions to return.
-    """
+    """Lets a generator draw, drops that, and returns what was recorded: for each call, some completions."""
 
     def __init__(self, inner: Any, recorded: Sequence[Sequence[Any]]) -> None:
         self._inner, self._recorded = inner, iter(recorded)
 
     def generate(self, prompts: Sequence[Any], sampling: Any) -> list[Any]:
-        """Draw, drop, and return what was recorded."""
         self._inner.generate(prompts, sampling)
         return list(next(self._recorded))
 
 
 class PlainGenerate:
-    """transformers' own ``generate`` over left-padded batches.
-
-    Args:
-        model: A plain causal LM.
-        tokenizer: Its tokenizer.
-        batch: Rows of a call (0 = all).
-    """
+    """transformers' own ``generate`` over left-padded batches of ``batch`` rows (0 = all)."""
 
     def __init__(self, model: Any, tokenizer: Any, batch: int = 0) -> None:
         self._model, self._tokenizer, self._batch = model.eval(), tokenizer, batch
         model.generation_config.eos_token_id = None
 
     def generate(self, prompts: Sequence[Any], sampling: Any) -> None:
-        """Draw ``max_new_tokens`` tokens for each prompt."""
         import torch
 
         size = self._batch or len(prompts)
@@ -82,10 +68,10 @@ class PlainGenerate:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure."""
     with tempfile.TemporaryDirectory() as folder:
-        return _run(options, folder)
+        return measure(options, folder)
 
 
-def _run(options: argparse.Namespace, folder: str) -> dict[str, Any]:
+def measure(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     from memalpha.agent.rollout import run_rollouts
     from memalpha.generation.hf import HFGenerator
     from memalpha.types import Sampling
