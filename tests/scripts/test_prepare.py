@@ -1,11 +1,12 @@
 """Preparing the sets that a file names: their options exist, originals are found, and what is left is said."""
 
+import json
 from pathlib import Path
 
 import prepare
 import pytest
 import yaml
-from data_samples import mab_row, memalpha_row, msc_row, write
+from data_samples import locomo_sample, mab_row, memalpha_row, msc_row, write
 
 from memalpha.data.options import parse_options
 from memalpha.data.prepare import load_prepared
@@ -88,6 +89,24 @@ def test_other_parts_of_msc_are_not_the_training_part_and_files_that_are_left_ar
     left = tmp_path / "in" / "Accurate_Retrieval-1.jsonl"
     read_one = left.with_name("Accurate_Retrieval-0.jsonl")
     assert f"note: memoryagentbench-accurate_retrieval reads {read_one} and leaves {left}\n" in capsys.readouterr().err
+
+
+def test_training_parts_leave_out_what_is_tested_and_a_damaged_file_stops_no_other(tmp_path, capsys):
+    originals = tmp_path / "in"
+    for folder in ("trec", "nested/locomo", "squad"):
+        (originals / folder).mkdir(parents=True)
+    sentences = [f"{'ABC'[n % 3]}:x sentence {n} about {'abc'[n % 3]} ?\n" for n in range(60)]
+    (originals / "trec" / "train.txt").write_text("".join(sentences))
+    (originals / "trec" / "test.txt").write_text("".join(sentences[50:55]) + "A:x another about a ?\n")
+    (originals / "nested" / "locomo" / "locomo10.json").write_text(json.dumps([locomo_sample()]))
+    (originals / "squad" / "train.json").write_text("[{")
+    assert prepare.main([PUBLISHED, str(originals), "--output", str(tmp_path / "out"), "--seed", "1"]) == 1
+    made = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert made == ["locomo-test", "trec_coarse-test", "trec_coarse-train", "trec_fine-test", "trec_fine-train"]
+    test, train = (load_prepared(tmp_path / "out" / f"trec_fine-{part}").manifest for part in ("test", "train"))
+    assert (test.seed, test.questions, test.options["examples"].endswith("train.txt")) == (1, 6, True)
+    assert train.skipped["held out"] == 5 and train.checked_against == ["trec_fine-test"]
+    assert "squad" in capsys.readouterr().err
 
 
 def test_nothing_to_prepare_or_no_tokenizer_is_an_error(tmp_path, capsys):

@@ -79,7 +79,7 @@ def test_a_set_evaluated_alone_takes_its_place_and_the_means_are_taken_anew(tmp_
     assert after["summary"]["over_sets"] != before["summary"]["over_sets"] and str(tmp_path) not in json.dumps(
         parts[1]["environment"]
     )
-    with pytest.raises(InputError, match="reader_tokens was .* and is 7"):
+    with pytest.raises(InputError, match=r"reader_tokens was .* and is 7"):
         record.record_comparison(evaluate("other", again, "[gold]", "--reader_tokens", "7"), "comparison")
     assert record.read("comparison") == after
 
