@@ -72,6 +72,11 @@ def with_error(found: Row | None, name: str = "mean") -> str:
     return f"{text} ({out} of {found['n'] + out} left out)" if out else text
 
 
+def arrow(values: Iterable[float | None], digits: int = 3) -> str:
+    """``0.551 → 0.731``."""
+    return " → ".join(number(value, digits) for value in values)
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in (head, ["---"] * len(head), *rows))
@@ -207,17 +212,14 @@ def training_runs() -> dict[str, dict[str, Any]]:
 def results_accuracy() -> str:
     rows = []
     for name, run in training_runs().items():
-        before, after = run["summary"]["before"], run["summary"]["after"]
-        kinds = [
-            f"{number(before['kinds'].get(kind, {}).get('accuracy'))} → {number(after['kinds'].get(kind, {}).get('accuracy'))}"
-            for kind in ("latest", "removed")
-        ]
-        gain = run["summary"]["delta"]
+        summary, gain = run["summary"], run["summary"]["delta"]
+        parts = summary["before"], summary["after"]
+        kinds = [[part["kinds"].get(kind, {}).get("accuracy") for part in parts] for kind in ("latest", "removed")]
         rows.append([
-            name, str(run["summary"]["steps"]), f"{number(before['accuracy'])} → {number(after['accuracy'])}",
-            f"{with_error(gain, 'accuracy')} ({gain['n']})", *(kind.replace(f"{UNKNOWN} → {UNKNOWN}", UNKNOWN) for kind in kinds),
-            *(f"{number(before[key], 2)} → {number(after[key], 2)}" for key in ("tool_success", "content")),
-            f"{number(before['memory_tokens'], 0)} → {number(after['memory_tokens'], 0)}",
+            name, str(summary["steps"]), arrow(part["accuracy"] for part in parts),
+            f"{with_error(gain, 'accuracy')} ({gain['n']})", *(UNKNOWN if None in kind else arrow(kind) for kind in kinds),
+            *(arrow((part[key] for part in parts), 2) for key in ("tool_success", "content")),
+            arrow((part["memory_tokens"] for part in parts), 0),
         ])  # fmt: skip
     head = "run|steps|accuracy|gain (instances)|latest value|removed fact|op success|content|memory tokens"
     return table(head.split("|"), rows)
@@ -230,16 +232,14 @@ def results_made() -> str:
         at, config = run["environment"], run["config"]
         other = {
             key: config.get(key, "not there yet")
-            for key in sorted(reference.keys() | config.keys() - INCIDENTAL)
-            if key not in INCIDENTAL and config.get(key) != reference.get(key)
+            for key in sorted((reference.keys() | config.keys()) - INCIDENTAL)
+            if config.get(key) != reference.get(key)
         }
-        seconds = (
-            f"{run['summary']['seconds']:,.0f}{', the last part of ' + str(1 + len(at['resumed'])) if at.get('resumed') else ''}"
-        )
+        parts = 1 + len(at.get("resumed", []))
+        seconds = number(run["summary"]["seconds"], 0) + (f", the last part of {parts}" if parts > 1 else "")
         options = ", ".join(f"`{key}: {value}`" for key, value in other.items()) or UNKNOWN
-        rows.append(
-            [name, f"`{' '.join(at['command'])}`", options, str(run["summary"]["seed"]), seconds, at["started"][:10], at["code"]]
-        )
+        seed = str(run["summary"]["seed"])
+        rows.append([name, f"`{' '.join(at['command'])}`", options, seed, seconds, at["started"][:10], at["code"]])
     return table(["run", "command", f"options unlike `{RECIPE}`", "seed", "seconds", "day", "code"], rows)
 
 
@@ -259,10 +259,8 @@ def recipe_sampled() -> str:
     shown = [name for name in SAMPLED.values() if name not in ("calls that are none", "entries at the end")]
     rows = []
     for name in shown:
-        digits = (
-            0 if name.startswith("tokens") else 1 if name.startswith("words") else 3 if "insert" in name or "cut" in name else 2
-        )
-        rows.append([name, *(" → ".join(number(value, digits) for value in run[name]) for run in runs.values())])
+        digits = {"tokens": 0, "words": 1, "completions": 3}.get(name.split()[0], 3 if "insert" in name else 2)
+        rows.append([name, *(arrow(run[name], digits) for run in runs.values())])
     return table(["", *(f"`{name}`" for name in runs)], rows)
 
 
@@ -306,11 +304,9 @@ def ablations() -> str:
 def bars() -> str:
     found = read("bars")["bars"]
     met = {True: "yes", False: "**no**", None: "?"}
-    missing = sum(bar["met"] is None for bar in found)
-    told = (
-        f"{sum(bar['met'] is True for bar in found)} of {len(found)} are met{f'; {missing} were not evaluated' if missing else ''}."
-    )
-    return f"{table(['asked', 'found', 'met'], ([bar['asked'], bar['found'], met[bar['met']]] for bar in found))}\n\n{told}"
+    count, missing = (sum(bar["met"] is value for bar in found) for value in (True, None))
+    rows = table(["asked", "found", "met"], ([bar["asked"], bar["found"], met[bar["met"]]] for bar in found))
+    return f"{rows}\n\n{count} of {len(found)} are met{f'; {missing} were not evaluated' if missing else ''}."
 
 
 # ------------------------------------------------------------------------------------------------ router
