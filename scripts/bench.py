@@ -20,6 +20,7 @@ import argparse
 import importlib
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one benchmark and print what it found."""
     words = list(sys.argv[1:] if argv is None else argv)
     options, module = parse(words)
-    found = module.run(options)
+    with tempfile.TemporaryDirectory() as options.folder:
+        found = module.run(options)
     command = " ".join(["python scripts/bench.py", *words])
     details = {"command": command, **common.environment(options.threads), **found["details"]}
     human = sys.stderr if options.json else sys.stdout

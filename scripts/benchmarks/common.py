@@ -1,9 +1,9 @@
 """What every benchmark shares: fair timing of several variants in one run, ratios with their spread, and what ran where.
 
 A benchmark is a module ``scripts/benchmarks/NAME.py`` with ``run(options) -> {"name", "ratios", "details"}`` and, if it has
-options of its own, ``add_arguments(parser)``. ``options`` always holds ``quick`` (a version of seconds, for tests), ``threads`` and
-``rounds`` (0 = the benchmark's own choice). ``details`` holds ``sizes`` (what was measured on) and ``table``: flat dicts with the
-same keys.
+options of its own, ``add_arguments(parser)``. ``options`` always holds ``quick`` (a version of seconds, for tests), ``threads``,
+``rounds`` (0 = the benchmark's own choice) and ``folder``, a temporary one. ``details`` holds ``sizes`` (what was measured on) and
+``table``: flat dicts with the same keys.
 
 ``alternate`` times callables in turn (A B A B ...), so that a slow minute of the machine hits all of them. The processor time
 counts all threads of this process alone: on a shared machine it is the one to trust. Nothing here imports numpy or torch.
@@ -30,6 +30,11 @@ class Series(NamedTuple):
 
     def median(self, clock: Clock = "wall") -> float:
         return statistics.median(getattr(self, clock))
+
+    def row(self, variant: str, scale: float = 1.0) -> dict[str, Any]:
+        """The beginning of a row of a table."""
+        seconds = {"seconds": self.median(), "least": min(self.wall), "cpu_seconds": self.median("cpu")}
+        return {"variant": variant, **{name: value * scale for name, value in seconds.items()}}
 
 
 class Ratio(NamedTuple):

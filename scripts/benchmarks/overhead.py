@@ -13,7 +13,6 @@ function inside runs, so that the parts add up. From the end of the first step t
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -83,8 +82,8 @@ class Clock:
 def run(options: Any) -> dict[str, Any]:
     """Measure."""
     clock = Clock()
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        _train(options, folder, clock, stack)
+    with ExitStack() as stack:
+        _train(options, clock, stack)
     steps, (wall, cpu) = max(1, options.steps - 1), clock.total
     table = [
         {"part": name, "seconds_a_step": value[0] / steps, "share": value[0] / wall, "cpu_share": value[1] / cpu, "calls": value[2]}
@@ -102,12 +101,12 @@ def run(options: Any) -> dict[str, Any]:
     }
 
 
-def _train(options: Any, folder: str, clock: Clock, stack: ExitStack) -> None:
+def _train(options: Any, clock: Clock, stack: ExitStack) -> None:
     from memalpha.training import run as run_module
 
     arguments = policy.quickstart_arguments(
         options,
-        f"{folder}/run",
+        f"{options.folder}/run",
         *("--per_device_train_batch_size", str(options.rollouts), "--num_generations", "8", "--train_layers", "0"),
         *("--max_steps", str(options.steps)),
     )

@@ -47,6 +47,16 @@ def quickstart_arguments(options: Any, output_dir: str, *overrides: str) -> Any:
     return parse_train_arguments([*words, "--train_data", data[0], "--train_options", data[1], *model, *overrides])
 
 
+def endless(model: Any, tokenizer: Any, **more: Any) -> Any:
+    """A generator whose completions have all the tokens they may have: nothing ends one."""
+    from memalpha.generation.hf import HFGenerator
+
+    class Endless(HFGenerator):
+        end_ids = frozenset()  # type: ignore[assignment]
+
+    return Endless(model, tokenizer, **more)
+
+
 def describe(setup: Setup) -> dict[str, Any]:
     """Which policy is measured."""
     run, parameters = setup.arguments.run, list(setup.parts.model.parameters())

@@ -14,8 +14,6 @@ timed on ``--sample`` of them, spread evenly, and scaled up to their number.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -65,26 +63,18 @@ class PlainGenerate:
                 raise RuntimeError(f"{ids.shape[1] - padded['input_ids'].shape[1]} new tokens, not {sampling.max_new_tokens}")
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def run(options: Any) -> dict[str, Any]:
     """Measure."""
-    with tempfile.TemporaryDirectory() as folder:
-        return measure(options, folder)
-
-
-def measure(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     from memalpha.agent.rollout import run_rollouts
     from memalpha.generation.hf import HFGenerator
     from memalpha.types import Sampling
 
-    class Endless(HFGenerator):
-        end_ids = frozenset()  # type: ignore[assignment]
-
     size, new = (2, 4) if options.quick else (options.group, options.new_tokens)
-    setup, other = (policy.quickstart(options, folder) for _ in range(2))
+    setup, other = (policy.quickstart(options, options.folder) for _ in range(2))
     agent, tokenizer = setup.parts.agent, setup.parts.tokenizer
     instances = [instance for instance in setup.parts.instances[: options.instances] for _ in range(size)]
     sampling = Sampling(new, 1.0, 1.0, 0, seed=1)
-    ours = Endless(setup.parts.model, tokenizer, max_batch=setup.arguments.run.generation_rows)
+    ours = policy.endless(setup.parts.model, tokenizer, max_batch=setup.arguments.run.generation_rows)
     plain = other.parts.model.merge_and_unload()
     common.progress("rollout: recording")
     # Recorded with real ends, so that memories and prompts are those of training.
@@ -122,21 +112,16 @@ def measure(options: argparse.Namespace, folder: str) -> dict[str, Any]:
                 "shared_prompt_tokens": sum(prompt.shared for prompt in prompts),
                 "sequential_sample": len(sample),
             },
-            "table": [_line(name, series[name], scale[name], drawn, len(rollouts)) for name in variants],
+            "table": [
+                {
+                    **(row := series[name].row(name, scale[name])),
+                    "new_tokens_s": drawn / row["seconds"],
+                    "rollouts_s": len(rollouts) / row["seconds"],
+                }
+                for name in variants
+            ],
             "policy": policy.describe(setup),
             "quartiles": {name: [ratio.low * scale[name], ratio.high * scale[name]] for name, ratio in ratios.items()},
             "cpu_ratios": {name: common.ratio(series[name], series["lockstep"], "cpu").value * scale[name] for name in ratios},
         },
-    }
-
-
-def _line(name: str, series: common.Series, scale: float, drawn: int, rollouts: int) -> dict[str, Any]:
-    seconds = series.median() * scale
-    return {
-        "variant": name,
-        "seconds": seconds,
-        "least": min(series.wall) * scale,
-        "cpu_seconds": series.median("cpu") * scale,
-        "new_tokens_s": drawn / seconds,
-        "rollouts_s": rollouts / seconds,
     }

@@ -26,7 +26,6 @@ every round; the processor's clock counts all threads.
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -48,14 +47,9 @@ def add_arguments(parser: Any) -> None:
 
 def run(options: Any) -> dict[str, Any]:
     """Measure."""
-    with tempfile.TemporaryDirectory() as folder:
-        return measure(options, folder)
-
-
-def measure(options: Any, folder: str) -> dict[str, Any]:
     from memalpha.training.packed import Row
 
-    ours, setup = our_trainer(options, folder)
+    ours, setup = our_trainer(options, options.folder)
     ours.model.train()
     batch = ours._prepare_inputs(next(iter(ours.get_train_dataloader())))  # rolled out, scored and padded as in training
     rounds = options.rounds or (1 if options.quick else 2)
@@ -66,7 +60,7 @@ def measure(options: Any, folder: str) -> dict[str, Any]:
     details: dict[str, Any] = {"sizes": {"rows": len(rows), "tokens": tokens, "padded_tokens_trl": padded, **work}, "table": []}
     ratios = {}
     if not options.skip_trl:
-        trl = trl_trainer(options, folder, ours)
+        trl = trl_trainer(options, ours)
         best, details["trl_seconds_by_batch"] = _best_batch(trl, batch, options)
         details["gradient_difference"] = _difference(our_step(ours, batch), trl_step(trl, batch, best))
         variants = {"ours": lambda: our_step(ours, batch), "trl": lambda: trl_step(trl, batch, best)}
@@ -110,15 +104,9 @@ def _best_batch(trl: Any, batch: Mapping[str, Any], options: Any) -> tuple[int, 
 
 
 def _line(name: str, series: common.Series, tokens: int | None, work: float | None) -> dict[str, Any]:
-    seconds = series.median()
-    return {
-        "variant": name,
-        "seconds": seconds,
-        "least": min(series.wall),
-        "cpu_seconds": series.median("cpu"),
-        "trained_tokens_s": tokens / seconds if tokens else None,
-        "gflops": work / seconds / 1e9 if work else None,
-    }
+    row = series.row(name)
+    rates = (tokens and tokens / row["seconds"], work and work / row["seconds"] / 1e9)
+    return {**row, "trained_tokens_s": rates[0], "gflops": rates[1]}
 
 
 # -------------------------------------------------------------------------------------------- the two trainers
@@ -136,7 +124,7 @@ def our_trainer(options: Any, folder: str) -> tuple[Any, policy.Setup]:
     return build_trainer(setup.arguments, setup.parts), setup
 
 
-def trl_trainer(options: Any, folder: str, ours: Any) -> Any:
+def trl_trainer(options: Any, ours: Any) -> Any:
     """Return TRL's trainer with a fresh copy of the policy and the options of ``ours``; it takes rows that are ready."""
     from datasets import Dataset
     from trl import GRPOTrainer
@@ -145,7 +133,7 @@ def trl_trainer(options: Any, folder: str, ours: Any) -> Any:
         def _prepare_inputs(self, inputs: Any) -> Any:
             return inputs
 
-    _, setup = our_trainer(options, f"{folder}/copy")
+    _, setup = our_trainer(options, f"{options.folder}/copy")
 
     def reward(**_: Any) -> list[float]:
         raise RuntimeError("rows are scored already")
