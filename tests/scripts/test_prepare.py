@@ -8,7 +8,6 @@ import pytest
 import yaml
 from data_samples import locomo_sample, mab_row, memalpha_row, msc_row, write
 
-from memalpha.data.options import parse_options
 from memalpha.data.prepare import load_prepared
 from memalpha.data.registry import SOURCES
 
@@ -26,7 +25,7 @@ def test_every_set_has_a_source_and_options_that_exist(name):
     for set_name, row in FILES[name]["sets"].items():
         source = SOURCES[row["source"]]
         options = row.get("options", {}) | dict.fromkeys(row.get("files", {}), "x")
-        parse_options(source.options, {key: str(value) for key, value in options.items()}, set_name)
+        source.parse({key: str(value) for key, value in options.items()})
         assert source.needs_input == ("input" in row)
         assert row.get("against", set_name) in FILES[name]["sets"]
 
