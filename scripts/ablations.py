@@ -24,7 +24,7 @@ def main() -> None:
     changes = {"default": {}, **yaml.safe_load((ROOT / "configs" / "train" / "ablations.yaml").read_text(encoding="utf-8"))}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("runs", type=Path, help="folder of the runs")
-    parser.add_argument("--config", default=str(ROOT / "configs" / "train" / "mixed.yaml"))
+    parser.add_argument("--config", default="configs/train/mixed.yaml")
     parser.add_argument("--seeds", default="1", help="with commas between them")
     parser.add_argument("--only", default=",".join(changes), help="names of variants, with commas between them")
     given, options = parser.parse_known_args()

@@ -32,6 +32,7 @@ WARM, TRAINED, CONTROL, READER = "warm", "grpo", "control", "recall"
 HOME, LONGER, TRAINED_ON = "dialogues", ("dialogues 10x", "dialogues 100x"), ("dependent", "squad")
 RAW = ("verbatim", "rag_bm25", "rag_dense", "rag_two_layer")
 CHANGED = ("latest", "removed")
+QUANTILE = statistics.NormalDist().inv_cdf(0.975)
 Json = dict[str, Any]
 
 
@@ -93,21 +94,13 @@ def on_longer(sets: Mapping[str, Row]) -> Iterator[Json]:
                 f"`{group}` {before:.3f} → {after:.3f}, by {fall[group]:.3f}" + (f", keeps {after / before:.2f}" if before else "")
                 for group, (before, after) in levels.items()
             )
-            less = None if alone else fall_difference(sets[HOME], sets[name], rival)
+            apart = [difference(sets[key]["differences"], rival, TRAINED) for key in (HOME, name)]
+            less = None
+            if not alone and apart[0] and apart[1]:  # two sets share no instance: the interval is made from both standard errors
+                mean, stderr = apart[1]["mean"] - apart[0]["mean"], math.hypot(apart[0]["stderr"], apart[1]["stderr"])
+                less = [mean, mean - QUANTILE * stderr, mean + QUANTILE * stderr]
             found += "; the second fall minus the first {:+.3f} [{:+.3f}, {:+.3f}]".format(*less) if less else ""
             yield bar(asked, found + alone, fall[TRAINED] <= fall[rival], {"accuracy": levels, "fall": fall, "difference": less})
-
-
-def fall_difference(home: Row, longer: Row, rival: str) -> list[float] | None:
-    """By how much less the trained agents fall than a rival, with a 95% interval from the standard errors of both sets."""
-    before, after = (difference(item["differences"], rival, TRAINED) for item in (home, longer))
-    if before is None or after is None:
-        return None
-    mean, reach = (
-        after["mean"] - before["mean"],
-        statistics.NormalDist().inv_cdf(0.975) * math.hypot(before["stderr"], after["stderr"]),
-    )
-    return [mean, mean - reach, mean + reach]
 
 
 def on_behaviour(rollouts: Mapping[str, Row]) -> Iterator[Json]:
@@ -152,7 +145,7 @@ def home_rows(folder: Path) -> dict[str, dict[str, Row]]:
         )
 
     def scored(row: Row) -> bool:
-        return row["failed"] is None and bool(row["questions"]) and all(q["score"] is not None for q in row["questions"])
+        return row.get("failed") is None and bool(row["questions"]) and all(q["score"] is not None for q in row["questions"])
 
     common = sorted(set.intersection(*({key for key, row in rows.items() if scored(row)} for rows in found.values())))
     return {member: {key: rows[key] for key in common} for member, rows in found.items()}
