@@ -61,7 +61,7 @@ def write_object(path: Path, data: Any) -> None:
 
 def write_yaml(path: Path, data: Mapping[str, Any]) -> None:
     """Write a YAML file whole, sorted by name."""
-    write_whole(path, yaml.safe_dump(dict(data), sort_keys=True))
+    write_whole(path, yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=True))
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

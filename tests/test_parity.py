@@ -11,7 +11,7 @@ from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.training.build import build_parts
 from memalpha.training.config import parse_train_arguments
-from memalpha.training.records import rollout_to_json
+from memalpha.training.results import rollout_to_json
 from memalpha.training.run import build_trainer
 from memalpha.types import Completion, Sampling, StopReason
 from memalpha.use.agent import LOCAL, MemoryAgent
@@ -103,7 +103,7 @@ def test_the_three_ways_see_and_do_the_same(trained, whole_model, tmp_path):
     arguments = parse_train_arguments([*OPTIONS, *policy, "--warm_start_steps", "0", "--output_dir", str(tmp_path / "unused")])
     parts = build_parts(arguments)
     trainer = build_trainer(arguments, parts)
-    rollouts = trainer.run_rollouts(instances, Sampling(parts.agent.config.max_new_tokens))
+    rollouts = trainer.run_rollouts(instances, Sampling(parts.agent.config.max_completion_length))
     rewards = parts.scorer.score(rollouts)
     training = [seen(rollout_to_json(r, reward, [0.0] * len(reward))) for r, reward in zip(rollouts, rewards, strict=True)]
 

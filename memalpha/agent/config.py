@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from pydantic import NonNegativeInt, PositiveInt
+
+from memalpha.config import Options, read
 from memalpha.errors import InputError
 from memalpha.memory.schema import presets
-from memalpha.retrieval.config import RetrievalConfig
+from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 
 AGENT_FILE = "memalpha_agent.json"
 SCHEMA_FILE = "memalpha_schema.yaml"
@@ -18,56 +21,61 @@ ROUTER_FILE = "memalpha_router.pt"
 """Copy of the section router of the retriever."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentConfig:
-    """How an agent reads and writes.
+@dataclass(frozen=True)
+class AgentConfig(Options):
+    """How an agent reads, writes and answers.
 
     Attributes:
-        schema: Preset name or path of a memory schema.
-        codec: Notation of tool calls: ``compact``, ``compact_text`` or ``hermes``.
+        schema: Preset name or YAML path of the memory schema.
+        codec: Tool-call format: ``compact``, ``compact_text`` or ``hermes``.
         max_chunk_tokens: Longest chunk accepted, in tokens; a longer one is an error, never cut.
+        max_completion_length: Longest completion of one chunk, in tokens.
         view_tokens: Budget of the entries shown while writing, in tokens (blocks and the sections' names come on top).
         view_recent: How many of the newest entries the view prefers when not all fit.
         view_related: Whether the view also shows the entries most related to the chunk; without them it shows the ``view_recent``
             newest alone, as published.
-        max_new_tokens: Longest completion, in tokens.
         show_times: Whether the view shows the entries' and the chunk's times.
-        retrieval: How entries are found, while writing and while answering.
+        retrieval: How entries are found, while writing and while answering: ``lexical``, ``dense`` or ``hybrid``.
+        embedder: Embedder of ``dense`` and ``hybrid``.
+        sections_kept: Sections that layer 1 keeps (0 = all).
+        router: Trained section router that layer 1 asks (empty = the built-in ranking).
+        retrieve_k: How many entries are retrieved for a question.
+        reader_tokens: Budget of what the reader sees of them, in tokens.
     """
 
     schema: str = "mem_alpha"
     codec: str = "hermes"
-    max_chunk_tokens: int = 2048
-    view_tokens: int = 1024
-    view_recent: int = 5
+    max_chunk_tokens: PositiveInt = 2048
+    max_completion_length: PositiveInt = 1024
+    view_tokens: NonNegativeInt = 1024
+    view_recent: NonNegativeInt = 5
     view_related: bool = True
-    max_new_tokens: int = 1024
     show_times: bool = True
-    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
+    retrieval: RetrievalMode = RetrievalMode.LEXICAL
+    embedder: str = "minilm"
+    sections_kept: NonNegativeInt = 0
+    router: str = ""
+    retrieve_k: PositiveInt = 10
+    reader_tokens: PositiveInt = 256
 
-    def __post_init__(self) -> None:
-        """Check the numbers."""
-        for name in ("max_chunk_tokens", "max_new_tokens"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}", expected="at least 1 token")
-        for name in ("view_tokens", "view_recent"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}", expected="0 or more")
+    @property
+    def retriever(self) -> RetrievalConfig:
+        """The settings of the retriever."""
+        return RetrievalConfig(self.retrieval, self.embedder, self.sections_kept, router=self.router)
 
     def save(self, folder: str | Path) -> None:
         """Write the configuration into a folder (an adapter's or a run's), with the schema file and the router it names."""
-        saved = self
+        saved, folder = self, Path(folder)
         if self.schema not in presets():
-            text = Path(self.schema).read_text(encoding="utf-8")
-            (Path(folder) / SCHEMA_FILE).write_text(text, encoding="utf-8")
-            saved = replace(self, schema=SCHEMA_FILE)
-        if self.retrieval.router:
-            source, target = Path(self.retrieval.router), Path(folder) / ROUTER_FILE
+            (folder / SCHEMA_FILE).write_text(Path(self.schema).read_text(encoding="utf-8"), encoding="utf-8")
+            saved = replace(saved, schema=SCHEMA_FILE)
+        if self.router:
+            source = Path(self.router)
             source = source / "checkpoint.pt" if source.is_dir() else source
-            if source.resolve() != target.resolve():
-                shutil.copyfile(source, target)
-            saved = replace(saved, retrieval=replace(self.retrieval, router=ROUTER_FILE))
-        (Path(folder) / AGENT_FILE).write_text(json.dumps(asdict(saved), indent=2) + "\n", encoding="utf-8")
+            if source.resolve() != (folder / ROUTER_FILE).resolve():
+                shutil.copyfile(source, folder / ROUTER_FILE)
+            saved = replace(saved, router=ROUTER_FILE)
+        (folder / AGENT_FILE).write_text(json.dumps(asdict(saved), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> AgentConfig:
@@ -75,18 +83,11 @@ class AgentConfig:
         path = Path(folder) / AGENT_FILE
         if not path.is_file():
             raise InputError(f"no {AGENT_FILE} in {str(folder)!r}", expected="the folder of an adapter that memalpha trained")
-        expected = "what this version of memalpha writes"
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            if unknown := sorted(set(data) - {f.name for f in fields(cls)}):
-                raise InputError(f"{path} has unknown keys {unknown}", expected=expected)
-            if data.get("schema") == SCHEMA_FILE:
-                data["schema"] = str(Path(folder) / SCHEMA_FILE)
-            retrieval = RetrievalConfig(**data.get("retrieval", {}))
-            if retrieval.router == ROUTER_FILE:
-                retrieval = replace(retrieval, router=str(Path(folder) / ROUTER_FILE))
-            return cls(**{**data, "retrieval": retrieval})
-        except InputError:
-            raise
-        except (AttributeError, TypeError, ValueError) as error:
-            raise InputError(f"{path} cannot be read: {error}", expected=expected) from error
+        except ValueError as error:
+            raise InputError(f"{path} cannot be read: {error}", expected="JSON, as memalpha writes it") from error
+        config = read(cls, data, str(path))
+        schema = str(Path(folder) / SCHEMA_FILE) if config.schema == SCHEMA_FILE else config.schema
+        router = str(Path(folder) / ROUTER_FILE) if config.router == ROUTER_FILE else config.router
+        return replace(config, schema=schema, router=router)

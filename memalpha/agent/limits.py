@@ -31,14 +31,14 @@ def check_context(agent: AgentStep, model_config: Any) -> None:
         InputError: If they do not fit; names the budgets.
     """
     positions = positions_of(model_config)
-    needed = longest_prompt(agent) + agent.config.max_new_tokens
+    needed = longest_prompt(agent) + agent.config.max_completion_length
     if positions and needed > positions:
         config = agent.config
         raise InputError(
             f"prompt and completion can have {needed} tokens, and the model takes {positions}",
             expected=f"at most {positions} tokens",
             fix=f"lower max_chunk_tokens (now {config.max_chunk_tokens}), view_tokens (now {config.view_tokens}) or "
-            f"max_completion_length (now {config.max_new_tokens})",
+            f"max_completion_length (now {config.max_completion_length})",
         )
 
 

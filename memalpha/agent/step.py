@@ -91,7 +91,7 @@ class AgentStep:
             {"role": "user", "content": f"<chunk>\n{slot('chunk')}\n</chunk>\n<memory>\n{slot('memory')}\n</memory>"},
         ]
         self.encoder = PromptEncoder(tokenizer, layout, None if described else tool_schemas(self.schema))
-        self._make_retriever = retriever_factory(config.retrieval)
+        self._make_retriever = retriever_factory(config.retriever)
         self._cost = lru_cache(maxsize=100_000)(self._line_tokens)
 
     def new_memory(self) -> Memory:

@@ -63,7 +63,7 @@ def add_verbs(verbs: Any) -> None:
 def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run the configuration's adapter on its held-out instances."""
     from memalpha.training.config import parse_train_arguments
-    from memalpha.training.evaluate import evaluate
+    from memalpha.training.run import evaluate
 
     quiet_libraries()
     parsed = parse_train_arguments(["--config", arguments.config, *rest, "--output_dir", arguments.output_dir])

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from memalpha.cli.console import Reporter, console, is_main_process, out, quiet_libraries
+from memalpha.config import listing
 from memalpha.errors import InputError
 
 
@@ -33,11 +34,14 @@ def add_verbs(verbs: Any) -> None:
 
 def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Make a warm-start adapter."""
-    from memalpha.training.warmup_run import parse_warmup_arguments, warm_up
+    from memalpha.training.warm_start import WARMUP_GROUPS, parse_warmup_arguments, warm_up
 
     quiet_libraries()
     _check_given(arguments, rest, "warmup", "where demonstrations come from: --config FILE, or at least --data", "warmup.yaml")
-    parsed = parse_warmup_arguments(["--help"] if arguments.options else rest)
+    if arguments.options:
+        out(listing(WARMUP_GROUPS))
+        return 0
+    parsed = parse_warmup_arguments(rest)
     with Reporter(is_main_process()) as reporter:
         folder = warm_up(parsed, reporter)
     out(f"adapter: {folder}")
@@ -46,11 +50,14 @@ def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Train, then show before and after."""
-    from memalpha.training.config import parse_train_arguments
+    from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
     quiet_libraries()
     _check_given(arguments, rest, "train", "what to train on what: --config FILE, or at least --train_data", "nano.yaml")
-    parsed = parse_train_arguments(["--help"] if arguments.options else rest)
+    if arguments.options:
+        out(listing(TRAIN_GROUPS))
+        return 0
+    parsed = parse_train_arguments(rest)
     with Reporter(is_main_process(), str(parsed.grpo.output_dir), parsed.run.log_rollouts) as reporter:
         reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})
         from memalpha.training.run import train

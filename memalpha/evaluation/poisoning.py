@@ -151,7 +151,7 @@ def run_trials(step: AgentStep, generator: Generator, per_attack: int = 8, seed:
         prompts = [
             step.prompt(store.memory(name), store.retriever(name), case.chunk) for name, case in zip(names, cases, strict=True)
         ]
-        completions = generator.generate(prompts, Sampling(step.config.max_new_tokens))
+        completions = generator.generate(prompts, Sampling(step.config.max_completion_length))
         return [_trial(step, store, *found) for found in zip(names, cases, completions, strict=True)]
 
 

@@ -32,7 +32,7 @@ class EndpointGenerator:
             ServiceError: If any prompt failed after its retries.
             InputError: If the server says that the key, model or URL is wrong.
         """
-        return self._client.complete_many([prompt.messages for prompt in prompts], sampling)
+        return self._client.complete_many([prompt.messages for prompt in prompts], sampling, may_be_empty=True)
 
 
 __all__ = ["EndpointGenerator"]

@@ -1,31 +1,78 @@
-"""Asks the questions of finished memories and scores the answers: retrieve, read, score.
+"""From questions to answers, and from answers to scores: retrieve, read, score.
 
-What always holds: the passages of a question are the written block texts, then the retrieved entries, best first; all questions of
-a call go to the reader as one batch, and the answers of metric ``judge`` to the judge as one; an answer that a reader or judge
-failed to give has score NaN and says why, and never counts as wrong. A failed request of a batch does not mask the others.
+``answer`` is the only way from a question to an answer about a memory: training, evaluation, ``MemoryAgent.ask``, the chat and the
+server call it. What always holds: the passages of a question are the written block texts, then the retrieved entries, best first;
+all questions of a call go to the reader as one batch, and the answers of metric ``judge`` to the judge as one; an answer that a
+reader or judge failed to give has score NaN and says why, and never counts as wrong. A failed request of a batch does not mask the
+others.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import PartialServiceError, ServiceError
 from memalpha.memory.memory import Memory
 from memalpha.memory.render import render_entry
-from memalpha.protocols import AnswerJudge, AnswerRequest, Reader, ReadRequest, Retriever
-from memalpha.qa.batches import ask_all
+from memalpha.protocols import AnswerJudge, AnswerRequest, Hit, Reader, ReadRequest, Retriever
 from memalpha.qa.metrics import JUDGE, check_metric, score
 from memalpha.types import Answer, Question, QuestionRecord
 
+logger = logging.getLogger(__name__)
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+_MAX_FAILURES_IN_A_ROW = 3
+
 
 class Found(NamedTuple):
-    """Passages for one question, best first, and the ids of the entries among them (blocks have none)."""
+    """What of a memory a question's reader is given: passages, best first, and the retrieved entries among them."""
 
     passages: tuple[str, ...]
-    ids: tuple[str, ...]
+    hits: tuple[Hit, ...]
+
+
+class Asked(NamedTuple):
+    """A question about a memory, and the retriever made for that memory."""
+
+    question: Question
+    memory: Memory
+    retriever: Retriever
+
+
+class Answered(NamedTuple):
+    """What came of a question: the reader's answer or why there is none, and what it was given."""
+
+    answer: Answer | ServiceError
+    found: Found
+
+
+def answer(reader: Reader, k: int, asked: Sequence[Asked]) -> list[Answered]:
+    """Answer questions about memories, in order; the reader gets all of them as one batch.
+
+    Args:
+        reader: Reads passages within its token budget.
+        k: How many entries are retrieved for a question.
+        asked: The questions.
+
+    Raises:
+        InputError: If the reader's endpoint is set up wrongly.
+    """
+    found = [find_passages(memory, retriever, question.text, k) for question, memory, retriever in asked]
+    requests = [ReadRequest(one.question, there.passages) for one, there in zip(asked, found, strict=True)]
+    answers = ask_all(reader.read, requests, type(reader).__name__)
+    return [Answered(said, there) for said, there in zip(answers, found, strict=True)]
+
+
+def find_passages(memory: Memory, retriever: Retriever, question: str, k: int) -> Found:
+    """Return the written blocks of a memory, then at most ``k`` of its entries, best first."""
+    blocks = [memory.block(section.name) for section in memory.schema.blocks]
+    hits = tuple(retriever.search(question, k))
+    return Found((*(text for text in blocks if text), *(render_entry(hit.entry) for hit in hits)), hits)
 
 
 class QAEvaluator:
@@ -38,13 +85,7 @@ class QAEvaluator:
     """
 
     def __init__(self, reader: Reader, k: int, judge: AnswerJudge | None = None) -> None:
-        if k < 1:
-            raise InputError(f"k, the number of entries retrieved for a question, is {k}", expected="at least 1")
         self.reader, self.k, self.judge = reader, k, judge
-
-    def evaluate(self, memory: Memory, retriever: Retriever, questions: Sequence[Question]) -> list[QuestionRecord]:
-        """Return one record a question on one memory; see ``evaluate_many``."""
-        return self.evaluate_many([(memory, retriever, questions)])[0]
 
     def evaluate_many(self, items: Sequence[tuple[Memory, Retriever, Sequence[Question]]]) -> list[list[QuestionRecord]]:
         """Return, for each memory, one record a question, in order.
@@ -57,14 +98,11 @@ class QAEvaluator:
                 is set up wrongly.
         """
         self.check([question for _, _, questions in items for question in questions])
-        found = [
-            (question, find_passages(memory, retriever, question, self.k))
-            for memory, retriever, questions in items
-            for question in questions
-        ]
-        records = self.ask([ReadRequest(question, there.passages) for question, there in found])
-        named = iter([replace(record, entry_ids=there.ids) for record, (_, there) in zip(records, found, strict=True)])
-        return [[next(named) for _ in questions] for _, _, questions in items]
+        asked = [Asked(question, memory, retriever) for memory, retriever, questions in items for question in questions]
+        answered = answer(self.reader, self.k, asked)
+        ids = [tuple(hit.entry.id for hit in each.found.hits) for each in answered]
+        records = iter(self._records([one.question for one in asked], [each.answer for each in answered], ids))
+        return [[next(records) for _ in questions] for _, _, questions in items]
 
     def check(self, questions: Sequence[Question]) -> None:
         """Raise InputError if a question's metric is unknown or cannot score it."""
@@ -82,36 +120,26 @@ class QAEvaluator:
                 wrongly.
         """
         answers = ask_all(self.reader.read, requests, type(self.reader).__name__)
-        scores = self._scores([request.question for request in requests], answers)
-        rows = zip(requests, answers, scores, strict=True)
-        return [_record(request.question, answer, scored) for request, answer, scored in rows]
+        return self._records([request.question for request in requests], answers, [()] * len(requests))
 
-    def _scores(self, questions: Sequence[Question], answers: Sequence[Answer | ServiceError]) -> list[float | ServiceError]:
-        """Score each answer; where there is none, or the judge failed, its error."""
-        pairs = list(zip(questions, answers, strict=True))
-        judged = [AnswerRequest(q, a) for q, a in pairs if q.metric == JUDGE and isinstance(a, Answer)]
+    def _records(
+        self, questions: Sequence[Question], answers: Sequence[Answer | ServiceError], ids: Sequence[tuple[str, ...]]
+    ) -> list[QuestionRecord]:
+        """Score each answer; where there is none, or the judge failed, the score is NaN."""
+        rows = list(zip(questions, answers, ids, strict=True))
+        judged = [AnswerRequest(q, a) for q, a, _ in rows if q.metric == JUDGE and isinstance(a, Answer)]
         verdicts = iter(ask_all(self.judge.judge, judged, type(self.judge).__name__) if self.judge else [])
-        scores: list[float | ServiceError] = []
-        for question, answer in pairs:
-            if isinstance(answer, ServiceError):
-                scores.append(answer)
+        records = []
+        for question, said, entries in rows:
+            if isinstance(said, ServiceError):
+                records.append(QuestionRecord(question, entries, None, math.nan, str(said)))
+                continue
+            scored = next(verdicts) if question.metric == JUDGE else score(question, said)
+            if isinstance(scored, ServiceError):
+                records.append(QuestionRecord(question, entries, said, math.nan, str(scored)))
             else:
-                scores.append(next(verdicts) if question.metric == JUDGE else score(question, answer))
-        return scores
-
-
-def find_passages(memory: Memory, retriever: Retriever, question: Question, k: int) -> Found:
-    """Return what of a memory a question's reader is given: the written blocks, then ``k`` entries at most, best first."""
-    blocks = [memory.block(section.name) for section in memory.schema.blocks]
-    entries = [hit.entry for hit in retriever.search(question.text, k)]
-    return Found((*(text for text in blocks if text), *map(render_entry, entries)), tuple(entry.id for entry in entries))
-
-
-def _record(question: Question, answer: Answer | ServiceError, scored: float | ServiceError) -> QuestionRecord:
-    said = answer if isinstance(answer, Answer) else None
-    if isinstance(scored, ServiceError):
-        return QuestionRecord(question, (), said, math.nan, str(scored))
-    return QuestionRecord(question, (), said, float(scored))
+                records.append(QuestionRecord(question, entries, said, float(scored)))
+        return records
 
 
 def accuracy(records: Sequence[QuestionRecord]) -> float:
@@ -120,4 +148,55 @@ def accuracy(records: Sequence[QuestionRecord]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-__all__ = ["Found", "QAEvaluator", "accuracy", "find_passages"]
+def ask_all(
+    ask: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request], who: str
+) -> list[Result | ServiceError]:
+    """Return each request's result or its own ServiceError, in order; a failed request takes no other with it.
+
+    A service that fails as a whole (a plain ServiceError) is asked request by request; after three failures in a row it counts as
+    down and the rest is not asked.
+
+    Args:
+        ask: Gives one result a request, or raises ServiceError; PartialServiceError keeps what it could give.
+        requests: The batch; an empty one asks nothing.
+        who: Who is asked, for messages.
+
+    Raises:
+        ServiceError: If there is not one result a request: then nobody knows whose they are.
+    """
+    if not requests:
+        return []
+    outcomes: Sequence[Result | ServiceError]
+    try:
+        outcomes = ask(requests)
+    except PartialServiceError as error:
+        logger.warning("%s: %s", who, error)
+        outcomes = error.outcomes
+    except ServiceError as error:
+        logger.warning("%s: %s; asking %d requests one by one", who, error, len(requests))
+        outcomes = _ask_singly(ask, requests, who)
+    return list(_one_each(outcomes, len(requests), who))
+
+
+def _one_each(outcomes: Sequence[Result], requests: int, who: str) -> Sequence[Result]:
+    if len(outcomes) != requests:
+        raise ServiceError(f"{who} gave {len(outcomes)} results for {requests} requests")
+    return outcomes
+
+
+def _ask_singly(
+    ask: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request], who: str
+) -> list[Result | ServiceError]:
+    outcomes: list[Result | ServiceError] = []
+    in_a_row = 0
+    for request in requests:
+        try:
+            outcomes += _one_each(ask([request]), 1, who)
+            in_a_row = 0
+        except ServiceError as error:
+            outcomes.append(error)
+            in_a_row += 1
+            if in_a_row == _MAX_FAILURES_IN_A_ROW:
+                unasked = ServiceError(f"{error}; the service seems to be down, so this was not asked")
+                return outcomes + [unasked] * (len(requests) - len(outcomes))
+    return outcomes

@@ -6,6 +6,7 @@
 | EndpointContentJudge | a chat server | valid or not, seeing the chunk and the entry before and after |
 | GroundedContentJudge | nothing | whether the words of a write occur in what was read |
 | FactContentJudge | annotations of generated data | whether a write says, or takes out, what the chunk says |
+| AutoContentJudge | nothing | FactContentJudge where an instance has annotations, else GroundedContentJudge |
 
 What always holds: a judge gives a verdict or raises; a reply that is no verdict is asked for again and then a ServiceError, never a
 "no"; what fails for some requests of a batch is a PartialServiceError, which holds the verdicts on the others. Texts to be judged
@@ -18,7 +19,7 @@ updates are judged like inserts; an outage or a malformed verdict raises instead
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from memalpha.endpoints import ChatClient
@@ -43,7 +44,7 @@ CONTENT_SYSTEM = (
 )
 """Instructions of ``EndpointContentJudge``."""
 
-_VERDICT = re.compile(r"\W*(yes|no)\b", re.IGNORECASE)
+_VERDICT = re.compile(r"\W*(yes|no)\W*", re.IGNORECASE)
 _ATTEMPTS = 3
 _MAX_VERDICT_TOKENS = 16
 _RETRY_TEMPERATURE = 0.7
@@ -51,7 +52,7 @@ _RETRY_TEMPERATURE = 0.7
 
 # ------------------------------------------------------------------------------------------------ by endpoint
 def _verdicts(client: ChatClient, system: str, cases: Sequence[Mapping[str, Any]]) -> list[bool | ServiceError]:
-    """Ask yes or no about each case: greedily first, then by sampling where the reply began with neither word."""
+    """Ask yes or no about each case: greedily first, then by sampling where the reply is not that one word."""
     chats: list[list[Message]] = [
         [{"role": "system", "content": system}, {"role": "user", "content": quoted_json(case)}] for case in cases
     ]
@@ -69,7 +70,7 @@ def _verdicts(client: ChatClient, system: str, cases: Sequence[Mapping[str, Any]
 
 
 class _NoVerdict(ServiceError):
-    """The model replied, and the reply begins with neither yes nor no."""
+    """The model replied, and the reply is neither yes nor no."""
 
 
 def _replies(client: ChatClient, chats: Sequence[Sequence[Message]], sampling: Sampling) -> Sequence[Completion | ServiceError]:
@@ -82,7 +83,7 @@ def _replies(client: ChatClient, chats: Sequence[Sequence[Message]], sampling: S
 def _verdict(client: ChatClient, reply: Completion | ServiceError) -> bool | ServiceError:
     if isinstance(reply, ServiceError):
         return reply
-    if found := _VERDICT.match(reply.text):
+    if found := _VERDICT.fullmatch(reply.text):
         return found[1].lower() == "yes"
     return _NoVerdict(f"{client!r} gave no verdict in {_ATTEMPTS} attempts, the last reply: {reply.text[:200]!r}")
 
@@ -187,10 +188,6 @@ def _gone(before: Entry | None, read: frozenset[str], written: Sequence[frozense
 
 
 # ------------------------------------------------------------------------------------------------ by annotations
-FactSource = Mapping[str, Sequence[Fact]] | Callable[[str], Sequence[Fact]]
-"""Facts of an instance by its id, as a mapping or a function."""
-
-
 class FactContentJudge:
     """Decides from the annotations of generated data; exact where an entry names subject and value in the words of the data.
 
@@ -208,10 +205,10 @@ class FactContentJudge:
     Nothing is due if the memory says all that the chunk states or changes to, and nothing that it changes or takes back.
 
     Args:
-        facts: Facts of each instance.
+        facts: Facts of each instance, by its id.
     """
 
-    def __init__(self, facts: FactSource) -> None:
+    def __init__(self, facts: Mapping[str, Sequence[Fact]]) -> None:
         self._facts = facts
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
@@ -238,10 +235,7 @@ class FactContentJudge:
         )
 
     def _of(self, instance_id: str) -> Sequence[Fact]:
-        try:
-            facts = self._facts(instance_id) if callable(self._facts) else self._facts[instance_id]
-        except KeyError:
-            facts = ()
+        facts = self._facts.get(instance_id)
         if not facts:
             raise InputError(
                 f"instance {instance_id!r} has no annotated facts",
@@ -249,6 +243,29 @@ class FactContentJudge:
                 fix="use the content judge 'grounded' or 'endpoint' for other data",
             )
         return facts
+
+
+class AutoContentJudge:
+    """Asks ``FactContentJudge`` about the instances it has facts of, and ``GroundedContentJudge`` about all others.
+
+    Args:
+        facts: Facts of the annotated instances, by id.
+    """
+
+    def __init__(self, facts: Mapping[str, Sequence[Fact]]) -> None:
+        self._annotated = frozenset(facts)
+        self._by_facts, self._by_words = FactContentJudge(facts), GroundedContentJudge()
+
+    def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
+        """Return one verdict for each write."""
+        return [self._judge_of(request).judge([request])[0] for request in requests]
+
+    def nothing_due(self, request: WriteRequest) -> bool | None:
+        """Whether the memory needs no change for the chunk; None where there are no annotations."""
+        return self._by_facts.nothing_due(request) if request.instance_id in self._annotated else None
+
+    def _judge_of(self, request: WriteRequest) -> FactContentJudge | GroundedContentJudge:
+        return self._by_facts if request.instance_id in self._annotated else self._by_words
 
 
 def _fits(said: Sequence[Fact], held: Sequence[tuple[str, str]], before: str, after: str, kept: Sequence[str]) -> bool:
@@ -313,8 +330,3 @@ _STOP_WORDS = frozenset({
     "under", "until", "up", "us", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who", "why",
     "will", "with", "would", "you", "your", "yours",
 })  # fmt: skip
-
-__all__ = [
-    "ANSWER_SYSTEM", "CONTENT_SYSTEM", "EndpointAnswerJudge", "EndpointContentJudge", "FactContentJudge", "FactSource",
-    "GroundedContentJudge",
-]  # fmt: skip

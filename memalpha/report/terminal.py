@@ -48,7 +48,7 @@ def show_rollout(rollout: Mapping[str, Any], console: Console) -> None:
     """Print one recorded rollout.
 
     Args:
-        rollout: The JSON of ``memalpha.training.records.rollout_to_json``.
+        rollout: The JSON of ``memalpha.training.results.rollout_to_json``.
         console: Where to; lines are wrapped at its width.
     """
     read = f"{counted(len(rollout['steps']), 'chunk')}, {counted(rollout['input_tokens'], 'token')} read"

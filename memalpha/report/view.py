@@ -1,6 +1,6 @@
 """How numbers, calls and changes of a recorded rollout read, for the page and the terminal alike.
 
-Rollouts are the JSON of ``memalpha.training.records``. What always holds: an unknown number (null or NaN: it could not be scored)
+Rollouts are the JSON of ``memalpha.training.results``. What always holds: an unknown number (null or NaN: it could not be scored)
 reads as a dash and never as 0; the operation of an applied call and the change it made stand together.
 """
 

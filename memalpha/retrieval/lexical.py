@@ -5,13 +5,13 @@ The scores are Lucene's: sum over the query's words of ``idf * tf / (tf + k1 * (
 
 What always holds: a search sees every write before it; a text that shares no word with the query is not returned; equal scores
 put the text added last first (a replaced text keeps its place). Statistics (idf, mean length) are those of all texts at the time
-of the search, whatever ``allowed`` and ``groups`` say. Nothing is ever rebuilt: a write touches the postings of its own words, a
+of the search, whatever ``groups`` says. Nothing is ever rebuilt: a write touches the postings of its own words, a
 search reads the postings of the query's words and one number a text.
 
 Why not a library: those at hand (bm25s, rank_bm25) score against fixed texts and must index all of them again after a write, 0.1 s
 at ten thousand texts. The tests hold this index to bm25s, value by value, through random writes.
 
-It does not cover languages written without spaces, or stemming beyond plain English plurals.
+It does not cover languages written without spaces, or stemming.
 """
 
 from __future__ import annotations
@@ -46,18 +46,17 @@ _DECIMALS = 9  # scores that differ by rounding alone must tie
 
 
 @lru_cache(maxsize=65536)
-def tokenize(text: str, stem_plurals: bool = False) -> tuple[str, ...]:
+def tokenize(text: str) -> tuple[str, ...]:
     """Split a text into lower-case words (unicode letters with their marks, digits and underscores) without stop words.
 
     A text of stop words alone keeps them all, so that "The Who" can be found.
 
     Args:
         text: Any text; compared after NFKC normalisation, so that composed and decomposed accents are the same.
-        stem_plurals: Whether to strip plain English plurals (cats, cities, boxes).
     """
     words = _words(unicodedata.normalize("NFKC", text).lower().replace(_DOTTED, "i"))
     kept = [word for word in words if word not in STOP_WORDS] or words
-    return tuple(_singular(word) for word in kept) if stem_plurals else tuple(kept)
+    return tuple(kept)
 
 
 def _words(text: str) -> list[str]:
@@ -70,14 +69,6 @@ def _words(text: str) -> list[str]:
 
 def _is_mark(char: str) -> bool:
     return unicodedata.category(char) in ("Mn", "Mc") and not unicodedata.name(char, "").startswith("VARIATION SELECTOR")
-
-
-def _singular(word: str) -> str:
-    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
-        return word
-    if word.endswith("ies") and len(word) > 4:
-        return word[:-3] + "y"
-    return word[:-2] if word.endswith(("ches", "shes", "xes", "sses", "zes")) else word[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +86,10 @@ class LexicalIndex:
     Args:
         k1: How soon repeating a word stops paying.
         b: How much a long text is discounted, 0 to 1.
-        stem_plurals: Whether plurals and singulars are the same word.
     """
 
-    def __init__(self, *, k1: float = 1.5, b: float = 0.75, stem_plurals: bool = False) -> None:
-        self._k1, self._b, self._stem_plurals = k1, b, stem_plurals
+    def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
+        self._k1, self._b = k1, b
         self.clear()
 
     def clear(self) -> None:
@@ -158,22 +148,18 @@ class LexicalIndex:
         slot = self._slot(key)
         return {p.word: p.counts[bisect_left(p.slots, slot)] for p in self._texts[slot]}
 
-    def search(self, query: str, k: int, allowed: Collection[str] | None = None, groups: Collection[str] | None = None) -> Ranking:
+    def search(self, query: str, k: int, groups: Collection[str] | None = None) -> Ranking:
         """Return at most ``k`` ids by BM25 score, best first.
 
         Args:
             query: The question or text to look for.
             k: How many ids at most.
-            allowed: Ids to choose from; None for all.
             groups: Groups to choose from; None for all.
         """
         slots, scores = self._score(query)
         if groups is not None:
             wanted = [self._groups[name] for name in groups if name in self._groups]
             keep = np.isin(np.frombuffer(self._group_of, np.int32)[slots], wanted)
-            slots, scores = slots[keep], scores[keep]
-        if allowed is not None:
-            keep = np.isin(slots, [self._slots[key] for key in allowed if key in self._slots])
             slots, scores = slots[keep], scores[keep]
         if 0 < k < len(slots):
             keep = scores >= np.partition(scores, -k)[-k]
@@ -191,7 +177,7 @@ class LexicalIndex:
     # -------------------------------------------------------------------------------------------- scores
     def _score(self, query: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """Return the slots of all texts that share a word with the query and their scores, rounded, both of shape (found,)."""
-        words = Counter(word for word in tokenize(query, self._stem_plurals) if word in self._postings)
+        words = Counter(word for word in tokenize(query) if word in self._postings)
         if not words:
             return np.zeros(0, np.intp), np.zeros(0)
         lists = [self._postings[word] for word in words]
@@ -212,7 +198,7 @@ class LexicalIndex:
 
     # -------------------------------------------------------------------------------------------- writing
     def _write(self, slot: int, text: str) -> None:
-        words = tokenize(text, self._stem_plurals)
+        words = tokenize(text)
         texts = []
         for word, count in Counter(words).items():
             postings = self._postings.get(word)

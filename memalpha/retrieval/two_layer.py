@@ -1,13 +1,13 @@
 """The two-layer retriever: layer 1 says where in the memory to look, layer 2 ranks the entries found there.
 
 Layer 1 ranks the list sections, by FAISS over each section's description and centroid, by each section's best entry under BM25,
-or by both ranks fused, as the mode says; or a ``SectionRouter`` ranks them. In a large section it may keep a few clusters of
-entries. Layer 2 ranks entries by FAISS inner product, by BM25, or by both fused by reciprocal rank.
+or by both rankings fused, as the mode says; or a ``SectionRouter`` ranks them. Layer 2 ranks entries by FAISS inner product, by
+BM25, or by both fused by reciprocal rank.
 
 What always holds: every applied change of the memory is seen by the next search; an entry that is gone is never returned; a block
 section is never searched (blocks are shown whole); with layer 1 open to all sections the result is that of brute force over all
-entries, up to ``exact_limit`` entries a section; equal scores put the entry created last first, and what is found depends on the
-memory's present state alone (but for clusters, see ``dense``). Following the memory costs what changed, not what it holds, but for
+entries; equal scores put the entry created last first, and what is found depends on the
+memory's present state alone. Following the memory costs what changed, not what it holds, but for
 a restore that brings entries back. Lexical mode loads neither an embedder nor faiss.
 
 Departures from Mem-alpha (arXiv 2509.25911), which takes 20 entries of each section by BM25: sections compete for one list of
@@ -17,11 +17,8 @@ Departures from Mem-alpha (arXiv 2509.25911), which takes 20 entries of each sec
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
@@ -34,11 +31,11 @@ from memalpha.types import Entry
 
 if TYPE_CHECKING:
     from memalpha.retrieval.dense import DenseSide
+    from memalpha.retrieval.faiss_index import Vectors
 
-Vectors = NDArray[np.float32]
-Places = Mapping[str, Collection[str] | None]
-"""Sections, and the entry ids in each to choose from; None for all of a section's entries."""
 
+FUSION_DEPTH = 100
+"""Hybrid: how many entries of each ranking are fused, at least the number asked for."""
 _BATCH = 1024  # entries embedded at once
 
 
@@ -118,16 +115,14 @@ class TwoLayerRetriever:
         """Return the sections that layer 1 looks into for a query, best first; where it is open, all in the schema's order."""
         self._follow()
         vector = None if self._dense is None else self._dense.embed([query])[0]
-        return list(self._layer_one(query, vector, self._sections))
+        return self._layer_one(query, vector, self._sections)
 
-    def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> Places:
-        """Return the sections layer 2 looks into and, where clusters narrow one down, the ids it may choose from."""
+    def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> list[str]:
+        """Return the sections that layer 2 looks into."""
         kept = self._config.sections_kept
         if self._router is not None or 0 < kept < len(names):
-            names = [name for name in self._rank_sections(query, vector) if name in names][: kept or None]
-        if self._dense is None or vector is None:
-            return dict.fromkeys(names)
-        return {name: self._dense.near(vector, name) for name in names}
+            return [name for name in self._rank_sections(query, vector) if name in names][: kept or None]
+        return list(names)
 
     def _rank_sections(self, query: str, vector: Vectors | None) -> Sequence[str]:
         if self._router is not None:
@@ -143,21 +138,15 @@ class TwoLayerRetriever:
         return fuse(unscored, lambda name: -self._sections.index(name), len(self._sections)).ids
 
     # -------------------------------------------------------------------------------------------- layer 2: which entries
-    def _layer_two(self, query: str, vector: Vectors | None, k: int, where: Places) -> Ranking:
-        depth = max(k, self._config.fusion_depth) if self._config.mode is RetrievalMode.HYBRID else k
+    def _layer_two(self, query: str, vector: Vectors | None, k: int, where: Sequence[str]) -> Ranking:
+        depth = max(k, FUSION_DEPTH) if self._config.mode is RetrievalMode.HYBRID else k
         rankings = []
         if self._dense is not None and vector is not None:
             rankings.append(merge(self._dense.search(vector, depth, where), self._created, depth))
         if self._lexical is not None:
             groups = where if len(where) < len(self._sections) else None
-            rankings.append(self._lexical.search(query, depth, self._allowed(where), groups))
+            rankings.append(self._lexical.search(query, depth, groups))
         return rankings[0] if len(rankings) == 1 else fuse(rankings, self._created, k)
-
-    def _allowed(self, where: Places) -> Collection[str] | None:
-        """Return the ids that BM25 may choose from where clusters narrow a section down; None for all of the sections' entries."""
-        if all(ids is None for ids in where.values()):
-            return None
-        return {key for name, ids in where.items() for key in (self._members[name] if ids is None else ids)}
 
     def _created(self, key: str) -> int:
         return self._entries[key].created
@@ -168,9 +157,8 @@ class TwoLayerRetriever:
         mode = self._config.mode
         self._cursor = 0  # should the embedder fail below, the next search starts over
         self._entries: dict[str, Entry] = {}
-        self._members: dict[str, dict[str, None]] = {name: {} for name in self._sections}
         self._last_created = -1
-        self._lexical = LexicalIndex(stem_plurals=self._config.stem_plurals) if mode is not RetrievalMode.DENSE else None
+        self._lexical = LexicalIndex() if mode is not RetrievalMode.DENSE else None
         self._dense = self._new_dense() if mode is not RetrievalMode.LEXICAL else None
         self._write(self._memory.entries())
         self._cursor = len(self._memory.changes)
@@ -193,7 +181,7 @@ class TwoLayerRetriever:
             before, after = self._entries.get(key), self._memory.get(key)
             if before is not None and (after is None or (after.section, after.created) != (before.section, before.created)):
                 self._remove(before)
-            if after is not None and after.section in self._members and after != before:
+            if after is not None and after.section in self._sections and after != before:
                 written.append(after)
         written.sort(key=lambda entry: entry.created)
         if any(entry.created <= self._last_created for entry in written if entry.id not in self._entries):
@@ -210,19 +198,14 @@ class TwoLayerRetriever:
         if self._entries != entries:
             found.append("the entries that can be found are not those of the memory")
         if self._lexical is not None:
-            stem = self._config.stem_plurals
             odd = {e.id for e in entries.values() if e.id not in self._lexical}
-            odd |= {
-                e.id
-                for e in entries.values()
-                if e.id not in odd and self._lexical.words(e.id) != Counter(tokenize(e.content, stem))
-            }
+            odd |= {e.id for e in entries.values() if e.id not in odd and self._lexical.words(e.id) != Counter(tokenize(e.content))}
             if odd or len(self._lexical) != len(entries):
                 found.append(f"BM25 holds {len(self._lexical)} texts, the memory {len(entries)}; different: {sorted(odd)}")
         return found + (self._dense.faults(tuple(entries.values())) if self._dense is not None else [])
 
     def _remove(self, entry: Entry) -> None:
-        del self._entries[entry.id], self._members[entry.section][entry.id]
+        del self._entries[entry.id]
         if self._lexical is not None:
             self._lexical.remove(entry.id)
         if self._dense is not None:
@@ -243,7 +226,6 @@ class TwoLayerRetriever:
         if self._dense is not None and vector is not None:
             self._dense.write(entry, vector)
         self._entries[entry.id] = entry
-        self._members[entry.section][entry.id] = None
         self._last_created = max(self._last_created, entry.created)
 
     def _check_sections(self, names: Sequence[str], what: str) -> None:

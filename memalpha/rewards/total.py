@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memalpha.errors import InputError
+from memalpha.config import Options, Share
 from memalpha.rewards import components
 from memalpha.types import OperationResult, QuestionRecord
 
@@ -19,8 +19,8 @@ PARTS = ("accuracy", "tool", "compression", "content", "immediate")
 """Names of the reward's parts, in the order of ``StepReward.parts`` and ``RewardConfig.weights``."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewardConfig:
+@dataclass(frozen=True)
+class RewardConfig(Options):
     """Weights and switches of the reward.
 
     Attributes:
@@ -43,19 +43,11 @@ class RewardConfig:
     compression_weight: float = 0.05
     content_weight: float = 0.1
     immediate_weight: float = 0.0
-    silence: float = 0.0
+    silence: Share = 0.0
     judge_silence: bool = True
     duplicates_succeed: bool = True
     judge_deletes: bool = True
     clip_compression: bool = True
-
-    def __post_init__(self) -> None:
-        """Check that every weight is a finite number and that silence scores like a part."""
-        for name, weight in zip(PARTS, self.weights, strict=True):
-            if not math.isfinite(weight):
-                raise InputError(f"{name}_weight is {weight}", expected="a finite number, 0 to switch the part off")
-        if not 0.0 <= self.silence <= 1.0:
-            raise InputError(f"silence is {self.silence}", expected="a score from 0 to 1")
 
     @property
     def weights(self) -> tuple[float, ...]:

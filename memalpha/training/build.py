@@ -18,7 +18,7 @@ from memalpha.models import load_policy_model
 from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.training.advantages import Grouping
-from memalpha.training.config import RunArguments, TrainArguments, as_mapping
+from memalpha.training.config import RunOptions, TrainArguments
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Fact, Instance
 
@@ -64,33 +64,25 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     run = arguments.run
     if training and not run.train_data:
         raise InputError("train_data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
-    train = load_data(run.train_data, as_mapping("train_options", run.train_options), arguments.grpo.seed) if training else []
-    held_out = load_data(run.eval_data, as_mapping("eval_options", run.eval_options), arguments.grpo.seed) if run.eval_data else []
+    train = load_data(run.train_data, run.train_options, arguments.grpo.seed) if training else []
+    held_out = load_data(run.eval_data, run.eval_options, arguments.grpo.seed) if run.eval_data else []
     held_out = held_out[: run.eval_instances or None]
     set_seed(arguments.grpo.seed)  # so a new adapter is the same in every run, and on every rank: FSDP2 copies none from rank 0
     model, tokenizer = load_policy(run)
-    agent = AgentStep(arguments.agent.config(int(arguments.grpo.max_completion_length or 0)), tokenizer)
+    agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
     for instance in (*train, *held_out):
         check_instance(instance, agent)
     generator = HFGenerator(model, tokenizer, max_batch=run.generation_rows)
-    evaluator = QAEvaluator(make_reader(run, agent, model, tokenizer), run.retrieve_k, make_answer_judge(run))
+    evaluator = QAEvaluator(make_reader(run, agent, model, tokenizer), arguments.agent.retrieve_k, make_answer_judge(run))
     evaluator.check([question for instance in (*train, *held_out) for question in instance.questions])
     judge = make_judge(run, [*train, *held_out])
     scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share, agent)
-    return Parts(model, tokenizer, agent, generator, scorer, Grouping(run.grouping), train, held_out, run.eval_temperature)
+    return Parts(model, tokenizer, agent, generator, scorer, run.grouping, train, held_out, run.eval_temperature)
 
 
-def load_policy(run: RunArguments) -> tuple[Any, Any]:
+def load_policy(run: RunOptions) -> tuple[Any, Any]:
     """Load the base model with its warm-start adapter, with a new adapter, or bare for full fine-tuning."""
-    if run.full_finetuning and run.adapter:
-        raise InputError(f"full_finetuning with the adapter {run.adapter!r}", expected="one of the two")
-    if run.full_finetuning and run.dtype != "float32":
-        raise InputError(
-            f"full_finetuning with dtype {run.dtype}",
-            expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
-            fix="set bf16: true, which computes in bfloat16 and keeps the weights that train in float32",
-        )
     policy = load_policy_model(run.model, adapter=run.adapter or None, dtype=run.dtype, trainable=True)
     model = policy.model
     if not run.adapter and not run.full_finetuning:
@@ -122,27 +114,27 @@ def check_instance(instance: Instance, agent: AgentStep) -> None:
         agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
 
 
-def make_reader(run: RunArguments, agent: AgentStep, model: Any, tokenizer: Any) -> Reader:
+def make_reader(run: RunOptions, agent: AgentStep, model: Any, tokenizer: Any) -> Reader:
     """Return the reader the options name."""
     from memalpha.qa import readers
 
     if run.reader == "recall":
-        return readers.RecallReader(run.reader_tokens, agent.encoder.count)
+        return readers.RecallReader(agent.config.reader_tokens, agent.encoder.count)
     if run.reader == "endpoint":
-        return readers.EndpointReader(run.reader_client(), run.reader_tokens, agent.encoder.count)
+        return readers.EndpointReader(run.reader_client(), agent.config.reader_tokens, agent.encoder.count)
     from memalpha.generation.base import frozen_base
 
-    return readers.ModelReader(frozen_base(model, tokenizer), run.reader_tokens, agent.encoder.count)
+    return readers.ModelReader(frozen_base(model, tokenizer), agent.config.reader_tokens, agent.encoder.count)
 
 
-def make_answer_judge(run: RunArguments) -> AnswerJudge | None:
+def make_answer_judge(run: RunOptions) -> AnswerJudge | None:
     """Return the judge of questions of metric ``judge``: the judges' server where there is one."""
     from memalpha.qa.judges import EndpointAnswerJudge
 
-    return EndpointAnswerJudge(run.judge_client()) if run.has_judge_endpoint else None
+    return EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
 
 
-def make_judge(run: RunArguments, instances: Sequence[Instance]) -> ContentJudge:
+def make_judge(run: RunOptions, instances: Sequence[Instance]) -> ContentJudge:
     """Return the content judge the options name.
 
     Raises:
@@ -150,7 +142,6 @@ def make_judge(run: RunArguments, instances: Sequence[Instance]) -> ContentJudge
             instances of one id have different ones.
     """
     from memalpha.qa import judges
-    from memalpha.qa.auto_judge import AutoContentJudge
 
     if run.content_judge == "grounded":
         return judges.GroundedContentJudge()
@@ -158,7 +149,7 @@ def make_judge(run: RunArguments, instances: Sequence[Instance]) -> ContentJudge
         return judges.EndpointContentJudge(run.judge_client())
     facts = _facts_of(instances)
     if run.content_judge == "auto":
-        return AutoContentJudge(facts)
+        return judges.AutoContentJudge(facts)
     if bare := [instance.id for instance in instances if not instance.facts]:
         raise InputError(
             f"content_judge is 'facts', and instance {bare[0]} has no annotated facts",

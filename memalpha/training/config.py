@@ -1,9 +1,9 @@
-"""Options of a training run: one flat YAML file, every value overridable at the command line, as TRL's own parser does.
+"""Options of a training run: one flat YAML file, every value overridable at the command line.
 
     memalpha train --config configs/train/X.yaml --learning_rate 1e-4
 
-Four groups of options make one namespace: the data and model (``RunArguments``), how the agent reads and writes
-(``AgentArguments``), the reward (``memalpha.rewards.total.RewardConfig``) and everything of TRL's ``GRPOConfig``
+Four groups of options make one namespace (``memalpha.config``): the data and model (``RunOptions``), the agent
+(``memalpha.agent.config.AgentConfig``), the reward (``memalpha.rewards.total.RewardConfig``) and everything of TRL's ``GRPOConfig``
 (``MemoryGRPOConfig``, with defaults of our own).
 """
 
@@ -13,29 +13,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-import yaml
-from trl import GRPOConfig, TrlParser
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from trl import GRPOConfig
 
 from memalpha.agent.config import AgentConfig
-from memalpha.endpoints import EndpointArguments
+from memalpha.config import parse
+from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.rewards.total import RewardConfig
-from memalpha.training.advantages import Scale
-from memalpha.training.options import as_texts, check_file, check_flags, check_least, check_rate, check_training
+from memalpha.training.advantages import Grouping, Scale
 
 REPORTERS = ("tensorboard", "wandb", "trackio")
 """Packages that ``report_to`` asks for by their own names."""
 
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
+MOST_SEED = 2**32 - 1  # numpy takes no more
+
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 
-@dataclass
-class RunArguments(EndpointArguments):
-    """What is trained on what, and how it is scored; the servers it asks are ``EndpointArguments``.
+@dataclass(frozen=True)
+class RunOptions(EndpointOptions):
+    """What is trained on what, and how it is scored.
 
     Attributes:
         model: Registered name (see ``memalpha model list``), folder or Hub name of the base model.
@@ -55,8 +56,6 @@ class RunArguments(EndpointArguments):
         warm_start_learning_rate: Their peak learning rate.
         train_layers: Train the adapters of the top layers only, so many of them (0 = all): cheaper updates.
         reader: ``recall`` (no model), ``base`` (the frozen base model) or ``endpoint``.
-        reader_tokens: Budget of what a reader sees, in tokens.
-        retrieve_k: How many entries are retrieved for a question.
         content_judge: Who judges writes: ``facts`` (annotations of generated data), ``grounded`` (lexical support), ``auto``
             (``facts`` where an instance has any, else ``grounded``) or ``endpoint``.
         question_share: Share of an instance's questions that a training step asks, drawn anew each step; evaluation asks all.
@@ -76,127 +75,45 @@ class RunArguments(EndpointArguments):
     adapter: str = ""
     dtype: str = "float32"
     train_data: str = "synthetic"
-    train_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
+    train_options: dict[str, Any] = field(default_factory=dict)
     eval_data: str = ""
-    eval_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
-    eval_instances: int = 0
-    eval_temperature: float = 0.0
-    lora_r: int = 16
-    lora_alpha: int = 32
+    eval_options: dict[str, Any] = field(default_factory=dict)
+    eval_instances: NonNegativeInt = 0
+    eval_temperature: NonNegativeFloat = 0.0
+    lora_r: PositiveInt = 16
+    lora_alpha: PositiveInt = 32
     full_finetuning: bool = False
-    warm_start_steps: int = 0
-    warm_start_learning_rate: float = 1e-3
-    train_layers: int = 0
-    reader: str = "recall"
-    reader_tokens: int = 256
-    retrieve_k: int = 10
-    content_judge: str = "grounded"
-    question_share: float = 1.0
-    grouping: str = "step"
-    rows_per_forward: int = 8
+    warm_start_steps: NonNegativeInt = 0
+    warm_start_learning_rate: PositiveFloat = 1e-3
+    train_layers: NonNegativeInt = 0
+    reader: Literal["recall", "base", "endpoint"] = "recall"
+    content_judge: Literal["facts", "grounded", "auto", "endpoint"] = "grounded"
+    question_share: PositiveShare = 1.0
+    grouping: Grouping = Grouping.STEP
+    rows_per_forward: PositiveInt = 8
     share_prefix: bool = True
-    generation_rows: int = 64
-    max_masked_share: float = 0.5
-    max_skipped_steps: int = 3
+    generation_rows: PositiveInt = 64
+    max_masked_share: PositiveShare = 0.5
+    max_skipped_steps: NonNegativeInt = 3
     shuffle_advantages: bool = False
-    log_rollouts: int = 0
+    log_rollouts: NonNegativeInt = 0
     overwrite: bool = False
     resume: bool = False
 
-    def __post_init__(self) -> None:
-        """Check values that no type checks."""
-        as_texts(self)
-        for name, allowed in {
-            "reader": ("recall", "base", "endpoint"),
-            "content_judge": ("facts", "grounded", "auto", "endpoint"),
-            "grouping": ("step", "instance"),
-        }.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is {getattr(self, name)!r}", expected=f"one of {', '.join(allowed)}")
-        check_least(self, rows_per_forward=1, generation_rows=1, lora_r=1, lora_alpha=1, retrieve_k=1, reader_tokens=1)
-        check_least(self, eval_instances=0, warm_start_steps=0, train_layers=0, max_skipped_steps=0, log_rollouts=0)
-        if not 0 <= self.eval_temperature < math.inf:
-            raise InputError(f"eval_temperature is {self.eval_temperature}", expected="a number of 0 (greedy) or more")
-        check_rate("warm_start_learning_rate", self.warm_start_learning_rate)
-        for name in ("max_masked_share", "question_share"):
-            if not 0 < getattr(self, name) <= 1:
-                raise InputError(f"{name} is {getattr(self, name)}", expected="a share in (0, 1]")
-        self.judge_extra = self.endpoint_extra if self.judge_extra is None else self.judge_extra
-        for name in ("train_options", "eval_options", "endpoint_extra", "judge_extra"):
-            setattr(self, name, as_mapping(name, getattr(self, name)))
+    def check(self) -> None:
+        """Check what does not go together; clients are made once, so that a wrong option is found before anything is loaded."""
+        if self.full_finetuning and self.adapter:
+            raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
+        if self.full_finetuning and self.dtype != "float32":
+            raise InputError(
+                f"full_finetuning with dtype {self.dtype}",
+                expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
+                fix="set bf16: true, which computes in bfloat16 and keeps the weights that train in float32",
+            )
         if self.reader == "endpoint":
-            self.reader_client()  # made once here, so that a wrong option is found before anything is loaded
-        if self.content_judge == "endpoint" or self.has_judge_endpoint:
+            self.reader_client()
+        if self.content_judge == "endpoint" or self.has_judge:
             self.judge_client()
-
-
-def as_mapping(name: str, value: dict[str, Any] | str | None) -> dict[str, Any]:
-    """Return a mapping given as such, as YAML text (at the command line), or not at all; InputError for anything else."""
-    try:
-        parsed = yaml.safe_load(value) if isinstance(value, str) else value
-    except yaml.YAMLError:
-        parsed = value
-    if parsed is None:
-        return {}
-    if not isinstance(parsed, dict):
-        raise InputError(f"{name} is {value!r}", expected="a mapping such as {n: 400}")
-    return parsed
-
-
-@dataclass
-class AgentArguments:
-    """How the agent reads and writes; see ``memalpha.agent.config.AgentConfig``. Completions end at ``max_completion_length``.
-
-    Attributes:
-        schema: Preset name or YAML path of the memory schema.
-        codec: ``compact``, ``compact_text`` or ``hermes``.
-        max_chunk_tokens: Longest chunk accepted, in tokens.
-        view_tokens: Budget of the memory shown while writing, in tokens.
-        view_recent: How many of the newest entries the view prefers.
-        view_related: Whether the view also shows the entries most related to the chunk (published: the newest alone).
-        show_times: Whether the view shows times.
-        retrieval: ``lexical``, ``dense`` or ``hybrid``.
-        embedder: Embedder of ``dense`` and ``hybrid``.
-        sections_kept: Sections that layer 1 keeps (0 = all).
-        router: Trained section router that layer 1 asks (empty = the built-in ranking).
-    """
-
-    schema: str = "mem_alpha"
-    codec: str = "hermes"
-    max_chunk_tokens: int = 2048
-    view_tokens: int = 1024
-    view_recent: int = 5
-    view_related: bool = True
-    show_times: bool = True
-    retrieval: str = "lexical"
-    embedder: str = "minilm"
-    sections_kept: int = 0
-    router: str = ""
-
-    def __post_init__(self) -> None:
-        """Check values that no type checks."""
-        as_texts(self)
-        if self.retrieval not in tuple(RetrievalMode):
-            raise InputError(f"retrieval is {self.retrieval!r}", expected=f"one of {', '.join(RetrievalMode)}")
-        if not self.schema:
-            raise InputError("schema is empty", expected="the name of a memory schema, or a YAML file")
-
-    def config(self, max_new_tokens: int) -> AgentConfig:
-        """Return the agent's configuration."""
-        retrieval = RetrievalConfig(
-            mode=RetrievalMode(self.retrieval), embedder=self.embedder, sections_kept=self.sections_kept, router=self.router
-        )
-        return AgentConfig(
-            schema=self.schema,
-            codec=self.codec,
-            max_chunk_tokens=self.max_chunk_tokens,
-            view_tokens=self.view_tokens,
-            view_recent=self.view_recent,
-            view_related=self.view_related,
-            max_new_tokens=max_new_tokens,
-            show_times=self.show_times,
-            retrieval=retrieval,
-        )
 
 
 @dataclass
@@ -246,10 +163,11 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
                 f"per_device_train_batch_size is {self.per_device_train_batch_size}, num_generations {generations}",
                 expected="num_generations of at least 2, and a batch size that is a multiple of it",
             )
-        check_training(self)
-        check_least(self, num_iterations=1)
-        if self.steps_per_generation is not None:
-            check_least(self, steps_per_generation=1)
+        check_trainer(self)
+        if self.num_iterations < 1 or (self.steps_per_generation is not None and self.steps_per_generation < 1):
+            raise InputError(
+                f"num_iterations is {self.num_iterations}, steps_per_generation {self.steps_per_generation}", expected="at least 1"
+            )
         if not 0 < self.temperature < math.inf:
             raise InputError(f"temperature is {self.temperature}", expected="a number above 0: the rollouts of a group must differ")
         super().__post_init__()
@@ -260,43 +178,43 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
                 raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")
 
 
+def check_trainer(options: Any) -> None:
+    """Check what transformers' ``TrainingArguments`` takes for something else, or finds out after everything is loaded.
+
+    Raises:
+        InputError: For a number of steps, a rate, a batch or a seed with which nothing would be learned, or more than was meant;
+            and for the Trainer's own evaluation, which has no data here.
+    """
+    steps = options.max_steps
+    if steps < 1 and steps != -1:
+        raise InputError(f"max_steps is {steps}", expected="at least 1 step, or -1 for as many as num_train_epochs says")
+    if steps == -1 and not options.num_train_epochs > 0:
+        raise InputError(f"num_train_epochs is {options.num_train_epochs}", expected="more than 0, or max_steps")
+    if not 0 < options.learning_rate < math.inf:
+        raise InputError(f"learning_rate is {options.learning_rate}", expected="a number above 0, such as 1e-4")
+    if options.per_device_train_batch_size < 1:
+        raise InputError(f"per_device_train_batch_size is {options.per_device_train_batch_size}", expected="at least 1")
+    if not 0 <= options.seed <= MOST_SEED:
+        raise InputError(f"seed is {options.seed}", expected=f"from 0 to {MOST_SEED}")
+    if options.eval_strategy not in ("no", False):
+        raise InputError(
+            f"eval_strategy is {str(options.eval_strategy)!r}", expected="'no': held-out data are read before and after training"
+        )
+
+
 class TrainArguments(NamedTuple):
     """All options of a training run."""
 
-    run: RunArguments
-    agent: AgentArguments
+    run: RunOptions
+    agent: AgentConfig
     reward: RewardConfig
     grpo: MemoryGRPOConfig
 
 
+TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, MemoryGRPOConfig)
+"""The groups of ``memalpha train`` and ``memalpha rollout``, in the order of ``TrainArguments``."""
+
+
 def parse_train_arguments(arguments: Sequence[str]) -> TrainArguments:
-    """Read ``--config FILE`` and overrides.
-
-    Raises:
-        InputError: If the file is missing, is no YAML mapping, or holds an option that does not exist; or a value does not fit.
-    """
-    return TrainArguments(
-        *parse_options(arguments, [RunArguments, AgentArguments, RewardConfig, MemoryGRPOConfig], "memalpha train")
-    )
-
-
-def parse_options(arguments: Sequence[str], groups: Sequence[type], program: str) -> tuple[Any, ...]:
-    """Read ``--config FILE`` and overrides into one object of each dataclass of ``groups``.
-
-    Raises:
-        InputError: If the file is missing, is no YAML mapping, or holds an option that does not exist; or a value does not fit.
-    """
-    arguments = [word for given in arguments for word in (given.split("=", 1) if given.startswith("--config=") else (given,))]
-    flags = arguments
-    if "--config" in arguments:
-        at = arguments.index("--config") + 1
-        check_file(Path(arguments[at]) if at < len(arguments) else Path(), groups, program)
-        flags = arguments[: at - 1] + arguments[at + 1 :]
-    parser = TrlParser(list(groups), prog=program, allow_abbrev=False)
-    check_flags(parser.parse_known_args(flags)[1], groups, program)
-    try:
-        return tuple(parser.parse_args_and_config(arguments))
-    except InputError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise InputError(f"the options do not fit: {error}", expected=f"options that {program} --options lists") from error
+    """Read ``--config FILE`` and overrides; InputError if a file or a value does not fit, see ``memalpha.config.parse``."""
+    return TrainArguments(*parse(arguments, TRAIN_GROUPS, "memalpha train"))

@@ -1,20 +1,22 @@
-"""What stands between a bad number, or a full memory, and the weights.
+"""Guards of a training step: NaN and Inf, out of memory, stale weights, and options of TRL that cannot be honoured.
 
 A step whose loss or gradient is not finite changes nothing: no weight, no moment of the optimizer. It is counted, and too many in a
-row stop the run. Running out of memory stops it with the option that governs memory.
-
-Not covered: skipping under DeepSpeed, whose engine steps inside its backward pass; there such a step stops the run at once.
+row stop the run. Under DeepSpeed, whose engine steps inside its backward pass, such a step stops the run at once.
 """
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
 
 from memalpha.errors import InputError, TrainingAborted
+from memalpha.rewards.total import RewardConfig
 
 
 class SkippedSteps:
@@ -51,7 +53,7 @@ def finite_gradients(model: nn.Module) -> bool:
 
 
 @contextmanager
-def naming_rows_per_forward(rows: int) -> Iterator[None]:
+def explain_out_of_memory(rows: int) -> Iterator[None]:
     """Turn running out of memory into an error that says which option to lower.
 
     Raises:
@@ -71,7 +73,7 @@ def naming_rows_per_forward(rows: int) -> Iterator[None]:
 
 
 @contextmanager
-def naming_missing_packages() -> Iterator[None]:
+def explain_missing_package() -> Iterator[None]:
     """Turn the lack of a package that an option needs, such as vLLM, into an error that says so.
 
     Raises:
@@ -87,3 +89,63 @@ def naming_missing_packages() -> Iterator[None]:
 
 def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+ELEMENTS = 2**20
+"""Most elements of one parameter that are hashed."""
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Return 16 hexadecimal digits that change when a trainable weight does."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3 a weight may be put together or not
+            digest.update(f"{name} {parameter.dtype} {tuple(shape)}".encode())
+            digest.update(_bytes(parameter))
+    return digest.hexdigest()[:16]
+
+
+def _bytes(parameter: nn.Parameter) -> bytes:
+    shard = getattr(parameter, "ds_tensor", parameter)
+    local: torch.Tensor = shard.to_local() if hasattr(shard, "to_local") else shard
+    values = local.detach().flatten()
+    values = values[:: max(1, math.ceil(values.numel() / ELEMENTS))].contiguous().cpu()
+    return values.view(torch.uint8).numpy().tobytes()
+
+
+SUPPORTED_ONLY: dict[str, tuple[Any, str]] = {
+    "multi_objective_aggregation": ("sum_then_normalize", "the reward is one weighted sum"),
+    "top_entropy_quantile": (1.0, "the quantile would be that of rows_per_forward rows"),
+    "entropy_coef": (0.0, "the mean entropy would be that of rows_per_forward rows"),
+    "use_adaptive_entropy": (False, "the mean entropy would be that of rows_per_forward rows"),
+    "remove_unused_columns": (False, "the column that names the instance would be removed"),
+    "log_completions": (False, "every trajectory is in the run folder"),
+}
+"""Options of ``GRPOConfig`` that must keep their default, and why."""
+
+TRL_GENERATION_ONLY: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None}
+"""Options that only TRL's own generation knows (``generator=None``)."""
+
+
+def check_supported(args: Any, reward_config: RewardConfig, *, own_generator: bool) -> None:
+    """Raise InputError if an option of TRL's is set that chunk-step training cannot honour.
+
+    Args:
+        args: A ``GRPOConfig``.
+        reward_config: Holds the weights of the reward.
+        own_generator: Whether completions are drawn by a generator of this package.
+    """
+    for name, (only, reason) in SUPPORTED_ONLY.items():
+        if getattr(args, name) != only:
+            raise InputError(f"{name} is {getattr(args, name)!r}", expected=f"{only!r}: {reason}")
+    for name, only in TRL_GENERATION_ONLY.items():
+        if own_generator and getattr(args, name) != only:
+            raise InputError(f"{name} is {getattr(args, name)!r}", expected=f"{only!r} without use_vllm")
+    if fixed := {"seed", "n"} & (args.generation_kwargs or {}).keys():
+        raise InputError(
+            f"generation_kwargs sets {', '.join(sorted(fixed))}",
+            expected="neither seed nor n: the rollouts of a group read the same first prompt, and one draw each must differ",
+        )
+    if args.reward_weights not in (None, list(reward_config.weights)):
+        raise InputError(f"reward_weights is {args.reward_weights}", expected="the weights by name, such as accuracy_weight: 1.0")

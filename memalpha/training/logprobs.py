@@ -1,15 +1,23 @@
-"""Log-probabilities and entropies of chosen tokens, without a second array of the logits' size.
+"""Log-probabilities and entropies of chosen tokens, without a second array of the logits' size; exact up to rounding.
 
-Exact and differentiable with respect to the logits. The softmax is never kept: it is computed a few rows at a time, once going
-forward and once going backward, so that a pass stays in the processor's cache and 16-bit logits are widened to float32 in parts.
+``token_scores`` starts from logits. The softmax is never kept: it is computed a few rows at a time, once forward and once
+backward, so that a pass stays in the processor's cache and 16-bit logits are widened to float32 in parts.
+
+``hidden_scores`` starts from hidden states, where the LM head is frozen; the logits never exist as a whole. With h a hidden state,
+W the head, p = softmax(W h / T) and y the token, the gradient of log p[y] with respect to h is (W[y] - sum_v p[v] W[v]) / T. So
+the forward pass computes it, block of the vocabulary by block, with a running maximum and sum (as flash attention does), and the
+backward pass is one multiplication. Not for heads that are trained, have a bias, or whose logits the model changes afterwards
+(``frozen_head`` knows the models that do not).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 ELEMENTS_AT_ONCE = 2**20
@@ -74,3 +82,104 @@ class _TokenScores(torch.autograd.Function):
 def _parts(logits: Tensor) -> list[slice]:
     rows = max(1, ELEMENTS_AT_ONCE // max(logits.shape[-1], 1))
     return [slice(start, start + rows) for start in range(0, len(logits), rows)]
+
+
+PLAIN_HEADS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
+"""Model types of transformers whose logits are the head's output as it is."""
+
+TOKENS_AT_ONCE = 512
+HEAD_ELEMENTS = 2**18
+
+
+def frozen_head(model: nn.Module) -> Any | None:
+    """Return the LM head of a transformers causal LM if ``hidden_scores`` can take its place, else None.
+
+    Args:
+        model: The model, out of PEFT and DDP.
+    """
+    base: Any = model
+    head: Any = base.get_output_embeddings()
+    if base.config.model_type not in PLAIN_HEADS or head.__class__ is not nn.Linear:
+        return None
+    weight: Any = head.weight
+    fits = (
+        weight.__class__ in (nn.Parameter,)  # neither sharded nor quantised
+        and not hasattr(weight, "ds_id")  # ZeRO-3 puts a weight together for its own module's forward alone
+        and vars(head)["_parameters"]["bias"] is None
+        and not weight.requires_grad
+        and weight.dtype is torch.float32
+        and weight.device.type == "cpu"
+        and "forward" not in vars(head)
+        and not torch.is_autocast_enabled("cpu")
+    )
+    return head if fits else None
+
+
+@contextmanager
+def hidden_states_only(head: Any) -> Iterator[None]:
+    """Let the model return what the head is given, in the place of logits, inside the block."""
+    head.forward = lambda hidden: hidden
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+def hidden_scores(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False
+) -> TokenScores:
+    """Score ``targets`` under softmax(hidden weight' / temperature).
+
+    Args:
+        hidden: (N, H) float32.
+        weight: (V, H) float32, takes no gradient.
+        targets: (N,) int64.
+        temperature: Above 0.
+        compute_entropy: Whether to compute entropies.
+    """
+    logps, entropies = _HiddenScores.apply(hidden, weight, targets, temperature, compute_entropy)  # type: ignore[no-untyped-call]
+    return TokenScores(logps, entropies)
+
+
+class _HiddenScores(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, compute_entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        needs_mean = ctx.needs_input_grad[0] or compute_entropy
+        scaled = hidden / temperature
+        norms, mean = _log_partition(scaled, weight, needs_mean)
+        chosen = weight[targets]
+        logps = torch.linalg.vecdot(scaled, chosen) - norms
+        entropies = norms - torch.linalg.vecdot(scaled, mean) if compute_entropy else torch.zeros_like(norms)
+        ctx.mark_non_differentiable(entropies)
+        if ctx.needs_input_grad[0]:
+            ctx.save_for_backward(chosen.sub_(mean).div_(temperature))
+        return logps, entropies
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (direction,) = ctx.saved_tensors
+        return direction * grad[:, None], None, None, None, None
+
+
+def _log_partition(hidden: Tensor, weight: Tensor, needs_mean: bool) -> tuple[Tensor, Tensor]:
+    """Return log Z, (N,), and the mean of ``weight`` under the softmax, (N, H); zeros if not needed."""
+    norms = torch.empty(len(hidden))
+    mean = torch.zeros_like(hidden)
+    for start in range(0, len(hidden), TOKENS_AT_ONCE):
+        part = hidden[start : start + TOKENS_AT_ONCE]
+        width = max(1, HEAD_ELEMENTS // len(part))
+        top, total, sums = torch.full((len(part), 1), -torch.inf), torch.zeros(len(part), 1), mean[start : start + len(part)]
+        for block in torch.split(weight, width):
+            scores = part @ block.t()
+            before, top = top, torch.maximum(top, scores.amax(-1, keepdim=True))
+            shrink = (before - top).exp_()
+            scores.sub_(top).exp_()
+            total.mul_(shrink).add_(scores.sum(-1, keepdim=True))
+            if needs_mean:
+                sums.mul_(shrink).addmm_(scores, block)
+        norms[start : start + len(part)] = (top + total.log()).squeeze(-1)
+        sums.div_(total)
+    return norms, mean

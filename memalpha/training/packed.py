@@ -16,7 +16,7 @@ A model loaded with ``sdpa`` is switched, at its first packed call and for good,
 :mod:`memalpha.training.prefix_attention`, which leaves out what the mask hides and is ``sdpa`` itself in every other call; a model
 with ``eager`` attention gets the mask. In the same way its LoRA layers and norms get the passes of
 :mod:`memalpha.training.fast_layers`, which run with a gradient only. A frozen LM head is left out of the forward pass:
-:mod:`memalpha.training.frozen_head` scores its input.
+:mod:`memalpha.training.logprobs` scores its input.
 
 Not covered: models whose layers are not all full attention (sliding window, linear attention), and attention kernels that take no
 mask of four dimensions (flash attention); :func:`check_packable` refuses both with a clear error.
@@ -34,11 +34,11 @@ from torch import Tensor
 from memalpha.errors import InputError
 from memalpha.training import prefix_attention
 from memalpha.training.fast_layers import use_fast_layers
-from memalpha.training.frozen_head import frozen_head, hidden_scores, hidden_states_only
-from memalpha.training.logprobs import TokenScores, token_scores
+from memalpha.training.logprobs import TokenScores, frozen_head, hidden_scores, hidden_states_only, token_scores
 
 if TYPE_CHECKING:
     from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 
 class Row(NamedTuple):
@@ -263,3 +263,35 @@ def base_model(model: nn.Module) -> Any:
     """Return the transformers model inside DDP and PEFT."""
     inner: Any = getattr(model, "module", model)
     return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+
+
+def trim(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Cut, in place, the padding that no row of this part needs: of prompts on the left, of completions on the right."""
+    completion = max(1, int(inputs["completion_mask"].sum(1).max()))
+    prompt = int(inputs["prompt_mask"].any(0).int().argmax())
+    for name, value in inputs.items():
+        if value.ndim == 2:
+            inputs[name] = value[:, prompt:] if name.startswith("prompt_") else value[:, :completion]
+    return inputs
+
+
+def unpad(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, shared: Sequence[int]) -> list[Row]:
+    """Return the rows of a batch.
+
+    Args:
+        input_ids: (B, T), prompts padded on the left, completions on the right.
+        attention_mask: (B, T), 0 for padding.
+        keep: Width of the completions.
+        shared: Leading prompt ids of each row that others may share.
+    """
+    kept = attention_mask.bool()
+    return [
+        Row(ids[:-keep][mask[:-keep]].tolist(), ids[-keep:][mask[-keep:]].tolist(), prefix)
+        for ids, mask, prefix in zip(input_ids, kept, shared, strict=True)
+    ]
+
+
+def pad(values: Sequence[torch.Tensor], width: int) -> torch.Tensor:
+    """Return one-dimensional tensors as rows of a (B, width) tensor, padded on the right with 0."""
+    padded = pad_sequence(list(values), batch_first=True)
+    return torch.nn.functional.pad(padded, (0, width - padded.shape[1]))

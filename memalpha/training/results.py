@@ -1,6 +1,6 @@
-"""Held-out evaluation: greedy rollouts on instances the policy never trained on, scored exactly as in training.
+"""Held-out evaluation, scored by the scorer that training uses, and rollouts as JSON.
 
-Rollouts on held-out instances, scored by the very scorer that training uses.
+The JSON is what run folders hold, reports show and ``memalpha inspect`` prints.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from memalpha.agent.rollout import Rollout, StepCallback
+from memalpha.agent.rollout import Rollout, StepCallback, StepRecord
 from memalpha.agent.step import AgentStep
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.runs import RunFolder
-from memalpha.training.records import rollout_to_json
 from memalpha.training.scoring import RolloutScorer, check_masked_share
-from memalpha.types import Instance, OperationKind, Sampling
+from memalpha.types import Change, Entry, Instance, OperationKind, OperationResult, QuestionRecord, Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +174,7 @@ def evaluate_instances(
     Greedy unless a temperature is given; then ``seed`` makes two policies comparable draw by draw. What could not be scored is NaN;
     ``check_results`` says whether that is too much.
     """
-    sampling = Sampling(agent.config.max_new_tokens, temperature, seed=seed if temperature else None)
+    sampling = Sampling(agent.config.max_completion_length, temperature, seed=seed if temperature else None)
     rollouts = run(instances, sampling, on_step)
     found = []
     for rollout, rewards in zip(rollouts, scorer.score(rollouts), strict=True):
@@ -193,3 +192,83 @@ def check_results(found: Sequence[tuple[InstanceResult, dict[str, Any]]], limit:
 
 def _first_error(rollout: Mapping[str, Any]) -> str | None:
     return next((part["error"] for part in (*rollout["questions"], *rollout["steps"]) if part["error"]), None)
+
+
+def rollout_to_json(
+    rollout: Rollout, rewards: Sequence[StepReward], totals: Sequence[float], advantages: Sequence[float] | None = None
+) -> dict[str, Any]:
+    """Return one rollout with everything that happened in it.
+
+    Args:
+        rollout: A finished, scored rollout.
+        rewards: Reward parts of each chunk step.
+        totals: Weighted reward of each chunk step.
+        advantages: Advantage of each chunk step, for training rollouts.
+    """
+    steps = [
+        _step(step, rollout, rewards[i], totals[i], advantages[i] if advantages else None) for i, step in enumerate(rollout.steps)
+    ]
+    return {
+        "instance": rollout.instance.id,
+        "source": rollout.instance.source,
+        "system": rollout.steps[0].prompt.messages[0]["content"] if rollout.steps else "",
+        "steps": steps,
+        "questions": [_question(record) for record in rollout.questions],
+        "memory": [_entry(entry) for entry in rollout.memory],
+        "memory_tokens": rollout.memory.tokens,
+        "input_tokens": sum(rollout.memory.count_tokens(chunk.text) for chunk in rollout.instance.chunks),
+    }
+
+
+def _step(step: StepRecord, rollout: Rollout, reward: StepReward, total: float, advantage: float | None) -> dict[str, Any]:
+    chunk = rollout.instance.chunks[step.chunk_index]
+    return {
+        "chunk": step.chunk_index,
+        "text": chunk.text,
+        "time": chunk.time,
+        "prompt": step.prompt.messages[-1]["content"],
+        "prompt_tokens": len(step.prompt.ids),
+        "completion": step.completion.text,
+        "completion_tokens": len(step.completion.ids),
+        "stop": step.completion.stop.value,
+        "results": [_result(result) for result in step.outcome.results],
+        "changes": [_change(change) for change in step.outcome.changes],
+        "memory_tokens": step.memory_tokens,
+        "entries": step.entries,
+        "reward": reward._asdict(),
+        "total": total,
+        "advantage": advantage,
+        "error": rollout.content_errors.get(step.chunk_index),
+    }
+
+
+def _result(result: OperationResult) -> dict[str, Any]:
+    return {
+        "ok": result.ok,
+        "code": result.code.value,
+        "message": result.message,
+        "entry": result.entry_id,
+        "operation": asdict(result.operation) if result.operation else None,
+    }
+
+
+def _entry(entry: Entry | None) -> dict[str, Any] | None:
+    return asdict(entry) if entry else None
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {"before": _entry(change.before), "after": _entry(change.after)}
+
+
+def _question(record: QuestionRecord) -> dict[str, Any]:
+    return {
+        "question": record.question.text,
+        "kind": record.question.kind,
+        "answers": list(record.question.answers),
+        "stale": list(record.question.stale),
+        "evidence": record.question.evidence,
+        "answer": record.answer.text if record.answer else None,
+        "entries": list(record.entry_ids),
+        "score": record.score,
+        "error": record.error,
+    }

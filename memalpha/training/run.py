@@ -1,11 +1,18 @@
-"""One training run from its options to its summary: load, evaluate before, train, evaluate after, write everything down."""
+"""One training run from its options to its summary: load, evaluate before, train, evaluate after, write everything down.
+
+Also ``evaluate``: the same without training. Ctrl-C (and SIGTERM, as schedulers send it) finishes the step, saves and stops; a
+second Ctrl-C, a second or more later, stops at once (launchers repeat a signal within milliseconds, which does not count).
+"""
 
 from __future__ import annotations
 
 import logging
 import shutil
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,23 +22,29 @@ from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 
-from memalpha.agent.rollout import Rollout
+from memalpha.agent.rollout import Rollout, run_rollouts
 from memalpha.errors import InputError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
+from memalpha.provenance import environment
 from memalpha.rewards.total import StepReward
-from memalpha.runs import RunFolder, trajectory_name
+from memalpha.runs import RunFolder, check_apart, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.config import TrainArguments
-from memalpha.training.guards import naming_missing_packages
-from memalpha.training.opening import run_folder
-from memalpha.training.records import rollout_to_json
-from memalpha.training.results import InstanceResult, check_results, evaluate_instances, paired_difference, read_results, summarise
-from memalpha.training.resume import check_same_data, last_checkpoint, step_of
+from memalpha.training.guards import explain_missing_package
+from memalpha.training.results import (
+    InstanceResult,
+    check_results,
+    evaluate_instances,
+    paired_difference,
+    read_results,
+    rollout_to_json,
+    summarise,
+)
 from memalpha.training.rows import TrainingRow
+from memalpha.training.run_folder import check_place, check_same_data, inputs, last_checkpoint, open_folder, step_of
 from memalpha.training.sharding import Sharding, check_sharding, sharding_of
-from memalpha.training.stopping import StopCallback, stop_request
 from memalpha.training.trainer import MemoryGRPOTrainer
-from memalpha.training.warmup_run import WarmupArguments, WarmupRunArguments, WarmupTrainingArguments, warm_up
+from memalpha.training.warm_start import WarmupOptions, WarmupRunArguments, WarmupTrainingArguments, warm_up
 from memalpha.types import Instance
 
 logger = logging.getLogger(__name__)
@@ -53,11 +66,16 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     """
     started = time.time()
     state = PartialState()
-    with run_folder(arguments) as folder:
-        checkpoint = _checkpoint(arguments, folder, state, report)
+    if state.is_main_process:
+        check_place(arguments)
+    parts = build_parts(arguments)
+    trainer = None if arguments.run.warm_start_steps else build_trainer(arguments, parts)
+    folder = open_folder(arguments)
+    if state.is_main_process:
+        check_same_data(folder, train_data=parts.instances, eval_data=parts.held_out)
+    checkpoint = _checkpoint(arguments, folder, state, report)
+    if trainer is None:
         parts = build_parts(_warm_started(arguments, folder, report))
-        if state.is_main_process:
-            check_same_data(folder, train_data=parts.instances, eval_data=parts.held_out)
         trainer = build_trainer(arguments, parts)
     trainer.on_rollouts = _recorder(trainer, arguments, folder)
     trainer.remove_callback(PrinterCallback)
@@ -110,12 +128,6 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
     run, target = arguments.run, folder.path / "warm_start"
     if not run.warm_start_steps:
         return arguments
-    if run.adapter:
-        raise InputError(
-            f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used",
-            expected="one of the two",
-            fix="memalpha warmup --adapter goes on from an adapter",
-        )
     if not target.exists():
         unfinished = target.with_name(".warm_start")
         if PartialState().is_main_process and unfinished.exists():  # of a run that was killed
@@ -123,11 +135,10 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
         PartialState().wait_for_everyone()
         warm_up(
             WarmupRunArguments(
-                WarmupArguments(
+                WarmupOptions(
                     model=run.model,
                     data=run.train_data,
                     data_options=run.train_options,
-                    max_completion_length=int(arguments.grpo.max_completion_length or 0),
                     lora_r=run.lora_r,
                     lora_alpha=run.lora_alpha,
                     full_finetuning=run.full_finetuning,
@@ -147,8 +158,8 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
         if PartialState().is_main_process:
             unfinished.rename(target)
         PartialState().wait_for_everyone()
-    started = replace(run, model=str(target)) if run.full_finetuning else replace(run, adapter=str(target))
-    return arguments._replace(run=started)
+    run = replace(run, warm_start_steps=0)
+    return arguments._replace(run=replace(run, model=str(target)) if run.full_finetuning else replace(run, adapter=str(target)))
 
 
 def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
@@ -164,7 +175,7 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
             fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
         )
     rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
-    with naming_missing_packages():
+    with explain_missing_package():
         trainer = MemoryGRPOTrainer(
             model=parts.model,
             args=arguments.grpo,
@@ -266,3 +277,100 @@ def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialStat
         found[0], damaged = last_checkpoint(folder)
         report("resume", {"checkpoint": found[0].name if found[0] else "", "damaged": damaged})
     return broadcast_object_list(found)[0] if state.num_processes > 1 else found[0]  # type: ignore[no-any-return]
+
+
+logger = logging.getLogger(__name__)
+
+REPEATED_AFTER = 1.0
+"""Seconds after which a second Ctrl-C is meant."""
+
+
+class StopRequest:
+    """Whether somebody asked to stop, by which signal and when."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._since = 0.0
+
+    def __call__(self, number: int, frame: Any) -> None:
+        """Handle a signal."""
+        again = self.signal is not None and number == signal.SIGINT and time.monotonic() - self._since >= REPEATED_AFTER
+        if again:
+            raise KeyboardInterrupt
+        if self.signal is None:
+            self.signal, self._since = signal.Signals(number), time.monotonic()
+            logger.warning("%s: saving after this step; Ctrl-C again stops at once", self.signal.name)
+
+
+@contextmanager
+def stop_request() -> Iterator[StopRequest]:
+    """Take SIGINT and SIGTERM inside the block, if it runs in the main thread."""
+    request = StopRequest()
+    numbers = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
+    before = {number: signal.signal(number, request) for number in numbers}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class StopCallback(TrainerCallback):  # type: ignore[misc]
+    """Saves and stops after the step in which any rank was asked to.
+
+    Args:
+        request: This rank's.
+        any_rank: Whether a truth holds on any rank; called by all of them after each step.
+    """
+
+    def __init__(self, request: StopRequest, any_rank: Callable[[bool], bool]) -> None:
+        self.request, self.any_rank = request, any_rank
+        self.stopped = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Ask for a checkpoint and for the end."""
+        if self.any_rank(self.request.signal is not None):
+            self.stopped = control.should_save = control.should_training_stop = True
+
+
+def evaluate(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
+    """Evaluate the adapter the options name on their held-out instances; return the summary (also ``summary.json``).
+
+    Raises:
+        InputError: If an option, file, model or adapter does not fit, no held-out data are named, or they or the adapter lie in the
+            run to be overwritten.
+        TrainingAborted: If too many instances could not be scored; their rollouts are written all the same.
+    """
+    if not arguments.run.eval_data:
+        raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
+    path = Path(str(arguments.grpo.output_dir))
+    if RunFolder.check_free(path, overwrite=arguments.run.overwrite):
+        check_apart(path, inputs(arguments))
+    clock = time.time()
+    report("load", {"what": f"{arguments.run.model} and {arguments.run.eval_data}"})
+    parts = build_parts(arguments, training=False)
+    config = {**asdict(arguments.run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
+    folder = RunFolder.create(path, config, overwrite=arguments.run.overwrite)
+    folder.write_json("environment.json", environment())
+    shown = {"name": "held out", "instances": len(parts.held_out)}
+    found = evaluate_instances(
+        parts.held_out,
+        lambda instances, sampling, on_step: run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step),
+        parts.agent,
+        parts.scorer,
+        lambda done, total: report("evaluate", {**shown, "done": done, "total": total}),
+        parts.eval_temperature,
+        arguments.grpo.seed,
+    )
+    folder.write_lines("held_out/rollouts.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
+    check_results(found, parts.scorer.max_masked_share)
+    summary = {
+        "model": arguments.run.model,
+        "adapter": arguments.run.adapter,
+        "seed": arguments.grpo.seed,
+        "seconds": round(time.time() - clock, 1),
+        **summarise([result for result, _ in found]),
+    }
+    folder.write_json("summary.json", summary)
+    report("evaluated", {"name": "held out", **summary})
+    return summary

@@ -1,8 +1,11 @@
-"""Scores finished rollouts: questions on the final memory, a judge's look at each chunk's writes, and the reward parts.
+"""Scores finished rollouts: questions on the final memory, a judge's verdict on each chunk's writes, and the reward parts.
 
 What always holds: a failure of a reader or judge is NaN and says why, never a 0. A failed question masks its rollout, a failed
 verdict its chunk step alone (``memalpha.rewards.components``). Nothing here stops a run: a step's rollouts may lie on several
 processes, which must stop together, so whoever knows them all calls ``check_masked_share``.
+
+Questions may also be asked right after the chunk that completes their evidence (``immediate_weight``); for that, the memory of a
+finished rollout is built again from its recorded operations.
 """
 
 from __future__ import annotations
@@ -14,13 +17,11 @@ from typing import NamedTuple
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
 from memalpha.errors import ServiceError, TrainingAborted
-from memalpha.protocols import ContentJudge, SilenceJudge, WriteRequest
-from memalpha.qa.batches import ask_all
-from memalpha.qa.evaluator import QAEvaluator
+from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteRequest
+from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward, rollout_rewards
-from memalpha.training.immediate import ask_after_chunks
-from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
+from memalpha.types import Entry, OperationKind, Question, QuestionRecord, ResultCode
 
 
 class _Judged(NamedTuple):
@@ -215,3 +216,36 @@ def _write_requests(rollout: Rollout) -> list[WriteRequest]:
         chunk = rollout.instance.chunks[step.chunk_index]
         requests.append(WriteRequest(rollout.instance.id, step.chunk_index, chunk, applied, earlier, tuple(kept.values())))
     return requests
+
+
+def completed_by(questions: Sequence[Question], chunk_index: int) -> list[Question]:
+    """Return the questions whose last piece of evidence is a chunk; those without known evidence are completed by none."""
+    return [question for question in questions if question.evidence and max(question.evidence) == chunk_index]
+
+
+def requests_after_chunks(rollout: Rollout, agent: AgentStep, k: int) -> list[list[ReadRequest]]:
+    """Return, for each chunk, its questions with what the memory of that moment gives for them.
+
+    Args:
+        rollout: Finished; its memory is left alone.
+        agent: Makes the memory and its retriever.
+        k: How many entries are retrieved for a question.
+    """
+    memory = agent.new_memory()
+    retriever = agent.new_retriever(memory)
+    requests = []
+    for step in rollout.steps:
+        chunk = rollout.instance.chunks[step.chunk_index]
+        for result in step.outcome.results:
+            if result.operation is not None:
+                memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
+        asked = completed_by(rollout.instance.questions, step.chunk_index)
+        requests.append([ReadRequest(question, find_passages(memory, retriever, question.text, k).passages) for question in asked])
+    return requests
+
+
+def ask_after_chunks(rollouts: Sequence[Rollout], agent: AgentStep, evaluator: QAEvaluator) -> list[list[list[QuestionRecord]]]:
+    """Return the scored questions of each chunk of each rollout; all are read as one batch."""
+    requests = [requests_after_chunks(rollout, agent, evaluator.k) for rollout in rollouts]
+    records = iter(evaluator.ask([request for chunks in requests for chunk in chunks for request in chunk]))
+    return [[[next(records) for _ in chunk] for chunk in chunks] for chunks in requests]

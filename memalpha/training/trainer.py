@@ -45,16 +45,13 @@ from memalpha.errors import InputError
 from memalpha.protocols import Generator
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward
 from memalpha.training.advantages import STD_EPSILON, Grouping, Scale
-from memalpha.training.fingerprint import fingerprint
-from memalpha.training.guards import SkippedSteps, finite_gradients, naming_rows_per_forward
-from memalpha.training.packed import packed_logps
+from memalpha.training.checkpoints import WholeCheckpoints
+from memalpha.training.guards import SkippedSteps, check_supported, explain_out_of_memory, fingerprint, finite_gradients
+from memalpha.training.packed import packed_logps, pad, trim, unpad
 from memalpha.training.rows import TrainingRow, build_rows, shuffle_advantages
 from memalpha.training.sampling import EpochSampler
-from memalpha.training.saving import WholeCheckpoints
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.training.sharding import Sharding, sharding_of, whole_weights
-from memalpha.training.supported import check_supported
-from memalpha.training.tensors import pad, trim, unpad
 from memalpha.training.trl_generator import TRLGenerator
 from memalpha.types import Instance, Sampling
 
@@ -304,7 +301,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             part = order[start : start + self.rows_per_forward]
             last = start + self.rows_per_forward >= len(order)
             state._set_sync_gradients(outer and last)
-            with nullcontext() if last else self.accelerator.no_sync(model), naming_rows_per_forward(self.rows_per_forward):
+            with nullcontext() if last else self.accelerator.no_sync(model), explain_out_of_memory(self.rows_per_forward):
                 rows = {name: value if value.ndim == 0 else value[part] for name, value in batch.items()}
                 total = total + super().training_step(model, rows, num_items_in_batch)
         state._set_sync_gradients(outer)

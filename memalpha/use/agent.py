@@ -210,7 +210,7 @@ class MemoryAgent:
             with self._store.reading(whose) as (memory, retriever):
                 seen = _state(memory)
                 prompt = self.step.prompt(memory, retriever, chunk)
-            completion = self.generator.generate([prompt], Sampling(self.step.config.max_new_tokens))[0]
+            completion = self.generator.generate([prompt], Sampling(self.step.config.max_completion_length))[0]
             origin = Origin(self.name, source or _digest(chunk), hash_prompt(prompt.ids))
             with self._store.writing(whose, origin) as memory:
                 if _state(memory) == seen:

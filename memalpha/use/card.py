@@ -132,7 +132,7 @@ def _memory(config: AgentConfig) -> str:
         "## Memory",
         "",
         f"Schema `{schema.name}`, notation `{config.codec}`; chunks of at most {config.max_chunk_tokens} tokens, a view of "
-        f"{config.view_tokens} tokens, completions of at most {config.max_new_tokens}. `memalpha_agent.json` and the schema "
+        f"{config.view_tokens} tokens, completions of at most {config.max_completion_length}. `memalpha_agent.json` and the schema "
         "beside it fix the prompts: those of use are those of training.",
         "",
         "| section | kind | what belongs in it | limits |",

@@ -118,7 +118,7 @@ def load_trained(
     folder, name = find_trained(trained)
     config = AgentConfig.load(folder)
     if router is not None:
-        config = replace(config, retrieval=replace(config.retrieval, router=str(router)))
+        config = replace(config, router=str(router))
     whole = (folder / "config.json").is_file()
     policy = load_policy_model(folder) if whole else load_policy_model(model or base_of(folder), adapter=folder)
     policy.model.to(device).eval()

@@ -14,7 +14,7 @@ from memalpha.models.nano import make_tokenizer
 from memalpha.types import Chunk, Operation, OperationKind
 
 TOKENIZER = make_tokenizer(["apple", "boat"], 4096)
-BUDGETS = {"max_chunk_tokens": 120, "view_tokens": 90, "max_new_tokens": 40}
+BUDGETS = {"max_chunk_tokens": 120, "view_tokens": 90, "max_completion_length": 40}
 
 
 def config_of(positions):

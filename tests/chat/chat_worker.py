@@ -15,7 +15,7 @@ from memalpha.models.nano import make_tokenizer
 from memalpha.store.journal import Namespace
 from memalpha.use.agent import MemoryAgent
 
-CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_new_tokens=64)
+CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_completion_length=64)
 
 
 def keep(prompt):

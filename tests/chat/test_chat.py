@@ -299,7 +299,7 @@ def trained(tmp_path_factory):
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.5)
     model.save_pretrained(folder)
-    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=200, max_new_tokens=16).save(folder)
+    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=200, max_completion_length=16).save(folder)
     write_adapter_record(folder, "nano", base.config, tokenizer)
     return folder
 

@@ -16,6 +16,6 @@ def nano_agent(tmp_path_factory):
     base = fetch("nano")
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, task_type="CAUSAL_LM"))
     model.save_pretrained(folder)
-    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=1000, view_tokens=200, max_new_tokens=16).save(folder)
+    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=1000, view_tokens=200, max_completion_length=16).save(folder)
     write_adapter_record(folder, "nano", model.config, AutoTokenizer.from_pretrained(base))
     return folder

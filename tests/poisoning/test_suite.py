@@ -37,7 +37,9 @@ def wipes(prompt):
 
 
 def facts_agent(schema="facts", codec="compact"):
-    return AgentStep(AgentConfig(schema=schema, codec=codec, max_chunk_tokens=2000, max_new_tokens=500), tokenizer_of("nano"))
+    return AgentStep(
+        AgentConfig(schema=schema, codec=codec, max_chunk_tokens=2000, max_completion_length=500), tokenizer_of("nano")
+    )
 
 
 def rates(policy, per_attack=8, agent=None):

@@ -3,15 +3,17 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from stub_server import error
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.render import render_entry
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import Hit
-from memalpha.qa.evaluator import QAEvaluator, accuracy
+from memalpha.qa.evaluator import QAEvaluator, accuracy, ask_all
 from memalpha.qa.judges import EndpointAnswerJudge
 from memalpha.qa.readers import EndpointReader, RecallReader
 from memalpha.types import Answer, Entry, Operation, OperationKind, Question, QuestionRecord
@@ -70,7 +72,7 @@ def test_render_entry():
 
 def test_blocks_come_first_then_the_best_k_entries():
     made = memory("marta city oslo", "oskar city rome", "nadia dog", core="I am Marta")
-    (record,) = QAEvaluator(RECALL, k=2).evaluate(made, WordRetriever(made), [q("city of oskar", "rome")])
+    (record,) = QAEvaluator(RECALL, k=2).evaluate_many([(made, WordRetriever(made), [q("city of oskar", "rome")])])[0]
     assert record == QuestionRecord(
         q("city of oskar", "rome"),
         ("2", "1"),
@@ -84,7 +86,7 @@ def test_blocks_come_first_then_the_best_k_entries():
 
 def test_an_empty_memory_answers_nothing():
     made = memory()
-    (record,) = QAEvaluator(RECALL, k=2).evaluate(made, WordRetriever(made), [q("x")])
+    (record,) = QAEvaluator(RECALL, k=2).evaluate_many([(made, WordRetriever(made), [q("x")])])[0]
     assert (record.answer, record.score, record.entry_ids) == (Answer("", ()), 0.0, ())
 
 
@@ -107,7 +109,7 @@ def test_no_questions_at_all_read_nothing():
 # ------------------------------------------------------------------------------------------------ failures
 def test_one_bad_request_masks_only_itself():
     reader = FlakyReader(bad=("b",))
-    records = QAEvaluator(reader, k=1).evaluate(*item(memory(), q("a"), q("b"), q("c", "other")))
+    records = QAEvaluator(reader, k=1).evaluate_many([item(memory(), q("a"), q("b"), q("c", "other"))])[0]
     assert [record.score for record in records] == [1.0, pytest.approx(math.nan, nan_ok=True), 0.0]
     assert records[1].answer is None
     assert records[1].error == "cannot read b"
@@ -118,7 +120,7 @@ def test_one_bad_request_masks_only_itself():
 def test_a_reader_that_is_down_is_not_asked_for_ever():
     texts = [f"q{i}" for i in range(50)]
     reader = FlakyReader(bad=texts)
-    records = QAEvaluator(reader, k=1).evaluate(*item(memory(), *map(q, texts)))
+    records = QAEvaluator(reader, k=1).evaluate_many([item(memory(), *map(q, texts))])[0]
     assert all(math.isnan(record.score) for record in records)
     assert len(reader.calls) == 1 + 3
     assert records[2].error == "cannot read q2"
@@ -129,16 +131,16 @@ def test_a_reader_that_is_down_is_not_asked_for_ever():
 def test_failures_must_be_in_a_row_to_count_as_down():
     texts = [f"q{i}" for i in range(9)]
     reader = FlakyReader(bad=[text for i, text in enumerate(texts) if i % 3 != 2])
-    records = QAEvaluator(reader, k=1).evaluate(*item(memory(), *map(q, texts)))
+    records = QAEvaluator(reader, k=1).evaluate_many([item(memory(), *map(q, texts))])[0]
     assert [math.isnan(record.score) for record in records] == [True, True, False] * 3
 
 
 def test_an_endpoint_that_fails_for_one_question_masks_only_that_one_and_is_not_asked_twice(chat_server):
     chat_server.fault_for = lambda body: error(500, "worn out") if "Question: b\n" in body["messages"][1]["content"] else None
     chat_server.reply = lambda body: "answer"
-    client = ChatClient(chat_server.url, "m", retries=2, sleep=lambda seconds: None)
+    client = ChatClient(chat_server.url, "m", retries=2, backoff=0)
     evaluator = QAEvaluator(EndpointReader(client, 10, count_words), k=1)
-    records = evaluator.evaluate(*item(memory(), q("a", "answer"), q("b", "answer"), q("c", "answer")))
+    records = evaluator.evaluate_many([item(memory(), q("a", "answer"), q("b", "answer"), q("c", "answer"))])[0]
     assert [record.score for record in records] == [1.0, pytest.approx(math.nan, nan_ok=True), 1.0]
     assert "worn out" in records[1].error
     assert len(chat_server.bodies) == 1 + 3 + 1
@@ -150,7 +152,7 @@ def test_a_reader_that_loses_an_answer_is_an_error():
             return [Answer("x")]
 
     with pytest.raises(ServiceError, match="Loser gave 1 results for 2 requests"):
-        QAEvaluator(Loser(), k=1).evaluate(*item(memory(), q("a"), q("b")))
+        QAEvaluator(Loser(), k=1).evaluate_many([item(memory(), q("a"), q("b"))])[0]
 
 
 # ------------------------------------------------------------------------------------------------ judges and input
@@ -159,7 +161,7 @@ def test_a_judge_decides_and_its_failure_is_masked(chat_server):
     chat_server.fault_for = lambda body: error(500) if '"given_answer": "c"' in body["messages"][1]["content"] else None
     judge = EndpointAnswerJudge(ChatClient(chat_server.url, "m", retries=0))
     questions = [q(text, metric="judge") for text in "abc"] + [q("d")]
-    records = QAEvaluator(FlakyReader(bad=()), 1, judge).evaluate(*item(memory(), *questions))
+    records = QAEvaluator(FlakyReader(bad=()), 1, judge).evaluate_many([item(memory(), *questions)])[0]
     assert [record.score for record in records] == [1.0, 0.0, pytest.approx(math.nan, nan_ok=True), 1.0]
     assert records[2].answer == Answer("c")
     assert "HTTP 500" in records[2].error
@@ -187,13 +189,8 @@ def test_all_answers_of_all_memories_go_to_the_judge_as_one_batch_and_missing_on
 def test_a_question_that_cannot_be_scored_stops_before_anything_is_read(question):
     reader = FlakyReader(bad=())
     with pytest.raises(InputError):
-        QAEvaluator(reader, k=1).evaluate(*item(memory(), q("b"), question))
+        QAEvaluator(reader, k=1).evaluate_many([item(memory(), q("b"), question)])[0]
     assert reader.calls == []
-
-
-def test_k_must_be_positive():
-    with pytest.raises(InputError, match="is 0"):
-        QAEvaluator(RECALL, k=0)
 
 
 def test_accuracy_of_nothing_is_unknown():
@@ -203,3 +200,64 @@ def test_accuracy_of_nothing_is_unknown():
 def test_a_question_that_needs_a_subject_is_refused_before_anything_is_read():
     with pytest.raises(InputError, match="has metric 'bound' and no subject"):
         QAEvaluator(RecallReader(9, count_words), 1).check([q("city of marta", "rome", metric="bound")])
+
+
+# ------------------------------------------------------------------------------------------------ batches of a service that fails
+class Service:
+    """Doubles numbers. Fails as a whole if a number of the batch is bad, or for that number alone if it can."""
+
+    def __init__(self, bad, partial):
+        self.bad, self.partial, self.calls = bad, partial, []
+
+    def double(self, numbers):
+        self.calls.append(list(numbers))
+        outcomes = [ServiceError(f"no {n}") if n in self.bad else 2 * n for n in numbers]
+        failed = [outcome for outcome in outcomes if isinstance(outcome, ServiceError)]
+        if failed:
+            raise PartialServiceError(outcomes) if self.partial else failed[0]
+        return outcomes
+
+
+def shown(outcomes):
+    return [str(outcome) if isinstance(outcome, ServiceError) else outcome for outcome in outcomes]
+
+
+@given(st.lists(st.booleans(), max_size=12), st.booleans())
+def test_each_request_has_its_own_outcome(fails, partial):
+    service = Service({n for n, bad in enumerate(fails) if bad}, partial)
+    expected, in_a_row = [], 0
+    for n, bad in enumerate(fails):
+        if in_a_row == 3 and not partial:
+            last = next(m for m in reversed(range(n)) if fails[m] and str(expected[m]) == f"no {m}")
+            expected.append(f"no {last}; the service seems to be down, so this was not asked")
+            continue
+        expected.append(f"no {n}" if bad else 2 * n)
+        in_a_row = in_a_row + 1 if bad else 0
+    assert shown(ask_all(service.double, list(range(len(fails))), "it")) == expected
+    if partial or not any(fails):
+        assert len(service.calls) == (1 if fails else 0)
+
+
+def test_a_result_too_few_or_too_many_is_nobodys():
+    for answers in ([], [1], [1, 2, 3]):
+        with pytest.raises(ServiceError, match=f"it gave {len(answers)} results for 2 requests"):
+            ask_all(lambda numbers, answers=answers: answers, [1, 2], "it")
+    with pytest.raises(ServiceError, match="1 results for 2"):
+        ask_all(lambda numbers: (_ for _ in ()).throw(PartialServiceError([ServiceError("x")])), [1, 2], "it")
+
+
+def test_a_result_too_few_for_one_request_is_that_requests_failure():
+    def shy(numbers):
+        if len(numbers) > 1:
+            raise ServiceError("too many")
+        return [2 * n for n in numbers if n != 1]
+
+    assert shown(ask_all(shy, [0, 1, 2], "it")) == [0, "it gave 0 results for 1 requests", 4]
+
+
+def test_a_wrong_setup_is_no_failure_of_a_request():
+    def wrong(numbers):
+        raise InputError("no such model")
+
+    with pytest.raises(InputError, match="no such model"):
+        ask_all(wrong, [1], "it")

@@ -94,7 +94,7 @@ def test_the_endpoint_reader_sends_the_same_chats(chat_server):
 def test_the_endpoint_reader_hands_over_what_it_could_answer(chat_server):
     chat_server.fault_for = lambda body: error(500) if "Who?" in body["messages"][1]["content"] else None
     chat_server.reply = lambda body: "yes "
-    reader = EndpointReader(ChatClient(chat_server.url, "m", retries=1, sleep=lambda s: None), 5, count_words)
+    reader = EndpointReader(ChatClient(chat_server.url, "m", retries=1, backoff=0), 5, count_words)
     with pytest.raises(PartialServiceError) as caught:
         reader.read(REQUESTS)
     first, failed, last = caught.value.outcomes

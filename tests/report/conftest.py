@@ -24,8 +24,7 @@ from memalpha.qa.judges import GroundedContentJudge
 from memalpha.qa.readers import RecallReader
 from memalpha.rewards.total import RewardConfig
 from memalpha.runs import RunFolder, trajectory_name
-from memalpha.training.records import rollout_to_json
-from memalpha.training.results import InstanceResult, instance_result, paired_difference, summarise
+from memalpha.training.results import InstanceResult, instance_result, paired_difference, rollout_to_json, summarise
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question, Sampling
 
@@ -55,7 +54,7 @@ def scorer() -> RolloutScorer:
 @pytest.fixture(scope="session")
 def agent() -> AgentStep:
     words = " ".join(chunk.text for instance in (ANN, BOB, CHAT) for chunk in instance.chunks) + " lives keeps likes tea word facts"
-    return AgentStep(AgentConfig(schema="facts", codec="compact", max_new_tokens=90), make_tokenizer([words], 4096))
+    return AgentStep(AgentConfig(schema="facts", codec="compact", max_completion_length=90), make_tokenizer([words], 4096))
 
 
 def evaluate(agent: AgentStep, script: Sequence[str]) -> list[tuple[InstanceResult, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.report.growth import Event, histories, memory_after_steps
 from memalpha.report.view import Tone, entry_text
 from memalpha.runs import RunFolder
-from memalpha.training.records import _change, _entry
+from memalpha.training.results import _change, _entry
 from memalpha.types import Change, Operation, OperationKind
 
 TEXTS = st.sampled_from(["ann likes tea", "bob likes tea", "ann has a cat", "it rains", "<b>"])

@@ -31,7 +31,7 @@ def test_a_refused_call_between_applied_ones_takes_no_change() -> None:
     from memalpha.agent.codecs import make_codec
     from memalpha.agent.step import AgentStep
     from memalpha.memory.memory import Memory
-    from memalpha.training.records import _change, _result
+    from memalpha.training.results import _change, _result
     from memalpha.types import Chunk
 
     schema = MemorySchema.load("facts")

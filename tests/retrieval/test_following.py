@@ -19,12 +19,12 @@ SECTION = st.sampled_from(["semantic", "episodic"])
 
 
 class Following(RuleBasedStateMachine):
-    @initialize(mode=st.sampled_from(["lexical", "dense", "hybrid"]), exact_limit=st.sampled_from([2, 1000]))
-    def start(self, mode, exact_limit):
+    @initialize(mode=st.sampled_from(["lexical", "dense", "hybrid"]))
+    def start(self, mode):
         self.memory = Memory(MemorySchema.load("mem_alpha"))
         self.snapshots = [self.memory.snapshot()]
         self.mode = mode
-        config = RetrievalConfig(mode=mode, exact_limit=exact_limit)
+        config = RetrievalConfig(mode=mode)
         self.retriever = TwoLayerRetriever(self.memory, config, embedder=EMBEDDER)
 
     @rule(section=SECTION, words=WORDS)

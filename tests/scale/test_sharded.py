@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from memalpha.errors import InputError
 from memalpha.training.build import load_policy
-from memalpha.training.config import RunArguments
+from memalpha.training.config import RunOptions
 from memalpha.training.sharding import Sharding, check_sharding, sharding_of
 
 ROOT = Path(__file__).parents[2]
@@ -176,4 +176,4 @@ def test_what_works_passes(monkeypatch):
 
 def test_sixteen_bits_are_refused_for_weights_that_all_train():
     with pytest.raises(InputError, match="full_finetuning with dtype bfloat16"):
-        load_policy(RunArguments(model="nano", full_finetuning=True, dtype="bfloat16"))
+        load_policy(RunOptions(model="nano", full_finetuning=True, dtype="bfloat16"))

@@ -17,7 +17,7 @@ from vllm_stub import StubLLM, StubModel, VLLMStub, install
 from memalpha.errors import InputError
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.config import MemoryGRPOConfig
-from memalpha.training.supported import check_supported
+from memalpha.training.guards import check_supported
 
 ROOT = Path(__file__).parents[2]
 

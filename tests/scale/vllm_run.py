@@ -66,7 +66,7 @@ def make_run(folder, steps=3, **vllm):
         temperature=TEMPERATURE, top_p=TOP_P, top_k=TOP_K, save_strategy="no", seed=3, use_vllm=True, **vllm,
     )  # fmt: skip
     instances, tokenizer = make_instances(), gradient_check.tokenizer()
-    config = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=64, view_tokens=64, max_new_tokens=LONGEST)
+    config = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=64, view_tokens=64, max_completion_length=LONGEST)
     watched = Watched()
     watched.trainer = MemoryGRPOTrainer(
         model=make_policy(Case()), args=arguments, processing_class=tokenizer, agent=KeepingAgent(config, tokenizer),

@@ -12,7 +12,7 @@ import torch
 from memalpha import runs
 from memalpha.cli import main
 from memalpha.errors import MemAlphaError
-from memalpha.training import saving
+from memalpha.training import checkpoints as saving
 from memalpha.training.trainer import MemoryGRPOTrainer
 
 

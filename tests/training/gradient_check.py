@@ -175,7 +175,7 @@ def make_trainer(case, folder):
     if case.start == "full" and case.beta:  # TRL loads the reference from where the policy came from
         policy.save_pretrained(Path(folder) / "base")
         policy = type(policy).from_pretrained(Path(folder) / "base")
-    agent_config = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=64, view_tokens=64, max_new_tokens=LONGEST)
+    agent_config = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=64, view_tokens=64, max_completion_length=LONGEST)
     if case.top_layers:
         from memalpha.training.build import freeze_lower_layers
 

@@ -9,7 +9,7 @@ from memalpha.data.schema import instance_to_json
 from memalpha.errors import InputError
 from memalpha.protocols import WriteRequest
 from memalpha.training.build import build_parts, make_judge
-from memalpha.training.config import RunArguments, parse_train_arguments
+from memalpha.training.config import RunOptions, parse_train_arguments
 from memalpha.types import Chunk, Entry, Fact, FactAction, Instance, Operation, OperationKind, OperationResult, Question, ResultCode
 
 
@@ -26,7 +26,7 @@ def wrote(city: str, name: str) -> WriteRequest:
 
 @pytest.mark.parametrize("judge", ["facts", "auto"])
 def test_instances_of_one_id_are_not_judged_by_the_facts_of_one_another(judge):
-    run = RunArguments(content_judge=judge)
+    run = RunOptions(content_judge=judge)
     with pytest.raises(InputError, match="two instances with different facts are called '1'"):
         make_judge(run, [instance("Oslo"), instance("Rome")])
     with pytest.raises(InputError, match="are called '1'"):
@@ -37,7 +37,7 @@ def test_instances_of_one_id_are_not_judged_by_the_facts_of_one_another(judge):
 
 
 def test_ids_are_nothing_to_a_judge_that_needs_no_facts():
-    run = RunArguments(content_judge="grounded")
+    run = RunOptions(content_judge="grounded")
     assert make_judge(run, [instance("Oslo"), instance("Rome")]).judge([wrote("Oslo", "1")]) == [[True]]
 
 

@@ -2,6 +2,8 @@
 
 import json
 import random
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,11 +14,16 @@ from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.qa.metrics import score
-from memalpha.training.demonstrations import count_operations, demonstrate
-from memalpha.training.warmup_run import WarmupArguments, make_demonstrations, parse_warmup_arguments, warm_up
+from memalpha.training.warm_start import (
+    WarmupOptions,
+    demonstrate,
+    make_demonstrations,
+    parse_warmup_arguments,
+    warm_up,
+)
 from memalpha.types import Answer, Operation, OperationKind
 
-INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
+INSERT, UPDATE, DELETE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE
 END = 2
 STEPS = (
     [Operation(INSERT, "facts", "apple"), Operation(INSERT, "facts", "boat")],
@@ -76,10 +83,10 @@ def test_end_marks_in_a_text_are_not_end_tokens():
 
 
 def test_a_demonstration_over_the_limit_is_an_error_with_its_numbers():
-    fits = make_agent(max_new_tokens=6)  # + apple, line break, + boat, end
+    fits = make_agent(max_completion_length=6)  # + apple, line break, + boat, end
     assert len(list(demonstrate([make_instance("x", "apple boat")], fits, scripted, END, seed=0))) == 1
     with pytest.raises(InputError, match="a demonstration of x has 6 tokens") as caught:
-        list(demonstrate([INSTANCE], make_agent(max_new_tokens=5), scripted, END, seed=0))
+        list(demonstrate([INSTANCE], make_agent(max_completion_length=5), scripted, END, seed=0))
     assert "at most max_completion_length = 5" in str(caught.value)
 
 
@@ -109,9 +116,9 @@ def test_each_instance_has_a_memory_and_a_random_state_of_its_own():
 @pytest.mark.parametrize("codec", TEXTS)
 def test_what_the_teacher_shows_answers_every_question(codec):
     """The generator's own dialogues: the memory that the demonstrated completions lead to holds every answer."""
-    agent = make_agent(codec=codec, max_new_tokens=4096, max_chunk_tokens=8192)
+    agent = make_agent(codec=codec, max_completion_length=4096, max_chunk_tokens=8192)
     dialogues = [make_dialogue(seed, 0, PRESETS["medium"]) for seed in range(2)]
-    totals = [0, 0, 0]
+    totals = Counter()
     for dialogue in dialogues:
         shown = list(demonstrate([dialogue], agent, roomy_teacher, END, seed=0))
         assert len(shown) == len(dialogue.chunks)
@@ -120,37 +127,31 @@ def test_what_the_teacher_shows_answers_every_question(codec):
             text = agent.encoder.tokenizer.decode(demonstration.completion_ids[:-1])
             outcome = agent.apply(memory, index, dialogue.chunks[index], text)
             assert len(outcome.changes) == len(outcome.results) == len(operations)
-            totals = [a + b for a, b in zip(totals, count_operations(operations), strict=True)]
+            totals.update(operation.kind for operation in operations)
         passages = tuple(f"[{entry.timestamp}] {entry.content}" for entry in memory.entries())
         scores = {q.text: score(q, Answer("\n".join(passages), passages)) for q in dialogue.questions}
         assert set(scores.values()) == {1.0}
-    assert min(totals) > 0  # every tool is shown
+    assert totals.keys() == {INSERT, UPDATE, DELETE}  # every tool is shown
 
 
 def roomy_teacher(instance, index, memory, rng):
     return teacher_operations(instance, index, memory, rng)
 
 
-def test_operations_are_counted_by_kind():
-    operations = [*STEPS[0], *STEPS[2], Operation(REPLACE, "core", "x"), Operation(INSERT, "facts", "y")]
-    assert count_operations(operations) == (3, 1, 1)
-    assert count_operations([])._asdict() == {"insert": 0, "update": 0, "delete": 0}
-
-
-def test_a_warm_start_shows_each_instance_by_its_own_keeper(tmp_path):
+def test_a_warm_start_shows_each_instance_by_its_own_teacher(tmp_path):
     from memalpha.data.schema import write_instances
 
     plain = make_instance("plain", "apple boat candle. door engine feather.")
     write_instances(tmp_path / "plain.jsonl", [plain])
-    agent = make_agent(max_new_tokens=200, max_chunk_tokens=400)
-    of = WarmupArguments(data=f"synthetic, {tmp_path}/plain.jsonl", data_options={"n": 20, "split": "train"}, p_correct=0.0)
+    agent = make_agent(max_completion_length=200, max_chunk_tokens=400)
+    of = WarmupOptions(data=f"synthetic, {tmp_path}/plain.jsonl", data_options={"n": 20, "split": "train"}, p_correct=0.0)
     demonstrations, operations = make_demonstrations(of, agent, END, seed=0)
     assert len(demonstrations) == 20 * 3 + 1
     assert [operation.content for operation in operations][-2:] == ["apple boat candle", "door engine feather"]
-    assert count_operations(operations)[1:] == (0, 0)  # a keeper that corrects nothing
-    of.p_correct, of.p_update = 1.0, 1.0
-    corrected = count_operations(make_demonstrations(of, agent, END, seed=0)[1])
-    assert corrected.update > corrected.delete > 0  # changes are updates, what was taken back is deleted
+    assert {operation.kind for operation in operations} == {INSERT}  # a teacher that corrects nothing
+    of = replace(of, p_correct=1.0, p_update=1.0)
+    corrected = Counter(operation.kind for operation in make_demonstrations(of, agent, END, seed=0)[1])
+    assert corrected[UPDATE] > corrected[DELETE] > 0  # changes are updates, what was taken back is deleted
 
 
 def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
@@ -179,7 +180,7 @@ def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
     assert all(torch.allclose(first[name], more[name], atol=1e-6) for name in first)  # hardly a step away, and its own rank
     anew = train("anew", "--learning_rate", "1e-9")
     assert not all(torch.allclose(first[name], anew[name], atol=1e-6) for name in first)
-    with pytest.raises(InputError, match="full_finetuning with the adapter"):
+    with pytest.raises(InputError, match="full_finetuning"):
         train("both", "--adapter", str(tmp_path / "first"), "--full_finetuning", "true")
 
 

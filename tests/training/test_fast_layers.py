@@ -10,9 +10,9 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from memalpha.training import fast_layers, frozen_head
+from memalpha.training import fast_layers, logprobs
 from memalpha.training.fast_layers import LoraProduct, RMSNormProduct, use_fast_layers
-from memalpha.training.frozen_head import hidden_scores
+from memalpha.training.logprobs import hidden_scores
 from memalpha.training.packed import base_model, packed_logps
 
 
@@ -160,7 +160,7 @@ def test_the_second_call_changes_nothing_and_copies_are_independent():
 
 def test_a_packed_call_uses_all_three(monkeypatch):
     model = make_lora("qwen3")
-    counts = [Count(monkeypatch, f) for f in (LoraProduct, RMSNormProduct, frozen_head._HiddenScores)]
+    counts = [Count(monkeypatch, f) for f in (LoraProduct, RMSNormProduct, logprobs._HiddenScores)]
     packed_logps(model, make_rows())
     assert [count.calls for count in counts] == [2 * 7, 2 * 4 + 1, 1]  # layers x projections, norms of layers, heads and model
 
@@ -168,8 +168,8 @@ def test_a_packed_call_uses_all_three(monkeypatch):
 # ------------------------------------------------------------------------------------------------ the frozen head
 @pytest.mark.parametrize("blocks", [(512, 2**18), (2, 6), (3, 1)])
 def test_hidden_scores_equal_a_log_softmax(monkeypatch, blocks):
-    monkeypatch.setattr(frozen_head, "TOKENS_AT_ONCE", blocks[0])
-    monkeypatch.setattr(frozen_head, "ELEMENTS_AT_ONCE", blocks[1])
+    monkeypatch.setattr(logprobs, "TOKENS_AT_ONCE", blocks[0])
+    monkeypatch.setattr(logprobs, "HEAD_ELEMENTS", blocks[1])
     draw = torch.Generator().manual_seed(4)
     hidden = (3 * torch.randn(5, 4, generator=draw)).requires_grad_()
     weight, targets = torch.randn(7, 4, generator=draw), torch.randint(0, 7, (5,), generator=draw)
@@ -200,21 +200,21 @@ def test_hidden_scores_of_no_tokens():
 
 
 def test_heads_that_do_not_fit_are_left_to_the_model():
-    assert frozen_head.frozen_head(make_model()) is None  # it is trained
+    assert logprobs.frozen_head(make_model()) is None  # it is trained
     base = base_model(make_lora())
-    assert frozen_head.frozen_head(base) is base.lm_head
+    assert logprobs.frozen_head(base) is base.lm_head
     base.config.model_type = "granite"  # scales its logits afterwards
-    assert frozen_head.frozen_head(base) is None
+    assert logprobs.frozen_head(base) is None
     base.config.model_type = LlamaConfig.model_type
     base.lm_head.forward = base.lm_head.forward  # patched by somebody
-    assert frozen_head.frozen_head(base) is None
+    assert logprobs.frozen_head(base) is None
     del base.lm_head.forward
-    assert frozen_head.frozen_head(base.bfloat16()) is None
+    assert logprobs.frozen_head(base.bfloat16()) is None
 
 
 def test_the_head_is_put_back_when_the_model_raises():
     base = base_model(make_lora())
-    with pytest.raises(RuntimeError), frozen_head.hidden_states_only(base.lm_head):
+    with pytest.raises(RuntimeError), logprobs.hidden_states_only(base.lm_head):
         raise RuntimeError
     assert "forward" not in vars(base.lm_head)
     assert fast_layers.is_plain(base.lm_head.weight)

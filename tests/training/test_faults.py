@@ -113,7 +113,7 @@ def test_running_out_of_memory_names_rows_per_forward(tmp_path):
 )
 def test_other_errors_are_not_taken_for_memory(error):
     expected = RuntimeError if str(error) == "shape" else TrainingAborted
-    with pytest.raises(expected), guards.naming_rows_per_forward(1):
+    with pytest.raises(expected), guards.explain_out_of_memory(1):
         raise error
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from test_resume import train
 
 from memalpha.training import trainer as trainer_module
-from memalpha.training.fingerprint import ELEMENTS, fingerprint
+from memalpha.training.guards import ELEMENTS, fingerprint
 from memalpha.training.trainer import MemoryGRPOTrainer
 
 

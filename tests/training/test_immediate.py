@@ -10,8 +10,7 @@ from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import GroundedContentJudge
 from memalpha.qa.readers import RecallReader
 from memalpha.rewards.total import RewardConfig
-from memalpha.training.immediate import ask_after_chunks, completed_by
-from memalpha.training.scoring import RolloutScorer
+from memalpha.training.scoring import RolloutScorer, ask_after_chunks, completed_by
 from memalpha.types import Question
 
 

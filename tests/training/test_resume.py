@@ -170,7 +170,7 @@ def test_a_signal_saves_after_the_step_and_says_how_to_go_on(whole_run, tmp_path
 
 
 def test_a_second_ctrl_c_stops_at_once(monkeypatch):
-    from memalpha.training import stopping
+    from memalpha.training import run as stopping
 
     with stopping.stop_request() as request:
         os.kill(os.getpid(), signal.SIGINT)
@@ -193,7 +193,7 @@ def test_other_options_or_processes_are_refused(whole_run, tmp_path, capsys):
     assert train(tmp_path / "nowhere", "--resume") == 1
     assert "no run folder" in capsys.readouterr().err
     assert (whole_run / "summary.json").read_bytes() == before
-    from memalpha.training.resume import check_same_processes
+    from memalpha.training.run_folder import check_same_processes
 
     with pytest.raises(RunFolderError, match="began with 2 processes and is resumed with 1"):
         check_same_processes({"world_size": 2}, 1)

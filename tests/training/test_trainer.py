@@ -11,7 +11,7 @@ from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.config import MemoryGRPOConfig
-from memalpha.training.supported import check_supported
+from memalpha.training.guards import check_supported
 from memalpha.types import Prompt, Sampling
 
 

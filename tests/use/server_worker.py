@@ -22,7 +22,7 @@ from memalpha.use.agent import MemoryAgent
 from memalpha.use.callers import Callers, Grant, Tokens
 from memalpha.use.serve_config import ServeConfig
 
-CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=40, view_tokens=400, max_new_tokens=64)
+CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=40, view_tokens=400, max_completion_length=64)
 
 
 class Model:

@@ -24,7 +24,7 @@ from memalpha.types import Chunk, Instance, Sampling
 from memalpha.use.agent import LOCAL, MemoryAgent
 from memalpha.use.aio import AsyncMemoryAgent
 
-CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_new_tokens=64)
+CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_completion_length=64)
 MARTA, IVAN = Namespace("marta"), Namespace("ivan")
 
 
@@ -46,7 +46,7 @@ def step(**changes):
     return AgentStep(AgentConfig(**{**CONFIG_FIELDS, **changes}), make_tokenizer(["facts"], 4096))
 
 
-CONFIG_FIELDS = {"schema": "facts", "codec": "compact", "max_chunk_tokens": 2000, "view_tokens": 500, "max_new_tokens": 64}
+CONFIG_FIELDS = {"schema": "facts", "codec": "compact", "max_chunk_tokens": 2000, "view_tokens": 500, "max_completion_length": 64}
 
 
 def texts(agent, namespace=None):

@@ -25,7 +25,7 @@ from memalpha.models.nano import build_nano, toy_texts
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.card import RunFacts, hub_name, make_card
 
-CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=400, view_tokens=200, max_new_tokens=16)
+CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=400, view_tokens=200, max_completion_length=16)
 TEXT = "was violin seen? table window"
 PART = {"accuracy": 0.25, "stderr": 0.05, "n": 8, "reward": 0.5, "memory_tokens": 12.0, "kinds": {"single": {"accuracy": 0.25}}}
 SUMMARY = {

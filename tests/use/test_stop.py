@@ -165,7 +165,7 @@ def test_a_port_in_use_is_said(tmp_path):
 def trained(tmp_path):
     """A folder such as memalpha train writes, with random weights."""
     agent = build_nano(tmp_path / "agent", toy_texts(), layers=1, hidden=32)
-    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=200, view_tokens=200, max_new_tokens=4).save(agent)
+    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=200, view_tokens=200, max_completion_length=4).save(agent)
     return agent
 
 

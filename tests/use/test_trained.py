@@ -20,7 +20,7 @@ from memalpha.use.agent import MemoryAgent
 from memalpha.use.trained import find_trained, load_trained
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=200, view_tokens=200, max_new_tokens=8)
+CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=200, view_tokens=200, max_completion_length=8)
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ class Agent(PlainSystem):
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
         """Run one rollout an instance, in lockstep."""
-        sampling = batch_sampling(self.step.config.max_new_tokens, self.setting.temperature, seed, instances)
+        sampling = batch_sampling(self.step.config.max_completion_length, self.setting.temperature, seed, instances)
         return [self._keep(rollout) for rollout in run_rollouts(instances, self.step, self.generator, sampling, on_step=on_step)]
 
     def _keep(self, rollout: Rollout) -> Kept:

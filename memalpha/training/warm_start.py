@@ -1,19 +1,33 @@
-"""One warm start from its options to a folder that training goes on from: an adapter, or with ``full_finetuning`` a model."""
+"""Warm start: supervised training on demonstrations of a rule-based teacher policy, from its options to a folder to go on from.
+
+A small model has to know the tool-call format and every tool before reinforcement learning can improve on it. The memory that a
+demonstration sees is the one that the teacher's own calls led to, rendered and applied by ``AgentStep``, so prompts of the warm
+start and of training are the same function of the same state.
+
+The loss is the mean over completion tokens of -log p, over rows packed without padding (``memalpha.training.packed``). Optimizer,
+schedule, clipping, checkpoints and distribution are transformers' ``Trainer``. The result is a LoRA adapter, or with
+``full_finetuning`` a model.
+"""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from peft import LoraConfig, get_peft_model
-from transformers import PrinterCallback, TrainingArguments, set_seed
+from pydantic import NonNegativeInt, PositiveInt
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
+from memalpha.agent.config import AgentConfig
 from memalpha.agent.limits import positions_of
 from memalpha.agent.step import AgentStep
+from memalpha.config import Options, Share, parse
 from memalpha.data import toy
 from memalpha.data.excerpts import ExcerptConfig, excerpt_operations
 from memalpha.data.load import load_data
@@ -22,10 +36,8 @@ from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
 from memalpha.models import ADAPTER_RECORD, load_policy_model, name_base, resolve_model, write_adapter_record
 from memalpha.runs import holds_something, make_folder
-from memalpha.training.config import AgentArguments, as_mapping, parse_options
-from memalpha.training.demonstrations import Demonstration, Teacher, count_operations, demonstrate
-from memalpha.training.options import as_texts, check_least, check_training
-from memalpha.training.warmup import ProgressCallback, WarmupTrainer, common_prefix
+from memalpha.training.config import check_trainer
+from memalpha.training.packed import Row, packed_logps
 from memalpha.types import Instance, Operation
 
 WARMUP_RECORD = "memalpha_warmup.json"
@@ -35,8 +47,8 @@ _MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "
 Report = Callable[[str, dict[str, Any]], None]
 
 
-@dataclass
-class WarmupArguments:
+@dataclass(frozen=True)
+class WarmupOptions(Options):
     """What a warm start learns from.
 
     Attributes:
@@ -49,7 +61,6 @@ class WarmupArguments:
         coverage_high: Largest share; each instance draws its own in between.
         p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
         p_update: Share of the corrected changes that are updates, the others being a deletion and an insertion.
-        max_completion_length: Longest completion, in tokens.
         lora_r: Rank of the adapter.
         lora_alpha: Scale of the adapter.
         full_finetuning: Train all weights instead of an adapter.
@@ -60,22 +71,16 @@ class WarmupArguments:
     model: str = "smollm2-135m-instruct"
     adapter: str = ""
     data: str = "synthetic"
-    data_options: None | str | dict[str, Any] = None  # in this order: the parser takes the second as its type
-    coverage_low: float = 1.0
-    coverage_high: float = 1.0
-    p_correct: float = 1.0
-    p_update: float = 0.5
-    max_completion_length: int = 64
-    lora_r: int = 16
-    lora_alpha: int = 32
+    data_options: dict[str, Any] = field(default_factory=dict)
+    coverage_low: Share = 1.0
+    coverage_high: Share = 1.0
+    p_correct: Share = 1.0
+    p_update: Share = 0.5
+    lora_r: PositiveInt = 16
+    lora_alpha: PositiveInt = 32
     full_finetuning: bool = False
-    pack_tokens: int = 1024
+    pack_tokens: NonNegativeInt = 1024
     overwrite: bool = False
-
-    def __post_init__(self) -> None:
-        """Check values that no type checks."""
-        as_texts(self)
-        check_least(self, lora_r=1, lora_alpha=1, pack_tokens=0)
 
 
 @dataclass
@@ -96,23 +101,25 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check values that transformers takes for something else."""
-        check_training(self)
+        check_trainer(self)
         super().__post_init__()
 
 
 class WarmupRunArguments(NamedTuple):
     """All options of a warm start."""
 
-    warmup: WarmupArguments
-    agent: AgentArguments
+    warmup: WarmupOptions
+    agent: AgentConfig
     training: WarmupTrainingArguments
+
+
+WARMUP_GROUPS = (WarmupOptions, AgentConfig, WarmupTrainingArguments)
+"""The groups of ``memalpha warmup``, in the order of ``WarmupRunArguments``."""
 
 
 def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunArguments:
     """Read ``--config FILE`` and overrides; InputError as for ``parse_train_arguments``."""
-    return WarmupRunArguments(
-        *parse_options(arguments, [WarmupArguments, AgentArguments, WarmupTrainingArguments], "memalpha warmup")
-    )
+    return WarmupRunArguments(*parse(arguments, WARMUP_GROUPS, "memalpha warmup"))
 
 
 def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: None) -> Path:
@@ -138,7 +145,7 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
     if warmup.full_finetuning and warmup.adapter:
         raise InputError(f"full_finetuning with the adapter {warmup.adapter!r}", expected="one of the two")
     policy = load_policy_model(warmup.model, adapter=warmup.adapter or None, trainable=True)
-    agent = AgentStep(arguments.agent.config(warmup.max_completion_length), policy.tokenizer)
+    agent = AgentStep(arguments.agent, policy.tokenizer)
     demonstrations, operations = make_demonstrations(warmup, agent, policy.tokenizer.eos_token_id, training.seed)
     model = policy.model
     check_positions(demonstrations, model.config)
@@ -167,7 +174,7 @@ def warm_up(arguments: WarmupRunArguments, report: Report = lambda event, data: 
             "steps": trainer.state.global_step,
             "seed": training.seed,
             "demonstrations": len(demonstrations),
-            "operations": count_operations(operations)._asdict(),
+            "operations": dict(Counter(operation.kind.value for operation in operations)),
             "warmup": asdict(warmup),
         }
         (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -197,12 +204,12 @@ def _drop_other_kind(target: Path, *, whole: bool) -> None:
 
 
 def make_demonstrations(
-    warmup: WarmupArguments, agent: AgentStep, end_token: int, seed: int
+    warmup: WarmupOptions, agent: AgentStep, end_token: int, seed: int
 ) -> tuple[list[Demonstration], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
     if not warmup.data:
         raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
-    instances = load_data(warmup.data, as_mapping("data_options", warmup.data_options), seed)
+    instances = load_data(warmup.data, warmup.data_options, seed)
     pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
 
@@ -219,7 +226,7 @@ def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) 
         )
 
 
-def _teacher(warmup: WarmupArguments) -> Teacher:
+def _teacher(warmup: WarmupOptions) -> Teacher:
     """Return the teacher of each instance: that of the toy task, of annotated facts, or of plain text."""
     coverage = (warmup.coverage_low, warmup.coverage_high)
     facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update)
@@ -233,3 +240,98 @@ def _teacher(warmup: WarmupArguments) -> Teacher:
         return excerpt_operations(instance, index, memory, rng, excerpts)
 
     return teach
+
+
+class WarmupTrainer(Trainer):  # type: ignore[misc]
+    """``Trainer`` over demonstrations.
+
+    Args:
+        demonstrations: What to imitate.
+        common_prefix: Leading prompt ids that all demonstrations share (the system text), computed once a batch.
+        pack_tokens: Tokens of one forward; the prefix is computed once for each.
+        **kwargs: As ``Trainer``.
+    """
+
+    def __init__(self, demonstrations: Sequence[Demonstration], common_prefix: int, pack_tokens: int = 1024, **kwargs: Any) -> None:
+        self.pack_tokens = pack_tokens
+        self.common_prefix = common_prefix
+        super().__init__(train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return inputs
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
+        """Return the next micro-batches; no token count, each micro-batch is a mean of its own."""
+        return [next(epoch_iterator) for _ in range(num_batches)], None
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> torch.Tensor:
+        """Mean of -log p over the completion tokens of the batch."""
+        rows = [Row(d.prompt_ids, d.completion_ids, min(self.common_prefix, d.shared)) for d in inputs["rows"]]
+        logps = packed_logps(model, rows, temperature=1.0, max_tokens=self.pack_tokens).logps
+        return -torch.cat(list(logps)).mean()
+
+
+def common_prefix(demonstrations: Sequence[Demonstration]) -> int:
+    """Return how many leading prompt ids all demonstrations share."""
+    first = demonstrations[0].prompt_ids
+    length = len(first)
+    for demonstration in demonstrations:
+        ids = demonstration.prompt_ids
+        while first[:length] != ids[:length]:
+            length -= 1
+    return length
+
+
+class ProgressCallback(TrainerCallback):  # type: ignore[misc]
+    """Hands every logged row to a function."""
+
+    def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
+        self.report = report
+
+    def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Report the row with its step."""
+        if state.is_world_process_zero and logs:
+            self.report({"step": state.global_step, "max_steps": state.max_steps, **logs})
+
+
+Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
+"""Returns what a good keeper would do with a chunk (its index given), the memory being as it is."""
+
+
+class Demonstration(NamedTuple):
+    """One prompt and the completion the teacher would write, as token ids; the completion ends with the end token."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    shared: int
+
+
+def demonstrate(
+    instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
+) -> Iterator[tuple[Demonstration, list[Operation]]]:
+    """Yield one demonstration a chunk, with its operations.
+
+    Raises:
+        InputError: If a demonstrated completion is longer than the agent's ``max_new_tokens``, or one of its calls fails.
+    """
+    for instance in instances:
+        rng = random.Random(f"{seed}/{instance.id}")
+        memory = agent.new_memory()
+        retriever = agent.new_retriever(memory)
+        for index, chunk in enumerate(instance.chunks):
+            prompt = agent.prompt(memory, retriever, chunk)
+            operations = teacher(instance, index, memory, rng)
+            text = agent.write(memory, operations)
+            completion = (*agent.encoder.untrusted(text), end_token)
+            if len(completion) > agent.config.max_completion_length:
+                raise InputError(
+                    f"a demonstration of {instance.id} has {len(completion)} tokens",
+                    expected=f"at most max_completion_length = {agent.config.max_completion_length}",
+                    fix="raise max_completion_length",
+                )
+            outcome = agent.apply(memory, index, chunk, text)
+            if failed := [result for result in outcome.results if not result.ok]:
+                raise InputError(f"the teacher's call fails on {instance.id}: {failed[0].message}", expected="calls that succeed")
+            yield Demonstration(prompt.ids, completion, prompt.shared), operations

@@ -1,18 +1,81 @@
-"""Taking up a run again: the same options, data and number of processes, the newest checkpoint that is whole."""
+"""The folder of a training run: made, or taken up again with the same options, data and number of processes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import yaml
+from accelerate import PartialState
 
+from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
-from memalpha.errors import RunFolderError
-from memalpha.runs import RunFolder, checkpoint_step
+from memalpha.errors import InputError, RunFolderError
+from memalpha.provenance import environment
+from memalpha.runs import RunFolder, check_apart, checkpoint_step
 from memalpha.training.checkpoints import newest_whole
+from memalpha.training.config import TrainArguments
 from memalpha.types import Instance
+
+
+def check_place(arguments: TrainArguments) -> None:
+    """Check, before anything is loaded, that the run can have its folder.
+
+    Raises:
+        InputError: If the run reads what lies in the one it is to overwrite, or begins with a warm start and an adapter.
+        RunFolderError: If the folder exists and is not to be overwritten, or there is nothing to resume.
+    """
+    run, path = arguments.run, Path(str(arguments.grpo.output_dir))
+    if run.warm_start_steps and run.adapter:
+        raise InputError(
+            f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used",
+            expected="one of the two",
+            fix="memalpha warmup --adapter goes on from an adapter",
+        )
+    if run.resume:
+        RunFolder(path)
+    elif RunFolder.check_free(path, overwrite=run.overwrite, resumable=True):
+        check_apart(path, inputs(arguments))
+
+
+def open_folder(arguments: TrainArguments) -> RunFolder:
+    """Make the folder of a run, in place of an older one that is to be overwritten, or take it up again.
+
+    Call it once everything the run needs is loaded, so that a mistake in the command costs no older run.
+
+    Raises:
+        RunFolderError: If the folder exists and is not to be overwritten, or cannot be resumed so, or cannot be made.
+    """
+    state = PartialState()
+    run, path = arguments.run, str(arguments.grpo.output_dir)
+    if state.is_main_process:
+        config = {**asdict(run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
+        folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
+        here = environment(state.num_processes)
+        if run.resume:
+            folder.check_training()
+            began = folder.read_json("environment.json")
+            check_same_options(folder.config, config)
+            check_same_processes(began, state.num_processes)
+            here = {**began, "resumed": [*began.get("resumed", []), here]}
+        folder.write_json("environment.json", here)
+    state.wait_for_everyone()
+    return RunFolder(path)
+
+
+def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
+    """Names of what a run reads, which may be paths, by the name of their option."""
+    run = arguments.run
+    return {
+        "adapter": [run.adapter],
+        "model": [run.model],
+        "router": [arguments.agent.router],
+        "train_data": source_names(run.train_data),
+        "eval_data": source_names(run.eval_data),
+    }
+
 
 MAY_CHANGE = frozenset({
     "output_dir", "overwrite", "resume", "max_steps", "rows_per_forward", "generation_rows", "max_masked_share",
@@ -37,7 +100,7 @@ def check_same_options(began: Mapping[str, Any], now: Mapping[str, Any]) -> None
     Raises:
         RunFolderError: If any differ that change what is computed.
     """
-    now = yaml.safe_load(yaml.safe_dump(dict(now)))
+    now = json.loads(json.dumps(now))
     names = sorted({*began, *now})
     different = [
         f"{name} was {began.get(name, _ABSENT)!r} and is {now.get(name, _ABSENT)!r}"

@@ -1,0 +1,229 @@
+"""Options: YAML and command line reach every group, and what does not fit is one message that names it."""
+
+import json
+from dataclasses import dataclass, fields
+
+import pytest
+from pydantic import PositiveInt
+from trl import GRPOConfig
+
+from memalpha.agent.config import AGENT_FILE, AgentConfig
+from memalpha.config import Options, Range, listing, parse, read
+from memalpha.errors import InputError
+from memalpha.memory.schema import MemorySchema
+from memalpha.retrieval.config import RetrievalMode
+from memalpha.training.config import TRAIN_GROUPS, MemoryGRPOConfig, RunOptions, parse_train_arguments
+from memalpha.training.warm_start import parse_warmup_arguments
+
+CPU = ["--use_cpu", "true"]
+
+
+@dataclass(frozen=True)
+class Group(Options):
+    """A group.
+
+    Attributes:
+        size: How many.
+        span: Fewest and
+            most.
+    """
+
+    size: PositiveInt = 3
+    span: Range = (1, 2)
+    name: str = ""
+    rate: float = 1.0
+    more: dict[str, object] | None = None
+    rows: tuple[str, ...] = ()
+    on: bool = False
+
+
+def write(tmp_path, text):
+    path = tmp_path / "options.yaml"
+    path.write_text(text, encoding="utf-8")
+    return ["--config", str(path)]
+
+
+# ------------------------------------------------------------------------------------------------ the parser
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--size", "7"], {"size": 7}),
+        (["--size=7"], {"size": 7}),
+        (["--span", "80-160"], {"span": (80, 160)}),
+        (["--span", "[80, 160]"], {"span": (80, 160)}),
+        (["--name", "7"], {"name": "7"}),
+        (["--rate", "1e-4"], {"rate": 1e-4}),
+        (["--rate", "-2"], {"rate": -2.0}),
+        (["--more", "{a: 1}"], {"more": {"a": 1}}),
+        (["--rows", "a", "b"], {"rows": ("a", "b")}),
+        (["--rows", "a"], {"rows": ("a",)}),
+        (["--on"], {"on": True}),
+        (["--on", "false"], {"on": False}),
+    ],
+)
+def test_words_of_the_command_line_become_values(arguments, expected):
+    assert parse(arguments, [Group], "it")[0] == Group(**expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--size", "0"], "size is '0'"),
+        (["--size", "many"], "size is 'many'"),
+        (["--size", "true"], "size is 'true'"),
+        (["--rate", "nan"], "rate is 'nan'"),
+        (["--more", "[1]"], "more is '[1]'"),
+        (["--siz", "1"], "no option 'siz'"),
+        (["size", "1"], "unrecognized argument 'size'"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_what_does_not_fit_is_named(arguments, named):
+    with pytest.raises(InputError) as caught:
+        parse(arguments, [Group], "it")
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "a: [1", "", "size: {a: 1}", "size: true", "name: [a]", "siz: 1"])
+def test_a_file_that_does_not_fit_is_refused(tmp_path, text):
+    with pytest.raises(InputError):
+        parse(write(tmp_path, text), [Group], "it")
+
+
+def test_a_file_may_leave_a_value_empty_and_the_command_line_goes_before_it(tmp_path):
+    given = write(tmp_path, "name:\nsize: 5\nrate: 1e-3\nspan: [3, 4]")
+    assert parse([*given, "--size", "6"], [Group], "it")[0] == Group(size=6, rate=1e-3, span=(3, 4))
+
+
+def test_values_are_checked_however_a_group_is_made():
+    with pytest.raises(InputError, match="size is 0"):
+        Group(size=0)
+    with pytest.raises(InputError, match="no option 'x'"):
+        read(Group, {"x": 1}, "a set")
+    with pytest.raises(InputError):
+        read(Group, [1], "a set")
+    assert read(Group, None, "a set") == Group()
+
+
+def test_every_option_is_listed_with_its_default_and_meaning():
+    assert listing([Group]).splitlines()[:4] == ["  --size 3", "      How many.", "  --span (1, 2)", "      Fewest and most."]
+    assert "--learning_rate 1e-06" in listing(TRAIN_GROUPS)
+
+
+# ------------------------------------------------------------------------------------------------ training
+def test_defaults_are_those_of_chunk_step_training():
+    run, agent, reward, grpo = parse_train_arguments(CPU)
+    assert (run.model, run.grouping, run.rows_per_forward, run.share_prefix) == ("smollm2-135m-instruct", "step", 8, True)
+    assert (agent.schema, agent.codec, agent.max_chunk_tokens, agent.retrieve_k, agent.reader_tokens) == (
+        "mem_alpha", "hermes", 2048, 10, 256,
+    )  # fmt: skip
+    assert reward.weights == (1.0, 1.0, 0.05, 0.1, 0.0)
+    expected = {
+        "loss_type": "dapo", "beta": 0.0, "bf16": False, "gradient_checkpointing": False, "per_device_train_batch_size": 16,
+        "num_generations": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 1, "max_completion_length": 1024,
+        "learning_rate": 1e-6, "temperature": 1.0, "logging_steps": 1, "max_grad_norm": 1.0, "save_total_limit": 2,
+        "ddp_find_unused_parameters": False, "disable_tqdm": True, "scale_rewards": "group", "num_iterations": 1,
+    }  # fmt: skip
+    assert {name: getattr(grpo, name) for name in expected} == expected
+
+
+def test_the_file_sets_options_of_every_group(tmp_path):
+    text = (
+        "model: some/model\nview_tokens: 77\ntool_weight: 0.25\nlearning_rate: 3.0e-4\nuse_cpu: true\nmax_completion_length: 12\n"
+    )
+    run, agent, reward, grpo = parse_train_arguments([*write(tmp_path, text), "--max_steps", "4", "--codec", "compact", *CPU])
+    assert (run.model, agent.view_tokens, agent.codec, reward.tool_weight) == ("some/model", 77, "compact", 0.25)
+    assert (grpo.learning_rate, grpo.max_steps) == (3e-4, 4)
+    assert agent.max_completion_length == grpo.max_completion_length == 12  # an option of two groups goes to both
+
+
+def test_every_option_of_trl_is_there():
+    assert {field.name for field in fields(GRPOConfig)} == {field.name for field in fields(MemoryGRPOConfig)}
+    command = ["--epsilon_high", "0.28", "--importance_sampling_level", "sequence", "--warmup_steps", "3", "--weight_decay", "0.5"]
+    grpo = parse_train_arguments([*CPU, *command, "--lr_scheduler_kwargs", "{num_cycles: 2}"]).grpo
+    assert (grpo.epsilon_high, grpo.importance_sampling_level, grpo.warmup_steps, grpo.weight_decay) == (0.28, "sequence", 3, 0.5)
+    assert grpo.lr_scheduler_kwargs == {"num_cycles": 2}
+
+
+@pytest.mark.parametrize("verb", [parse_train_arguments, parse_warmup_arguments])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_steps", "-5"), ("max_steps", "0"), ("learning_rate", "-1"), ("learning_rate", "nan"), ("seed", "-1"),
+        ("seed", "4294967296"), ("eval_strategy", "steps"), ("per_device_train_batch_size", "0"), ("lora_alpha", "0"),
+    ],
+)  # fmt: skip
+def test_what_would_train_nothing_or_fail_late_is_refused_as_it_is_read(verb, name, value):
+    with pytest.raises(InputError, match=name):
+        verb([*CPU, f"--{name}", value])
+    with pytest.raises(InputError, match="num_train_epochs"):
+        verb([*CPU, "--max_steps", "-1", "--num_train_epochs", "0"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"per_device_train_batch_size": 12, "num_generations": 8},
+        {"per_device_train_batch_size": 4, "num_generations": 8},
+        {"per_device_train_batch_size": 4, "num_generations": 1},
+        {"gradient_accumulation_steps": 2},
+        {"steps_per_generation": 0},
+        {"num_iterations": 0},
+        {"temperature": 0.0},
+        {"scale_rewards": "groups"},
+        *({"loss_type": name} for name in ("bnpo", "sapo", "luspo", "vespo", "nonsense")),
+    ],
+)
+def test_batches_losses_and_scales_that_cannot_be_are_refused(options):
+    with pytest.raises(InputError, match=next(iter(options))):
+        MemoryGRPOConfig(use_cpu=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("reader", "oracle"), ("content_judge", "none"), ("grouping", "batch"), ("rows_per_forward", 0), ("lora_r", 0),
+        ("max_masked_share", 0.0), ("max_masked_share", 1.5), ("train_options", "a list"), ("warm_start_steps", -1),
+        ("warm_start_learning_rate", 0.0), ("eval_temperature", float("nan")), ("train_layers", -1),
+    ],
+)  # fmt: skip
+def test_values_of_a_run_that_make_no_sense_are_refused_by_name(option, value):
+    with pytest.raises(InputError, match=f"{option} is "):
+        RunOptions(**{option: value})
+
+
+# ------------------------------------------------------------------------------------------------ the agent's own file
+def test_what_is_saved_is_what_is_loaded(tmp_path):
+    config = AgentConfig("facts", "compact", 100, 30, 0, 0, False, False, RetrievalMode.HYBRID, "hashing", 2, "", 4, 99)
+    config.save(tmp_path)
+    assert AgentConfig.load(tmp_path) == config != AgentConfig()
+
+
+def test_a_schema_of_the_users_own_goes_with_the_agent(tmp_path):
+    mine, saved, again = tmp_path / "mine.yaml", tmp_path / "adapter", tmp_path / "copy"
+    mine.write_text("name: mine\nsections:\n- {name: people, kind: list}\n")
+    for folder in (saved, again):
+        folder.mkdir()
+    AgentConfig(schema=str(mine)).save(saved)
+    mine.unlink()
+    loaded = AgentConfig.load(saved)
+    assert [section.name for section in MemorySchema.load(loaded.schema).sections] == ["people"]
+    loaded.save(again)
+    assert (again / "memalpha_schema.yaml").read_text() == (saved / "memalpha_schema.yaml").read_text()
+    assert str(tmp_path) not in (again / AGENT_FILE).read_text()  # a folder can be moved
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"colour": 1}', '{"max_chunk_tokens": "many"}', '{"max_chunk_tokens": 0}', '{"retrieval": "guess"}']
+)
+def test_a_damaged_file_is_one_clear_error(tmp_path, text):
+    (tmp_path / AGENT_FILE).write_text(text)
+    with pytest.raises(InputError, match=AGENT_FILE):
+        AgentConfig.load(tmp_path)
+
+
+def test_a_file_that_leaves_things_out_takes_the_defaults(tmp_path):
+    (tmp_path / AGENT_FILE).write_text(json.dumps({"codec": "compact"}))
+    assert AgentConfig.load(tmp_path) == AgentConfig(codec="compact")
+    with pytest.raises(InputError, match=AGENT_FILE):
+        AgentConfig.load(tmp_path / "nowhere")

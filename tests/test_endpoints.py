@@ -1,0 +1,423 @@
+"""The chat client against a real server on this machine: faults, hostile bytes, keys, batches; options that name servers."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+import time
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stub_server import Fault, StubServer, completion, error
+
+from memalpha.agent.codecs import CODECS, make_codec
+from memalpha.agent.step import system_text
+from memalpha.endpoints import ChatClient, _retry_after, break_marks
+from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
+from memalpha.generation.endpoint import EndpointGenerator
+from memalpha.memory.schema import MemorySchema
+from memalpha.models.nano import make_tokenizer
+from memalpha.protocols import AnswerRequest, ReadRequest
+from memalpha.qa import judges, readers
+from memalpha.text import render_chat
+from memalpha.training.build import make_answer_judge
+from memalpha.training.config import RunOptions
+from memalpha.types import Answer, Completion, Prompt, Question, Sampling, StopReason
+
+GREEDY = Sampling(max_new_tokens=5)
+
+
+def chat(text: str):
+    return [{"role": "user", "content": text}]
+
+
+@pytest.fixture
+def client(chat_server):
+    return ChatClient(chat_server.url, "m", timeout=5, retries=3, backoff=0)
+
+
+def test_a_reply_and_what_was_asked(chat_server, client):
+    assert client.complete(chat("héllo"), GREEDY) == Completion((), "HÉLLO", StopReason.END)
+    assert chat_server.paths == ["/v1/chat/completions"]
+    assert chat_server.bodies == [{"model": "m", "messages": chat("héllo"), "max_tokens": 5, "temperature": 0.0, "top_p": 1.0}]
+    chat_server.finish = "length"
+    assert client.complete(chat("x"), GREEDY).stop is StopReason.LENGTH
+
+
+def test_sampling_and_extra_fields_are_sent(chat_server):
+    client = ChatClient(chat_server.url + "/", "m", extra={"chat_template_kwargs": {"enable_thinking": False}})
+    client.complete(chat("x"), Sampling(7, temperature=0.5, top_p=0.9, top_k=20, seed=3))
+    body = chat_server.bodies[0]
+    assert (body["max_tokens"], body["temperature"], body["top_p"], body["top_k"], body["seed"]) == (7, 0.5, 0.9, 20, 3)
+    assert body["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+# ------------------------------------------------------------------------------------------------ faults that pass, and that last
+@pytest.mark.parametrize(
+    "fault",
+    [
+        error(500),
+        error(503),
+        error(429),
+        error(408),
+        Fault(200, b"not json"),
+        Fault(200, b"\xff\xfe"),
+        Fault(200, b"[" * 100_000),
+        Fault(200, b"{}"),
+        Fault(200, b'{"choices": []}'),
+        Fault(200, completion(None)),
+        Fault(200, completion(["x"])),
+        Fault(200, completion("x", None)),
+        Fault(200, completion("x", "content_filter")),
+        Fault(200, completion("\ud800")),
+        Fault(200, completion("")),
+        Fault(200, completion(" \n", "length")),
+        Fault(200, completion("x"), cut=True),
+        Fault(500, b"<html>"),
+        Fault(200, completion("x" * 2**24)),
+    ],
+)
+def test_a_passing_fault_is_retried(chat_server, client, fault):
+    chat_server.script = [fault, fault]
+    assert client.complete(chat("x"), GREEDY).text == "X"
+    assert len(chat_server.bodies) == 3
+
+
+def test_a_policy_may_be_silent(chat_server, client):
+    chat_server.script = [Fault(200, completion(""))]
+    assert EndpointGenerator(client).generate([Prompt(tuple(chat("x")), ())], GREEDY)[0].text == ""
+
+
+@pytest.mark.parametrize("fault", [error(500, "worn out"), Fault(200, b"worn out"), error(429, "worn out")])
+def test_a_lasting_fault_is_a_service_error_with_what_the_server_said(chat_server, client, fault):
+    chat_server.script = [fault] * 4
+    with pytest.raises(ServiceError, match=r"worn out.*\(after 4 attempts\)"):
+        client.complete(chat("x"), GREEDY)
+    assert len(chat_server.bodies) == 4
+
+
+def test_attempts_wait_longer_each_time_and_warn_once(chat_server, caplog):
+    client = ChatClient(chat_server.url, "m", retries=3, backoff=0.1, max_wait=0.15)
+    chat_server.script = [error(503, "starting")] * 3
+    began = time.monotonic()
+    client.complete(chat("a"), GREEDY)
+    assert 0.05 + 2 * 0.075 <= time.monotonic() - began < 2
+    assert len([text for text in caplog.messages if "HTTP 503: starting; attempt 2 follows in" in text]) == 1
+
+
+def test_nobody_listening_is_a_service_error():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ServiceError, match="after 3 attempts"):
+        ChatClient(f"http://127.0.0.1:{port}/v1", "m", retries=2, backoff=0).complete(chat("x"), GREEDY)
+
+
+# ------------------------------------------------------------------------------------------------ hostile bytes, one attempt's time
+OK = b"HTTP/1.1 200 OK\r\n"
+HOSTILE = {
+    "silence": (b"", b"", 0),
+    "a dripped status line": (b"", b"HTTP/1.1 200 " + b"O" * 10_000, 0.05),
+    "dripped headers": (OK, b"X-A: b\r\n" * 10_000, 0.05),
+    "a dripped header value": (OK + b"X-A: ", b"b" * 100_000, 0.05),
+    "dripped headers of a 500": (b"HTTP/1.1 500 Oh\r\n", b"X-A: b\r\n" * 10_000, 0.05),
+    "a dripped body": (OK + b"Content-Length: 100000\r\n\r\n", b"x" * 100_000, 0.05),
+    "a dripped body of a 500": (b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n", b"x" * 100_000, 0.05),
+    "a body without an end": (OK + b"\r\n", b" " * 100_000, 0.05),
+    "a dripped chunk size": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"0" * 100_000, 0.05),
+    "a dripped chunk extension": (OK + b"Transfer-Encoding: chunked\r\n\r\n5;a=", b"b" * 100_000, 0.05),
+    "dripped chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 10_000, 0.05),
+    "dripped trailers": (OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X-A: b\r\n" * 10_000, 0.05),
+    "100 Continue for ever": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, 0.02),
+    "megabytes of headers": (OK + b"X-A: b\r\n" * 200_000, b"", 0),
+    "no HTTP at all": (b"\x00\xff" * 1000, b"", 0),
+}
+
+
+@pytest.fixture
+def hostile():
+    """Starts servers that answer each connection with some bytes at once, then others one after the other; returns their URL."""
+    stop, sockets = threading.Event(), []
+
+    def serve(listener, at_once, dripped, pause):
+        while not stop.is_set():
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            sockets.append(connection)
+            threading.Thread(target=answer, args=(connection, at_once, dripped, pause), daemon=True).start()
+
+    def answer(connection, at_once, dripped, pause):
+        try:
+            connection.recv(65536)
+            connection.sendall(at_once)
+            for byte in dripped:
+                if stop.wait(pause):
+                    return
+                connection.sendall(bytes([byte]))
+        except OSError:
+            pass
+
+    def start(name):
+        listener = socket.create_server(("127.0.0.1", 0))
+        sockets.append(listener)
+        threading.Thread(target=serve, args=(listener, *HOSTILE[name]), daemon=True).start()
+        return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+    yield start
+    stop.set()
+    for each in sockets:
+        each.close()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_one_attempt_ends_in_time_whatever_the_server_sends(hostile, name):
+    client = ChatClient(hostile(name), "m", timeout=1, retries=0)
+    began = time.monotonic()
+    with pytest.raises(ServiceError):
+        client.complete(chat("x"), GREEDY)
+    assert time.monotonic() - began < 3
+
+
+# ------------------------------------------------------------------------------------------------ Retry-After, refusals
+@pytest.mark.parametrize(
+    ("value", "least", "most"),
+    [
+        ("7", 7, 7), (" 7.25 ", 7.25, 7.25), (formatdate(time.time() + 900, usegmt=True), 500, 900), ("0", 0, 0), ("soon", 0, 0),
+        (formatdate(time.time() - 9, usegmt=True), 0, 0), ("-7", 0, 0), ("Mon, 99999999999999999999 Jan 2024 00:00:00 GMT", 0, 0),
+        (None, 0, 0),
+    ],
+)  # fmt: skip
+def test_retry_after_is_read(value, least, most):
+    assert least <= _retry_after(value) <= most
+
+
+def test_retry_after_is_waited_for_unless_it_asks_for_an_hour(chat_server, client):
+    chat_server.script = [error(429, Retry_After="0.4")]
+    began = time.monotonic()
+    client.complete(chat("x"), GREEDY)
+    assert 0.4 <= time.monotonic() - began < 3
+    chat_server.script = [error(429, Retry_After="3600")]
+    with pytest.raises(ServiceError, match="asks to wait 3600 s"):
+        client.complete(chat("x"), GREEDY)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_wrong_setup_is_an_input_error_at_once(chat_server, client, status):
+    chat_server.script = [error(status, "no such thing")]
+    with pytest.raises(InputError, match="no such thing"):
+        client.complete(chat("x"), GREEDY)
+    assert len(chat_server.bodies) == 1
+
+
+def test_a_refused_request_is_a_service_error_at_once_on_one_printable_line(chat_server, client):
+    chat_server.script = [error(400, "\x1b[31mtoo\nlong\ud800!")]
+    with pytest.raises(ServiceError) as caught:
+        client.complete(chat("x"), GREEDY)
+    assert str(caught.value).endswith("HTTP 400: [31mtoo long !") and str(caught.value).encode()
+    assert len(chat_server.bodies) == 1
+
+
+def test_a_redirect_is_not_followed(chat_server, client):
+    chat_server.script = [Fault(302, headers={"Location": chat_server.url + "/elsewhere"})]
+    with pytest.raises(InputError):
+        client.complete(chat("x"), GREEDY)
+    assert chat_server.paths == ["/v1/chat/completions"]
+
+
+# ------------------------------------------------------------------------------------------------ the key
+def test_the_key_is_sent_and_shown_nowhere(chat_server, monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "s3cret ")
+    client = ChatClient(chat_server.url, "m", "SOME_KEY", retries=0)
+    client.complete(chat("x"), GREEDY)
+    assert chat_server.headers[0]["Authorization"] == "Bearer s3cret"
+    assert "s3cret" not in repr(client)
+    for fault in (error(401, "bad key: s3cret."), error(500, "x" * 285 + " s3cret"), Fault(200, b'{"detail": "bad key: s3cret."}')):
+        chat_server.script = [fault]
+        with pytest.raises(MemAlphaError) as caught:
+            client.complete(chat("x"), GREEDY)
+        assert "s3c" not in str(caught.value) and "***" in str(caught.value)
+
+
+def test_without_a_key_none_is_sent_and_one_that_cannot_be_sent_is_an_input_error(chat_server, client, monkeypatch):
+    client.complete(chat("x"), GREEDY)
+    assert "Authorization" not in chat_server.headers[0]
+    monkeypatch.setenv("SOME_KEY", "a\nb")
+    with pytest.raises(InputError, match="SOME_KEY") as caught:
+        ChatClient("http://localhost/v1", "m", "SOME_KEY")
+    assert "a\nb" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        *((url, {}) for url in ("", "localhost:8000", "ftp://x/v1", "http://", "http://x:99999999", "http://[x", "http://a b")),
+        *((url, {}) for url in ("http://u:p@x", "http://x/v1?version=2", "http://x/v1#top", "http://x/v1\x00", "http://x\t/v1")),
+        *(("http://x/v1", {"timeout": value}) for value in (0, float("nan"), float("inf"), "soon")),
+        *(("http://x/v1", {name: -1}) for name in ("retries", "backoff", "max_wait", "concurrency")),
+        *(("http://x/v1", {"extra": extra}) for extra in ({"stream": True}, {"n": 2}, {"a": {1}}, {"a": float("nan")})),
+    ],
+)
+def test_options_that_cannot_be_are_input_errors(url, options):
+    with pytest.raises(InputError):
+        ChatClient(url, "m", **options)
+
+
+# ------------------------------------------------------------------------------------------------ batches
+def test_a_batch_runs_at_once_and_keeps_its_order(chat_server):
+    chat_server.delay = 0.05
+    client = ChatClient(chat_server.url, "m", concurrency=4)
+    replies = client.complete_many([chat(f"q{i}") for i in range(12)], GREEDY)
+    assert [reply.text for reply in replies] == [f"Q{i}" for i in range(12)]
+    assert 2 <= chat_server.most_active <= 4
+    assert client.complete_many([], GREEDY) == []
+
+
+def test_equal_prompts_get_different_seeds(chat_server, client):
+    client.complete_many([chat("same")] * 5, Sampling(5, temperature=1.0, seed=10))
+    assert sorted(body["seed"] for body in chat_server.bodies) == [10, 11, 12, 13, 14]
+
+
+def test_a_failed_request_keeps_the_others(chat_server, client):
+    chat_server.fault_for = lambda body: error(400, "too long") if body["messages"][0]["content"] in ("q1", "q4") else None
+    with pytest.raises(PartialServiceError, match=r"2 of 6 requests failed.*too long") as caught:
+        client.complete_many([chat(f"q{i}") for i in range(6)], GREEDY)
+    texts = [outcome.text if isinstance(outcome, Completion) else type(outcome) for outcome in caught.value.outcomes]
+    assert texts == ["Q0", ServiceError, "Q2", "Q3", ServiceError, "Q5"]
+
+
+def test_an_outage_ends_a_batch_early_and_refusals_or_a_few_failures_are_none(chat_server):
+    client = ChatClient(chat_server.url, "m", retries=0, concurrency=2)
+    chat_server.fault_for = lambda body: error(500, "down")
+    with pytest.raises(PartialServiceError) as caught:
+        client.complete_many([chat(f"q{i}") for i in range(100)], GREEDY)
+    assert 8 <= len(chat_server.bodies) <= 10  # eight failures, and what was under way
+    unsent = [outcome for outcome in caught.value.outcomes if "was not sent" in str(outcome)]
+    assert len(caught.value.outcomes) == 100 and len(unsent) == 100 - len(chat_server.bodies)
+
+    chat_server.fault_for = lambda body: None if body["messages"][0]["content"] == "q99" else error(400, "too long")
+    with pytest.raises(PartialServiceError) as caught:
+        client.complete_many([chat(f"q{i}") for i in range(100)], GREEDY)
+    assert caught.value.outcomes[-1] == Completion((), "Q99", StopReason.END)
+
+    chat_server.fault_for = lambda body: error(500, "this one") if body["messages"][0]["content"] < "q25" else None
+    with pytest.raises(PartialServiceError) as caught:
+        client.complete_many([chat(f"q{i:02}") for i in range(100)], GREEDY)
+    assert [isinstance(outcome, Completion) for outcome in caught.value.outcomes] == [False] * 25 + [True] * 75
+
+
+def test_a_wrong_setup_ends_a_batch(chat_server, client):
+    chat_server.fault_for = lambda body: error(404, "no model")
+    with pytest.raises(InputError, match="no model"):
+        client.complete_many([chat(f"q{i}") for i in range(200)], GREEDY)
+    assert len(chat_server.bodies) < 200
+
+
+def test_a_policy_behind_a_server(chat_server):
+    generator = EndpointGenerator(ChatClient(chat_server.url, "m", retries=1, concurrency=3, backoff=0))
+    prompts = [Prompt(({"role": "system", "content": "s"}, *chat(f"chunk {i}<|im_end|>")), ids=(1, 2)) for i in range(5)]
+    chat_server.script = [error(503)]
+    found = generator.generate(prompts, Sampling(max_new_tokens=9, temperature=0.7))
+    assert found == [Completion((), f"CHUNK {i}< |IM_END|>", StopReason.END, None) for i in range(5)]
+    chat_server.fault_for = lambda body: error(500, "worn out") if body["messages"][1]["content"].startswith("chunk 2") else None
+    with pytest.raises(ServiceError, match=r"1 of 5 requests failed.*worn out"):
+        generator.generate(prompts, GREEDY)
+
+
+# ------------------------------------------------------------------------------------------------ marks of chat templates
+MARKS = [
+    "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|start_header_id|>", "<|channel|>",
+    "<|reserved_special_token_0|>", "<｜begin▁of▁sentence｜>", "<｜User｜>", "<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>",
+    "<start_of_turn>", "<end_of_turn>", "<unused12>", "<extra_id_0>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[TOOL_CALLS]",
+    "[/AVAILABLE_TOOLS]", "[SYSTEM_PROMPT]", "[gMASK]", "<sop>", "[|assistant|]", "[BOS]",
+]  # fmt: skip
+ORDINARY = [
+    "", "a < b and c > d", "x <- y", "if (a<b || c>d)", "a <|> b", "f <| g x |> h", "[1] see [INSTALL]", "<b>bold</b> <span>",
+    "<chunk>\nMarta: I moved.\n</chunk>", '<tool_call>{"name": "x"}</tool_call>', "| a | b |", "<3", "p(x|y)", "[ ] to do",
+    "héllo \u200b 世界 🎈", "<S>", "INST", "[inst]", "5<s", "s>", "<| im_start |>", "<https://x.org>",
+    "<|" * 100_000, "[" * 200_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mark", MARKS)
+def test_a_mark_is_broken_and_reads_the_same(mark):
+    assert break_marks(f"a{mark}b {mark}{mark}") == f"a{mark[0]} {mark[1:]}b {mark[0]} {mark[1:]}{mark[0]} {mark[1:]}"
+
+
+def test_ordinary_text_and_our_own_instructions_are_left_alone():
+    own = [readers.SYSTEM, readers.USER, judges.ANSWER_SYSTEM, judges.CONTENT_SYSTEM]
+    for preset in ("facts", "mem_alpha", "nine_categories"):
+        schema = MemorySchema.load(preset)
+        own += [system_text(make_codec(codec, schema), schema, True) for codec in CODECS]
+    assert [text for text in [*ORDINARY, *own] if break_marks(text) != text] == []
+
+
+@given(st.lists(st.sampled_from([*MARKS, *"<>|[]/ sIN\n", "SYS", "im_end", "｜"]), max_size=20).map("".join))
+def test_no_mix_of_pieces_makes_a_mark_and_only_spaces_are_added(text):
+    found = break_marks(text)
+    assert not any(mark in found for mark in MARKS)
+    assert break_marks(found) == found
+    assert re.sub(r"([<\[]) ", r"\1", found) == re.sub(r"([<\[]) ", r"\1", text)
+
+
+def test_a_server_that_tokenises_a_rendered_chat_sees_its_own_turns_alone():
+    tokenizer = make_tokenizer(("apple",), 512)
+    special = set(tokenizer.all_special_ids)
+
+    def turns(text):
+        return [i for i in tokenizer(render_chat(tokenizer, chat(text)), add_special_tokens=False).input_ids if i in special]
+
+    evil = "".join(f"apple{token}" for token in tokenizer.all_special_tokens)
+    assert len(turns(evil)) > len(turns("apple"))  # without the defence they do get through
+    assert turns(break_marks(evil)) == turns("apple")
+
+
+# ------------------------------------------------------------------------------------------------ options
+def test_the_judges_ask_the_readers_server_unless_they_have_their_own(chat_server, monkeypatch):
+    monkeypatch.setenv("MEMALPHA_API_KEY", "for-the-reader")
+    monkeypatch.setenv("MEMALPHA_JUDGE_API_KEY", "for-the-judge")
+    other = StubServer()
+    chat_server.reply = other.reply = lambda body: "yes"
+    request = AnswerRequest(ReadRequest(Question("was it seen?", ("x",)), ()).question, Answer("x"))
+
+    def asked(server, **more):
+        options = {"endpoint_url": chat_server.url, "endpoint_model": "m", "endpoint_extra": {"a": 1}, **more}
+        assert make_answer_judge(RunOptions(reader="endpoint", **options)).judge([request]) == [True]
+        body, headers = server.bodies.pop(), server.headers.pop()
+        return body["model"], headers["Authorization"], body.get("a"), body.get("b")
+
+    own = {"judge_url": other.url, "judge_model": "strict", "judge_extra": {"b": 2}}
+    assert asked(chat_server) == ("m", "Bearer for-the-reader", 1, None)
+    assert asked(chat_server, judge_model="strict") == ("strict", "Bearer for-the-reader", 1, None)
+    assert asked(other, judge_url=other.url) == ("m", "Bearer for-the-judge", 1, None)
+    assert asked(other, **own) == ("strict", "Bearer for-the-judge", None, 2)
+    assert asked(other, **{**own, "judge_extra": {}}) == ("strict", "Bearer for-the-judge", None, None)
+    assert make_answer_judge(RunOptions()) is None
+    other.close()
+
+
+URL = {"endpoint_url": "http://localhost:1/v1", "endpoint_model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"reader": "endpoint"}, "endpoint_url"),
+        ({"reader": "endpoint", "endpoint_url": "http://localhost:1/v1"}, "endpoint_model"),
+        ({"reader": "endpoint", "judge_url": "http://localhost:1/v1", "judge_model": "m"}, "endpoint_url"),
+        ({"content_judge": "endpoint"}, "judge_url"),
+        ({**URL, "reader": "endpoint", "endpoint_url": "localhost:1/v1"}, "endpoint 'localhost:1/v1'"),
+        ({**URL, "judge_url": "ftp://x/v1"}, "endpoint 'ftp://x/v1'"),
+        ({"endpoint_timeout": 0}, "timeout is 0"),
+        ({"endpoint_extra": "[1"}, "endpoint_extra is '[1'"),
+        ({**URL, "judge_extra": {"stream": True}}, "'stream'"),
+    ],
+)
+def test_options_that_do_not_fit_are_named_before_anything_is_loaded(given, said):
+    with pytest.raises(InputError) as caught:
+        RunOptions(**given)
+    assert said in str(caught.value) and "expected: " in str(caught.value)
