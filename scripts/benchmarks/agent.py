@@ -34,7 +34,7 @@ def nano() -> tuple[Any, Any]:
     from memalpha.models.policy import load_policy_model
 
     model, tokenizer = load_policy_model("nano")
-    return AgentStep(AgentConfig(schema="facts", codec="compact", max_new_tokens=8), tokenizer), HFGenerator(
+    return AgentStep(AgentConfig(schema="facts", codec="compact", max_completion_length=8), tokenizer), HFGenerator(
         model.eval(), tokenizer
     )
 

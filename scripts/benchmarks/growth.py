@@ -172,10 +172,9 @@ def run(options: Any) -> dict[str, Any]:
 def _agent(tokenizer: Any, mode: str, view_tokens: int) -> Any:
     from memalpha.agent.config import AgentConfig
     from memalpha.agent.step import AgentStep
-    from memalpha.retrieval.config import RetrievalConfig
 
-    retrieval = RetrievalConfig(mode=mode, embedder="hashing")  # type: ignore[arg-type]
-    return AgentStep(AgentConfig(schema="mem_alpha", codec="compact", view_tokens=view_tokens, retrieval=retrieval), tokenizer)
+    config = AgentConfig(schema="mem_alpha", codec="compact", view_tokens=view_tokens, retrieval=mode, embedder="hashing")  # type: ignore[arg-type]
+    return AgentStep(config, tokenizer)
 
 
 def _measure(

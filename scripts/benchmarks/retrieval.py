@@ -8,8 +8,8 @@
 
 Recall@10 is the share of hits whose exact score is at least the tenth best one's (equal scores are equally right), before and
 after the updates; the smallest of the variants that search all entries is among the ratios. An update's time ends with a search
-that has seen it. Beyond ``--exact-limit`` entries a section answers from a graph; the time to build it, in ``build_s``, is spent by
-the first search. Ratios are of medians of processor time. A million entries take 7 GB and, for the graphs, many minutes.
+that has seen it. ``build_s``
+is the time of the first search, which builds the index. Ratios are of medians of processor time. A million entries take 7 GB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ def add_arguments(parser: Any) -> None:
     parser.add_argument("--entries", type=int, nargs="+", help="sizes (default 100 10000 1000000)")
     parser.add_argument("--kinds", nargs="+", choices=("dense", "lexical"), default=["dense", "lexical"])
     parser.add_argument("--dimension", type=int, default=384, help="length of a vector (default 384)")
-    parser.add_argument("--exact-limit", type=int, default=50_000, help="entries of a section compared one by one (default 50000)")
     parser.add_argument("--queries", type=int, default=200, help="queries that recall is measured on (default 200)")
 
 
@@ -48,13 +47,12 @@ def run(options: Any) -> dict[str, Any]:
         for entries in sizes:
             common.progress(f"retrieval: {kind}, {entries} entries")
             rounds = options.rounds or (2 if options.quick else 10 if entries <= 100_000 else 5)
-            dense = (Dense, options.dimension, options.exact_limit)
-            bench: Any = dense[0](entries, queries, *dense[1:]) if kind == "dense" else Lexical(entries, queries)
+            bench: Any = Dense(entries, queries, options.dimension) if kind == "dense" else Lexical(entries, queries)
             found, faster = bench.measure(rounds)
             rows += [{"kind": kind, "entries": entries, **row} for row in found]
             ratios |= {f"{kind}_{name}_{entries}": value for name, value in faster.items()}
     ratios["recall"] = min(row["recall"] for row in rows if row["variant"] in EVERYTHING)
-    measured = {"entries": sizes, "queries": queries, "dimension": options.dimension, "exact_limit": options.exact_limit, "k": K}
+    measured = {"entries": sizes, "queries": queries, "dimension": options.dimension, "k": K}
     return {"name": "retrieval", "ratios": ratios, "details": {"sizes": measured, "table": rows}}
 
 
@@ -144,13 +142,13 @@ class _Bench:
 
 
 class Dense(_Bench):
-    """Vectors of a dimension around centres around sections; up to ``exact_limit`` in a section they are compared one by one."""
+    """Vectors of a dimension around centres around sections."""
 
     kind = "dense"
 
-    def __init__(self, entries: int, queries: int, dimension: int, exact_limit: int) -> None:
+    def __init__(self, entries: int, queries: int, dimension: int) -> None:
         super().__init__(entries)
-        self.dimension, self.exact_limit = dimension, exact_limit
+        self.dimension = dimension
         rng = np.random.default_rng(0)
         centres = rng.standard_normal((max(20, entries // 1000), dimension), dtype=np.float32)
         home = rng.integers(0, len(self.names), len(centres))
@@ -188,7 +186,7 @@ class Dense(_Bench):
 
     def measure(self, rounds: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
         """The rows of the table and the ratios."""
-        build = self.build(sections_kept=SECTIONS_KEPT, exact_limit=self.exact_limit)
+        build = self.build(sections_kept=SECTIONS_KEPT)
         recall = self.recall()
         per = 20 if self.entries <= 100_000 else 3
         found = common.alternate({"ours": _times(per, self.search), "numpy": _times(per, self.brute_force)}, rounds)
