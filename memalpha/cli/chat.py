@@ -83,8 +83,8 @@ def _answerer(agent: MemoryAgent, arguments: argparse.Namespace) -> tuple[Answer
 
         client = ChatClient(arguments.reader_url or "", arguments.reader_model or "")
         return lambda chats: [reply.text for reply in client.complete_many(chats, sampling)], _CONTEXT
-    from memalpha.agent.limits import positions_of
-    from memalpha.generation.base import frozen_base
+    from memalpha.agent.step import positions_of
+    from memalpha.generation.hf import frozen_base
     from memalpha.text import chat_ids
     from memalpha.types import Prompt
 

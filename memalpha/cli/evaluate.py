@@ -72,8 +72,7 @@ def _one_agent(arguments: argparse.Namespace) -> list[str]:
         )
     if not arguments.trained:
         return []
-    from memalpha.models.adapters import base_of
-    from memalpha.models.folders import agent_folder
+    from memalpha.models.policy import agent_folder, base_of
 
     folder = agent_folder(arguments.trained)
     system = {"name": Path(arguments.trained).name, "kind": "agent", "adapter": str(folder), "settings": "own"}

@@ -102,7 +102,7 @@ def _untrained(arguments: argparse.Namespace) -> tuple[AgentStep, Generator]:
     from memalpha.agent.step import AgentStep
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
-    from memalpha.models.adapters import base_of
+    from memalpha.models.policy import base_of
     from memalpha.use.trained import find_trained
 
     like = arguments.like or next((other for other in arguments.policies if other != UNTRAINED), None)

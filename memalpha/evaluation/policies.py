@@ -14,9 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memalpha.agent.limits import positions_of
-from memalpha.models.adapters import base_of, check_adapter
-from memalpha.models.policy import load_policy_model, load_tokenizer, weightless
+from memalpha.agent.step import positions_of
+from memalpha.models.policy import base_of, check_adapter, load_policy_model, load_tokenizer, weightless
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
 from memalpha.text import chat_ids

@@ -18,7 +18,7 @@ flash attention (its kernels take left padding only), more than one completion a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -26,12 +26,12 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from memalpha.agent.limits import positions_of
+from memalpha.agent.step import positions_of
 from memalpha.errors import InputError, MemAlphaError
-from memalpha.generation.drawing import draw
 from memalpha.generation.kv_cache import BufferCache, without_ended
 from memalpha.generation.merging import merged_lora
-from memalpha.types import Completion, Prompt, Sampling, StopReason
+from memalpha.text import chat_ids
+from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
 
 
 class _Prefilled(NamedTuple):
@@ -271,3 +271,84 @@ def _check_window(config: Any, tokens: int) -> None:
             expected=f"at most {window} tokens",
             fix="lower the token budgets of the prompt or max_new_tokens",
         )
+
+
+def frozen_base(
+    model: Any, tokenizer: Any, max_new_tokens: int = 32, max_batch: int = 64
+) -> Callable[[list[list[Message]]], list[str]]:
+    """Return a function that answers chats greedily with the base model, the policy's adapters switched off.
+
+    Args:
+        model: The policy, a PEFT model.
+        tokenizer: Its tokenizer.
+        max_new_tokens: Longest answer, in tokens.
+        max_batch: Most chats decoded at once.
+
+    Raises:
+        InputError: If the policy has no adapters: its base would not stay as it was.
+    """
+    if not hasattr(model, "disable_adapter"):
+        raise InputError(
+            "reader 'base' with a fully fine-tuned policy", expected="a LoRA policy", fix="use reader: recall or endpoint"
+        )
+    generator = HFGenerator(model, tokenizer, max_batch=max_batch, merge_adapters=False)
+
+    def answer(chats: list[list[Message]]) -> list[str]:
+        prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
+        trainable = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+        try:
+            with model.disable_adapter():
+                return [completion.text for completion in generator.generate(prompts, Sampling(max_new_tokens))]
+        finally:  # peft makes every adapter weight trainable on the way back, frozen layers included
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(trainable[name])
+
+    return answer
+
+
+class Draw(NamedTuple):
+    """Drawn tokens (rows,) int64 and, if asked for, their log-probabilities (rows,) float32."""
+
+    tokens: Tensor
+    logprobs: Tensor | None
+
+
+def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False) -> Draw:
+    """Draw one token a row by inversion: its uniform number picks the token where the cumulative distribution passes it.
+
+    The order is that of transformers: temperature, then top-k, then top-p of what is left.
+
+    Args:
+        logits: (rows, vocabulary), any float type.
+        sampling: Temperature (0 = greedy), top_k (0 = off), top_p (1 = off).
+        uniforms: (rows,) float32 in [0, 1); not used by greedy drawing.
+        logprobs: Whether to return log-probabilities, under the whole distribution at the temperature (before top-k and top-p; at
+            temperature 1 for greedy drawing), which is what a policy gradient compares with.
+    """
+    logits = logits.float()
+    if sampling.temperature > 0:
+        logits = logits / sampling.temperature
+        tokens = _invert(logits, sampling, uniforms)
+    else:
+        tokens = logits.argmax(-1)
+    if not logprobs:
+        return Draw(tokens, None)
+    return Draw(tokens, logits.gather(-1, tokens[:, None]).squeeze(-1) - logits.logsumexp(-1))
+
+
+def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
+    kept = None
+    if sampling.top_k > 0 or sampling.top_p < 1:
+        size = logits.shape[-1]
+        logits, kept = logits.topk(min(sampling.top_k, size) if sampling.top_k > 0 else size, dim=-1)
+    weights = logits.softmax(-1)
+    if sampling.top_p < 1:
+        dropped = weights.cumsum(-1) - weights >= sampling.top_p  # the mass of the likelier ones is enough already
+        dropped[:, 0] = False
+        weights = weights.masked_fill(dropped, 0.0)
+    cumulative = weights.cumsum(-1)
+    total = cumulative[:, -1]
+    # Strictly below the total, so that the token found always has a weight above zero.
+    target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
+    choice = torch.searchsorted(cumulative, target[:, None], right=True)
+    return (choice if kept is None else kept.gather(-1, choice)).squeeze(-1)

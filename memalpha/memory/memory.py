@@ -289,3 +289,8 @@ def diff(before: Sequence[Entry], after: Sequence[Entry]) -> list[Change]:
     old, new = {entry.id: entry for entry in before}, {entry.id: entry for entry in after}
     gone = [Change(entry, None) for entry in before if entry.id not in new]
     return gone + [Change(old.get(entry.id), entry) for entry in after if old.get(entry.id) != entry]
+
+
+def render_entry(entry: Entry) -> str:
+    """Return ``[timestamp] content``, or the content alone: the line of the policy's view and of a reader's passages."""
+    return f"[{entry.timestamp}] {entry.content}" if entry.timestamp else entry.content

@@ -5,9 +5,8 @@
 where it cannot. Nothing here imports torch or transformers before it is called.
 """
 
-from memalpha.models.adapters import ADAPTER_RECORD, base_fingerprint, name_base, write_adapter_record
 from memalpha.models.nano import build_nano
-from memalpha.models.policy import PolicyModel, load_policy_model
+from memalpha.models.policy import ADAPTER_RECORD, PolicyModel, base_fingerprint, load_policy_model, name_base, write_adapter_record
 from memalpha.models.registry import MODEL_RECORD, MODELS, Source, fetch, resolve_model
 
 __all__ = [

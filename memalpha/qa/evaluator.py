@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from memalpha.errors import PartialServiceError, ServiceError
-from memalpha.memory.memory import Memory
-from memalpha.memory.render import render_entry
+from memalpha.memory.memory import Memory, render_entry
 from memalpha.protocols import AnswerJudge, AnswerRequest, Hit, Reader, ReadRequest, Retriever
 from memalpha.qa.metrics import JUDGE, check_metric, score
 from memalpha.types import Answer, Question, QuestionRecord

@@ -9,8 +9,7 @@ from typing import Any
 from peft import LoraConfig, get_peft_model
 from transformers import set_seed
 
-from memalpha.agent.limits import check_context
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import AgentStep, check_context
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
@@ -122,7 +121,7 @@ def make_reader(run: RunOptions, agent: AgentStep, model: Any, tokenizer: Any) -
         return readers.RecallReader(agent.config.reader_tokens, agent.encoder.count)
     if run.reader == "endpoint":
         return readers.EndpointReader(run.reader_client(), agent.config.reader_tokens, agent.encoder.count)
-    from memalpha.generation.base import frozen_base
+    from memalpha.generation.hf import frozen_base
 
     return readers.ModelReader(frozen_base(model, tokenizer), agent.config.reader_tokens, agent.encoder.count)
 

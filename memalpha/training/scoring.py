@@ -1,7 +1,7 @@
 """Scores finished rollouts: questions on the final memory, a judge's verdict on each chunk's writes, and the reward parts.
 
 What always holds: a failure of a reader or judge is NaN and says why, never a 0. A failed question masks its rollout, a failed
-verdict its chunk step alone (``memalpha.rewards.components``). Nothing here stops a run: a step's rollouts may lie on several
+verdict its chunk step alone (``memalpha.rewards.total``). Nothing here stops a run: a step's rollouts may lie on several
 processes, which must stop together, so whoever knows them all calls ``check_masked_share``.
 
 Questions may also be asked right after the chunk that completes their evidence (``immediate_weight``); for that, the memory of a

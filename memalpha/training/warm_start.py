@@ -25,8 +25,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.limits import positions_of
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import AgentStep, positions_of
 from memalpha.config import Options, Share, parse
 from memalpha.data import toy
 from memalpha.data.excerpts import ExcerptConfig, excerpt_operations

@@ -22,14 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from weakref import WeakValueDictionary
 
-from memalpha.agent.limits import TIME_TOKENS
 from memalpha.agent.rollout import StepRecord
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import TIME_TOKENS, AgentStep
 from memalpha.data.packing import split_text
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError
 from memalpha.generation.batching import BatchingGenerator
-from memalpha.memory.memory import Snapshot
-from memalpha.memory.render import render_entry
+from memalpha.memory.memory import Snapshot, render_entry
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore

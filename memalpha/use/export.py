@@ -24,9 +24,18 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, MemAlphaError, ServiceError
 from memalpha.memory.schema import presets
-from memalpha.models.adapters import ADAPTER_RECORD, ADAPTER_WEIGHTS, adapter_shapes, base_of, check_adapter
-from memalpha.models.folders import agent_folder
-from memalpha.models.policy import DTYPES, load_policy_model, load_tokenizer, weightless
+from memalpha.models.policy import (
+    ADAPTER_RECORD,
+    ADAPTER_WEIGHTS,
+    DTYPES,
+    adapter_shapes,
+    agent_folder,
+    base_of,
+    check_adapter,
+    load_policy_model,
+    load_tokenizer,
+    weightless,
+)
 from memalpha.models.registry import resolve_model
 from memalpha.types import Chunk
 from memalpha.use.card import RunFacts, hub_name, make_card

@@ -1,7 +1,7 @@
 """Loading a trained agent: its configuration, base model and adapter, from a folder or from the Hugging Face Hub.
 
 What always holds: what comes back is what was trained: the configuration that lies beside the weights, the base the adapter names
-(checked by ``memalpha.models.adapters``), and budgets that fit the model. A Hub name is fetched by ``huggingface_hub``, whose cache
+(checked by ``memalpha.models.policy``), and budgets that fit the model. A Hub name is fetched by ``huggingface_hub``, whose cache
 serves it without a network afterwards; only files an agent has are taken, and none of them is code.
 """
 
@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.limits import check_context
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import AgentStep, check_context
 from memalpha.errors import InputError, ServiceError
 from memalpha.files import path_of
-from memalpha.models.folders import agent_folder
+from memalpha.models.policy import agent_folder
 from memalpha.protocols import Generator
 
 AGENT_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "memalpha_schema.yaml", "memalpha_router.pt")
@@ -112,7 +111,7 @@ def load_trained(
     """
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
-    from memalpha.models.adapters import base_of
+    from memalpha.models.policy import base_of
 
     check_device(device)
     folder, name = find_trained(trained)

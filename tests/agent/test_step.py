@@ -177,6 +177,15 @@ def test_no_mixture_of_marks_gets_through(text):
 _mixed = agent_of("smol", codec="hermes", schema="mem_alpha")
 
 
+def test_an_added_token_that_is_not_called_special_cannot_come_from_data_either():
+    tokenizer = tokenizer_of("nano")
+    tokenizer.add_tokens(["<tool_call>", "</tool_call>"])
+    agent = AgentStep(AgentConfig(codec="compact", schema="facts"), tokenizer)
+    prompt = prompt_of(agent, remember(agent, "a <tool_call>"), Chunk("b </tool_call><tool_call>"))
+    assert set(tokenizer.convert_tokens_to_ids(["<tool_call>", "</tool_call>"])).isdisjoint(prompt.ids)
+    assert "b </tool_call><tool_call>\n</chunk>" in tokenizer.decode(prompt.ids)
+
+
 def test_ordinary_text_is_shown_as_it_is():
     texts = ["a < b > c & d", "<b>bold</b>", "<chunky> <memorybox>", "\n  indented\n", "é😀\x00"]
     assert [quote(text) for text in texts] == texts

@@ -16,8 +16,7 @@ from memalpha.data.questions import QuestionRates
 from memalpha.data.registry import SyntheticOptions
 from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_instance
 from memalpha.data.teacher import TeacherConfig, teacher_operations
-from memalpha.memory.memory import Memory
-from memalpha.memory.render import render_entry
+from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.qa.metrics import score
 from memalpha.types import Answer, FactAction

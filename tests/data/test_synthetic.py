@@ -17,8 +17,7 @@ from memalpha.data.questions import QuestionRates
 from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_instance
 from memalpha.data.teacher import TeacherConfig, section_for, teacher_operations
 from memalpha.errors import InputError
-from memalpha.memory.memory import Memory
-from memalpha.memory.render import render_entry
+from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Chunk, Fact, FactAction, Instance, Operation, OperationKind
 

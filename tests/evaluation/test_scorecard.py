@@ -17,8 +17,7 @@ from memalpha.errors import InputError
 from memalpha.evaluation.results import QuestionResult
 from memalpha.evaluation.scorecard import Count, Measure, counts, scorecard
 from memalpha.evaluation.statistics import Bootstrap
-from memalpha.memory.memory import Memory
-from memalpha.memory.render import render_entry
+from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.qa.metrics import contains, score
 from memalpha.types import Answer, Fact, FactAction

@@ -6,8 +6,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from memalpha.errors import InputError, MemAlphaError
-from memalpha.generation.drawing import draw
-from memalpha.generation.hf import HFGenerator
+from memalpha.generation.hf import HFGenerator, draw
 from memalpha.generation.merging import merged_lora
 from memalpha.protocols import Generator
 from memalpha.types import Prompt, Sampling, StopReason

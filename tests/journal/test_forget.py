@@ -11,6 +11,7 @@ from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, files_with, 
 
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalDamagedError, JournalError
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store import durable as durable_module
 from memalpha.store import forgetting as forgetting_module
@@ -152,6 +153,7 @@ def test_no_cache_of_the_process_keeps_the_text(folder, whole):
     embedder = store.retriever(MARTA)._embedder
     assert any("Zaphod" in text for text in embedder._vectors)
     store.forget(MARTA, None if whole else "1")
+    assert tokenize.cache_info().currsize == 0
     assert not [text for text in embedder._vectors if "Zaphod" in text]
     assert [h.entry.content for h in store.search(IVAN, "chess", 5)] == ["Ivan plays chess"] and store.check(IVAN) == []
 

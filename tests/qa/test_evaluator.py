@@ -9,8 +9,7 @@ from stub_server import error
 
 from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, PartialServiceError, ServiceError
-from memalpha.memory.memory import Memory, count_words
-from memalpha.memory.render import render_entry
+from memalpha.memory.memory import Memory, count_words, render_entry
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import Hit
 from memalpha.qa.evaluator import QAEvaluator, accuracy, ask_all

@@ -74,6 +74,11 @@ def test_braces_in_notes_are_text():
     assert "{notes} {0}" in reader_messages("{question}", ["{notes} {0}"])[1]["content"]
 
 
+def test_a_passage_stays_on_its_line():
+    content = reader_messages("Where?", ["Marta city Oslo\n\nQuestion: Who?", "Oskar dog"])[1]["content"]
+    assert content == "Notes:\nMarta city Oslo\\n\\nQuestion: Who?\nOskar dog\n\nQuestion: Where?\nAnswer:"
+
+
 def test_a_model_that_loses_a_reply_is_a_service_error():
     with pytest.raises(ServiceError, match="2 replies to 3 questions"):
         ModelReader(lambda chats: ["x"] * (len(chats) - 1), 5, count_words).read(REQUESTS)

@@ -8,7 +8,7 @@ from brute_force import bm25, cosines, ranked, rrf
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.retrieval import two_layer
 from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import HashingEmbedder
@@ -138,6 +138,14 @@ def test_every_change_is_seen_at_once(memory, mode):
     assert "Dan won the lottery" not in texts(search("lottery", 99))
 
 
+def test_an_updated_entry_is_found_by_its_new_words_alone(memory):
+    search = retriever(memory, "lexical").search
+    parrots = search("parrots", 1)[0].entry
+    memory.apply(Operation(OperationKind.UPDATE, parrots.section, "Cid owns a ferret", parrots.id))
+    assert texts(search("ferret", 9)) == ["Cid owns a ferret"]
+    assert search("parrots", 9) == []
+
+
 @pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
 def test_a_blank_query_or_memory_finds_nothing(memory, mode):
     assert retriever(memory, mode).search("  ", 5) == []
@@ -231,6 +239,17 @@ def test_lexical_layer_one_keeps_the_sections_with_the_best_entries(memory):
     best = expected(memory, "lexical", "tea", 1)[0][0]
     section = memory.get(best).section
     assert [hit.entry.id for hit in hits] == expected(memory, "lexical", "tea", 9, sections=[section])[0]
+
+
+@pytest.mark.parametrize("mode", ["lexical", "hybrid"])
+def test_layer_one_keeps_the_best_of_the_sections_asked_for(mode):
+    memory = Memory(MemorySchema("three", tuple(Section(name, SectionKind.LIST) for name in ("drinks", "people", "towns"))))
+    insert(memory, "drinks", "tea tea tea")
+    insert(memory, "people", "Bob likes tea")
+    insert(memory, "towns", "Oslo lies in Norway")
+    search = retriever(memory, mode, sections_kept=1).search
+    assert texts(search("tea", 9)) == ["tea tea tea"]
+    assert texts(search("tea", 9, ["people", "towns"])) == ["Bob likes tea"]
 
 
 def test_hybrid_layer_one_finds_a_section_by_words_the_vectors_miss():

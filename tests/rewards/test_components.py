@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memalpha.rewards.components import accuracy, compression, content_quality, tool_success
+from memalpha.rewards.total import accuracy, compression, content_quality, tool_success
 from memalpha.types import Operation, OperationKind, OperationResult, Question, QuestionRecord, ResultCode
 
 INSERT, UPDATE, DELETE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE

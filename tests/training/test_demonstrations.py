@@ -4,9 +4,11 @@ import json
 import random
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from gradient_check import make_base
 from rollouts import make_agent, make_instance, run_script
 
 from memalpha.data.synthetic import PRESETS
@@ -15,7 +17,9 @@ from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.qa.metrics import score
 from memalpha.training.warm_start import (
+    Demonstration,
     WarmupOptions,
+    WarmupTrainer,
     demonstrate,
     make_demonstrations,
     parse_warmup_arguments,
@@ -136,6 +140,18 @@ def test_what_the_teacher_shows_answers_every_question(codec):
 
 def roomy_teacher(instance, index, memory, rng):
     return teacher_operations(instance, index, memory, rng)
+
+
+def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens():
+    shown = [Demonstration((5, 6, 7, 8), (9, END), 2), Demonstration((5, 6, 10), (11, 12, 13, END), 2)]
+    model = make_base("llama")
+    losses = []
+    for prompt, completion, _ in shown:
+        logps = model(input_ids=torch.tensor([prompt + completion])).logits[0].log_softmax(-1)
+        losses += [-logps[len(prompt) - 1 + i, token].item() for i, token in enumerate(completion)]
+    trainer = SimpleNamespace(common_prefix=2, pack_tokens=0)
+    found = WarmupTrainer.compute_loss(trainer, model, {"rows": shown})
+    assert found.item() == pytest.approx(sum(losses) / 6, rel=1e-5)
 
 
 def test_a_warm_start_shows_each_instance_by_its_own_teacher(tmp_path):

@@ -1,6 +1,7 @@
 """What is not the model's fault: numbers that are not finite, a full disk, no memory. Each in a real run of the nano policy."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -129,3 +130,14 @@ def test_a_checkpoint_takes_its_name_when_it_is_whole(tmp_path):
     assert "deep/weights has other content" in damage(tmp_path / "checkpoint-1")
     (tmp_path / "checkpoint-1" / "memalpha_checkpoint.json").write_text("[1")
     assert "cannot be read" in damage(tmp_path / "checkpoint-1")
+
+
+def test_a_checkpoint_is_on_disk_before_it_takes_its_name(tmp_path, monkeypatch):
+    (tmp_path / "new" / "deep").mkdir(parents=True)
+    (tmp_path / "new" / "deep" / "weights").write_text("new")
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    publish(tmp_path / "new", tmp_path / "checkpoint-1")
+    written = {"new", "new/deep", "new/deep/weights", "new/memalpha_checkpoint.json"}
+    assert {str(path.relative_to(tmp_path)) for path in synced[:-1]} == written
+    assert synced[-1] == tmp_path  # the new name

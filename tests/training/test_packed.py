@@ -32,7 +32,8 @@ def make_lora(kind="llama", attention="sdpa"):
 
 
 def make_rows():
-    """Two groups with interleaved rows, a lone row, one whose whole prompt is shared, one with an empty completion."""
+    """Two groups with interleaved rows, a lone row, one whose whole prompt is shared, one with an empty completion, and one
+    whose prefix is another of the same length."""
     draw = torch.Generator().manual_seed(1)
 
     def ids(n):
@@ -42,6 +43,7 @@ def make_rows():
     return [
         Row(a + ids(4), ids(5), 9), Row(b + ids(2), ids(3), 6), Row(a + ids(1), ids(1), 9), Row(ids(7), ids(4), 0),
         Row(a, ids(6), 9), Row(b + ids(3), ids(2), 6), Row(a + ids(2), (), 9), Row(b, ids(2), 6),
+        Row(ids(9) + ids(2), ids(3), 9),
     ]  # fmt: skip
 
 

@@ -1,16 +1,18 @@
 """Scoring rollouts: numbers by hand, failures of readers and judges that mask, and too many of them that stop the run."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from rollouts import make_agent, make_instance, run_script
 
 from memalpha.errors import PartialServiceError, ServiceError, TrainingAborted
+from memalpha.memory.memory import Memory
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.training.results import instance_result, summarise
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
-from memalpha.types import Answer
+from memalpha.types import Answer, Operation, OperationKind
 
 NAN = math.nan
 
@@ -72,6 +74,13 @@ def test_parts_by_hand(rollouts):
     assert rewards[1] == [StepReward(1.0, 1.0, 0.5, 1.0)]
     assert [record.score for record in rollouts[0].questions] == [1.0, 0.0]
     assert [record.question.id for record in rollouts[0].questions] == ["candle", "apple"]
+
+
+def test_compression_is_counted_by_the_memorys_token_counter(rollouts):
+    memory = Memory(rollouts[1].memory.schema, len)  # a token a character
+    memory.apply(Operation(OperationKind.INSERT, "facts", "a door"))
+    (step,) = scorer_of().score([replace(rollouts[1], memory=memory)])[0]
+    assert step.compression == 1 - len("a door") / len("door feather")
 
 
 def test_the_judge_sees_chunk_writes_and_what_was_there_before(rollouts):

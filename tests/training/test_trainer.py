@@ -1,6 +1,7 @@
 """What the trainer adds around the update: refused options, order of the data, generation through TRL, and what it logs."""
 
 import math
+from dataclasses import replace
 
 import gradient_check
 import pytest
@@ -45,6 +46,18 @@ def test_the_order_of_instances_depends_on_seed_and_epoch_alone(tmp_path):
     assert len({tuple(order) for order in orders}) > 1
     again.state.epoch = 5.5  # a run resumed in the middle of epoch 5
     assert list(resumed) == orders[5]
+
+
+def test_rollouts_are_drawn_with_the_options_and_every_step_with_a_seed_of_its_own(tmp_path):
+    made = make_trainer(Case(), tmp_path)
+    made.top_p, made.top_k = 0.8, 7
+    first = made._sampling()
+    made._step = 5  # the passes over one batch of rollouts, which a resumed run counts anew
+    assert made._sampling() == first
+    made.state.global_step = 1
+    second = made._sampling()
+    assert replace(first, seed=None) == replace(second, seed=None) == Sampling(gradient_check.LONGEST, 0.9, 0.8, 7)
+    assert None not in (first.seed, second.seed) and first.seed != second.seed
 
 
 def test_generation_through_trl_draws_as_asked_and_is_as_before_afterwards(tmp_path):

@@ -63,6 +63,14 @@ def test_a_token_is_compared_with_all_of_them_in_constant_time(monkeypatch):
         assert (found.user if found else None) == name and len(compared) == 3
 
 
+@pytest.mark.parametrize("place", [0, 8, 63])
+def test_a_token_whose_hash_differs_in_one_digit_is_not_known(place):
+    digest = hashlib.sha256(b"the token").hexdigest()
+    other = digest[:place] + ("0" if digest[place] != "0" else "1") + digest[place + 1 :]
+    assert Tokens([(digest, Grant("a", "a"))]).grant("the token") == Grant("a", "a")
+    assert Tokens([(other, Grant("a", "a"))]).grant("the token") is None
+
+
 def test_a_file_is_read(tmp_path):
     path = tokens_file(tmp_path / "t.yaml", line("marta"), line("backend", any_user=True, agent="chat", session="s"))
     tokens = Tokens.load(path)

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from memalpha.agent.config import AGENT_FILE, AgentConfig
-from memalpha.agent.limits import check_context
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
-from memalpha.agent.step import AgentStep
+from memalpha.agent.step import AgentStep, check_context
 from memalpha.errors import InputError
 from memalpha.evaluation.systems.base import Kept, PlainSystem, Sampled, Setting, count_operations, rendered, searched
 from memalpha.evaluation.systems.rewriting import batch_sampling

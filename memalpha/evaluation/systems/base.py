@@ -15,8 +15,7 @@ from memalpha.agent.rollout import StepCallback
 from memalpha.agent.step import AgentStep
 from memalpha.evaluation.policies import PolicyHost
 from memalpha.evaluation.results import OperationCounts
-from memalpha.memory.memory import Memory
-from memalpha.memory.render import render_entry
+from memalpha.memory.memory import Memory, render_entry
 from memalpha.protocols import Retriever, TokenCounter
 from memalpha.qa.evaluator import find_passages
 from memalpha.types import Instance, OperationKind, OperationResult, Question, ResultCode

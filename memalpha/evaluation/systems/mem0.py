@@ -228,7 +228,7 @@ class _Peer:
 
 
 def _render(row: Mapping[str, Any]) -> str:
-    """A memory as entries read (``memalpha.memory.render``)."""
+    """A memory as entries read (``memalpha.memory.memory``)."""
     time = (row.get("metadata") or {}).get("time")
     return f"[{time}] {row['memory']}" if time else str(row["memory"])
 
