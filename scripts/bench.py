@@ -6,6 +6,8 @@ NAME is one of
     overhead   the share of a training step that is no model forward or backward
     growth     seconds a chunk at 1,000 chunks against 10
     retrieval  search and update at 100, 10k and 1M entries against brute force and rank_bm25
+    agent      texts a second that one agent reads for many clients
+    prepare    seconds and peak memory of preparing a data set
 
 The last line on stdout is one JSON object ``{"name", "ratios", "details"}``. A ratio above 1 means ours is better, but for
 ``overhead`` (share of a step) and ``growth``. With ``--json`` that line is all there is on stdout; the table goes to stderr, as
@@ -18,6 +20,7 @@ import argparse
 import importlib
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +29,7 @@ from benchmarks import common
 if TYPE_CHECKING:
     from types import ModuleType
 
-NAMES = ("rollout", "update", "overhead", "growth", "retrieval")
+NAMES = ("rollout", "update", "overhead", "growth", "retrieval", "agent", "prepare")
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, ModuleType]:
@@ -64,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one benchmark and print what it found."""
     words = list(sys.argv[1:] if argv is None else argv)
     options, module = parse(words)
-    found = module.run(options)
+    with tempfile.TemporaryDirectory() as options.folder:
+        found = module.run(options)
     command = " ".join(["python scripts/bench.py", *words])
     details = {"command": command, **common.environment(options.threads), **found["details"]}
     human = sys.stderr if options.json else sys.stdout

@@ -1,106 +1,290 @@
-"""What a training step costs, on paper: makes the tables of docs/scale.md, and checks the arithmetic against measured CPU runs.
+"""The arithmetic of a training step, and the tables of docs/scale.md (``python scripts/tables.py scale``).
 
-    python scripts/cost_model.py            prints the tables
-    python scripts/cost_model.py --write    puts them into docs/scale.md
-    python scripts/cost_model.py --json     prints every number as one JSON object
+A step is rollouts (prefill, then decoding in lockstep over chunks), questions and judgements on other GPUs, the update, and the
+exchange between GPUs; they follow one another. Matrix products count 2 operations a weight and token, attention 4 a head, channel
+and visible pair; backward through frozen weights costs as much as forward, through trained ones twice that. Decoding reads the
+weights once a step, and the keys and values of every row. What is assumed (utilisation, lengths) stands in the dataclasses.
 
-The arithmetic, and what it assumes, is in scripts/cost_arithmetic.py.
+Not covered: latency of single kernels, stragglers, start-up, evaluation and checkpoints; parsing, memory and retrieval (small).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import re
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cost_arithmetic import (
-    FULL,
-    GB,
-    H100,
-    LORA,
-    PUBLISHED,
-    QWEN3_4B,
-    QWEN3_32B,
-    SMOLLM2_135M,
-    Device,
-    Setting,
-    Training,
-    decode_seconds,
-    exchange_seconds,
-    memory,
-    prefill_flops,
-    prefill_tokens,
-    rollout_seconds,
-    row_cache,
-    service_seconds,
-    update_flops,
-    update_seconds,
-    update_tokens,
-)
+GB = 1e9
+TIMES = Path(__file__).resolve().parent.parent / "docs" / "step_times.json"
 
-ROOT = Path(__file__).resolve().parent.parent
-DOC = ROOT / "docs" / "scale.md"
-TIMES = ROOT / "docs" / "step_times.json"
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder-only transformer with tied embeddings; sizes as in its config."""
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+
+    @property
+    def linears(self) -> list[tuple[int, int]]:
+        """(inputs, outputs) of every matrix of a layer: q, k, v, o, gate, up, down."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        d, m = self.hidden, self.intermediate
+        return [(d, q), (d, kv), (d, kv), (q, d), (d, m), (d, m), (m, d)]
+
+    @property
+    def layer(self) -> int:
+        """Weights of one layer."""
+        return sum(a * b for a, b in self.linears)
+
+    @property
+    def head(self) -> int:
+        """Weights of the embedding, which is the output head as well."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """Weights in all, norms left out."""
+        return self.layers * self.layer + self.head
+
+    @property
+    def kv_elements(self) -> int:
+        """Keys and values of one token."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    def lora(self, rank: int) -> int:
+        """Weights of adapters on every matrix."""
+        return self.layers * rank * sum(a + b for a, b in self.linears)
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a processor delivers: its peak, and the shares of it that are assumed (GPUs) or fitted (CPUs)."""
+
+    name: str
+    flops: float  # of the number format used, a second
+    bandwidth: float  # bytes a second
+    update: float  # share of flops in the update
+    prefill: float  # share of flops in prefill
+    decode: float  # share of bandwidth in decoding
+    bytes: int  # of a weight or activation
+    memory: float = 0.0  # bytes
+    link: float = math.inf  # bytes a second between GPUs of a machine
+    network: float = math.inf  # bytes a second and GPU between machines
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One step. Lengths are means, in tokens; ``longest`` is the mean of the longest completion that a lockstep waits for."""
+
+    instances: int = 32
+    rollouts: int = 8
+    chunks: int = 10
+    shared: int = 700 + 1167  # system text and tools, chunk
+    own: int = 600  # the memory shown
+    completion: int = 400
+    longest: int = 1200
+    questions: float = 58.5  # an instance
+    reader_prompt: int = 2500
+    answer: int = 20
+    verdict: int = 5
+
+    @property
+    def rows(self) -> int:
+        """(rollout, chunk) pairs."""
+        return self.instances * self.rollouts * self.chunks
+
+    @property
+    def groups(self) -> int:
+        """Sets of rows with a common prefix."""
+        return self.instances * self.chunks
+
+
+@dataclass(frozen=True)
+class Training:
+    """How weights are trained."""
+
+    lora_rank: int = 32  # 0: all weights
+    layers: int = 0  # whose adapters train, from the top (0: all)
+    checkpointing: bool = True
+    share_prefix: bool = True
+    rows_per_forward: int = 8
+
+
+QWEN3_4B = Model("Qwen3-4B", 2560, 36, 32, 8, 128, 9728, 151936)
+QWEN3_32B = Model("Qwen3-32B", 5120, 64, 64, 8, 128, 25600, 151936)  # embeddings counted once, though not tied
+SMOLLM2_135M = Model("SmolLM2-135M", 576, 30, 9, 3, 64, 1536, 49152)
+H100 = Device("H100 SXM", 989e12, 3.35e12, 0.35, 0.5, 0.6, 2, 80 * GB, 450 * GB, 50 * GB)
+PUBLISHED = Setting()
+LORA, FULL = Training(), Training(lora_rank=0, rows_per_forward=4)
+
+
+# -------------------------------------------------------------------------------------------- tokens and operations
+def update_tokens(setting: Setting, training: Training) -> float:
+    """Tokens of the update's forward passes; a group's prefix counts once a pack."""
+    packs = math.ceil(setting.rollouts / min(training.rows_per_forward, setting.rollouts))
+    prefixes = setting.groups * packs if training.share_prefix else setting.rows
+    return prefixes * setting.shared + setting.rows * (setting.own + setting.completion)
+
+
+def prefill_tokens(setting: Setting, share_prefix: bool) -> float:
+    """Tokens read before decoding."""
+    return (setting.groups if share_prefix else setting.rows) * setting.shared + setting.rows * setting.own
+
+
+def visible_pairs(prefix: float, own: float, rows: float, share: bool) -> float:
+    """Pairs of a token and one it sees, for rows of a group: causal over prefix and own part."""
+    if share:
+        return prefix**2 / 2 + rows * (own * prefix + own**2 / 2)
+    return rows * (prefix + own) ** 2 / 2
+
+
+def attention_flops(model: Model, pairs: float) -> float:
+    """Scores and weighted values, forward."""
+    return 4 * model.layers * model.heads * model.head_dim * pairs
+
+
+def update_flops(model: Model, setting: Setting, training: Training) -> float:
+    """Operations of forward, backward and, with checkpointing, the second forward of the update."""
+    tokens, predicted = update_tokens(setting, training), setting.rows * setting.completion
+    pairs = setting.groups * visible_pairs(
+        setting.shared, setting.own + setting.completion, setting.rollouts, training.share_prefix
+    )
+    forward = 2 * model.layers * model.layer * tokens + attention_flops(model, pairs)
+    part = (training.layers or model.layers) / model.layers
+    backward = part * ((2 if training.lora_rank else 4) * model.layers * model.layer * tokens + 2 * attention_flops(model, pairs))
+    head = (4 if training.lora_rank else 6) * model.head * predicted
+    adapters = (2 + 4 * part) * model.lora(training.lora_rank) * tokens
+    return forward * (2 if training.checkpointing else 1) + backward + head + adapters
+
+
+def prefill_flops(model: Model, setting: Setting, share: bool) -> float:
+    """Operations of reading all prompts of a step."""
+    pairs = setting.groups * visible_pairs(setting.shared, setting.own, setting.rollouts, share)
+    return 2 * model.layers * model.layer * prefill_tokens(setting, share) + attention_flops(model, pairs)
+
+
+# -------------------------------------------------------------------------------------------- seconds
+def decode_seconds(model: Model, device: Device, setting: Setting, gpus: int = 1, cache: float = math.inf) -> float:
+    """Seconds of decoding, rows split over GPUs; ``cache``: bytes for keys and values on a GPU, more rows wait for their turn.
+
+    A step reads the weights once and each row's keys and values, or computes, whichever takes longer.
+    """
+    rows = setting.instances * setting.rollouts / gpus
+    context = setting.shared + setting.own + setting.completion / 2
+    waves = math.ceil(rows * row_cache(model, setting, device.bytes) / cache) if cache < math.inf else 1
+    read = waves * setting.longest * model.parameters * device.bytes
+    read += rows * setting.completion * context * model.kv_elements * device.bytes
+    moved = read / (device.bandwidth * device.decode)
+    computed = 2 * rows * setting.completion * model.parameters / (device.flops * device.prefill)
+    return setting.chunks * max(moved, computed)
+
+
+def row_cache(model: Model, setting: Setting, width: int) -> float:
+    """Bytes of a row's keys and values, its share of the common prefix included."""
+    return (setting.shared / setting.rollouts + setting.own + setting.completion) * model.kv_elements * width
+
+
+def update_seconds(model: Model, device: Device, setting: Setting, training: Training, gpus: int = 1) -> float:
+    """Seconds of the update's arithmetic."""
+    return update_flops(model, setting, training) / (gpus * device.flops * device.update)
+
+
+def exchange_seconds(model: Model, device: Device, setting: Setting, training: Training, gpus: int, machine: int = 8) -> float:
+    """Seconds of moving gradients (LoRA, DDP), or of weights put together twice a pack and gradients once (all weights, FSDP2)."""
+    if gpus == 1:
+        return 0.0
+    link = device.link if gpus <= machine else device.network
+    if training.lora_rank:
+        return 2 * 4 * model.lora(training.lora_rank) / link
+    packs = setting.rows / gpus / training.rows_per_forward
+    return (2 * packs * device.bytes + 4) * model.parameters / link
+
+
+def service_seconds(reader: Model, device: Device, setting: Setting, gpus: int) -> float:
+    """Seconds of the reader's answers and the judge's verdicts, on servers of two GPUs with 128 requests at once."""
+    asked = setting.instances * setting.rollouts * setting.questions
+    judged = setting.shared + setting.completion
+    read = asked * setting.reader_prompt + setting.rows * judged
+    written = asked * setting.answer + setting.rows * setting.verdict
+    prefill = 2 * reader.parameters * read / (gpus * device.flops * device.prefill)
+    decode = written / 128 * reader.parameters * device.bytes / (gpus * device.bandwidth * device.decode)
+    return prefill + decode
+
+
+# -------------------------------------------------------------------------------------------- memory
+STATE = {
+    "ddp": lambda gpus: (6, 4, 8),  # float32 and the copy of autocast; gradients; two moments
+    "zero2": lambda gpus: (2, 2 / gpus, 12 / gpus),  # 16 bits; float32 weights and two moments are shared
+    "zero3": lambda gpus: (2 / gpus, 2 / gpus, 12 / gpus),
+    "fsdp2": lambda gpus: (4 / gpus, 4, 8 / gpus),  # gradients stay whole until the last pack of a step
+}
+"""Bytes a weight that trains on one GPU: weights, gradients, optimizer."""
+
+
+def memory(model: Model, device: Device, setting: Setting, training: Training, gpus: int, sharding: str) -> dict[str, float]:
+    """Bytes on one GPU during the update, by part."""
+    weights, gradients, optimizer = STATE[sharding](gpus)
+    trained = model.lora(training.lora_rank) if training.lora_rank else model.parameters
+    frozen = model.parameters * device.bytes if training.lora_rank else 0
+    tokens = setting.shared + training.rows_per_forward * (setting.own + setting.completion)
+    layers = 1 if training.checkpointing else model.layers
+    inside = 8 * model.hidden + 4 * model.intermediate + 2 * (model.heads + model.kv_heads) * model.head_dim
+    return {
+        "weights": frozen + trained * weights,
+        "gradients": trained * gradients,
+        "optimizer": trained * optimizer,
+        "activations": tokens * device.bytes * (model.layers * model.hidden + layers * inside),
+        "logits": training.rows_per_forward * setting.completion * model.vocabulary * 2 * device.bytes,
+    }
 
 
 # -------------------------------------------------------------------------------------------- tables
 def step(gpus: int, training: Training, setting: Setting = PUBLISHED) -> dict[str, float]:
     """Seconds of one step by part, on so many H100 and as many again (at least two) that read and judge."""
-    share = training.share_prefix
     cache = 0.35 * H100.memory if training.lora_rank else 20 * GB
-    prefill, decode = rollout_seconds(QWEN3_4B, H100, setting, gpus, share, cache)
+    prefill = prefill_flops(QWEN3_4B, setting, training.share_prefix) / (gpus * H100.flops * H100.prefill)
     parts = {
         "prefill": prefill,
-        "decoding": decode,
+        "decoding": decode_seconds(QWEN3_4B, H100, setting, gpus, cache),
         "reader and judge": service_seconds(QWEN3_32B, H100, setting, max(gpus, 2)),
         "update": update_seconds(QWEN3_4B, H100, setting, training, gpus),
         "exchange": exchange_seconds(QWEN3_4B, H100, setting, training, gpus),
     }
-    return {**parts, "step": sum(parts.values())}
-
-
-def cpu_device(times: dict) -> Device:
-    """The CPU with rates fitted to one measured run; SmolLM2-135M in float32."""
-    setting, training = cpu_setting(times)
-    unit = Device("CPU", 1.0, 1.0, 1.0, 1.0, 1.0, 4)
-    flops = update_flops(SMOLLM2_135M, setting, training) / times["update_seconds"]
-    left = times["rollout_seconds"] - prefill_flops(SMOLLM2_135M, setting, True) / flops
-    bandwidth = decode_seconds(SMOLLM2_135M, replace(unit, flops=math.inf), setting) / left
-    return replace(unit, flops=flops, bandwidth=bandwidth)
-
-
-def cpu_setting(times: dict) -> tuple[Setting, Training]:
-    """What a measured run did in a step."""
-    own = times["prompt"] - times["shared"]
-    lengths = {"shared": times["shared"], "own": own, "completion": times["completion"], "longest": times["longest"]}
-    setting = Setting(times["groups"], times["rollouts"], times["chunks"], **lengths)
-    return setting, Training(16, times["trained_layers"], checkpointing=False)
+    seconds = sum(parts.values())
+    return {**parts, "step": seconds, "hours of 205 steps": seconds * 205 / 3600}
 
 
 def cpu_check() -> dict[str, dict[str, float]]:
-    """Predicted and measured seconds of both runs, with the rates fitted to the first."""
-    measured = json.loads(TIMES.read_text(encoding="utf-8"))
-    device = cpu_device(measured["quickstart"])
-    found = {}
-    for name in ("quickstart", "squad"):
-        setting, training = cpu_setting(measured[name])
-        predicted = {
-            "update": update_seconds(SMOLLM2_135M, device, setting, training),
-            "rollouts": prefill_flops(SMOLLM2_135M, setting, True) / device.flops
-            + decode_seconds(SMOLLM2_135M, replace(device, flops=math.inf), setting),
-        }
-        for part, key in (("update", "update_seconds"), ("rollouts", "rollout_seconds")):
-            found[f"{name}, {part}, s"] = {
-                "predicted": predicted[part], "measured": measured[name][key], "ratio": predicted[part] / measured[name][key],
-            }  # fmt: skip
-    return {"rates": {"GFLOP/s": device.flops / 1e9, "GB/s": device.bandwidth / 1e9}, **found}
+    """Predicted and measured seconds of two runs of SmolLM2-135M in float32 on a CPU, whose two rates are fitted to the first."""
+    model, found, device = SMOLLM2_135M, {}, Device("CPU", 1.0, 1.0, 1.0, 1.0, 1.0, 4)
+    measured_runs = json.loads(TIMES.read_text(encoding="utf-8"))
+    for name, run in ((name, measured_runs[name]) for name in ("quickstart", "squad")):
+        lengths = {key: run[key] for key in ("shared", "completion", "longest")}
+        setting = Setting(run["groups"], run["rollouts"], run["chunks"], own=run["prompt"] - run["shared"], **lengths)
+        work = update_flops(model, setting, Training(16, run["trained_layers"], checkpointing=False))
+        prefill = prefill_flops(model, setting, share=True)
+        if not found:
+            flops = work / run["update_seconds"]
+            decoding = decode_seconds(model, replace(device, flops=math.inf), setting)  # at 1 byte a second
+            device = replace(device, flops=flops, bandwidth=decoding / (run["rollout_seconds"] - prefill / flops))
+            found["rates"] = {"GFLOP/s": device.flops / 1e9, "GB/s": device.bandwidth / 1e9}
+        decoding = decode_seconds(model, replace(device, flops=math.inf), setting)
+        for part, predicted in (("update", work / device.flops), ("rollout", prefill / device.flops + decoding)):
+            measured = run[f"{part}_seconds"]
+            row = {"predicted": predicted, "measured": measured, "ratio": predicted / measured}
+            found[f"{name}, {part}{'s' * (part == 'rollout')}, s"] = row
+    return found
 
 
-SHARDED = {"FSDP2": "fsdp2", "ZeRO-2": "zero2", "ZeRO-3": "zero3"}
-FEWER = replace(PUBLISHED, questions=PUBLISHED.questions / 5)
 VARIANTS = {"LoRA": LORA, "LoRA, no shared prefixes": replace(LORA, share_prefix=False), "all weights": FULL}
 
 
@@ -128,75 +312,40 @@ def sizes() -> dict[str, float]:
     }
 
 
-def numbers() -> dict:
-    """Every number of the document."""
+def held() -> dict[str, dict[str, float]]:
+    """GB on one GPU during the update, by way of sharding."""
     layouts = {"LoRA, DDP": (LORA, 8, "ddp"), "all weights, one GPU": (FULL, 1, "ddp")}
-    layouts |= {f"all weights, {name}, 8 GPUs": (FULL, 8, kind) for name, kind in SHARDED.items()}
-    held = {name: memory(QWEN3_4B, H100, PUBLISHED, *layout) for name, layout in layouts.items()}
-    steps = {f"{name}, {gpus}": step(gpus, variant) for name, variant in VARIANTS.items() for gpus in (1, 8, 32)}
-    steps |= {f"LoRA, a fifth of the questions, {gpus}": step(gpus, LORA, FEWER) for gpus in (1, 8, 32)}
-    return {
-        "work": {name: work(variant) for name, variant in VARIANTS.items()},
-        "sizes": {"Qwen3-4B": sizes()},
-        "memory": {name: {**parts, "sum": sum(parts.values())} for name, parts in held.items()},
-        "step": {name: {**parts, "hours of 205 steps": parts["step"] * 205 / 3600} for name, parts in steps.items()},
-        "cpu": cpu_check(),
-        "settings": {"published": asdict(PUBLISHED), "H100": asdict(H100)},
-    }
+    layouts |= {f"all weights, {name}, 8 GPUs": (FULL, 8, name.replace("-", "").lower()) for name in ("FSDP2", "ZeRO-2", "ZeRO-3")}
+    parts = {name: memory(QWEN3_4B, H100, PUBLISHED, *layout) for name, layout in layouts.items()}
+    return {name: {part: value / GB for part, value in {**row, "sum": sum(row.values())}.items()} for name, row in parts.items()}
 
 
-def shown(value: float) -> str:
-    """Three digits that matter."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+def steps() -> dict[str, dict[str, float]]:
+    """Seconds of a step, by variant and number of GPUs."""
+    found = {f"{name}, {gpus}": step(gpus, variant) for name, variant in VARIANTS.items() for gpus in (1, 8, 32)}
+    fewer = replace(PUBLISHED, questions=PUBLISHED.questions / 5)
+    return found | {f"LoRA, a fifth of the questions, {gpus}": step(gpus, LORA, fewer) for gpus in (1, 8, 32)}
 
 
-def table(rows: dict[str, dict[str, float]], scale: float = 1.0, *, turned: bool = False) -> str:
-    """A Markdown table, one line an entry, or one column if ``turned``."""
+def table(rows: Mapping[str, Mapping[str, float]], *, turned: bool = False) -> str:
+    """A Markdown table with three digits that matter, one line an entry, or one column if ``turned``."""
     if turned:
         rows = {key: {name: row[key] for name, row in rows.items()} for key in next(iter(rows.values()))}
     columns = list(next(iter(rows.values())))
     lines = ["| | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
-    lines += [f"| {name} | " + " | ".join(shown(value / scale) for value in row.values()) + " |" for name, row in rows.items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"| {name} | " + " | ".join(map(shown, row.values())) + " |" for name, row in rows.items())])
 
 
-def tables() -> dict[str, str]:
-    """The tables of the document, by the name of their place in it."""
-    found = numbers()
-    rates = {"fitted to quickstart": found["cpu"].pop("rates")}
-    return {
-        "work": table(found["work"], turned=True),
-        "sizes": table(found["sizes"], turned=True),
-        "memory": table(found["memory"], GB),
-        "step": table(found["step"]),
-        "cpu": table(found["cpu"]),
-        "rates": table(rates),
-    }
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def filled(text: str) -> str:
-    """The document with its tables replaced by those of now."""
-    for name, content in tables().items():
-        place = re.compile(rf"(<!-- {name} -->\n)[^<]*(<!-- end -->)")
-        if not place.search(text):
-            raise SystemExit(f"cost_model: {DOC} has no place for {name}: <!-- {name} --> ... <!-- end -->")
-        text = place.sub(lambda match, content=content: f"{match[1]}\n{content}\n\n{match[2]}", text)
-    return text
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/scale.md")
-    parser.add_argument("--json", action="store_true", help="print all numbers as JSON")
-    arguments = parser.parse_args()
-    if arguments.json:
-        print(json.dumps(numbers(), indent=1))
-    elif arguments.write:
-        DOC.write_text(filled(DOC.read_text(encoding="utf-8")), encoding="utf-8")
-    else:
-        for name, content in tables().items():
-            print(f"{name}\n\n{content}\n")
-
-
-if __name__ == "__main__":
-    main()
+TABLES: dict[str, Callable[[], str]] = {
+    "work": lambda: table({name: work(variant) for name, variant in VARIANTS.items()}, turned=True),
+    "sizes": lambda: table({"Qwen3-4B": sizes()}, turned=True),
+    "memory": lambda: table(held()),
+    "step": lambda: table(steps()),
+    "cpu": lambda: table({name: row for name, row in cpu_check().items() if name != "rates"}),
+    "rates": lambda: table({"fitted to quickstart": cpu_check()["rates"]}),
+}
+"""Each table of docs/scale.md, by the name of its place."""

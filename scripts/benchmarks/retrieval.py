@@ -8,17 +8,15 @@
 
 Recall@10 is the share of hits whose exact score is at least the tenth best one's (equal scores are equally right), before and
 after the updates; the smallest of the variants that search all entries is among the ratios. An update's time ends with a search
-that has seen it. Beyond ``--exact-limit`` entries a section answers from a graph; the time to build it, in ``build_s``, is spent by
-the first search. Ratios are of medians of processor time, ours below. A million entries take 7 GB and, for the graphs, many
-minutes.
+that has seen it. ``build_s``
+is the time of the first search, which builds the index. Ratios are of medians of processor time. A million entries take 7 GB.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -33,15 +31,13 @@ EVERYTHING = ("layer 1 open", "ours")  # variants that search all entries, as br
 
 
 def add_arguments(parser: Any) -> None:
-    """Add the options of this benchmark."""
     parser.add_argument("--entries", type=int, nargs="+", help="sizes (default 100 10000 1000000)")
     parser.add_argument("--kinds", nargs="+", choices=("dense", "lexical"), default=["dense", "lexical"])
     parser.add_argument("--dimension", type=int, default=384, help="length of a vector (default 384)")
-    parser.add_argument("--exact-limit", type=int, default=50_000, help="entries of a section compared one by one (default 50000)")
     parser.add_argument("--queries", type=int, default=200, help="queries that recall is measured on (default 200)")
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def run(options: Any) -> dict[str, Any]:
     """Measure each kind at each size."""
     sizes = options.entries or ([100, 400] if options.quick else [100, 10_000, 1_000_000])
     queries = 10 if options.quick else options.queries
@@ -51,73 +47,85 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for entries in sizes:
             common.progress(f"retrieval: {kind}, {entries} entries")
             rounds = options.rounds or (2 if options.quick else 10 if entries <= 100_000 else 5)
-            bench = (
-                Dense(entries, queries, options.dimension, options.exact_limit) if kind == "dense" else Lexical(entries, queries)
-            )
+            bench: Any = Dense(entries, queries, options.dimension) if kind == "dense" else Lexical(entries, queries)
             found, faster = bench.measure(rounds)
-            rows += found
-            ratios.update({f"{kind}_{name}_{entries}": value for name, value in faster.items()})
+            rows += [{"kind": kind, "entries": entries, **row} for row in found]
+            ratios |= {f"{kind}_{name}_{entries}": value for name, value in faster.items()}
     ratios["recall"] = min(row["recall"] for row in rows if row["variant"] in EVERYTHING)
-    measured = {"entries": sizes, "queries": queries, "dimension": options.dimension, "exact_limit": options.exact_limit, "k": K}
+    measured = {"entries": sizes, "queries": queries, "dimension": options.dimension, "k": K}
     return {"name": "retrieval", "ratios": ratios, "details": {"sizes": measured, "table": rows}}
 
 
 class _Bench:
-    """What both kinds share: a memory of many entries, its retriever, queries in turn, and recall.
+    """A memory of ``entries`` entries, its retriever, ``queries`` (texts) in turn, and recall.
 
-    A subclass sets ``queries`` (texts) and has ``exact(text)``: exact scores of all entries, by number.
+    A subclass has ``exact(text)``: exact scores of all entries, shape (entries,).
     """
 
     kind: str
     queries: list[str]
+    embedder: Any = None
 
-    def exact(self, query: str) -> Any:
-        """Return the exact score of each entry, shape (entries,)."""
-        raise NotImplementedError
-
-    def fill(self, contents: Iterator[tuple[str, str]]) -> None:
-        """Put (section, content) pairs into a new memory."""
+    def __init__(self, entries: int) -> None:
         from memalpha.memory.memory import Memory
         from memalpha.memory.schema import MemorySchema
+
+        self.entries, self.turn, self.updates = entries, 0, 0
+        self.memory = Memory(MemorySchema.load("nine_categories"))
+        self.names = [section.name for section in self.memory.schema.lists]
+
+    def fill(self, contents: Iterator[tuple[str, str]]) -> None:
+        """Put (section, content) pairs into the memory."""
         from memalpha.types import Operation, OperationKind
 
-        self.memory = Memory(MemorySchema.load("nine_categories"))
-        self.update_kind = OperationKind.UPDATE
-        self.operation = Operation
         for section, content in contents:
             assert self.memory.apply(Operation(OperationKind.INSERT, section, content)).changed
-        self.turn = 0
 
     def build(self, **settings: Any) -> float:
         """Make the retriever and search all sections once; return the processor seconds that took."""
         from memalpha.retrieval.config import RetrievalConfig
         from memalpha.retrieval.two_layer import TwoLayerRetriever
 
-        start = time.process_time()
+        start = process_time()
         config = RetrievalConfig(mode=self.kind, **settings)  # type: ignore[arg-type]
-        self.retriever = TwoLayerRetriever(self.memory, config, embedder=getattr(self, "embedder", None))
+        self.retriever = TwoLayerRetriever(self.memory, config, embedder=self.embedder)
         self.keep_sections(0)
         self.retriever.search(self.queries[0], K)
-        return time.process_time() - start
+        return process_time() - start
 
     def keep_sections(self, kept: int) -> None:
         """Let layer 1 keep that many sections (0 = all) in the retriever as it is: another would hold everything a second time."""
         self.retriever._config = replace(self.retriever._config, sections_kept=kept)
 
     def next_query(self) -> str:
-        """Return the queries in turn."""
         self.turn += 1
         return self.queries[self.turn % len(self.queries)]
 
     def search(self) -> None:
-        """Search once by the retriever."""
         self.retriever.search(self.next_query(), K)
 
+    def next_update(self) -> int:
+        """Number of the entry to update (from 0)."""
+        self.updates += 1
+        return (self.updates - 1) * 7919 % self.entries
+
     def write(self, number: int, content: str) -> None:
-        """Update the entry of that number (from 0)."""
+        """Update an entry, then search."""
+        from memalpha.types import Operation, OperationKind
+
         entry = self.memory.get(str(number + 1))
         assert entry is not None
-        assert self.memory.apply(self.operation(self.update_kind, entry.section, content, entry.id)).changed
+        assert self.memory.apply(Operation(OperationKind.UPDATE, entry.section, content, entry.id)).changed
+        self.search()
+
+    def exact(self, query: str) -> Any:
+        raise NotImplementedError
+
+    def brute_force(self) -> None:
+        """Search once by numpy."""
+        scores = self.exact(self.next_query())
+        best = np.argpartition(-scores, min(K, len(scores) - 1))[:K]
+        best[np.argsort(-scores[best])]
 
     def recall(self) -> float:
         """Mean recall@10 over all queries."""
@@ -134,26 +142,17 @@ class _Bench:
 
 
 class Dense(_Bench):
-    """Vectors around centres around sections.
-
-    Args:
-        entries: How many.
-        queries: How many vectors to look for, drawn like the entries.
-        dimension: Length of a vector.
-        exact_limit: Up to how many entries of a section vectors are compared one by one.
-    """
+    """Vectors of a dimension around centres around sections."""
 
     kind = "dense"
 
-    def __init__(self, entries: int, queries: int, dimension: int, exact_limit: int) -> None:
-        from memalpha.memory.schema import MemorySchema
-
-        self.dimension, self.entries, self.exact_limit = dimension, entries, exact_limit
+    def __init__(self, entries: int, queries: int, dimension: int) -> None:
+        super().__init__(entries)
+        self.dimension = dimension
         rng = np.random.default_rng(0)
-        names = [section.name for section in MemorySchema.load("nine_categories").lists]
         centres = rng.standard_normal((max(20, entries // 1000), dimension), dtype=np.float32)
-        home = rng.integers(0, len(names), len(centres))
-        centres += 2 * rng.standard_normal((len(names), dimension), dtype=np.float32)[home]
+        home = rng.integers(0, len(self.names), len(centres))
+        centres += 2 * rng.standard_normal((len(self.names), dimension), dtype=np.float32)[home]
         basis = rng.standard_normal((NOISE_DIMENSIONS, dimension), dtype=np.float32) / np.sqrt(NOISE_DIMENSIONS)
         total = entries + queries + 1000  # the last are what updates write
         belongs = rng.integers(0, len(centres), total)
@@ -165,12 +164,11 @@ class Dense(_Bench):
             self.pool[start : start + len(part)] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         self.matrix = self.pool[:entries]  # updates write into it
         self.queries = [str(entries + i) for i in range(queries)]
-        self.updates = 0
-        self.embedder: Any = self
-        self.fill((names[home[belongs[i]]], str(i)) for i in range(entries))
+        self.embedder = self
+        self.fill((self.names[home[belongs[i]]], str(i)) for i in range(entries))
 
     def embed(self, texts: Any) -> Any:
-        """Return the vector whose number a text is; of other texts (descriptions of sections) a zero vector."""
+        """The vector whose number a text is; of other texts (descriptions of sections) a zero vector."""
         rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for row, text in zip(rows, texts, strict=True):
             if text.isdecimal():
@@ -178,78 +176,57 @@ class Dense(_Bench):
         return rows
 
     def exact(self, query: str) -> Any:
-        """Cosines by numpy."""
         return self.matrix @ self.pool[int(query)]
 
-    def brute_force(self) -> None:
-        """Search once by numpy."""
-        scores = self.exact(self.next_query())
-        best = np.argpartition(-scores, min(K, len(scores) - 1))[:K]
-        best[np.argsort(-scores[best])]
-
-    def _update(self) -> None:
-        number, new = self.updates * 7919 % self.entries, self.entries + len(self.queries) + self.updates % 1000
-        self.updates += 1
+    def update(self) -> None:
+        number = self.next_update()
+        new = self.entries + len(self.queries) + (self.updates - 1) % 1000
         self.matrix[number] = self.pool[new]
         self.write(number, str(new))
-        self.search()
 
     def measure(self, rounds: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """Return the rows of the table and the ratios."""
-        build = self.build(sections_kept=SECTIONS_KEPT, exact_limit=self.exact_limit)
+        """The rows of the table and the ratios."""
+        build = self.build(sections_kept=SECTIONS_KEPT)
         recall = self.recall()
         per = 20 if self.entries <= 100_000 else 3
         found = common.alternate({"ours": _times(per, self.search), "numpy": _times(per, self.brute_force)}, rounds)
         self.keep_sections(SECTIONS_KEPT)
         kept, recall_kept = common.alternate({"kept": _times(per, self.search)}, rounds)["kept"], self.recall()
         self.keep_sections(0)
-        changed = common.alternate({"ours": self._update}, max(rounds, 20))
-        base = {"kind": "dense", "entries": self.entries}
+        changed = common.alternate({"ours": self.update}, max(rounds, 20))["ours"]
         rows = [
-            {**base, "variant": "layer 1 open", **_row(found["ours"], per, changed["ours"], recall, self.recall(), build)},
-            {**base, "variant": f"{SECTIONS_KEPT} sections of 9", **_row(kept, per, None, recall_kept, None, None)},
-            {**base, "variant": "numpy", **_row(found["numpy"], per, None, None, None, None)},
+            _row("layer 1 open", found["ours"], per, recall, changed, self.recall(), build),
+            _row(f"{SECTIONS_KEPT} sections of 9", kept, per, recall_kept),
+            _row("numpy", found["numpy"], per),
         ]
         return rows, {"numpy": common.ratio(found["numpy"], found["ours"], "cpu").value}
 
 
 class Lexical(_Bench):
-    """Texts of made-up words.
-
-    Args:
-        entries: How many.
-        queries: How many: three words of some entry and three others.
-    """
+    """Texts of made-up words; a query is three words of some entry and three others."""
 
     kind = "lexical"
 
     def __init__(self, entries: int, queries: int) -> None:
-        from memalpha.memory.schema import MemorySchema
-
-        self.entries = entries
+        super().__init__(entries)
         self.rng = np.random.default_rng(0)
-        names = [section.name for section in MemorySchema.load("nine_categories").lists]
         self.words = np.full((entries, 12), -1, dtype=np.int32)
         for number in range(entries):
-            self._draw(number)
-        first = self.rng.integers(0, entries, queries)
-        self.queries = [
-            " ".join([*self.text(int(number)).split()[:3], *(f"w{word}" for word in self._random_words(3))]) for number in first
-        ]
-        self.updates = 0
-        self.fill((names[i % 9], self.text(i)) for i in range(entries))
+            self.draw(number)
+        first = [self.text(int(number)).split()[:3] for number in self.rng.integers(0, entries, queries)]
+        self.queries = [" ".join([*words, *(f"w{word}" for word in self.random_words(3))]) for words in first]
+        self.fill((self.names[i % 9], self.text(i)) for i in range(entries))
 
-    def _random_words(self, count: int) -> Any:
+    def random_words(self, count: int) -> Any:
         return (self.rng.pareto(0.7, count) * 3).astype(np.int64) % WORDS
 
-    def _draw(self, number: int) -> None:
+    def draw(self, number: int) -> None:
         length = int(self.rng.integers(5, 12))
         self.words[number] = -1
-        self.words[number, :length] = self._random_words(length)
+        self.words[number, :length] = self.random_words(length)
         self.words[number, length] = WORDS + self.rng.integers(0, 2**31 - 1 - WORDS)  # no text twice
 
     def text(self, number: int) -> str:
-        """Text of an entry."""
         return " ".join(f"w{word}" for word in self.words[number].tolist() if word >= 0)
 
     def exact(self, query: str) -> Any:
@@ -263,36 +240,34 @@ class Lexical(_Bench):
             scores += idf * counts / (counts + 1.5 * (0.25 + 0.75 * lengths / lengths.mean()))
         return scores
 
-    def _update(self) -> None:
-        number = self.updates * 7919 % self.entries
-        self.updates += 1
-        self._draw(number)
+    def update(self) -> None:
+        number = self.next_update()
+        self.draw(number)
         self.write(number, self.text(number))
-        self.search()
-
-    def _rank_bm25(self) -> Any:
-        from rank_bm25 import BM25Okapi
-
-        return BM25Okapi([self.text(number).split() for number in range(self.entries)])
 
     def measure(self, rounds: int) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """Return the rows of the table and the ratios."""
+        """The rows of the table and the ratios."""
+        from rank_bm25 import BM25Okapi
+
         build = self.build()
         recall = self.recall()
-        rebuild, other = common.Series(*zip(common.seconds(lambda: setattr(self, "other", self._rank_bm25())), strict=True)), self
+
+        def index() -> None:
+            self.other = BM25Okapi([self.text(number).split() for number in range(self.entries)])
+
+        rebuild = common.Series(*zip(common.seconds(index), strict=True))
         per = 20 if self.entries <= 100_000 else 1
         variants: dict[str, Callable[[], object]] = {
             "ours": _times(per, self.search),
-            "numpy": _times(per, lambda: np.argpartition(-self.exact(self.next_query()), K - 1)[:K]),
-            "rank_bm25": _times(per, lambda: np.argpartition(-other.other.get_scores(self.next_query().split()), K - 1)[:K]),
+            "numpy": _times(per, self.brute_force),
+            "rank_bm25": _times(per, lambda: np.argpartition(-self.other.get_scores(self.next_query().split()), K - 1)[:K]),
         }
         found = common.alternate(variants, rounds)
-        changed = common.alternate({"ours": self._update}, max(rounds, 20))["ours"]
-        base = {"kind": "lexical", "entries": self.entries}
+        changed = common.alternate({"ours": self.update}, max(rounds, 20))["ours"]
         rows = [
-            {**base, "variant": "ours", **_row(found["ours"], per, changed, recall, self.recall(), build)},
-            {**base, "variant": "numpy", **_row(found["numpy"], per, None, None, None, None)},
-            {**base, "variant": "rank_bm25", **_row(found["rank_bm25"], per, rebuild, None, None, rebuild.median("cpu"))},
+            _row("ours", found["ours"], per, recall, changed, self.recall(), build),
+            _row("numpy", found["numpy"], per),
+            _row("rank_bm25", found["rank_bm25"], per, None, rebuild, None, rebuild.median("cpu")),
         ]
         faster = {name: common.ratio(found[name], found["ours"], "cpu").value for name in ("numpy", "rank_bm25")}
         return rows, {**faster, "update_rank_bm25": rebuild.median("cpu") / changed.median("cpu")}
@@ -307,12 +282,14 @@ def _times(count: int, call: Callable[[], object]) -> Callable[[], object]:
 
 
 def _row(
-    search: common.Series, per: int, update: common.Series | None, recall: float | None, after: float | None, build: float | None
+    variant: str,
+    search: common.Series,
+    per: int,
+    recall: float | None = None,
+    update: common.Series | None = None,
+    after: float | None = None,
+    build: float | None = None,
 ) -> dict[str, Any]:
-    return {
-        "recall": recall,
-        "recall_after_updates": after,
-        "search_ms": 1e3 * search.median("cpu") / per,
-        "update_ms": None if update is None else 1e3 * update.median("cpu"),
-        "build_s": build,
-    }
+    update_ms = None if update is None else 1e3 * update.median("cpu")
+    found = {"variant": variant, "recall": recall, "recall_after_updates": after, "search_ms": 1e3 * search.median("cpu") / per}
+    return {**found, "update_ms": update_ms, "build_s": build}

@@ -14,8 +14,6 @@ timed on ``--sample`` of them, spread evenly, and scaled up to their number.
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,7 +22,6 @@ from benchmarks import common, policy
 
 
 def add_arguments(parser: Any) -> None:
-    """Add the options of this benchmark."""
     policy.add_model(parser)
     parser.add_argument("--instances", type=int, default=4, help="dialogues of three chunks (default 4)")
     parser.add_argument("--group", type=int, default=8, help="rollouts of each (default 8)")
@@ -34,37 +31,24 @@ def add_arguments(parser: Any) -> None:
 
 
 class Replay:
-    """Times a generator and returns recorded completions in the place of what it drew.
-
-    Args:
-        inner: Draws the tokens.
-        recorded: For each call, the completions to return.
-    """
+    """Lets a generator draw, drops that, and returns what was recorded: for each call, some completions."""
 
     def __init__(self, inner: Any, recorded: Sequence[Sequence[Any]]) -> None:
         self._inner, self._recorded = inner, iter(recorded)
 
     def generate(self, prompts: Sequence[Any], sampling: Any) -> list[Any]:
-        """Draw, drop, and return what was recorded."""
         self._inner.generate(prompts, sampling)
         return list(next(self._recorded))
 
 
 class PlainGenerate:
-    """transformers' own ``generate`` over left-padded batches.
-
-    Args:
-        model: A plain causal LM.
-        tokenizer: Its tokenizer.
-        batch: Rows of a call (0 = all).
-    """
+    """transformers' own ``generate`` over left-padded batches of ``batch`` rows (0 = all)."""
 
     def __init__(self, model: Any, tokenizer: Any, batch: int = 0) -> None:
         self._model, self._tokenizer, self._batch = model.eval(), tokenizer, batch
         model.generation_config.eos_token_id = None
 
     def generate(self, prompts: Sequence[Any], sampling: Any) -> None:
-        """Draw ``max_new_tokens`` tokens for each prompt."""
         import torch
 
         size = self._batch or len(prompts)
@@ -79,26 +63,18 @@ class PlainGenerate:
                 raise RuntimeError(f"{ids.shape[1] - padded['input_ids'].shape[1]} new tokens, not {sampling.max_new_tokens}")
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def run(options: Any) -> dict[str, Any]:
     """Measure."""
-    with tempfile.TemporaryDirectory() as folder:
-        return _run(options, folder)
-
-
-def _run(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     from memalpha.agent.rollout import run_rollouts
     from memalpha.generation.hf import HFGenerator
     from memalpha.types import Sampling
 
-    class Endless(HFGenerator):
-        end_ids = frozenset()  # type: ignore[assignment]
-
     size, new = (2, 4) if options.quick else (options.group, options.new_tokens)
-    setup, other = (policy.quickstart(options, folder) for _ in range(2))
+    setup, other = (policy.quickstart(options, options.folder) for _ in range(2))
     agent, tokenizer = setup.parts.agent, setup.parts.tokenizer
     instances = [instance for instance in setup.parts.instances[: options.instances] for _ in range(size)]
     sampling = Sampling(new, 1.0, 1.0, 0, seed=1)
-    ours = Endless(setup.parts.model, tokenizer, max_batch=setup.arguments.run.generation_rows)
+    ours = policy.endless(setup.parts.model, tokenizer, max_batch=setup.arguments.run.generation_rows)
     plain = other.parts.model.merge_and_unload()
     common.progress("rollout: recording")
     # Recorded with real ends, so that memories and prompts are those of training.
@@ -136,21 +112,16 @@ def _run(options: argparse.Namespace, folder: str) -> dict[str, Any]:
                 "shared_prompt_tokens": sum(prompt.shared for prompt in prompts),
                 "sequential_sample": len(sample),
             },
-            "table": [_line(name, series[name], scale[name], drawn, len(rollouts)) for name in variants],
+            "table": [
+                {
+                    **(row := series[name].row(name, scale[name])),
+                    "new_tokens_s": drawn / row["seconds"],
+                    "rollouts_s": len(rollouts) / row["seconds"],
+                }
+                for name in variants
+            ],
             "policy": policy.describe(setup),
             "quartiles": {name: [ratio.low * scale[name], ratio.high * scale[name]] for name, ratio in ratios.items()},
             "cpu_ratios": {name: common.ratio(series[name], series["lockstep"], "cpu").value * scale[name] for name in ratios},
         },
-    }
-
-
-def _line(name: str, series: common.Series, scale: float, drawn: int, rollouts: int) -> dict[str, Any]:
-    seconds = series.median() * scale
-    return {
-        "variant": name,
-        "seconds": seconds,
-        "least": min(series.wall) * scale,
-        "cpu_seconds": series.median("cpu") * scale,
-        "new_tokens_s": drawn / seconds,
-        "rollouts_s": rollouts / seconds,
     }

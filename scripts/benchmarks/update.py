@@ -26,9 +26,8 @@ every round; the processor's clock counts all threads.
 from __future__ import annotations
 
 import statistics
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks import common, policy
 
@@ -37,7 +36,6 @@ GEMM_SHAPES = ((1024, 1024, 1024), (2048, 2048, 2048), (512, 576, 1536), (1024, 
 
 
 def add_arguments(parser: Any) -> None:
-    """Add the options of this benchmark."""
     policy.add_model(parser)
     parser.add_argument("--instances", type=int, default=1, help="dialogues (default 1)")
     parser.add_argument("--group", type=int, default=8, help="rollouts of each (default 8)")
@@ -49,20 +47,20 @@ def add_arguments(parser: Any) -> None:
 
 def run(options: Any) -> dict[str, Any]:
     """Measure."""
-    with tempfile.TemporaryDirectory() as folder:
-        return _run(options, folder)
+    from memalpha.training.packed import Row
 
-
-def _run(options: Any, folder: str) -> dict[str, Any]:
-    ours, setup = our_trainer(options, folder)
-    batch, rounds = next_batch(ours), options.rounds or (1 if options.quick else 2)
-    rows = _rows(ours)
+    ours, setup = our_trainer(options, options.folder)
+    ours.model.train()
+    batch = ours._prepare_inputs(next(iter(ours.get_train_dataloader())))  # rolled out, scored and padded as in training
+    rounds = options.rounds or (1 if options.quick else 2)
+    rows = [Row(row.prompt_ids, row.completion_ids, row.shared) for row in ours.rows if row]
     work = flops(ours.model, rows, ours.rows_per_forward)
     tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
-    details: dict[str, Any] = {"sizes": {"rows": len(rows), "tokens": tokens, **_shape(batch), **work}, "table": []}
+    padded = len(batch["row_order"]) * (batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1])
+    details: dict[str, Any] = {"sizes": {"rows": len(rows), "tokens": tokens, "padded_tokens_trl": padded, **work}, "table": []}
     ratios = {}
     if not options.skip_trl:
-        trl = trl_trainer(options, folder, ours)
+        trl = trl_trainer(options, ours)
         best, details["trl_seconds_by_batch"] = _best_batch(trl, batch, options)
         details["gradient_difference"] = _difference(our_step(ours, batch), trl_step(trl, batch, best))
         variants = {"ours": lambda: our_step(ours, batch), "trl": lambda: trl_step(trl, batch, best)}
@@ -72,14 +70,20 @@ def _run(options: Any, folder: str) -> dict[str, Any]:
         details["trl"] = {clock: list(ratio) for clock, ratio in both.items()}
         ratios["trl"] = both[options.clock].value
     products = matrix_products(options.quick)
-    variants = {name: product.call for name, product in products.items()} | {"ours": lambda: our_step(ours, batch)}
+    variants = {name: call for name, (_, call) in products.items()} | {"ours": lambda: our_step(ours, batch)}
     series = common.alternate(variants, 3 * rounds, warmup=0)
-    details["peaks_gflops"] = {name: product.flops / series[name].median(options.clock) / 1e9 for name, product in products.items()}
+    details["peaks_gflops"] = {name: done / series[name].median(options.clock) / 1e9 for name, (done, _) in products.items()}
     peak = max(products, key=lambda name: details["peaks_gflops"][name])
-    shares = {clock: _shares(work["total"], series["ours"], products[peak].flops, series[peak], clock) for clock in ("wall", "cpu")}
+    most = products[peak][0]
+    shares = {
+        clock: [
+            work["total"] / a * b / most for a, b in zip(getattr(series["ours"], clock), getattr(series[peak], clock), strict=True)
+        ]
+        for clock in ("wall", "cpu")
+    }
     details["table"] += [
         _line("ours, beside torch.mm", series["ours"], tokens, work["total"]),
-        _line(f"torch.mm {peak}", series[peak], None, products[peak].flops),
+        _line(f"torch.mm {peak}", series[peak], None, most),
     ]
     details |= {"gemm_peak_by_round": shares, "policy": policy.describe(setup)}
     return {
@@ -99,26 +103,10 @@ def _best_batch(trl: Any, batch: Mapping[str, Any], options: Any) -> tuple[int, 
     return min(tried, key=lambda size: tried[size]), tried
 
 
-def _shares(work: float, ours: common.Series, peak_work: float, peak: common.Series, clock: common.Clock) -> list[float]:
-    """FLOP/s of the update over those of the matrix product, round by round."""
-    return [work / a * b / peak_work for a, b in zip(getattr(ours, clock), getattr(peak, clock), strict=True)]
-
-
 def _line(name: str, series: common.Series, tokens: int | None, work: float | None) -> dict[str, Any]:
-    seconds = series.median()
-    return {
-        "variant": name,
-        "seconds": seconds,
-        "least": min(series.wall),
-        "cpu_seconds": series.median("cpu"),
-        "trained_tokens_s": tokens / seconds if tokens else None,
-        "gflops": work / seconds / 1e9 if work else None,
-    }
-
-
-def _shape(batch: Mapping[str, Any]) -> dict[str, int]:
-    prompt, completion = batch["prompt_ids"].shape[1], batch["completion_ids"].shape[1]
-    return {"padded_tokens_trl": len(batch["row_order"]) * (prompt + completion)}
+    row = series.row(name)
+    rates = (tokens and tokens / row["seconds"], work and work / row["seconds"] / 1e9)
+    return {**row, "trained_tokens_s": rates[0], "gflops": rates[1]}
 
 
 # -------------------------------------------------------------------------------------------- the two trainers
@@ -133,19 +121,10 @@ def our_trainer(options: Any, folder: str) -> tuple[Any, policy.Setup]:
         *("--per_device_train_batch_size", str(size), "--num_generations", str(options.group)),
         *("--rows_per_forward", str(options.rows_per_forward), "--train_layers", "0"),
     )
-    trainer = build_trainer(setup.arguments, setup.parts)
-    trainer.current_gradient_accumulation_steps = 1
-    return trainer, setup
+    return build_trainer(setup.arguments, setup.parts), setup
 
 
-def next_batch(trainer: Any) -> dict[str, Any]:
-    """Roll out, score and pad one batch, as the first step of training would."""
-    trainer.model.train()
-    batch: dict[str, Any] = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
-    return batch
-
-
-def trl_trainer(options: Any, folder: str, ours: Any) -> Any:
+def trl_trainer(options: Any, ours: Any) -> Any:
     """Return TRL's trainer with a fresh copy of the policy and the options of ``ours``; it takes rows that are ready."""
     from datasets import Dataset
     from trl import GRPOTrainer
@@ -154,7 +133,7 @@ def trl_trainer(options: Any, folder: str, ours: Any) -> Any:
         def _prepare_inputs(self, inputs: Any) -> Any:
             return inputs
 
-    _, setup = our_trainer(options, f"{folder}/copy")
+    _, setup = our_trainer(options, f"{options.folder}/copy")
 
     def reward(**_: Any) -> list[float]:
         raise RuntimeError("rows are scored already")
@@ -180,7 +159,6 @@ def our_step(trainer: Any, batch: Mapping[str, Any]) -> Any:
 def trl_step(trainer: Any, batch: Mapping[str, Any], size: int) -> Any:
     """The same rows, ``size`` at a time, gradients adding up."""
     _fresh(trainer)
-    trainer.current_gradient_accumulation_steps = 1
     names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "tool_mask")
     for start in range(0, len(batch["row_order"]), size):
         part = {name: batch[name][start : start + size] for name in names}
@@ -189,6 +167,7 @@ def trl_step(trainer: Any, batch: Mapping[str, Any], size: int) -> Any:
 
 
 def _fresh(trainer: Any) -> None:
+    trainer.current_gradient_accumulation_steps = 1
     trainer.model.zero_grad(set_to_none=True)
     trainer._step = 0
     trainer._current_train_step_time = 0.0
@@ -207,12 +186,6 @@ def _difference(model: Any, other: Any) -> float | None:
 
 
 # -------------------------------------------------------------------------------------------- work and peak
-def _rows(trainer: Any) -> list[Any]:
-    from memalpha.training.packed import Row
-
-    return [Row(row.prompt_ids, row.completion_ids, row.shared) for row in trainer.rows if row]
-
-
 def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, float]:
     """Model FLOPs of one update, by the formula at the top of this module."""
     from memalpha.training.packed import base_model, pack_rows
@@ -222,7 +195,8 @@ def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, f
     tokens = sum(pack.input_ids.shape[1] for pack in packs)
     predicted = sum(len(pack.targets) for pack in packs)
     pairs = sum(int(pack.allowed.sum()) for pack in packs)
-    lowest = _lowest_trained(model)
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    lowest = min(int(name.split(".layers.")[1].split(".")[0]) for name in trained)
     linear = lora = 0
     for name, module in model.named_modules():
         if not hasattr(module, "lora_A") or not module.lora_A:
@@ -242,25 +216,13 @@ def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, f
     return {"packed_tokens": tokens, "predicted_tokens": predicted, **work, "total": float(sum(parts.values()))}
 
 
-def _lowest_trained(model: Any) -> int:
-    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    return min(int(name.split(".layers.")[1].split(".")[0]) for name in names)
-
-
-class Product(NamedTuple):
-    """Some equal matrix products in a row: their FLOPs, and what computes them."""
-
-    flops: float
-    call: Callable[[], object]
-
-
-def matrix_products(quick: bool) -> dict[str, Product]:
-    """Return products of each of ``GEMM_SHAPES`` by name."""
+def matrix_products(quick: bool) -> dict[str, tuple[float, Callable[[], object]]]:
+    """For each of ``GEMM_SHAPES`` some equal products in a row: their FLOPs, and what computes them."""
     import torch
 
     torch.manual_seed(0)
 
-    def product(m: int, k: int, n: int) -> Product:
+    def product(m: int, k: int, n: int) -> tuple[float, Callable[[], object]]:
         a, b, out = torch.randn(m, k), torch.randn(k, n), torch.empty(m, n)
         times = max(1, int((1e9 if quick else 6e10) / (2 * m * k * n)))
 
@@ -268,6 +230,6 @@ def matrix_products(quick: bool) -> dict[str, Product]:
             for _ in range(times):
                 torch.mm(a, b, out=out)
 
-        return Product(2.0 * m * k * n * times, go)
+        return 2.0 * m * k * n * times, go
 
     return {"x".join(map(str, shape)): product(*shape) for shape in GEMM_SHAPES}

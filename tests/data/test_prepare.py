@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from data_samples import locomo_sample, qmsum_row
+from data_samples import qmsum_row
 
 from memalpha import __version__
 from memalpha.data import registry
@@ -312,46 +312,3 @@ def test_real_squad_takes_seconds(tmp_path):
     manifest = prepare("squad", path, tmp_path / "out")
     assert (manifest.questions, manifest.skipped) == (4330, {})
     assert time.perf_counter() - start < 20
-
-
-# ------------------------------------------------------------------------------------------------ scripts
-def script(name, *arguments):
-    command = [sys.executable, str(ROOT / "scripts" / name), *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def test_script_squad(squad, tmp_path):
-    done = script("prepare_squad.py", squad, tmp_path / "a", "--seed", 4, "--chunk-tokens", 1, 6, "--chunks", 1, 2)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("1 instances, 2 questions, skipped {'empty answer': 1}")
-    manifest = load_prepared(tmp_path / "a").manifest
-    assert (manifest.seed, manifest.options["chunk_tokens"], manifest.options["chunks"]) == (4, [1, 6], [1, 2])
-    done = script("prepare_squad.py", tmp_path / "missing.json", tmp_path / "b")
-    assert done.returncode == 2 and done.stderr.startswith("error: no file") and "Traceback" not in done.stderr
-
-
-def test_script_synthetic(tmp_path):
-    done = script("prepare_synthetic.py", tmp_path / "a", "--n", 2, "--split", "test", "--max-questions", 3)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert all(len(instance.questions) <= 3 for instance in load_prepared(tmp_path / "a").instances)
-    done = script("prepare_synthetic.py", tmp_path / "a")
-    assert done.returncode == 2 and "a exists" in done.stderr
-
-
-def test_script_all(tmp_path):
-    originals = tmp_path / "originals"
-    for folder in ("trec", "nested/locomo", "squad"):
-        (originals / folder).mkdir(parents=True)
-    sentences = [f"{'ABC'[n % 3]}:x sentence {n} about {'abc'[n % 3]} ?\n" for n in range(60)]
-    (originals / "trec" / "train.txt").write_text("".join(sentences))
-    (originals / "trec" / "test.txt").write_text("".join(sentences[50:55]) + "A:x another about a ?\n")
-    (originals / "nested" / "locomo" / "locomo10.json").write_text(json.dumps([locomo_sample()]))
-    (originals / "squad" / "train.json").write_text("[{")
-    done = script("prepare_all.py", originals, tmp_path / "out", "--seed", 1)
-    assert done.returncode == 1 and "refused: squad-train: " in done.stderr and "Traceback" not in done.stderr
-    assert names(tmp_path / "out") == ["locomo-test", "trec_coarse-test", "trec_coarse-train", "trec_fine-test", "trec_fine-train"]
-    test, train = (load_prepared(tmp_path / "out" / f"trec_fine-{part}").manifest for part in ("test", "train"))
-    assert (test.questions, test.options["examples"].endswith("train.txt")) == (6, True)
-    assert train.skipped["held out"] == 5 and train.checked_against == ["trec_fine-test"]
-    done = script("prepare_all.py", tmp_path / "out", tmp_path / "none")
-    assert done.returncode == 2 and done.stderr.startswith("error: no original file of any set below")

@@ -71,17 +71,11 @@ def test_every_configuration_is_expected_here():
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_accelerate_reads_it_as_meant(name):
+def test_accelerate_reads_it_as_meant_and_the_launcher_starts_the_processes(name):
     kind, processes, machines, precision = EXPECTED[name]
     config = load_config_from_file(str(FOLDER / f"{name}.yaml"))
     assert (config.distributed_type.value, config.num_processes, config.num_machines) == (kind, processes, machines)
-    assert config.mixed_precision == precision
-    assert config.use_cpu is (name == "cpu-2")
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_the_launcher_starts_the_processes(name):
-    _, processes, machines, precision = EXPECTED[name]
+    assert config.mixed_precision == precision and config.use_cpu is (name == "cpu-2")
     arguments, environment = launched(name)
     assert int(arguments.nproc_per_node) == processes // machines
     assert environment["ACCELERATE_MIXED_PRECISION"] == precision
@@ -127,11 +121,14 @@ def test_multi_cpu_would_start_one_process(tmp_path):
     assert arguments.nproc_per_node == "1"
 
 
+def parsed(name, *more):
+    """The options of a run for GPUs, as they would be on a CPU."""
+    return parse_train_arguments(["--config", str(ROOT / "configs/train" / name), "--use_cpu", "true", "--bf16", "false", *more])
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_the_runs_for_gpus_are_options_that_exist(name):
-    run, agent, reward, grpo = parse_train_arguments(
-        ["--config", str(ROOT / "configs/train" / name), "--use_cpu", "true", "--bf16", "false"]
-    )
+    run, agent, reward, grpo = parsed(name)
     assert (run.model, agent.schema, agent.codec) == ("Qwen/Qwen3-4B", "mem_alpha", "hermes")
     assert reward.weights == (1.0, 1.0, 0.05, 0.1, 0.0)
     assert (grpo.num_generations, grpo.max_completion_length) == (8, 2048)
@@ -153,18 +150,7 @@ def test_readers_on_vllm_servers_get_the_request_they_understand(chat_server):
     """The example's reader, pointed at a stub of an OpenAI-compatible server."""
     from memalpha.types import Sampling
 
-    run = parse_train_arguments(
-        [
-            "--config",
-            str(ROOT / "configs/train/qwen3-4b.yaml"),
-            "--use_cpu",
-            "true",
-            "--bf16",
-            "false",
-            "--endpoint_url",
-            chat_server.url,
-        ]
-    ).run
+    run = parsed("qwen3-4b.yaml", "--endpoint_url", chat_server.url).run
     answer = run.reader_client().complete([{"role": "user", "content": "where?"}], Sampling(8))
     assert answer.text == "WHERE?"
     assert chat_server.paths == ["/v1/chat/completions"]

@@ -1,34 +1,17 @@
 """The arithmetic behind docs/scale.md against numbers worked by hand, real models' weights and measured runs."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
+import cost_model as cost
 import pytest
-
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import cost_arithmetic as cost  # noqa: E402
-import cost_model  # noqa: E402
 
 # q 8x4, k and v 8x2 each, o 4x8, gate, up and down 8x10 each: 32 + 32 + 32 + 240 = 336 weights a layer
 TINY = cost.Model("tiny", hidden=8, layers=3, heads=2, kv_heads=1, head_dim=2, intermediate=10, vocabulary=50)
 SMALL = cost.Setting(
-    instances=2,
-    rollouts=4,
-    chunks=3,
-    shared=100,
-    own=20,
-    completion=10,
-    longest=16,
-    questions=5,
-    reader_prompt=30,
-    answer=2,
+    instances=2, rollouts=4, chunks=3, shared=100, own=20, completion=10, longest=16, questions=5, reader_prompt=30, answer=2,
     verdict=1,
-)
+)  # fmt: skip
 UNIT = cost.Device("unit", 1.0, 1.0, 1.0, 1.0, 1.0, 2, 1.0, 1.0, 0.5)
 BARE = cost.Training(lora_rank=0, checkpointing=False)
 
@@ -122,20 +105,8 @@ def test_memory_by_hand():
 
 def test_a_measured_run_is_predicted_from_another():
     """The rates are fitted to one run; the other has other lengths and is within a tenth."""
-    found = cost_model.cpu_check()
+    found = cost.cpu_check()
     for name in ("quickstart, update, s", "quickstart, rollouts, s"):
         assert found[name]["ratio"] == pytest.approx(1.0)
     for name in ("squad, update, s", "squad, rollouts, s"):
         assert found[name]["ratio"] == pytest.approx(1.0, abs=0.1)
-
-
-def test_the_document_holds_the_tables_of_the_script():
-    text = cost_model.DOC.read_text()
-    assert text == cost_model.filled(text), "run: python scripts/cost_model.py --write"
-    assert cost_model.filled(text.replace("| reader in 16 bits, GB | 64.0 |", "| reader in 16 bits, GB | 65.0 |")) == text
-
-
-def test_the_script_prints_its_tables():
-    done = subprocess.run([sys.executable, "scripts/cost_model.py"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert all(table in done.stdout for table in cost_model.tables().values())

@@ -49,7 +49,7 @@ def steps_of(watched):
 
 
 @pytest.mark.parametrize("stateful", [True, False], ids=["vllm 0.28 on", "vllm before"])
-def test_every_batch_is_drawn_with_the_weights_just_updated(server, tmp_path, stateful):
+def test_every_batch_is_drawn_with_the_weights_just_updated_from_token_ids(server, tmp_path, stateful):
     stub = server(stateful=stateful)
     watched = run(stub, tmp_path)
     pushes = stub.served.pushes
@@ -60,32 +60,17 @@ def test_every_batch_is_drawn_with_the_weights_just_updated(server, tmp_path, st
     moved = [max(float((a[n] - b[n]).abs().max()) for n in a) for a, b in pairwise(pushes)]
     assert min(moved) > 1e-3
     assert max(step["sampling/sampling_logp_difference/max"] for step in steps_of(watched)) < 1e-4
-    assert stub.group == {"master_address": "127.0.0.1", "master_port": 51216, "rank_offset": 1, "world_size": 2} | (
-        {"packed": True} if stateful else {}
-    )
-
-
-def test_a_server_with_stale_weights_is_seen_in_the_metrics(server, tmp_path):
-    watched = run(server(stale=True), tmp_path)
-    assert min(step["sampling/sampling_logp_difference/max"] for step in steps_of(watched)) > 0.1
-
-
-def test_the_hand_over_leaves_the_base_weights_bitwise(server, tmp_path):
-    watched = run(server(), tmp_path)
+    joined = {"master_address": "127.0.0.1", "master_port": 51216, "rank_offset": 1, "world_size": 2}
+    assert stub.group == joined | ({"packed": True} if stateful else {})
+    # the base weights stay bitwise
     before, after = make_policy(Case()).state_dict(), watched.trainer.model.state_dict()
     base = [name for name in before if ".lora_" not in name]
-    assert len(base) > 10
-    assert [name for name in base if not torch.equal(before[name], after[name])] == []
-
-
-def test_prompts_arrive_as_token_ids_with_the_sampling_parameters(server, tmp_path):
-    stub = server()
-    watched = run(stub, tmp_path)
-    expected = []
+    assert len(base) > 10 and [name for name in base if not torch.equal(before[name], after[name])] == []
+    # prompts arrive as token ids, with the sampling parameters
+    bodies, expected = stub.completions(), []
     for rollouts in watched.rollouts:
         for t in range(max(len(rollout.steps) for rollout in rollouts)):
             expected.append([list(r.steps[t].prompt.ids) for r in rollouts if len(r.steps) > t])
-    bodies = stub.completions()
     assert [body["prompt"] for body in bodies] == expected
     for body in bodies:
         wanted = {"n": 1, "temperature": 0.9, "top_p": 1.0, "top_k": 0, "max_tokens": LONGEST, "logprobs": 0, "min_p": 0.0}
@@ -93,6 +78,11 @@ def test_prompts_arrive_as_token_ids_with_the_sampling_parameters(server, tmp_pa
         assert "seed" not in body  # equal prompts must draw different completions
     first = [r.steps[0].completion.ids for r in watched.rollouts[0][:GROUP]]
     assert len(set(first)) > 1
+
+
+def test_a_server_with_stale_weights_is_seen_in_the_metrics(server, tmp_path):
+    watched = run(server(stale=True), tmp_path)
+    assert min(step["sampling/sampling_logp_difference/max"] for step in steps_of(watched)) > 0.1
 
 
 def test_held_out_rollouts_have_sampling_parameters_of_their_own(server, tmp_path):

@@ -1,0 +1,94 @@
+"""Prepares every data set that a file of configs/data/ names, from a folder of original files.
+
+    python scripts/prepare.py configs/data/comparison.yaml originals                  the test sets of the comparison
+    python scripts/prepare.py configs/data/published.yaml originals --seed 1          every published set that is there
+    python scripts/prepare.py configs/data/published.yaml originals --only locomo     one source, or one set
+
+Each set is one call of ``memalpha prepare``, which is printed. ORIGINALS is searched for each ``input`` pattern, at any depth.
+Folders that are there already are kept unless --overwrite is given. Exit code 1 if a set could not be prepared; the others are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from memalpha.cli import run
+from memalpha.config import read_yaml
+from memalpha.errors import InputError, MemAlphaError
+
+
+def find(originals: Path, patterns: str | Sequence[str]) -> list[Path]:
+    """The paths below a folder that match a pattern, in the order of the patterns."""
+    each = [patterns] if isinstance(patterns, str) else patterns
+    return list(dict.fromkeys(path for pattern in each for path in sorted(originals.rglob(pattern))))
+
+
+def command(name: str, row: Mapping[str, Any], config: Mapping[str, Any], originals: Path) -> list[str] | None:
+    """Arguments of ``memalpha prepare`` that make a set; None if its original is not there and need not be.
+
+    Raises:
+        InputError: If an original is not there.
+    """
+    output = Path(config["output"])
+    words = ["prepare", row["source"], "--output", str(output / name), "--seed", str(row.get("seed", config.get("seed", 0)))]
+    if "input" in row:
+        found = find(originals, row["input"])
+        first, *left = list(dict.fromkeys(path.parent for path in found) if row.get("folder") else found) or [None]
+        if first is None:
+            if config.get("if_found"):
+                return None
+            raise InputError(f"no {row['input']} below {originals}", expected="the sets' original files, see docs/data.md")
+        if left:
+            print(f"note: {name} reads {first} and leaves {', '.join(map(str, left))}", file=sys.stderr)
+        words += ["--input", str(first)]
+    options = {key: str(value).lower() if isinstance(value, bool) else value for key, value in row.get("options", {}).items()}
+    for key, patterns in row.get("files", {}).items():
+        if found := find(originals, patterns):
+            options[key] = found[0]
+        elif not config.get("if_found"):
+            raise InputError(f"no {patterns} below {originals}", expected="the sets' original files, see docs/data.md")
+    words += [word for key, value in options.items() for word in ("--option", f"{key}={value}")]
+    if "against" in row and (output / row["against"]).exists():
+        words += ["--check-against", str(output / row["against"]), "--drop-leaks"]
+    return words + (["--model", config["model"]] if config.get("model") else [])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path, help="a file of configs/data/")
+    parser.add_argument("originals", type=Path, help="folder of original files")
+    parser.add_argument("--output", help="folder to make the prepared sets in")
+    parser.add_argument("--seed", type=int, help="of the sets that name none (default: 0)")
+    parser.add_argument("--model", help="count tokens with this model's tokenizer instead of words")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="prepare these sets or sources alone")
+    parser.add_argument("--overwrite", action="store_true", help="replace folders prepared before")
+    given = parser.parse_args(arguments)
+    try:
+        config = read_yaml(given.config)
+        config |= {name: value for name in ("output", "seed", "model") if (value := getattr(given, name)) is not None}
+        sets = {name: row for name, row in config["sets"].items() if not given.only or {name, row["source"]} & set(given.only)}
+        failed = made = 0
+        for name, row in sets.items():
+            if (Path(config["output"]) / name / "manifest.json").is_file() and not given.overwrite:
+                print(f"{name} is there", flush=True)
+                made += 1
+            elif words := command(name, row, config, given.originals):
+                words += ["--overwrite"] if given.overwrite else []
+                print(f"memalpha {shlex.join(words)}", flush=True)
+                made += 1
+                failed += bool(run(words))
+        if not made:
+            raise InputError(f"no original file of any set below {given.originals}", expected="files as docs/data.md lists them")
+    except MemAlphaError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

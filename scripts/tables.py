@@ -1,0 +1,419 @@
+"""Makes the tables of docs/ from docs/results/*.json, and the CSV files with all their numbers.
+
+    python scripts/tables.py                 every page
+    python scripts/tables.py results bars    some of them: ablations, bars, comparison, recipe, results, router, scale
+    python scripts/tables.py --check         writes nothing; exit code 1 if a file is out of date
+
+The text of a page is written by hand. What stands between ``<!-- NAME -->`` and ``<!-- end -->`` is made here. What is not known is
+a dash in a table and an empty cell in a CSV file. scripts/record.py writes the JSON files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cost_model
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+UNKNOWN = "–"
+REFERENCE = "grpo"  # what the comparison's differences are taken from
+RECIPE = "mixed-1"  # what the options of other training runs are compared with
+Row = Mapping[str, Any]
+
+
+@cache
+def read(name: str) -> dict[str, Any]:
+    """Read docs/results/NAME.json."""
+    return json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+# ------------------------------------------------------------------------------------------------ how numbers read
+def number(value: float | None, digits: int = 3, sign: str = "") -> str:
+    """A number with so many decimals; ``sign="+"`` shows the sign of positive ones."""
+    return UNKNOWN if value is None else format(round(value, digits) + 0.0, f"{sign},.{digits}f")
+
+
+def share(value: float | None, sign: str = "") -> str:
+    """A number with three decimals, without the zero before the point."""
+    return number(value, 3, sign).replace("0.", ".", 1) if value is not None and abs(value) < 0.9995 else number(value, 3, sign)
+
+
+def interval(found: Row | None, sign: str = "") -> str:
+    """``.412 [.351, .470]``, with a star where the standard error does not confirm the interval."""
+    if found is None:
+        return UNKNOWN
+    low, high = (share(found[end], sign) for end in ("low", "high"))
+    return f"{share(found['mean'], sign)} [{low}, {high}]{'*' if confirmed(found) is False else ''}"
+
+
+def confirmed(found: Row) -> bool | None:
+    """Whether an interval is .8 to 1.25 times as wide as the mean ± 1.96 standard errors; None if that is not known."""
+    if found["stderr"] is None:
+        return None
+    width, normal = found["high"] - found["low"], 2 * 1.959964 * found["stderr"]
+    return width < 1e-12 if normal < 1e-12 else 0.8 <= width / normal <= 1.25
+
+
+def with_error(found: Row | None, name: str = "mean") -> str:
+    """``+.137 ± .029``, with what was left out."""
+    if found is None:
+        return UNKNOWN
+    out = found.get("left_out")
+    text = f"{number(found[name], 3, '+')} ± {number(found['stderr'])}"
+    return f"{text} ({out} of {found['n'] + out} left out)" if out else text
+
+
+def arrow(values: Iterable[float | None], digits: int = 3) -> str:
+    """``0.551 → 0.731``."""
+    return " → ".join(number(value, digits) for value in values)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Text of a CSV file; eight digits a number."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows([f"{cell:.8g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    return text.getvalue()
+
+
+# ------------------------------------------------------------------------------------------------ comparison
+def difference(differences: Mapping[str, Mapping[str, Row]], first: str, second: str) -> Row | None:
+    """Accuracy of the second group minus the first, whichever way round it is recorded."""
+    if found := differences.get(first, {}).get(second):
+        return found
+    if not (back := differences.get(second, {}).get(first)):
+        return None
+    turned = {"mean": -back["mean"], "low": -back["high"], "high": -back["low"]}
+    return {**back, **turned, "per_seed": {seed: -value for seed, value in back["per_seed"].items()}}
+
+
+def sets_of(reader: str) -> list[Row]:
+    return [item for item in read("comparison")["summary"]["sets"] if item["reader"] == reader]
+
+
+def comparison_made() -> str:
+    parts = [part["environment"] for part in read("comparison")["parts"]]
+    runs = [run for part in parts for run in (part, *part.get("continued", []))]
+    days = sorted({run["started"][:10] for run in runs})
+    packages = ", ".join(f"{name} {parts[-1]['packages'][name]}" for name in ("memalpha", "torch", "transformers", "peft"))
+    code = ", ".join(sorted({run["code"] for run in runs}))
+    machine = f"{parts[-1]['processor']}, {parts[-1]['cores']} cores"
+    return f"Evaluated from {days[0]} to {days[-1]} on {machine}; {packages}; code {code}."
+
+
+def comparison_overall(reader: str) -> str:
+    """A row a system: its accuracy on each set, the mean over sets, and the difference from the trained agent."""
+    summary, items = read("comparison")["summary"], sets_of(reader)
+    counted = [item for item in items if item["in_mean"]]
+    rows = []
+    for group, mean in summary["over_sets"][reader].items():
+        cells = [share(item["cells"][group]["accuracy"]["mean"]) if group in item["cells"] else UNKNOWN for item in items]
+        missing = f"{UNKNOWN} ({sum(group in item['cells'] for item in counted)} of {len(counted)} sets)"
+        apart = difference(summary["differences"][reader], REFERENCE, group)
+        rows.append([group, *cells, interval(mean) if mean else missing, interval(apart, "+")])
+    head = ["system", *(item["set"] for item in items), f"mean over {len(counted)} sets", f"minus `{REFERENCE}`"]
+    return table(head, rows)
+
+
+def comparison_home() -> str:
+    """The first set in more detail."""
+    item = sets_of("recall")[0]
+    rows = []
+    for group, cell in item["cells"].items():
+        kinds, costs, card = cell["kinds"], cell["costs"], cell["scorecard"]
+        rows.append([
+            group, interval(cell["accuracy"]),
+            *(share(kinds[kind]["accuracy"]["mean"]) for kind in ("single", "latest", "removed")),
+            share(card["stale answers"]["mean"]), number(costs["memory_tokens"], 1),
+            share(costs["memory_tokens"] / costs["input_tokens"]), number(costs["seconds_write"], 2),
+        ])  # fmt: skip
+    head = "system|accuracy|one fact|latest value|removed fact|stale answers ↓|memory tokens|of the input|s writing"
+    return table(head.split("|"), rows)
+
+
+def comparison_csv() -> str:
+    """One row a number: of each set, reader and system, and of the means over sets."""
+    head = "set,reader,system,quantity,value,low,high,stderr,instances,questions"
+    rows: list[list[Any]] = []
+
+    def add(place: Sequence[str], quantity: str, found: Any, questions: Any = "") -> None:
+        if found is None:
+            rows.append([*place, quantity, *[""] * 6])
+        elif isinstance(found, int | float):
+            rows.append([*place, quantity, found, *[""] * 5])
+        else:
+            rows.append([*place, quantity, *(found[name] for name in ("mean", "low", "high", "stderr", "n")), questions])
+
+    summary = read("comparison")["summary"]
+    for item in summary["sets"]:
+        for group, cell in item["cells"].items():
+            place = [item["set"], item["reader"], group]
+            add(place, "accuracy", cell["accuracy"])
+            if len(cell["members"]) > 1:
+                for seed, value in cell["accuracy"]["per_seed"].items():
+                    add(place, f"accuracy of {cell['members'][seed]}", value)
+            if apart := difference(item["differences"], REFERENCE, group):
+                add(place, f"accuracy minus {REFERENCE}", apart)
+            for kind, score in cell["kinds"].items():
+                add(place, f"accuracy, kind {kind}", score["accuracy"], score["questions"])
+            for part in ("costs", "operations", "scorecard"):
+                for name, value in cell[part].items():
+                    add(place, name, value)
+    for reader, means in summary["over_sets"].items():
+        for group, mean in means.items():
+            add(["mean over sets", reader, group], "accuracy", mean)
+            if apart := difference(summary["differences"][reader], REFERENCE, group):
+                add(["mean over sets", reader, group], f"accuracy minus {REFERENCE}", apart)
+    return as_csv(head.split(","), rows)
+
+
+# ------------------------------------------------------------------------------------------------ training runs
+HELD_OUT = (
+    "accuracy", "reward", "tool_success", "content", "compression", "memory_tokens", "input_tokens", "entries",
+    "calls_per_instance", "update_share", "delete_share", "cut_off",
+)  # fmt: skip
+SAMPLED = {
+    "completions/mean_length": "tokens a completion",
+    "memory/tokens": "tokens of the memory at the end",
+    "memory/entries": "entries at the end",
+    "memory/entry_words": "words an entry",
+    "memory/verbatim": "entries copied word for word",
+    "memory/duplicates": "calls that insert what is there",
+    "memory/calls_per_chunk": "calls a chunk",
+    "memory/silent_chunks": "chunks without a call",
+    "memory/unparsed": "calls that are none",
+    "completions/clipped_ratio": "completions cut off",
+}
+"""What would show a policy that games its reward, by its name in ``metrics.jsonl``."""
+INCIDENTAL = {"output_dir", "seed", "overwrite", "rows_per_forward", "save_steps"}
+
+
+def training_runs() -> dict[str, dict[str, Any]]:
+    """The records that are training runs, by name."""
+    names = sorted(path.stem for path in (DOCS / "results").glob("*.json"))
+    return {name: read(name) for name in names if "curve" in read(name)}
+
+
+def results_accuracy() -> str:
+    rows = []
+    for name, run in training_runs().items():
+        summary, gain = run["summary"], run["summary"]["delta"]
+        parts = summary["before"], summary["after"]
+        kinds = [[part["kinds"].get(kind, {}).get("accuracy") for part in parts] for kind in ("latest", "removed")]
+        rows.append([
+            name, str(summary["steps"]), arrow(part["accuracy"] for part in parts),
+            f"{with_error(gain, 'accuracy')} ({gain['n']})", *(UNKNOWN if None in kind else arrow(kind) for kind in kinds),
+            *(arrow((part[key] for part in parts), 2) for key in ("tool_success", "content")),
+            arrow((part["memory_tokens"] for part in parts), 0),
+        ])  # fmt: skip
+    head = "run|steps|accuracy|gain (instances)|latest value|removed fact|op success|content|memory tokens"
+    return table(head.split("|"), rows)
+
+
+def results_made() -> str:
+    """How each run was made, and the options in which it differs from the recipe."""
+    reference, rows = read(RECIPE)["config"], []
+    for name, run in training_runs().items():
+        at, config = run["environment"], run["config"]
+        other = {
+            key: config.get(key, "not there yet")
+            for key in sorted((reference.keys() | config.keys()) - INCIDENTAL)
+            if config.get(key) != reference.get(key)
+        }
+        parts = 1 + len(at.get("resumed", []))
+        seconds = number(run["summary"]["seconds"], 0) + (f", the last part of {parts}" if parts > 1 else "")
+        options = ", ".join(f"`{key}: {value}`" for key, value in other.items()) or UNKNOWN
+        seed = str(run["summary"]["seed"])
+        rows.append([name, f"`{' '.join(at['command'])}`", options, seed, seconds, at["started"][:10], at["code"]])
+    return table(["run", "command", f"options unlike `{RECIPE}`", "seed", "seconds", "day", "code"], rows)
+
+
+def sampled(run: Row) -> dict[str, tuple[float, float]]:
+    """Means over the first and the last eighth of the training steps; nothing for fewer than 16 steps."""
+    curve, size = run["curve"], len(run["curve"]) // 8
+    if size < 2:
+        return {}
+    parts = curve[:size], curve[-size:]
+    known = [key for key in SAMPLED if all(key in row for part in parts for row in part)]
+    return {SAMPLED[key]: tuple(sum(row[key] for row in part) / size for part in parts) for key in known}  # type: ignore[misc]
+
+
+def recipe_sampled() -> str:
+    """First eighth of the steps → last, of the recipe's runs and the control."""
+    runs = {name: sampled(read(name)) for name in ("mixed-1", "mixed-2", "mixed-3", "control")}
+    shown = [name for name in SAMPLED.values() if name not in ("calls that are none", "entries at the end")]
+    rows = []
+    for name in shown:
+        digits = {"tokens": 0, "words": 1, "completions": 3}.get(name.split()[0], 3 if "insert" in name else 2)
+        rows.append([name, *(arrow(run[name], digits) for run in runs.values())])
+    return table(["", *(f"`{name}`" for name in runs)], rows)
+
+
+def results_csv() -> str:
+    """One row a number of each training run, before and after (``held out``), or in the first and last eighth (``sampled``)."""
+    rows: list[list[Any]] = []
+    for name, run in training_runs().items():
+        before, after, delta = (run["summary"][part] for part in ("before", "after", "delta"))
+        rows += [[name, "held out", key, before[key], after[key], ""] for key in HELD_OUT]
+        rows.append([name, "held out", "standard error of the accuracy", before["stderr"], after["stderr"], ""])
+        rows.append([name, "held out", "paired difference of the accuracy", "", delta["accuracy"], delta["n"]])
+        rows.append([name, "held out", "its standard error", "", delta["stderr"], ""])
+        for kind, row in after["kinds"].items():
+            was = before["kinds"].get(kind, {}).get("accuracy")
+            rows.append([name, "held out", f"accuracy, kind {kind}", was, row["accuracy"], row["questions"]])
+        rows += [[name, "sampled", key, *values, ""] for key, values in sampled(run).items()]
+    return as_csv(["run", "where", "quantity", "before", "after", "n"], rows)
+
+
+# ------------------------------------------------------------------------------------------------ ablations, bars
+def ablations() -> str:
+    """A row a variant: against its own start and against the unchanged run of its seed."""
+
+    def order(run: Row) -> tuple[bool, float]:
+        return run["name"] != "default", -(run["against_default"] or {"mean": 0})["mean"]
+
+    rows = []
+    for run in sorted(read("ablations")["runs"], key=order):
+        before, after = run["before"], run["after"]
+        rows.append([
+            run["name"], ", ".join(f"`{key}: {value}`" for key, value in run["change"].items()) or UNKNOWN,
+            f"{run['seed']}, {run['steps']}", number(before["accuracy"]), number(after["accuracy"]),
+            with_error(run["gain"]), with_error(run["against_default"]),
+            *(number(after[key], 2) for key in ("tool_success", "content", "memory_tokens")),
+            *(number(after[key]) for key in ("update_share", "delete_share", "cut_off")),
+        ])  # fmt: skip
+    columns = "run|change|seed, steps|before|after|gain|against default|op success|content|memory tokens|updates|deletes|cut off"
+    return table(columns.split("|"), rows)
+
+
+def bars() -> str:
+    found = read("bars")["bars"]
+    met = {True: "yes", False: "**no**", None: "?"}
+    count, missing = (sum(bar["met"] is value for bar in found) for value in (True, None))
+    rows = table(["asked", "found", "met"], ([bar["asked"], bar["found"], met[bar["met"]]] for bar in found))
+    return f"{rows}\n\n{count} of {len(found)} are met{f'; {missing} were not evaluated' if missing else ''}."
+
+
+# ------------------------------------------------------------------------------------------------ router
+LEARNERS = {
+    "random": "random", "linucb": "LinUCB", "sb3_ppo": "PPO of stable-baselines3", "mappo": "MAPPO", "grpo": "multi-agent GRPO",
+}  # fmt: skip
+TASKS = {"one": "one router", "team": "a team of three", "facets": "three facets"}
+
+
+def router_synthetic() -> str:
+    """Mean (worst) over seeds, and processor seconds, a task a pair of columns."""
+    runs = read("router_synthetic")["runs"]
+    rows = []
+    for learner, shown in LEARNERS.items():
+        cells = []
+        for task in TASKS:
+            own = [run for run in runs if (run["learner"], run["task"]) == (learner, task)]
+            shares = [run["fraction_of_optimal"] for run in own]
+            cells += [f"{share(_mean(shares))} ({share(min(shares))})", number(_mean([run["cpu_seconds"] for run in own]), 1)]
+        rows.append([shown, *cells])
+    head = ["learner", *(text for title in TASKS.values() for text in (f"{title}: mean (worst)", "processor s"))]
+    return table(head, rows)
+
+
+def router_memories() -> str:
+    rows = []
+    for name, found in read("router_memories")["settings"].items():
+        for row in found["rows"]:
+            gap = found["differences"].get(row["name"])
+            rows.append([
+                f"{name} ({found['questions']} questions)" if row is found["rows"][0] else "", row["name"],
+                f"{share(row['accuracy'])} ± {share(row['stderr'])}", number(row["searched"], 1), number(row["sections"], 2),
+                number(row["milliseconds"], 2), with_error(gap),
+            ])  # fmt: skip
+    head = "setting|sections chosen by|accuracy|entries searched|sections opened|ms a search|learned (mean) less this"
+    return table(head.split("|"), rows)
+
+
+def router_made() -> str:
+    lines = []
+    for name in ("router_synthetic", "router_memories"):
+        at = read(name)["environment"]
+        packages = ", ".join(f"{package} {at['packages'][package]}" for package in ("memalpha", "torch", "numpy"))
+        lines.append(f"`{' '.join(at['command'])}`: {at['started'][:10]}; {at['processor']}, one thread a run; {packages}.")
+    return "\n".join(lines)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+# ------------------------------------------------------------------------------------------------ pages
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "ablations": {"ablations": ablations},
+    "bars": {"bars": bars},
+    "comparison": {
+        "made": comparison_made, "home": comparison_home,
+        "recall": lambda: comparison_overall("recall"), "base": lambda: comparison_overall("base"),
+    },
+    "recipe": {"sampled": recipe_sampled},
+    "results": {"accuracy": results_accuracy, "made": results_made},
+    "router": {"synthetic": router_synthetic, "memories": router_memories, "made": router_made},
+    "scale": cost_model.TABLES,
+}  # fmt: skip
+CSV_FILES: dict[str, Callable[[], str]] = {"comparison": comparison_csv, "results": results_csv}
+
+
+def filled(text: str, tables: Mapping[str, Callable[[], str]]) -> str:
+    """A page with its tables made anew; ValueError names a table that has no place in it."""
+    for name, make in tables.items():
+        place = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        if not place.search(text):
+            raise ValueError(f"the page has no place for {name}; expected: <!-- {name} --> ... <!-- end -->")
+        content = make()
+        text = place.sub(lambda match, content=content: f"{match[1]}\n{content}\n\n{match[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def outputs(pages: Iterable[str]) -> dict[Path, str]:
+    """What the files of some pages should hold."""
+    found = {}
+    for page in pages:
+        path = DOCS / f"{page}.md"
+        found[path] = filled(path.read_text(encoding="utf-8"), PAGES[page])
+        if page in CSV_FILES:
+            found[DOCS / "results" / f"{page}.csv"] = CSV_FILES[page]()
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"some of {', '.join(PAGES)}; none means all")
+    parser.add_argument("--check", action="store_true", help="only say which files are out of date")
+    given = parser.parse_args(arguments)
+    if unknown := set(given.pages) - PAGES.keys():
+        parser.error(f"no page {sorted(unknown)[0]!r}; expected: some of {', '.join(PAGES)}")
+    old = {
+        path: text
+        for path, text in outputs(given.pages or PAGES).items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    }
+    for path, text in old.items():
+        if not given.check:
+            path.write_text(text, encoding="utf-8")
+        print(f"{'out of date' if given.check else 'written'}: {path.relative_to(DOCS.parent)}")
+    return 1 if given.check and old else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
