@@ -18,7 +18,7 @@ from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import yaml
-from pydantic import BeforeValidator, ConfigDict, Field, PydanticSchemaGenerationError, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 
 from memalpha.errors import InputError
 
@@ -54,12 +54,12 @@ def names(group: type) -> list[str]:
 
 @cache
 def _adapters(group: Any) -> Mapping[str, tuple[Any, TypeAdapter[Any] | None]]:
-    """Each option's annotation and what checks it; None for annotations of libraries that pydantic does not know."""
+    """Each option's annotation and what checks it; None for what checks itself: other groups, annotations of libraries."""
     found: dict[str, tuple[Any, TypeAdapter[Any] | None]] = {}
     for name, hint in get_type_hints(group, include_extras=True).items():
         try:
             found[name] = hint, TypeAdapter(hint, config=_CHECKS)
-        except PydanticSchemaGenerationError:
+        except PydanticUserError:
             found[name] = hint, None
     return found
 

@@ -1,8 +1,7 @@
 """Reading one large JSON text piece by piece: the items of a list, or the members of an object, one at a time.
 
 What always holds: memory stays within a few times the largest single item, whatever the file's size; every fault is a SchemaError
-with its line, and its column where it is not one of the encoding; text comes as it stands there (a lone surrogate is left for
-``check_text`` to find).
+with its line; text comes as it stands there (a lone surrogate is left for the loader to find).
 
 The standard library's decoder does the parsing; this module only feeds it. ijson, the usual library for this, was tried and left
 out: with its C backend it replaces lone surrogates by "?" without a word, takes memory quadratic in the depth of nested brackets
@@ -11,38 +10,34 @@ out: with its C backend it replaces lone surrogates by "?" without a word, takes
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Iterator
 from typing import IO, Any
 
 from memalpha.errors import SchemaError
 
-_BLOCK = 1 << 20
 _MARGIN = 64  # a fault this near to the end of the text read so far may only mean that the text goes on
-_SPACE = " \t\n\r"
+_DECODER = json.JSONDecoder()
 
 
 class JsonReader:
     """A cursor over one JSON text, or over several one after another (JSON Lines).
 
     Args:
-        file: The text's bytes, UTF-8 with a byte order mark or without.
+        file: The text.
         where: Its name; begins every message.
-        block: Bytes read at a time, at least.
-
+        block: Characters read at a time, at least.
     """
 
-    def __init__(self, file: IO[bytes], where: str, block: int = _BLOCK) -> None:
+    def __init__(self, file: IO[str], where: str, block: int = 1 << 20) -> None:
         self._file, self._where, self._block = file, where, block
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
         self._text, self._at, self._ended = "", 0, False
-        self._lines = self._column = 0  # of the text that was dropped
+        self._lines = 0  # of the text that was dropped
 
     def peek(self) -> str:
         """Return the next character that is not white space, without passing it; "" at the end."""
         while True:
-            while self._at < len(self._text) and self._text[self._at] in _SPACE:
+            while self._at < len(self._text) and self._text[self._at] in " \t\n\r":
                 self._at += 1
             if self._at < len(self._text):
                 return self._text[self._at]
@@ -56,7 +51,8 @@ class JsonReader:
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                if self._may_go_on(error) and self._more():
+                may_go_on = error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _MARGIN
+                if may_go_on and self._more():
                     continue
                 raise self._error(error.msg, error.pos) from error
             except ValueError as error:  # the decoder's one other fault: an integer of more digits than Python reads
@@ -70,11 +66,7 @@ class JsonReader:
 
     def items(self) -> Iterator[Any]:
         """Read a list item by item; SchemaError if there is none, or where it breaks off."""
-        self._pass("[")
-        if self.peek() == "]":
-            self._at += 1
-            return
-        last = False
+        last = self._opens("[", "]")
         while not last:
             value = self.value()
             last = self._pass(",]") == "]"  # before the item is given: a number may be cut off
@@ -82,23 +74,26 @@ class JsonReader:
 
     def members(self) -> Iterator[str]:
         """Read an object's keys one by one; the caller reads each value (``value``, ``items``, ``members``) before the next key."""
-        self._pass("{")
-        if self.peek() == "}":
-            self._at += 1
-            return
-        while True:
+        last = self._opens("{", "}")
+        while not last:
             if self.peek() != '"':
                 raise self._error("Expecting property name enclosed in double quotes", self._at)
             key = self.value()
             self._pass(":")
             yield key
-            if self._pass(",}") == "}":
-                return
+            last = self._pass(",}") == "}"
 
     def end(self) -> None:
         """Check that nothing but white space is left; SchemaError otherwise."""
         if self.peek():
             raise self._error("Extra data", self._at)
+
+    def _opens(self, opening: str, closing: str) -> bool:
+        """Pass the opening bracket; True, and the closing one passed as well, if nothing is between them."""
+        self._pass(opening)
+        empty = self.peek() == closing
+        self._at += empty
+        return empty
 
     def _pass(self, wanted: str) -> str:
         found = self.peek()
@@ -111,34 +106,13 @@ class JsonReader:
         """Read on, dropping what was passed; False at the end of the file. Reads as much again as is held, so few parses repeat."""
         if self._ended:
             return False
-        passed = self._text[: self._at]
-        if "\n" in passed:
-            self._lines += passed.count("\n")
-            self._column = len(passed) - passed.rfind("\n") - 1
-        else:
-            self._column += len(passed)
-        raw = self._file.read(max(self._block, len(self._text) - self._at))
-        self._ended = not raw
-        try:
-            decoded = self._decoder.decode(raw, final=self._ended)
-        except UnicodeDecodeError as error:
-            line = self._lines + self._text[self._at :].count("\n") + raw[: error.start].count(b"\n") + 1
-            raise SchemaError(f"{self._where} is not UTF-8 text: line {line}: {error.reason}", expected="JSON in UTF-8") from error
-        self._text, self._at = self._text[self._at :] + decoded, 0
+        self._lines += self._text.count("\n", 0, self._at)
+        read = self._file.read(max(self._block, len(self._text) - self._at))
+        self._text, self._at, self._ended = self._text[self._at :] + read, 0, not read
         return True
 
-    def _may_go_on(self, error: json.JSONDecodeError) -> bool:
-        return error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _MARGIN
-
     def _error(self, message: str, at: int) -> SchemaError:
-        before = self._text[:at]
-        lines = before.count("\n")
-        column = len(before) - before.rfind("\n") if lines else self._column + at + 1
+        line = self._lines + self._text.count("\n", 0, at) + 1
         return SchemaError(
-            f"{self._where} is not JSON: {message}: line {self._lines + lines + 1} column {column}",
-            expected="JSON",
-            fix="download it again: it may be cut off",
+            f"{self._where} is not JSON: {message}: line {line}", expected="JSON", fix="download it again: it may be cut off"
         )
-
-
-_DECODER = json.JSONDecoder()

@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from memalpha.data.counting import count_words_and_signs
 from memalpha.data.prepare import MANIFEST_NAME, load_prepared
 from memalpha.data.registry import SOURCES, get_source
-from memalpha.data.schema import read_instances
-from memalpha.data.storage import iter_parquet
+from memalpha.data.schema import iter_parquet, read_instances
 from memalpha.errors import InputError
 from memalpha.types import Instance
 
@@ -60,7 +58,7 @@ def load_one(name_or_path: str, options: Mapping[str, Any] | None = None, seed: 
     generated = [name for name, source in SOURCES.items() if not source.needs_input]
     if name_or_path in generated and not path.exists():
         values = dict(options or {})
-        result = get_source(name_or_path).load(None, values, int(values.pop("seed", seed)), count_words_and_signs)
+        result = get_source(name_or_path).load(None, values, int(values.pop("seed", seed)))
         return list(result.instances)
     if not path.exists():
         raise InputError(

@@ -10,19 +10,21 @@ is written that repeats what the folders to check against hold (``memalpha.data.
 from __future__ import annotations
 
 import json
+import shutil
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.counting import count_words_and_signs
-from memalpha.data.folders import replacing
 from memalpha.data.leaks import LeakCheck, without
 from memalpha.data.registry import get_source
-from memalpha.data.schema import FILE_NAME, iter_instances
+from memalpha.data.schema import FILE_NAME, PARQUET_NAME, iter_instances, iter_parquet, write_parquet
 from memalpha.data.source import LoadResult
-from memalpha.data.storage import PARQUET_NAME, InstanceWriter, iter_parquet
 from memalpha.errors import InputError, MemAlphaError, SchemaError
 from memalpha.files import file_sha256
 from memalpha.protocols import TokenCounter
@@ -133,26 +135,27 @@ def prepare(
         leaks.learn(iter_prepared(other), own_examples=not read_manifest(other).options.get("examples"))
     count = lru_cache(maxsize=256)(count_tokens)  # a chunk is counted by its loader and again for the manifest
     result = source.load(input, options, seed, count)
-    with replacing(folder) as partial:
+    counts: Counter[str] = Counter()
+    with _replacing(folder) as partial:
         checked = _checked(result, leaks, own_examples=not getattr(made_with, "examples", ""), drop=drop_leaks)
-        counts = _write(partial / PARQUET_NAME, checked, result.total, count, progress)
+        write_parquet(partial / PARQUET_NAME, _counted(checked, counts, count, result.total, progress))
         if source.needs_input:
-            _check_balance(name, result, counts.questions)
-        if not counts.instances:
+            _check_balance(name, result, counts["questions"])
+        if not counts["instances"]:
             raise _nothing_made(name, input, result)
         if not drop_leaks:
             leaks.refuse(f"{name} from {input}" if input else name)
         manifest = Manifest(
             source=source.name,
             input=_shown_input(input),
-            instances=counts.instances,
-            chunks=counts.chunks,
-            questions=counts.questions,
+            instances=counts["instances"],
+            chunks=counts["chunks"],
+            questions=counts["questions"],
             skipped=_positive(result.skipped),
             tokens={
-                "chunks": counts.chunk_tokens,
-                "questions": counts.question_tokens,
-                "longest_chunk": counts.longest_chunk,
+                "chunks": counts["chunk tokens"],
+                "questions": counts["question tokens"],
+                "longest_chunk": counts["longest chunk"],
             },
             token_counter=token_counter,
             sha256=file_sha256(partial / PARQUET_NAME),
@@ -160,7 +163,7 @@ def prepare(
             options=json.loads(json.dumps(asdict(made_with))),  # tuples as lists, as they are read again
             notes=_positive(result.notes),
             problems=result.problems,
-            asked=result.asked or counts.questions,
+            asked=result.asked or counts["questions"],
             checked_against=[Path(other).name for other in check_against],
         )
         text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2)
@@ -193,8 +196,7 @@ def load_prepared(folder: str | Path) -> Prepared:
     Raises:
         InputError: If it is not a prepared folder, or the instances' file was changed or cut off since it was made.
     """
-    manifest = read_manifest(folder)
-    return Prepared(manifest, list(iter_prepared(folder)))
+    return Prepared(read_manifest(folder), list(iter_prepared(folder)))
 
 
 def iter_prepared(folder: str | Path) -> Iterator[Instance]:
@@ -215,25 +217,6 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
 
 
 # ------------------------------------------------------------------------------------------------ writing
-@dataclass(slots=True)
-class _Counts:
-    instances: int = 0
-    chunks: int = 0
-    questions: int = 0
-    chunk_tokens: int = 0
-    question_tokens: int = 0
-    longest_chunk: int = 0
-
-    def add(self, instance: Instance, count: TokenCounter) -> None:
-        lengths = [count(chunk.text) for chunk in instance.chunks]
-        self.instances += 1
-        self.chunks += len(lengths)
-        self.questions += len(instance.questions)
-        self.chunk_tokens += sum(lengths)
-        self.question_tokens += sum(count(question.text) for question in instance.questions)
-        self.longest_chunk = max(self.longest_chunk, *lengths)
-
-
 def _checked(result: LoadResult, leaks: LeakCheck, *, own_examples: bool, drop: bool) -> Iterator[Instance]:
     """Look for what each instance repeats; leave that out if it is to be dropped."""
     for instance in result.instances:
@@ -244,16 +227,21 @@ def _checked(result: LoadResult, leaks: LeakCheck, *, own_examples: bool, drop: 
             yield kept
 
 
-def _write(path: Path, instances: Iterator[Instance], total: int | None, count: TokenCounter, progress: Progress | None) -> _Counts:
-    """Write the instances one by one, each checked to be readable again."""
-    counts = _Counts()
-    with InstanceWriter(path) as writer:
-        for instance in instances:
-            writer.write(instance)
-            counts.add(instance, count)
-            if progress is not None:
-                progress(counts.instances, total)
-    return counts
+def _counted(
+    instances: Iterator[Instance], counts: Counter[str], count: TokenCounter, total: int | None, progress: Progress | None
+) -> Iterator[Instance]:
+    """Hand instances on; when one was written, count it and tell the progress."""
+    for instance in instances:
+        yield instance
+        lengths = [count(chunk.text) for chunk in instance.chunks]
+        counts["instances"] += 1
+        counts["chunks"] += len(lengths)
+        counts["questions"] += len(instance.questions)
+        counts["chunk tokens"] += sum(lengths)
+        counts["question tokens"] += sum(count(question.text) for question in instance.questions)
+        counts["longest chunk"] = max(counts["longest chunk"], *lengths)
+        if progress is not None:
+            progress(counts["instances"], total)
 
 
 def _check_balance(name: str, result: LoadResult, questions: int) -> None:
@@ -263,6 +251,26 @@ def _check_balance(name: str, result: LoadResult, questions: int) -> None:
             f"source {name!r} read {result.asked} questions, made {questions} and skipped {dict(result.skipped)}: "
             "some are lost or counted twice\n  to fix: this is a fault of the source's loader, not of the input; please report it"
         )
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """Give a new folder beside ``folder`` that takes its place at the end, or is removed if anything is raised before."""
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if folder.exists():
+            old = partial.with_suffix(".old")
+            folder.rename(old)
+            partial.rename(folder)
+            shutil.rmtree(old)
+        else:
+            partial.rename(folder)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error}", expected="a folder that can be made there") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _check_output(folder: Path, *, overwrite: bool) -> None:

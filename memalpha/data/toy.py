@@ -14,11 +14,16 @@ keeping can be learned from the reward only.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
-from memalpha.data.pools import SPLITS, Split
-from memalpha.errors import InputError
+from pydantic import PositiveInt
+
+from memalpha.config import Options
+from memalpha.data.pools import Split
+from memalpha.data.source import LoadResult
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
 SOURCE = "toy"
@@ -43,15 +48,32 @@ _NOISE_A_CHUNK = 4
 _CHUNKS = 2
 
 
+@dataclass(frozen=True, slots=True)
+class ToyOptions(Options):
+    """Which toy instances to make.
+
+    Attributes:
+        n: How many.
+        split: Which half of the endless sequence.
+    """
+
+    n: PositiveInt = 100
+    split: Split = "train"
+
+
 def toy_generate(n: int, seed: int, split: Split = "train") -> list[Instance]:
     """Return instances 0 to n - 1 of the endless sequence that (seed, split) stand for.
 
     Raises:
         InputError: If ``n`` is below 1 or there is no such split.
     """
-    if n < 1 or split not in SPLITS:
-        raise InputError(f"{n} toy instances of split {split!r}", expected=f"at least 1 of one of {SPLITS}")
-    return [_make(index, seed, split) for index in range(n)]
+    options = ToyOptions(n, split)
+    return [_make(index, seed, split) for index in range(options.n)]
+
+
+def load_toy(source: str, options: ToyOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+    """Make toy instances; nothing is skipped, and ``source`` and ``count_tokens`` have no effect."""
+    return LoadResult(iter(toy_generate(options.n, seed, options.split)), total=options.n)
 
 
 def toy_schema(max_entries: int = _CHUNKS * _THINGS_A_CHUNK) -> MemorySchema:
