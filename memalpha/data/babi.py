@@ -30,7 +30,7 @@ from pydantic import BaseModel, Field, PositiveInt
 from memalpha.data.fields import EMPTY_ANSWER, Scalar, Text, checked
 from memalpha.data.packing import cut, pack_texts, places_of
 from memalpha.data.rows import Row, data_files, decoded_lines, file_name, iter_rows, kind_of, on_hub
-from memalpha.data.source import CommonOptions, LoadResult, Metric, finish, read_questions, read_rows
+from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, finish, read_questions, read_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
@@ -221,3 +221,6 @@ def _hub_lines(row: Row) -> list[_Line]:
             data |= {"answer": "" if answer is None else answer, "support": support if isinstance(support, list) else []}
         lines.append(checked(_Line, data, row.where))
     return lines
+
+
+SOURCES = (Source("babi", "bAbI tasks: numbered stories, one file or a folder of qa*.txt", load_babi, BabiOptions),)

@@ -35,8 +35,17 @@ from typing import NamedTuple
 from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.data.fields import EMPTY_ANSWER
-from memalpha.data.labelled import Labelled, Reader
-from memalpha.data.source import MALFORMED, CommonOptions, LoadResult, Metric, finish
+from memalpha.data.labelled import (
+    Labelled,
+    Reader,
+    read_abstracts,
+    read_clinc,
+    read_columns,
+    read_parallel,
+    read_trec_coarse,
+    read_trec_fine,
+)  # fmt: skip
+from memalpha.data.source import MALFORMED, CommonOptions, LoadResult, Metric, Source, finish
 from memalpha.data.spool import Spool
 from memalpha.data.wording import ASK_LABEL
 from memalpha.errors import InputError, SchemaError
@@ -125,18 +134,8 @@ class LabelledSet:
 class SentencePool:
     """The distinct sentences of one split, on disk, compared without regard to letter case; their labels in memory.
 
-    Each row read is in the pool or counted under its reason.
-
-    Args:
-        rows: Read once, to the end.
-        source: Where they are from, for messages.
-        split: The split wanted; rows that are of none are taken as well, and those of its out-of-scope part (``oos_`` before it).
-        result: Keeps the counts of those left out.
-        fits: Whether a sentence is short enough to be kept; None keeps all.
-        held_out: Sentences to leave out.
-
-    Raises:
-        InputError: If there is no such split, or no sentence with a label in it.
+    Each row read is in the pool or counted under its reason. Rows of no split are taken as well, and those of the split's
+    out-of-scope part (``oos_`` before it). InputError if there is no such split, or no sentence with a label in it.
     """
 
     def __init__(
@@ -324,3 +323,25 @@ class _Builder:
             ask, kind, evidence = f"{self.set.word}: {text}\n{ASK_LABEL}", self.set.kind(label), tuple(places[label])
             questions.append(Question(ask, (str(numbers[label]),), self.options.metric, kind, evidence=evidence, id=where))
         return Instance(f"{self.set.name}-{number}", self.set.name, chunks or (Chunk("(no examples)"),), tuple(questions))
+
+
+def _before(mark: str) -> Callable[[str], str]:
+    """What stands before a mark in a label: its coarse class, where labels are made so."""
+    return lambda label: label.partition(mark)[0]
+
+
+_LABELLED = (
+    (LabelledSet("trec_coarse", read_trec_coarse, 390), "TREC question types, 6 coarse labels: lines of COARSE:fine sentence"),
+    (LabelledSet("trec_fine", read_trec_fine, 390, kind=_before(":")), "TREC question types, 50 fine labels: the same lines"),
+    (LabelledSet("banking77", read_columns, 611, kind=lambda _: "intent"), "BANKING77 intents: CSV text,category"),
+    (
+        LabelledSet("clinc150", read_clinc, 611, kind=lambda label: "oos" if label == "oos" else "intent"),
+        "CLINC150 intents: JSON {split: [[text, intent]]}",
+    ),
+    (LabelledSet("hwu64", read_parallel, 611, kind=_before("_")), "HWU64 (NLU) intents: a folder of seq.in and label"),
+    (LabelledSet("pubmed_rct", read_abstracts, 1676, word="Sample"), "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence"),
+    (LabelledSet("csabstruct", read_abstracts, 1676, word="Sample"), "CSAbstruct roles of sentences: JSON Lines"),
+)
+
+SOURCES = tuple(Source(labelled.name, reads, labelled, ClassificationOptions) for labelled, reads in _LABELLED)
+"""Every set of labelled sentences; their chunks have the published lengths, or those of the set most alike."""

@@ -44,7 +44,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 from memalpha.data.fields import EMPTY_ANSWER, Answers, Cleaned, Rows, Scalar, Text, checked, fitting, listed, scalar
 from memalpha.data.packing import Dialogue, Session, Turn, dialogue_chunks
 from memalpha.data.rows import Row, iter_rows
-from memalpha.data.source import CommonOptions, LoadResult, Metric, by_row, read_questions
+from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, by_row, read_questions
 from memalpha.data.wording import asked_on, iso_date, persona_question, time_of
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
@@ -125,9 +125,6 @@ def _by_date(sessions: list[Session], result: LoadResult) -> list[Session]:
     result.notes[UNDATED] += dated.count(False)
     ordered = iter(sorted((s for s, known in zip(sessions, dated, strict=True) if known), key=lambda s: s.time or ""))
     return [next(ordered) if known else session for session, known in zip(sessions, dated, strict=True)]
-
-
-load_longmemeval = by_row(_longmemeval)
 
 
 # ------------------------------------------------------------------------------------------------ LoCoMo
@@ -220,9 +217,6 @@ def _turn_names(written: str) -> Iterator[str]:
     return (f"D{session}:{turn}" for session, turn in _TURN.findall(written))
 
 
-load_locomo = by_row(_locomo, lambda data: listed(data, "qa"))
-
-
 # ------------------------------------------------------------------------------------------------ MSC
 _SPEAKERS = ("Speaker 1", "Speaker 2")
 
@@ -287,8 +281,8 @@ def _msc(row: Row, options: MscOptions, count: TokenCounter, result: LoadResult)
         asked = checked(_SelfInstruct, item, f"{where} field 'self_instruct'")
         return Question(asked.B, asked.A, options.metric or "judge", "recall") if asked.A else EMPTY_ANSWER
 
-    own = data.self_instruct is not None
-    questions = read_questions([data.self_instruct] if own else zip(_SPEAKERS, data.personas), row.where, result, question)
+    asked = [data.self_instruct] if data.self_instruct is not None else list(zip(_SPEAKERS, data.personas, strict=False))
+    questions = read_questions(asked, row.where, result, question)
     about = data.metadata if isinstance(data.metadata, Mapping) else {}
     name = data.id or fitting(scalar, about.get("initial_data_id"), row.where) or f"msc {row.where}"
     return Instance(name, "msc", dialogue.chunks, questions)
@@ -331,4 +325,13 @@ def _msc_questions(data: Any) -> int:
     return 1 if own else min(listed(data, "personas"), len(_SPEAKERS))
 
 
-load_msc = by_row(_msc, _msc_questions, _msc_rows)
+SOURCES = (
+    Source(
+        "locomo",
+        "LoCoMo, original JSON: a conversation's sessions and its questions",
+        by_row(_locomo, lambda data: listed(data, "qa")),
+        LocomoOptions,
+    ),
+    Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_longmemeval), LongMemEvalOptions),
+    Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_msc, _msc_questions, _msc_rows), MscOptions),
+)

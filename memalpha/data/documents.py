@@ -1,10 +1,10 @@
 """Long texts with questions or summaries: BookSum, QMSum, MemoryAgentBench, and Mem-alpha's own data.
 
-**BookSum** (Kryscinski et al., arXiv 2105.08209). Reads chapter rows (``{chapter, summary_text, bid, summary_id, ...}``: JSON Lines,
-CSV, Parquet, ``kmfoda/booksum``). As published for Mem-alpha (arXiv 2509.25911): a chapter is an instance in chunks of 2048 tokens,
-asked for one summary, which is scored by the share of keywords that it contains. Departures: the keywords are drawn from the summary
-by rule (``memalpha.data.wording.keyphrases``), not by a language model; chapters of fewer than 5 chunks are kept unless option
-``chunks`` says otherwise (published: 5-20).
+**BookSum** (Kryscinski et al., arXiv 2105.08209). Reads chapter rows (``{chapter, summary_text, bid, summary_id, ...}``: JSON
+Lines, CSV, Parquet, ``kmfoda/booksum``). As published for Mem-alpha (arXiv 2509.25911): a chapter is an instance in chunks of 2048
+tokens, asked for one summary, which is scored by the share of keywords that it contains. Departures: the keywords are drawn from
+the summary by rule (``memalpha.data.wording.keyphrases``), not by a language model; chapters of fewer than 5 chunks are kept unless
+option ``chunks`` says otherwise (published: 5-20).
 
 **QMSum** (Zhong et al., arXiv 2104.05938). Reads JSON Lines (``{meeting_transcripts[{speaker, content}], general_query_list[{query,
 answer}], specific_query_list[{query, answer, relevant_text_span[[first, last]]}]}``). A meeting is an instance, its turns packed to
@@ -19,12 +19,12 @@ most 2048 tokens, as the published evaluation of Mem-alpha does. The metric foll
 Departures: of a summary (``infbench_sum``) the keywords are drawn by rule; recommended films (``recsys``) are scored by the share
 of gold films named, not by recall among the first five; contexts are cut at ends of sentences.
 
-**Mem-alpha's data** (``YuWangX/Memalpha`` on the Hub). A row is ``instance_id, prompt, chunks, questions_and_answers, data_source,
+**Mem-alpha's data** (``YuWangX/Memalpha`` on the Hub). Reads ``instance_id, prompt, chunks, questions_and_answers, data_source,
 metadata, num_chunks, num_questions``; ``chunks`` is a list of texts and ``questions_and_answers`` a list of ``{question, answer}``,
 both either as JSON text or as lists. An answer is a text, a number, a list of those (all accepted; for ``keywords``: all wanted) or
-``{"text": ...}``. The metric follows from ``data_source`` as the published evaluation scores it. ``prompt`` and ``metadata`` are not
-read. No evidence; the dates of chunks stand in their texts, as published. ``num_chunks`` or ``num_questions`` that do not agree with
-the lists are malformed.
+``{"text": ...}``. The metric follows from ``data_source`` as the published evaluation scores it. ``prompt`` and ``metadata`` are
+not read. No evidence; the dates of chunks stand in their texts, as published. ``num_chunks`` or ``num_questions`` that do not agree
+with the lists are malformed.
 
 Reasons to skip: ``empty answer``, ``too many chunks``, ``too few chunks``, ``no keywords``, ``unknown source`` (option ``metric``
 gives it a metric), ``other source`` (not the one asked for), the same two of ``data_source``, ``malformed``.
@@ -58,7 +58,7 @@ from memalpha.data.fields import (
 )  # fmt: skip
 from memalpha.data.packing import Session, Turn, cut, dialogue_chunks
 from memalpha.data.rows import Row, iter_rows
-from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, by_row, read_questions
+from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, by_row, read_questions
 from memalpha.data.wording import SUMMARISE, asked_on, keyphrases
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
@@ -141,9 +141,6 @@ def _written_summary(value: Any) -> Any:
     return "\n".join(told) if isinstance(told, list) and all(isinstance(item, str) for item in told) else told
 
 
-load_booksum = by_row(_booksum)
-
-
 # ------------------------------------------------------------------------------------------------ QMSum
 class _Speech(BaseModel):
     speaker: Scalar = ""
@@ -193,7 +190,8 @@ def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter, result: LoadR
     return Instance(data.meeting_id or f"qmsum {row.where}", "qmsum", dialogue.chunks, questions)
 
 
-load_qmsum = by_row(_qmsum, lambda data: listed(data, "general_query_list", "specific_query_list"))
+def _meeting_questions(data: Any) -> int:
+    return listed(data, "general_query_list", "specific_query_list")
 
 
 # ------------------------------------------------------------------------------------------------ MemoryAgentBench
@@ -296,9 +294,6 @@ def _contexts_questions(data: Any) -> int:
         return 0
 
 
-load_memoryagentbench = by_row(_memoryagentbench, _contexts_questions)
-
-
 # ------------------------------------------------------------------------------------------------ Mem-alpha's data
 METRIC_OF: Mapping[str, str] = {
     "squad": "substring",
@@ -361,8 +356,9 @@ def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: L
     def question(item: Any, where: str) -> Question | str:
         asked = checked(_MemalphaQuestion, item, where)
         answer = asked.answer.get("text") if isinstance(asked.answer, Mapping) else asked.answer
-        parts = metric == "keywords" and isinstance(answer, str)
-        golds = fitting(answers, answer.split(", ") if parts else answer, f"{where} field 'answer'")
+        if metric == "keywords" and isinstance(answer, str):
+            answer = answer.split(", ")
+        golds = fitting(answers, answer, f"{where} field 'answer'")
         if metric == "boxed":
             check_labels(golds, where)
         return Question(asked.question, golds, metric or "") if golds else EMPTY_ANSWER
@@ -372,12 +368,12 @@ def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: L
 
 def _memalpha_rows(source: str, options: MemalphaOptions) -> Iterator[Row]:
     """The rows, those without an id named by their number."""
-    return (_named(number, row) for number, row in enumerate(iter_rows(source, options.split)))
-
-
-def _named(number: int, row: Row) -> Row:
-    blank = isinstance(row.data, Mapping) and row.data.get("instance_id") in (None, "")
-    return Row(row.where, {**row.data, "instance_id": f"row-{number}"}) if blank else row
+    for number, row in enumerate(iter_rows(source, options.split)):
+        data = row.data
+        if isinstance(data, Mapping):
+            given = data.get("instance_id")
+            data = {**data, "instance_id": ("" if given is None else str(given).strip()) or f"row-{number}"}
+        yield Row(row.where, data)
 
 
 def _memalpha_questions(data: Any) -> int:
@@ -392,4 +388,19 @@ def _memalpha_questions(data: Any) -> int:
     return len(value) if isinstance(value, list) else stated if isinstance(stated, int) else 0
 
 
-load_memalpha = by_row(_memalpha, _memalpha_questions, _memalpha_rows)
+SOURCES = (
+    Source("booksum", "BookSum chapters with summaries: JSON Lines, CSV, Parquet", by_row(_booksum), BooksumOptions),
+    Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_qmsum, _meeting_questions), SummaryOptions),
+    Source(
+        "memoryagentbench",
+        "MemoryAgentBench: Parquet, JSON, JSON Lines",
+        by_row(_memoryagentbench, _contexts_questions),
+        MemoryAgentBenchOptions,
+    ),
+    Source(
+        "memalpha",
+        "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines",
+        by_row(_memalpha, _memalpha_questions, _memalpha_rows),
+        MemalphaOptions,
+    ),
+)

@@ -33,9 +33,9 @@ from memalpha.data.rows import (
     existing_file,
     file_name,
     iter_rows,
+    json_items,
     kind_of,
     on_hub,
-    open_json,
     packed_or_not,
     text_lines,
 )  # fmt: skip
@@ -133,38 +133,24 @@ def _first_release(row: Row) -> Row:
 
 
 def read_clinc(source: str, split: str) -> Iterator[Labelled]:
-    """Read CLINC150, each sentence with the split it is in."""
-    if on_hub(source) or kind_of(Path(source)) != ".json" or not _holds_splits(path := data_file(source)):
+    """Read CLINC150: an object of lists, each sentence with the split it is in, or rows."""
+    if on_hub(source) or kind_of(Path(source)) != ".json":
         yield from _columns(iter_rows(source, split), _LABELS)
         return
-    shown = file_name(path)
-    with open_json(path) as reader:
-        for name in reader.members():
-            if reader.peek() != "[":
-                reader.value()
-                yield _wrong(f"{shown} {name!r}", "a list of [text, intent]", name)
+    path = data_file(source)
+    for index, item in enumerate(json_items(path)):
+        where = f"{file_name(path)} item {index}"
+        lists = isinstance(item, Mapping) and any(isinstance(value, list) for value in item.values())
+        if not lists or any(isinstance(item.get(name), str) for name in _TEXTS):
+            yield from _columns([Row(where, item)], _LABELS)
+            continue
+        for name, pairs in item.items():
+            if not isinstance(pairs, list):
+                yield _wrong(f"{file_name(path)} {name!r}", "a list of [text, intent]", name)
                 continue
-            for index, pair in enumerate(reader.items()):
-                where = f"{shown} {name}[{index}]"
-                fits = isinstance(pair, list) and len(pair) == 2
-                yield _labelled(where, *pair, split=name) if fits else _wrong(where, "a pair [text, intent]", name)
-        reader.end()
-
-
-def _holds_splits(path: Path) -> bool:
-    """Whether a JSON file is an object of lists, rather than a list of rows or rows one after another, which hold a text."""
-    lists, said = False, False
-    with open_json(path) as reader:
-        if reader.peek() == "[":
-            return False
-        for name in reader.members():
-            if reader.peek() == "[":
-                lists = True
-                for _ in reader.items():
-                    pass
-            else:
-                said |= isinstance(reader.value(), str) and name in _TEXTS
-    return lists and not said
+            for number, pair in enumerate(pairs):
+                place, fits = f"{file_name(path)} {name}[{number}]", isinstance(pair, list) and len(pair) == 2
+                yield _labelled(place, pair[0], pair[1], name) if fits else _wrong(place, "a pair [text, intent]", name)
 
 
 def read_abstracts(source: str, split: str) -> Iterator[Labelled]:
@@ -179,7 +165,8 @@ def read_abstracts(source: str, split: str) -> Iterator[Labelled]:
         if not isinstance(row.data, Mapping) or "sentences" not in row.data:
             yield from _columns([row], _LABELS)
             continue
-        said, labels = row.data["sentences"], row.data.get("labels")
+        said: Any = row.data["sentences"]
+        labels: Any = row.data.get("labels")
         fits = isinstance(said, list) and isinstance(labels, list) and len(said) == len(labels)
         for index in range(len(said) if fits else max(1, listed(row.data, "sentences"))):
             where = f"{row.where} sentence {index}"

@@ -68,14 +68,9 @@ _SHOWN = 50
 
 
 class Leak(NamedTuple):
-    """One thing that comes again.
+    """One thing that comes again: a ``question`` or ``context``, its place in the new set, and its words.
 
-    Attributes:
-        kind: ``question`` or ``context``.
-        where: Instance and question id, or instance and chunk, of the new set.
-        text: Its words.
-        near: Whether it is nearly equal only.
-        question: Index of the question in its instance, None if a chunk repeats something.
+    ``near``: it is nearly equal only. ``question``: its index in its instance, None if a chunk repeats something.
     """
 
     kind: str
@@ -90,11 +85,7 @@ class Leak(NamedTuple):
 
 
 class LeakError(InputError):
-    """Data repeat questions or contexts of a set they must be apart from.
-
-    Attributes:
-        leaks: Everything that was found.
-    """
+    """Data repeat questions or contexts of a set they must be apart from; ``leaks`` holds everything that was found."""
 
     def __init__(self, what: str, leaks: list[Leak]) -> None:
         self.leaks = leaks
@@ -122,12 +113,7 @@ class LeakCheck:
         """What ``check`` found so far."""
 
     def learn(self, instances: Iterable[Instance], *, own_examples: bool = True) -> None:
-        """Add the questions and contexts of a set.
-
-        Args:
-            instances: The set.
-            own_examples: Whether the labelled examples in its contexts are its own, rather than those of another file.
-        """
+        """Add the questions and contexts of a set; ``own_examples``: its labelled examples are not those of another file."""
         for instance in instances:
             labelled = _labelled(instance)
             for chunk in instance.chunks:
@@ -138,7 +124,7 @@ class LeakCheck:
                 for passage in _passages(chunk.text, short=not labelled):
                     if hash(passage) not in self._passages:
                         self._passages.add(hash(passage))
-                        if _is_long(passage):
+                        if _length(passage) >= MIN_PASSAGE_WORDS:
                             self._near_passages.add(_word_pieces(passage))
             for question in instance.questions:
                 self._learn_question(instance.id, question)
@@ -178,7 +164,7 @@ class LeakCheck:
         for passage in _passages(text, short=not labelled):
             if hash(passage) in self._passages:
                 found.append(Leak("context", where, passage, near=False))
-            elif _is_long(passage) and self._near_passages.has(_word_pieces(passage)):
+            elif _length(passage) >= MIN_PASSAGE_WORDS and self._near_passages.has(_word_pieces(passage)):
                 found.append(Leak("context", where, passage, near=True))
         if not labelled and not found and (run := next((run for run in _runs(text, 1) if hash(run) in self._runs), None)):
             found.append(Leak("context", where, run, near=False))
@@ -248,12 +234,12 @@ def _runs(text: str, step: int) -> Iterator[str]:
 def _passages(text: str, *, short: bool) -> list[str]:
     """The words of each passage that is long enough; those of shorter ones where there are no others and ``short`` is given."""
     passages = [" ".join(_unlabelled_words(passage)) for passage in re.split(r"\n\s*\n", text)]
-    found = [passage for passage in passages if _is_long(passage)]
-    return found or [passage for passage in passages if short and passage.count(" ") + 1 >= MIN_QUESTION_WORDS]
+    found = [passage for passage in passages if _length(passage) >= MIN_PASSAGE_WORDS]
+    return found or [passage for passage in passages if short and _length(passage) >= MIN_QUESTION_WORDS]
 
 
-def _is_long(passage: str) -> bool:
-    return passage.count(" ") + 1 >= MIN_PASSAGE_WORDS
+def _length(passage: str) -> int:
+    return passage.count(" ") + 1
 
 
 def _answers(question: Question) -> frozenset[str]:

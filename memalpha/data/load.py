@@ -15,15 +15,10 @@ from memalpha.types import Instance
 
 
 def load_data(names: str, options: Mapping[str, Any] | None = None, seed: int = 0) -> list[Instance]:
-    """Return the instances of one source, or of several one after another.
+    """Return the instances of one source, or of several (separated by commas) one after another.
 
-    Args:
-        names: As ``name_or_path`` of ``load_one``; several are separated by commas.
-        options: Options of a generated source, for the first.
-        seed: Seed of a generated source.
-
-    Raises:
-        InputError: As ``load_one``, or if two instances have the same id.
+    Options and seed are those of a generated source; options are for the first. InputError as ``load_one``, or if two instances
+    have the same id.
     """
     instances = [
         instance for i, name in enumerate(source_names(names)) for instance in load_one(name, None if i else options, seed)

@@ -30,7 +30,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 from memalpha.data.fields import EMPTY_ANSWER, Cleaned, Scalar, Text, answers, checked, clean, fitting
 from memalpha.data.packing import cut, pack_texts, places_of
 from memalpha.data.rows import Row, data_file, file_rows, iter_rows
-from memalpha.data.source import Bounds, CommonOptions, Loader, LoadResult, finish, read_rows
+from memalpha.data.source import Bounds, CommonOptions, Loader, LoadResult, Source, finish, read_rows
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
@@ -165,7 +165,6 @@ def _corpus(path: str) -> tuple[_Article, ...]:
     return tuple(_Article(text, needed=False) for text in checked(_Corpus, {"articles": rows}, path).articles if text)
 
 
-load_hotpotqa = _loader("hotpotqa", _hotpot_articles)
 load_musique = _loader("musique", _musique_articles)
 
 
@@ -210,3 +209,16 @@ def _instance(
         evidence = tuple(sorted({place for which in needs for place in places[which]})) or None
         questions.append(replace(question, evidence=evidence))
     return Instance(f"{name}-{number}", name, tuple(Chunk(chunk.text) for chunk in packed), tuple(questions))
+
+
+SOURCES = (
+    Source(
+        "hotpotqa", "HotpotQA, original JSON: evidence articles in chunks", _loader("hotpotqa", _hotpot_articles), MultihopOptions
+    ),
+    Source(
+        "musique",
+        "MuSiQue, original JSON Lines: supporting paragraphs in chunks",
+        _loader("musique", _musique_articles),
+        MultihopOptions,
+    ),
+)

@@ -36,12 +36,7 @@ class Span(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """One chunk.
-
-    Attributes:
-        text: The texts, joined.
-        parts: Indices of the texts in it, ascending.
-    """
+    """One chunk: the texts, joined, and their indices, ascending."""
 
     text: str
     parts: tuple[int, ...]
@@ -51,20 +46,10 @@ class Packed(NamedTuple):
 def pack_texts(
     texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = SEPARATOR
 ) -> Iterator[Packed]:
-    """Join consecutive texts to chunks of a random length, drawn evenly from ``bounds`` for each chunk.
+    """Join consecutive texts to chunks of a random length (tokens), drawn evenly from ``bounds`` for each chunk.
 
     A text joins the chunk while the sum stays within the drawn length, and while the chunk is below the lower bound and the sum
-    stays within the upper one.
-
-    Args:
-        texts: Read lazily.
-        bounds: Fewest and most tokens of a chunk.
-        count: Counts tokens: of each text once, of the separator, and of each chunk once to be sure that it fits.
-        rng: Draws the lengths, one for each chunk.
-        separator: Stands between two texts.
-
-    Raises:
-        InputError: If one text alone is longer than the upper bound; see ``split_text``.
+    stays within the upper one. InputError if one text alone is longer than the upper bound; see ``split_text``.
     """
     low, high = bounds
     gap = count(separator)
@@ -94,12 +79,7 @@ def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, s
 
 
 def places_of(packed: Sequence[Packed], keys: Sequence[int]) -> Mapping[int, set[int]]:
-    """Return the chunks that hold each key.
-
-    Args:
-        packed: Chunks.
-        keys: Key of each packed text.
-    """
+    """Return the chunks that hold each key, where ``keys`` gives one to each packed text."""
     places = defaultdict[int, set[int]](set)
     for index, chunk in enumerate(packed):
         for part in chunk.parts:
@@ -208,13 +188,7 @@ def overlapping(spans: Sequence[Span], wanted: Span) -> tuple[int, ...]:
 
 # ------------------------------------------------------------------------------------------------ dialogues
 class Turn(NamedTuple):
-    """What one person says.
-
-    Attributes:
-        speaker: Who.
-        text: What; not blank.
-        key: Name of the turn where evidence points at it, else "".
-    """
+    """What one person says (not blank), and its name where evidence points at it."""
 
     speaker: str
     text: str
@@ -222,14 +196,7 @@ class Turn(NamedTuple):
 
 
 class Session(NamedTuple):
-    """Turns of one sitting.
-
-    Attributes:
-        turns: In order.
-        title: How its first line names it, e.g. ``Session 3``.
-        time: When, in ISO 8601 where the source allows, or None.
-        key: Name of the session where evidence points at it, else "".
-    """
+    """Turns of one sitting, how its first line names it, its date, and its name where evidence points at it."""
 
     turns: Sequence[Turn]
     title: str
@@ -258,16 +225,10 @@ class _Part(NamedTuple):
 
 
 def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Dialogue:
-    """Make chunks of sessions, each beginning with a line that names the session and its date.
+    """Make chunks of at most ``limit`` tokens of sessions, each under a line that names the session and its date.
 
-    A session that does not fit is cut between turns, a turn that does not fit at ends of sentences. The date of a chunk is that of
-    its first session.
-
-    Args:
-        sessions: In order; those without turns are left out.
-        limit: Most tokens of a chunk.
-        count: Counts them.
-        join: Whether consecutive sessions share a chunk while they fit, rather than each having its own.
+    A session that does not fit is cut between turns, a turn that does not fit at ends of sentences. With ``join`` consecutive
+    sessions share a chunk while they fit; its date is that of the first.
     """
     groups: list[list[_Part]] = []
     tokens = 0

@@ -10,7 +10,7 @@ Construction as published for Mem-alpha (arXiv 2509.25911): a person is an insta
 questions are scored by the share of their parts that the answer contains, the parts being the memory anchors, joined by ";". What
 comes first, in chunks of its own: the profile and the circle. The kinds are the four sections.
 
-What always holds: the memories are read piece by piece and kept on disk; the evidence of a question is the chunks with the memories
+What always holds: the  evidence of a question is the chunks with the memories
 that its ``Reference Memory`` names, or the field of the profile, None where it names none that is there (``notes``). Reasons to
 skip: ``empty answer`` (four fifths of the English questions have none), ``person without memories``, ``malformed``.
 
@@ -34,9 +34,8 @@ from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
 from memalpha.data.fields import EMPTY_ANSWER, Answers, Cleaned, Scalar, Text, checked, fitting, scalar
 from memalpha.data.packing import cut
-from memalpha.data.rows import Row, data_file, data_files, file_name, open_json, packed_or_not
-from memalpha.data.source import CommonOptions, LoadResult, by_row, read_questions
-from memalpha.data.spool import Spool
+from memalpha.data.rows import Row, data_file, data_files, file_name, json_items, packed_or_not
+from memalpha.data.source import CommonOptions, LoadResult, Source, by_row, read_questions
 from memalpha.data.wording import time_of
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
@@ -83,33 +82,25 @@ def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: 
 # ------------------------------------------------------------------------------------------------ files
 def _persons(path: Path) -> Iterator[Row]:
     """Yield each person's data as {"name", "data"}."""
-    shown, index = file_name(path), -1
-    with open_json(path) as reader:
-        if reader.peek() == "{":
-            for index, name in enumerate(reader.members()):  # noqa: B007
-                yield Row(f"{shown} {name!r}", {"name": name, "data": reader.value()})
+    shown = file_name(path)
+    for index, item in enumerate(json_items(path)):
+        where = f"{shown} item {index}"
+        if not isinstance(item, Mapping):
+            yield Row(where, item)
+        elif isinstance(item.get("profile"), Mapping):  # in a memory file that is a list, an item is one person
+            yield Row(where, {"name": item["profile"].get("Protagonist"), "data": item})
         else:
-            for index, item in enumerate(reader.items()):
-                where = f"{shown} item {index}"
-                if not isinstance(item, Mapping):
-                    yield Row(where, item)
-                elif isinstance(item.get("profile"), Mapping):  # a memory file's item is one person
-                    yield Row(where, {"name": item["profile"].get("Protagonist"), "data": item})
-                else:  # a question file's item maps names to persons
-                    yield from (Row(f"{where} {name!r}", {"name": name, "data": data}) for name, data in item.items())
-        reader.end()
-    if index < 0:
-        raise SchemaError(f"{shown} holds nobody", expected="a person's questions or memories")
+            yield from (Row(f"{where} {name!r}", {"name": name, "data": data}) for name, data in item.items())
 
 
-def _memories(path: Path) -> Spool:
-    spool = Spool()
-    for row in _persons(path):
-        if isinstance(row.data, Mapping) and isinstance(row.data["name"], str):
-            spool.add(spool.key(row.data["name"]), row.data["data"])
-    if not len(spool):
+def _memories(path: Path) -> dict[str, Any]:
+    rows = (row.data for row in _persons(path) if isinstance(row.data, Mapping))
+    found: dict[str, Any] = {}
+    for row in rows:
+        found.setdefault(row["name"] if isinstance(row["name"], str) else "", row["data"])
+    if not found.keys() - {""}:
         raise SchemaError(f"{file_name(path)} holds no memories of anybody", expected="{person: {profile, events, ...}}")
-    return spool
+    return found
 
 
 def _held(data: Any) -> int:
@@ -242,15 +233,15 @@ def _parts(person: _Memories) -> Iterator[_Part]:
         yield _Part("\n".join(person.dialogues[name].lines()) or name, (f"event {name}",))
 
 
-def _instance(row: Row, memories: Spool, options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:
+def _instance(row: Row, memories: Mapping[str, Any], options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:
     if not isinstance(row.data, Mapping) or not isinstance(row.data["data"], Mapping):
         raise SchemaError(f"{row.where} is no person", expected="an object of a person's questions")
     name, asked = checked(_Name, row.data, row.where).name, list(_asked(row.data["data"]))
-    if (number := memories.find(name)) is None:
+    if name not in memories:
         result.skip("person without memories", len(asked))
         return Instance(name, "perltqa", (Chunk(name),), ())
     where = f"memories of {name!r}"
-    person = checked(_Memories, memories.get(number)[1][0], where)
+    person = checked(_Memories, memories[name], where)
     chunks: list[Chunk] = []
     places: dict[str, list[int]] = {}
     for part in fitting(lambda person: list(_parts(person)), person, where):
@@ -276,3 +267,6 @@ def _instance(row: Row, memories: Spool, options: PerltqaOptions, count: TokenCo
         return Question(qa.question, golds, "parts", section, evidence=evidence)
 
     return Instance(name, "perltqa", tuple(chunks), read_questions(asked, row.where, result, question))
+
+
+SOURCES = (Source("perltqa", "PerLTQA, perltqa*.json with perltmem*.json beside it", load_perltqa, PerltqaOptions),)

@@ -70,15 +70,7 @@ class Pools:
 
 @cache
 def pools(split: Split, templates: Templates = "train") -> Pools:
-    """Return the pools of one split.
-
-    Args:
-        split: Whose names and values.
-        templates: ``train`` for the first two thirds of each list of sentences, ``held_out`` for the rest, or ``all``.
-
-    Raises:
-        InputError: If either is none of the above.
-    """
+    """Return the pools of one split, with the sentences of one part; InputError if either is unknown."""
     if split not in SPLITS or templates not in TEMPLATES:
         raise InputError(f"split {split!r} with templates {templates!r}", expected=f"one of {SPLITS} with one of {TEMPLATES}")
     data: dict[str, Any] = yaml.safe_load((resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,26 +43,7 @@ Progress = Callable[[int, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a prepared folder holds and where it came from.
-
-    Attributes:
-        source: Name of the source.
-        input: File name or Hub name it was made from, None for generated data.
-        instances: Number of instances.
-        chunks: Number of chunks, all instances together.
-        questions: Number of questions, all instances together.
-        skipped: Questions of the input that are in no instance, by reason; ``questions`` and their sum are ``asked``.
-        tokens: ``chunks`` and ``questions``: tokens of all chunk texts and of all question texts; ``longest_chunk``.
-        token_counter: What counted them: ``words``, or a tokenizer's name.
-        sha256: Of ``instances.parquet``.
-        seed: Decided every random choice.
-        options: All options of the source, defaults included.
-        notes: What else was done, by kind.
-        problems: Place and fault of the first malformed rows.
-        asked: Questions of the input, counted as they were read; for generated data as many as were made.
-        checked_against: Names of the folders whose questions and contexts it does not repeat.
-        version: Version of this package.
-    """
+    """What a prepared folder holds and where it came from; data/README.md says what each field means."""
 
     source: str
     input: str | None
@@ -136,18 +117,24 @@ def prepare(
     count = lru_cache(maxsize=256)(count_tokens)  # a chunk is counted by its loader and again for the manifest
     result = source.load(input, options, seed, count)
     counts: Counter[str] = Counter()
+    shown = None if input is None else Path(input).name if Path(input).exists() else str(input)  # a folder means nothing elsewhere
     with _replacing(folder) as partial:
         checked = _checked(result, leaks, own_examples=not getattr(made_with, "examples", ""), drop=drop_leaks)
         write_parquet(partial / PARQUET_NAME, _counted(checked, counts, count, result.total, progress))
         if source.needs_input:
             _check_balance(name, result, counts["questions"])
         if not counts["instances"]:
-            raise _nothing_made(name, input, result)
+            reasons = ", ".join(f"{number} {reason}" for reason, number in result.skipped.most_common()) or "no question found"
+            problem = f"; the first problem: {result.problems[0]}" if result.problems else ""
+            made = f"source {name!r} made no instance{f' of {input}' if input else ''}"
+            raise InputError(f"{made}: {reasons}{problem}", expected="at least one question that can be kept")
         if not drop_leaks:
             leaks.refuse(f"{name} from {input}" if input else name)
         manifest = Manifest(
             source=source.name,
-            input=_shown_input(input),
+            input=shown,
+            if input and not Path(input).exists()
+            else input and Path(input).name,  # a folder means nothing elsewhere
             instances=counts["instances"],
             chunks=counts["chunks"],
             questions=counts["questions"],
@@ -172,30 +159,19 @@ def prepare(
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """Read a prepared folder's manifest.
-
-    Raises:
-        InputError: If the folder has none, or it is not a manifest.
-    """
+    """Read a prepared folder's manifest; InputError if the folder has none, or it is not a manifest."""
     path = Path(folder) / MANIFEST_NAME
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Manifest(**data)
+        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise InputError(
-            f"{folder} has no {MANIFEST_NAME}", expected="a prepared folder", fix="make one with: memalpha prepare"
-        ) from error
+        fix = "make one with: memalpha prepare"
+        raise InputError(f"{folder} has no {MANIFEST_NAME}", expected="a prepared folder", fix=fix) from error
     except (ValueError, TypeError) as error:
-        names = ", ".join(item.name for item in fields(Manifest))
-        raise SchemaError(f"{path} is not a manifest: {error}", expected=f"an object with {names}") from error
+        raise SchemaError(f"{path} is not a manifest: {error}", expected="an object as memalpha prepare writes it") from error
 
 
 def load_prepared(folder: str | Path) -> Prepared:
-    """Read a prepared folder and check that its instances are those the manifest speaks of.
-
-    Raises:
-        InputError: If it is not a prepared folder, or the instances' file was changed or cut off since it was made.
-    """
+    """Read a prepared folder and check its checksum; InputError if it is none, or was changed or cut off since it was made."""
     return Prepared(read_manifest(folder), list(iter_prepared(folder)))
 
 
@@ -204,15 +180,12 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
 
     A folder whose instances are in ``instances.jsonl``, as earlier versions wrote them, is read as well.
     """
-    manifest, path = read_manifest(folder), Path(folder) / PARQUET_NAME
-    if not path.is_file() and (Path(folder) / FILE_NAME).is_file():
-        path = Path(folder) / FILE_NAME
-    if not path.is_file():
-        raise InputError(f"{folder} has no {PARQUET_NAME}", expected="a prepared folder", fix="prepare it again with overwrite")
+    manifest, fix = read_manifest(folder), "prepare it again with overwrite"
+    path = next((path for name in (PARQUET_NAME, FILE_NAME) if (path := Path(folder) / name).is_file()), None)
+    if path is None:
+        raise InputError(f"{folder} has no {PARQUET_NAME}", expected="a prepared folder", fix=fix)
     if (found := file_sha256(path)) != manifest.sha256:
-        raise InputError(
-            f"{path} has sha256 {found}", expected=f"{manifest.sha256}, as its manifest says", fix="prepare it again with overwrite"
-        )
+        raise InputError(f"{path} has sha256 {found}", expected=f"{manifest.sha256}, as its manifest says", fix=fix)
     return iter_parquet(path) if path.name == PARQUET_NAME else iter_instances(path)
 
 
@@ -274,37 +247,11 @@ def _replacing(folder: Path) -> Iterator[Path]:
 
 
 def _check_output(folder: Path, *, overwrite: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"output {folder} is a file", expected="a folder that does not exist yet")
-    held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
-    if held and not overwrite:
-        raise InputError(
-            f"output {folder} exists",
-            expected="a folder that does not exist yet",
-            fix="choose another, or replace it (--overwrite)",
-        )
-    if others := [name for name in held if name not in (PARQUET_NAME, FILE_NAME, MANIFEST_NAME)]:
-        raise InputError(
-            f"output {folder} holds {', '.join(others[:5])}",
-            expected=f"nothing but {PARQUET_NAME} and {MANIFEST_NAME}, since the folder is replaced",
-            fix="choose another folder",
-        )
-
-
-def _nothing_made(name: str, input: str | Path | None, result: LoadResult) -> InputError:
-    reasons = ", ".join(f"{count} {reason}" for reason, count in result.skipped.most_common()) or "no question found"
-    problem = f"; the first problem: {result.problems[0]}" if result.problems else ""
-    of = "" if input is None else f" of {input}"
-    return InputError(
-        f"source {name!r} made no instance{of}: {reasons}{problem}", expected="at least one question that can be kept"
-    )
-
-
-def _shown_input(input: str | Path | None) -> str | None:
-    """A file's name without its folder, which means nothing elsewhere; a Hub name whole."""
-    if input is None:
-        return None
-    return Path(input).name if Path(input).exists() else str(input)
+    held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else [folder.name] * folder.exists()
+    others = [name for name in held if name not in (PARQUET_NAME, FILE_NAME, MANIFEST_NAME)]
+    if held and (others or not overwrite):
+        expected = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
+        raise InputError(f"output {folder} exists and holds {', '.join(held[:5])}", expected=expected, fix="choose another folder")
 
 
 def _positive(counts: Mapping[str, int]) -> dict[str, int]:

@@ -15,16 +15,15 @@ The evidence of ``count`` is the statements of the values that hold and every re
 default: a person of whom an attribute was never stated says that theirs follows somebody else's (``I live with Oskar in Lima and go
 wherever Oskar goes.``); later that other person's value changes or is taken back, in words that do not name the follower.
 
-What always holds: no answer is stale; every question has its person as subject and names the person and the attribute's word; a
-person asked about in ``removed`` has something else that still holds. The subject of ``time`` is the person as well, so a passage
-about something else the person said that day passes for its answer; ask for few of them. With the rates of cascade and absence 0
-nothing is drawn and nothing changes; with them on, a dialogue is the one without them plus one line a link. The value that is
-followed ends at least one session after the link was said. ``Instance.facts`` holds the link (attribute ``shared city``, the other
-person as value) and all that follows from it about the follower, after the facts of each session's own lines; no line of a follower
-mentions a value the other person ever had.
+What always holds: no answer is stale; every question names its person and the attribute's word; a person asked about in ``removed``
+has something else that still holds. Any passage about the person that day passes for an answer of ``time``; ask for few of them.
+With the rates of cascade and absence 0 nothing is drawn and nothing changes; with them on, a dialogue is the one without them plus
+one line a link. The value that is followed ends at least one session after the link was said. ``Instance.facts`` holds the link
+(attribute ``shared city``, the other person as value) and all that follows from it about the follower, after the facts of each
+session's own lines; no line of a follower mentions a value the other person ever had.
 
-A reader without a model does not combine two passages: with it, ``cascade`` asks whether the *memory* was brought up to date, and
-the never-told form of ``absence`` passes with any passage about the person, so it says something about generated answers alone.
+A reader without a model does not combine two passages: with it, ``cascade`` asks whether the memory was brought up to date, and
+the never-told form of ``absence`` passes with any passage about the person.
 
 Departure from MEME (Jung et al., arXiv 2605.12477), after whose cascade and absence questions these are made: there the
 dependence is a rule over a graph of entities, and absence is always that of a broken dependence.
@@ -113,20 +112,9 @@ def make_questions(
     max_questions: int = 0,
     more: Sequence[Question] = (),
 ) -> tuple[Question, ...]:
-    """Return the questions about slots at the end of a dialogue.
+    """Return the questions about slots at the end of a dialogue, then ``more``, with ids ``q0``, ``q1``, ...
 
-    Args:
-        rng: Draws wordings and which questions are asked.
-        slots: What was said, every slot stated at least once.
-        times: Date of each chunk.
-        wordings: Sentences by what is asked: ``value``, ``every``, ``time``.
-        rates: Share that is asked, by kind. Where chance would ask nothing, one possible question of a kind with a
-            rate above 0 is asked.
-        max_questions: Most questions (0 = all).
-        more: Further questions that are asked, drawn elsewhere; they count among ``max_questions``.
-
-    Returns:
-        Questions in the order of the slots, then ``more``, with ids ``q0``, ``q1``, ...
+    Where chance would ask nothing, one possible question of a kind with a rate above 0 is asked; ``max_questions`` 0 = all.
     """
     possible = [q for slot in slots for q in _about(rng, slot, times, wordings, slots) if getattr(rates, q.kind) > 0]
     asked = [question for question in possible if rng.random() < getattr(rates, question.kind)] or possible[:1]
@@ -181,16 +169,7 @@ def draw_links(
     lines: Sequence[str],
     rates: QuestionRates,
 ) -> list[Link]:
-    """Return who follows whom, at most one link an attribute of a person.
-
-    Args:
-        rng: Draws which of the possible links there are, each with probability ``rates.cascade``.
-        slots: All slots, as the dialogue leaves them.
-        attributes: Attributes by their word.
-        facts: Everything that happened, session by session.
-        lines: Every line of the dialogue, ``Name: sentence.``
-        rates: With ``absence`` 0 nobody follows a value that is taken back.
-    """
+    """Return who follows whom, at most one link an attribute of a person; with ``absence`` 0 nobody follows what is taken back."""
     links = []
     for slot in slots:
         if slot.stated or not attributes[slot.attribute].share:
@@ -215,17 +194,7 @@ def _link(rng: random.Random, slot: Slot, other: Slot, facts: Sequence[Fact]) ->
 def dependent_questions(
     rng: random.Random, slots: Sequence[Slot], links: Sequence[Link], wordings: Mapping[str, Sequence[str]], rates: QuestionRates
 ) -> list[Question]:
-    """Return the question about each link, and those about what was never told, each with probability ``rates.absence``.
-
-    Nothing never told is asked of a person of whom nothing is known at the end.
-
-    Args:
-        rng: Draws wordings and what is asked.
-        slots: All slots, as the dialogue leaves them.
-        links: Who follows whom.
-        wordings: Sentences by what is asked; ``value`` is used.
-        rates: Share that is asked.
-    """
+    """Return the question about each link, and those about what was never told, each with probability ``rates.absence``."""
 
     def ask(kind: str, subject: str, attribute: str, answer: str | None, stale: Sequence[str], evidence: Sequence[int]) -> Question:
         text = rng.choice(wordings["value"]).format(name=subject, attribute=attribute)

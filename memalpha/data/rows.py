@@ -26,9 +26,8 @@ from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
-from memalpha.data.json_reader import JsonReader
 from memalpha.errors import InputError, SchemaError, ServiceError
 from memalpha.files import path_of
 
@@ -39,25 +38,14 @@ _AGAIN = "download it again: it may be cut off"
 
 
 class Row(NamedTuple):
-    """One row.
-
-    Attributes:
-        where: Its place, such as ``train.jsonl line 3``; begins messages about it.
-        data: What stands there; a SchemaError where that is known not to be a row.
-    """
+    """One row: its place, such as ``train.jsonl line 3``, and its data; a SchemaError where that is known not to be a row."""
 
     where: str
     data: Any
 
 
 def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
-    """Read rows from a file, or from the Hub where no such file exists and the text looks like ``owner/name``.
-
-    A data set of several configurations is named with one: ``owner/name:configuration``.
-
-    Args:
-        source: Path or Hub name.
-        split: Split of a data set on the Hub; files have none.
+    """Read rows from a file, or from the Hub where no such file exists and the text looks like ``owner/name[:configuration]``.
 
     Raises:
         InputError: If it is neither a file of a known kind nor such a name, at once; if it cannot be read, when that shows.
@@ -157,13 +145,6 @@ def _open_bytes(path: Path) -> Iterator[IO[bytes]]:
         raise InputError(f"cannot read {path}: {error}", expected="a file that is whole", fix="download it again") from error
 
 
-@contextmanager
-def open_json(path: Path) -> Iterator[JsonReader]:
-    """Open a JSON file to be read piece by piece; what goes wrong meanwhile is one InputError that names it."""
-    with _open_bytes(path) as file:
-        yield JsonReader(TextIOWrapper(file, encoding="utf-8-sig", newline=""), str(path))
-
-
 def decoded_lines(path: Path) -> Iterator[str]:
     r"""Read a text line by line, line ends kept (``\n``, ``\r\n``, or ``\r`` alone, as old systems end theirs).
 
@@ -188,20 +169,94 @@ def text_lines(path: Path) -> Iterator[Row]:
 
 # ------------------------------------------------------------------------------------------------ JSON
 def _json_rows(path: Path) -> Iterator[Row]:
-    with open_json(path) as reader:
-        first, index = reader.peek(), -1
-        if not first:
-            reader.value()  # raises: an empty file is no JSON
-        for index, data in enumerate(reader.items() if first == "[" else _values(reader)):
-            yield Row(f"{file_name(path)} item {index}", data)
-        reader.end()
+    index = -1
+    for index, data in enumerate(json_items(path)):
+        yield Row(f"{file_name(path)} item {index}", data)
     if index < 0:
         raise SchemaError(f"{file_name(path)} holds []", expected="a list of rows that is not empty")
 
 
-def _values(reader: JsonReader) -> Iterator[Any]:
-    while reader.peek():
-        yield reader.value()
+def json_items(path: Path) -> Iterator[Any]:
+    """Read the items of a JSON list one at a time, or JSON values one after another; a single value is one item.
+
+    Memory is that of the largest item, whatever the file's size. The standard library's decoder does the parsing. ijson, the usual
+    library for this, was tried and left out: its C backend replaces lone surrogates by "?", takes memory quadratic in the depth of
+    nested brackets, and its errors name no line.
+
+    Raises:
+        SchemaError: Where it is no JSON; names the line.
+    """
+    with _open_bytes(path) as file:
+        text = _Text(TextIOWrapper(file, encoding="utf-8-sig", newline=""), str(path))
+        if text.peek() != "[":
+            yield text.value()  # an empty file is no JSON
+            while text.peek():
+                yield text.value()
+            return
+        last = text.next("[") and text.peek() == "]" and text.next("]") == "]"
+        while not last:
+            value = text.value()
+            last = text.next(",]") == "]"  # before the item is given: a number may be cut off
+            yield value
+        if text.peek():
+            raise text.error("Extra data", text.at)
+
+
+class _Text:
+    """A cursor over a text that is read in blocks, as much again as is held, so that few parses repeat."""
+
+    margin = 64  # a fault this near to the end of the text read so far may only mean that the text goes on
+
+    def __init__(self, file: IO[str], where: str, block: int = 1 << 20) -> None:
+        self.file, self.where, self.block = file, where, block
+        self.text, self.at, self.lines, self.ended = "", 0, 0, False  # lines of the text that was dropped
+
+    def more(self) -> bool:
+        """Read on, dropping what was passed; False at the end of the file."""
+        if self.ended:
+            return False
+        self.lines += self.text.count("\n", 0, self.at)
+        read = self.file.read(max(self.block, len(self.text) - self.at))
+        self.text, self.at, self.ended = self.text[self.at :] + read, 0, not read
+        return True
+
+    def peek(self) -> str:
+        """Return the next character that is not white space, without passing it; "" at the end."""
+        while True:
+            while self.at < len(self.text) and self.text[self.at] in " \t\n\r":
+                self.at += 1
+            if self.at < len(self.text) or not self.more():
+                return self.text[self.at : self.at + 1]
+
+    def next(self, wanted: str) -> str:
+        """Pass one of the wanted characters and return it."""
+        if (found := self.peek() or "nothing") not in wanted:
+            raise self.error(f"Expecting {' or '.join(map(repr, wanted))}", self.at)
+        self.at += 1
+        return found
+
+    def value(self) -> Any:
+        """Read one whole JSON value."""
+        self.peek()
+        while True:
+            try:
+                value, end = json.JSONDecoder().raw_decode(self.text, self.at)
+            except json.JSONDecodeError as error:
+                may_go_on = error.msg.startswith("Unterminated string") or error.pos >= len(self.text) - self.margin
+                if may_go_on and self.more():
+                    continue
+                raise self.error(error.msg, error.pos) from error
+            except (ValueError, RecursionError) as error:  # an integer of more digits than Python reads; too many brackets
+                raise self.error("a number of too many digits, or nested too deeply", self.at) from error
+            if len(self.text) - end < self.margin and self.more():
+                continue  # a number may go on
+            self.at = end
+            return value
+
+    def error(self, message: str, at: int) -> SchemaError:
+        """The error of a place in the text."""
+        line = self.lines + self.text.count("\n", 0, at) + 1
+        return SchemaError(f"{self.where} is not JSON: {message}: line {line}", expected="JSON", fix=_AGAIN)
 
 
 def _line_rows(path: Path) -> Iterator[Row]:
@@ -222,7 +277,7 @@ def _table_rows(path: Path, *, tabs: bool) -> Iterator[Row]:
     name, lines = file_name(path), decoded_lines(path)
     first = next(lines, "")
     comma = "\t" if tabs else ";" if ";" in first and "," not in first else ","
-    quoting = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
     table = csv.DictReader(chain([first], lines), delimiter=comma, quoting=quoting, strict=True)
     try:
         for data in table:

@@ -16,7 +16,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -91,15 +92,7 @@ class _Instance(_Row):
 
 
 def instance_from_json(data: Any, where: str) -> Instance:
-    """Read what ``instance_to_json`` wrote, or a row made by hand.
-
-    Args:
-        data: Parsed JSON.
-        where: Its place, such as ``train.jsonl line 3``; begins every message.
-
-    Raises:
-        SchemaError: If a field is missing, unknown, of another type or empty where it must not be.
-    """
+    """Read what ``instance_to_json`` wrote, or a row made by hand; SchemaError, with its place, if a field does not fit."""
     row = checked(_Instance, data, f"{where}:")
     places = [("evidence", place) for question in row.questions for place in question.evidence or ()]
     for name, place in [*places, *(("chunk", fact.chunk) for fact in row.facts)]:
@@ -160,16 +153,10 @@ def _check_new(instance_id: str, seen: set[str], where: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ JSON Lines
 def iter_instances(path: str | Path) -> Iterator[Instance]:
-    """Read instances one at a time.
-
-    Args:
-        path: A JSONL file, or a folder that holds ``instances.jsonl``.
-
-    Returns:
-        An iterator; a file that cannot be opened is reported at once, a bad line when it is reached.
+    """Read the instances of a JSONL file, or of the ``instances.jsonl`` in a folder, one at a time.
 
     Raises:
-        InputError: If the file is missing, empty or not text.
+        InputError: If the file is missing, at once; if it is empty, or not text.
         SchemaError: If a line is no instance, or repeats an id; names file, line and field.
     """
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
@@ -185,14 +172,7 @@ def read_instances(path: str | Path) -> list[Instance]:
 
 
 def write_instances(path: str | Path, instances: Iterable[Instance]) -> Path:
-    """Write instances as JSONL; the file appears whole or not at all, and whatever it replaces is gone.
-
-    Args:
-        path: The file, or an existing folder, in which ``instances.jsonl`` is written. Parent folders are made.
-        instances: At least one.
-
-    Returns:
-        The path of the file.
+    """Write at least one instance as JSONL, whole or not at all; a folder stands for the ``instances.jsonl`` inside it.
 
     Raises:
         InputError: If there is no instance, or the path cannot be written.
@@ -232,20 +212,15 @@ def features() -> Any:
     """Return the columns, as ``datasets.Features``."""
     from datasets import Features, List, Value
 
-    text, number = Value("string"), Value("int32")
-    question = {
-        "text": text,
-        "answers": List(text),
-        "metric": text,
-        "kind": text,
-        "subject": text,
-        "stale": List(text),
-        "evidence": List(number),
-        "id": text,
-    }
-    fact = {"chunk": number, "action": text, "subject": text, "attribute": text, "value": text, "previous": text}
-    chunk = {"text": text, "time": text}
-    return Features({"id": text, "source": text, "chunks": List(chunk), "questions": List(question), "facts": List(fact)})
+    def feature(hint: Any) -> Any:
+        if is_dataclass(hint):
+            return {name: feature(inner) for name, inner in get_type_hints(hint).items()}
+        inner = next((kind for kind in get_args(hint) if kind not in (NoneType, ...)), None)
+        if inner is None:
+            return Value("int32" if hint is int else "string")
+        return List(feature(inner)) if get_origin(hint) is tuple else feature(inner)
+
+    return Features(feature(Instance))
 
 
 def write_parquet(path: Path, instances: Iterable[Instance]) -> None:

@@ -128,11 +128,8 @@ class LoadResult:
 def read_rows(rows: Iterable[Row], result: LoadResult, held: Callable[[Any], int], make: Callable[[Row], _T]) -> Iterator[_T]:
     """Yield what ``make`` gives for each row; a row for which it raises SchemaError is counted as malformed.
 
-    Args:
-        rows: Read lazily.
-        result: Keeps the counts.
-        held: How many questions a row's data show to hold; must take anything and never raise.
-        make: Makes something of a row, counting in ``result`` each question that it leaves out.
+    ``held`` says how many questions a row's data show to hold; it must take anything and never raise. ``make`` counts in ``result``
+    each question that it leaves out.
     """
     for row in rows:
         questions, before = held(row.data), result.skipped.copy()
@@ -149,14 +146,7 @@ def read_rows(rows: Iterable[Row], result: LoadResult, held: Callable[[Any], int
 def read_questions(
     asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str]
 ) -> tuple[Question, ...]:
-    """Return the questions of one row.
-
-    Args:
-        asked: Their data.
-        where: The row's place.
-        result: Keeps the counts.
-        make: Takes one question's data and place; gives it, or the reason to leave it out, or raises SchemaError.
-    """
+    """Return the questions of one row. ``make`` gives one of its data and place, or a reason to leave it out, or a SchemaError."""
     questions = []
     for index, item in enumerate(asked):
         try:
@@ -192,9 +182,7 @@ def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, res
 def free_id(name: str, taken: dict[str, int]) -> str:
     """Return an id that nothing has yet: the name, or the name with the next number that is free (``x``, ``x#2``).
 
-    Args:
-        name: The id wanted.
-        taken: Ids given so far, each with the last number tried for it; the one given is added.
+    ``taken`` holds the ids given so far, each with the last number tried for it; the one given is added.
     """
     free = name
     while free in taken:
@@ -225,13 +213,7 @@ Maker = Callable[[Row, Any, TokenCounter, LoadResult], Instance]
 def by_row(
     make: Maker, held: Callable[[Any], int] = lambda data: 1, rows: Callable[[str, Any], Iterable[Row]] | None = None
 ) -> Loader:
-    """Return the loader of a set of one instance a row; rows are read as the instances are taken.
-
-    Args:
-        make: Makes the instance of a row.
-        held: As for ``read_rows``.
-        rows: Reads (source, options); ``iter_rows`` with option ``split`` unless given.
-    """
+    """Return the loader of a set of one instance a row; ``held`` as for ``read_rows``, ``rows`` reads (source, options)."""
 
     def load(source: str, options: Any, seed: int, count_tokens: TokenCounter) -> LoadResult:
         result = LoadResult()

@@ -33,8 +33,8 @@ from pydantic import BaseModel, NonNegativeInt
 
 from memalpha.data.fields import EMPTY_ANSWER, Text, checked, clean, fitting, listed, missing
 from memalpha.data.packing import Packed, Span, overlapping, pack_texts, split_text
-from memalpha.data.rows import Row, data_file, data_path, file_name, file_rows, iter_rows, kind_of, open_json
-from memalpha.data.source import NO_QUESTIONS, Bounds, CommonOptions, LoadResult, number_repeats
+from memalpha.data.rows import Row, data_file, data_path, file_name, iter_rows, json_items, kind_of
+from memalpha.data.source import NO_QUESTIONS, Bounds, CommonOptions, LoadResult, Source, number_repeats
 from memalpha.data.spool import Spool
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
@@ -125,23 +125,16 @@ class _Reader:
         if not data_path(source).is_file() or kind_of(Path(source)) != ".json":
             yield from iter_rows(source, self.options.split)
             return
-        path, keys = data_file(source), []
-        with open_json(path) as reader:
-            if reader.peek() != "{":
-                yield from file_rows(path)
-                return
-            for key in reader.members():
-                keys.append(key)
-                if key != "data":
-                    reader.value()
-                elif reader.peek() != "[":
-                    raise SchemaError(f"{file_name(path)} data holds no list", expected=_FORM)
-                else:
-                    for index, article in enumerate(reader.items()):
-                        yield from self._article(article, f"{file_name(path)} data item {index}")
-            reader.end()
-        if "data" not in keys:
-            raise SchemaError(f"{file_name(path)} holds an object with {sorted(keys)[:8]}", expected=_FORM)
+        path = data_file(source)
+        for index, item in enumerate(json_items(path)):
+            where = f"{file_name(path)} item {index}"
+            if not isinstance(item, Mapping) or "data" not in item:
+                yield Row(where, item)
+            elif not isinstance(item["data"], list):
+                raise SchemaError(f"{file_name(path)} data holds no list", expected=_FORM)
+            else:
+                for number, article in enumerate(item["data"]):
+                    yield from self._article(article, f"{file_name(path)} data item {number}")
 
     def _article(self, article: Any, where: str) -> Iterator[Row]:
         paragraphs = article.get("paragraphs") if isinstance(article, Mapping) else None
@@ -278,3 +271,6 @@ def _held(asked: _Asked, spans: list[Span]) -> tuple[int, ...]:
     if asked.start < 0 or len(spans) == 1:
         return everywhere
     return overlapping(spans, Span(asked.start, asked.start + len(asked.answers[0]))) or everywhere
+
+
+SOURCES = (Source("squad", "SQuAD 1.1 or 2.0, original or flattened JSON: paragraphs in chunks", load_squad, SquadOptions),)

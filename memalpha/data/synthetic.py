@@ -27,7 +27,7 @@ from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 from memalpha.config import Options, Range, Share, names
 from memalpha.data.pools import Attribute, Pools, Split, Templates, pools
 from memalpha.data.questions import QuestionRates, Slot, dependent_questions, draw_links, make_questions
-from memalpha.data.source import LoadResult
+from memalpha.data.source import LoadResult, Source
 from memalpha.errors import InputError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
@@ -327,3 +327,8 @@ def _dates(rng: random.Random, n: int) -> list[str]:
         days.append(day.isoformat())
         day += timedelta(days=rng.randint(1, 30))
     return days
+
+
+SOURCES = (
+    Source("synthetic", "generated dialogues with changes and retractions", load_synthetic, SyntheticOptions, needs_input=False),
+)

@@ -70,17 +70,10 @@ class TeacherConfig(Options):
 def teacher_operations(
     instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: TeacherConfig = TeacherConfig()
 ) -> list[Operation]:
-    """Return what a good policy does with one chunk.
+    """Return what a good policy does with one chunk, in order; ``instance.facts`` say what the chunk means.
 
-    Args:
-        instance: A generated instance; its ``facts`` say what the chunk means.
-        chunk_index: Which chunk.
-        memory: The memory as it stands before the chunk, filled by this teacher or by anybody else. Not changed.
-        rng: Draws what is kept and how it is corrected.
-        config: How well it does.
-
-    Returns:
-        Operations to apply in order; empty where nothing is to be kept.
+    ``memory`` is the memory as it stands before the chunk, filled by this teacher or by anybody else; it is not changed. ``rng``
+    draws what is kept and how it is corrected.
     """
     trial, time = memory.copy(), instance.chunks[chunk_index].time
     coverage = config.coverage_of(instance)

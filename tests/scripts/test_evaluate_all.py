@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from memalpha.cli import run
-from memalpha.data.options import parse_options
+from memalpha.config import read
 from memalpha.data.registry import get_source
 from memalpha.evaluation.config import EvaluateArguments, resolve
 from memalpha.evaluation.published import Published
@@ -24,7 +24,7 @@ def test_every_set_of_the_configuration_is_prepared_with_options_its_source_has(
     ]
     for item in evaluate_all.SETS.values():
         source = get_source(item.source)
-        parse_options(source.options, dict(option.split("=", 1) for option in item.options), item.source)
+        read(source.options, dict(option.split("=", 1) for option in item.options), item.source)
         assert source.needs_input == bool(item.pattern)
 
 

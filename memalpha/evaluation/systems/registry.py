@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from memalpha.data.options import parse_options
+from memalpha.config import read
 from memalpha.errors import InputError
 from memalpha.evaluation.systems.agent import Agent, AgentOptions
 from memalpha.evaluation.systems.base import Setting, System
@@ -51,7 +51,7 @@ def system_options(kind: str, values: Mapping[str, Any]) -> Any:
     """
     if kind not in KINDS:
         raise InputError(f"unknown kind of system {kind!r}", expected=f"one of {', '.join(KINDS)}")
-    return parse_options(KINDS[kind].options, values, kind, what="system")
+    return read(KINDS[kind].options, values, f"system {kind!r}")
 
 
 def draws(kind: str, options: Any, temperature: float) -> bool:
