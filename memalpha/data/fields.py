@@ -31,7 +31,7 @@ def missing(value: Any) -> bool:
 def clean(value: Any) -> str:
     r"""Return a text with ``\n`` line ends and no white space around it; ValueError if it is no text or not valid Unicode."""
     if not isinstance(value, str):
-        raise ValueError(f"is {type(value).__name__}, expected text")
+        raise ValueError("expected text")
     value.encode("utf-8")  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
     return value.replace("\r\n", "\n").replace("\r", "\n").strip()
 
@@ -43,7 +43,7 @@ def scalar(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return clean(value)
     if math.isinf(value):
-        raise ValueError(f"is {value}, expected text or a finite number")
+        raise ValueError("expected text or a finite number")
     return str(value)
 
 
@@ -57,12 +57,12 @@ def spelled(value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
     except RecursionError as error:
-        raise ValueError("is nested too deeply") from error
+        raise ValueError("nested too deeply") from error
 
 
 def _filled(value: str) -> str:
     if not value:
-        raise ValueError("is empty")
+        raise ValueError("expected text that is not empty")
     return value
 
 
@@ -102,7 +102,8 @@ def checked(model: type[_M], data: Any, where: str) -> _M:
 def _fault(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
-    found = "is missing" if first["type"] == "missing" else f"is {shown(first['input'])}: {first['msg']}"
+    wanted = "expected an object" if first["type"] == "model_type" else first["msg"].removeprefix("Value error, ")
+    found = "is missing" if first["type"] == "missing" else f"is {shown(first['input'])}: {wanted}"
     return f"field {path!r} {found}" if path else found
 
 
@@ -117,7 +118,7 @@ def fitting(read: Callable[[Any], _T], value: Any, where: str) -> _T:
     try:
         return read(value)
     except ValueError as error:
-        raise SchemaError(f"{where}: {error}") from error
+        raise SchemaError(f"{where} is {shown(value)}: {error}") from error
 
 
 def mapping(value: Any, where: str) -> Mapping[str, Any]:

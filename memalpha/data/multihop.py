@@ -128,14 +128,14 @@ def _body(value: Any) -> str:
 
 
 class _Hotpot(BaseModel):
-    context: Annotated[list[tuple[str, Annotated[str, BeforeValidator(_body)]]], _as_pairs("title", "sentences")]
-    supporting_facts: Annotated[list[tuple[str, Any]], _as_pairs("title", "sent_id")] = []
+    context: Annotated[list[tuple[Cleaned, Annotated[str, BeforeValidator(_body)]]], _as_pairs("title", "sentences")]
+    supporting_facts: Annotated[list[tuple[Cleaned, Any]], _as_pairs("title", "sent_id")] = []
 
 
 def _hotpot_articles(row: Any, where: str) -> tuple[_Article, ...]:
     data = checked(_Hotpot, row, where)
     needed = {title for title, _ in data.supporting_facts}
-    articles = (_Article(f"{clean(title)}\n{body}".strip(), title in needed) for title, body in data.context)
+    articles = (_Article(f"{title}\n{body}".strip(), title in needed) for title, body in data.context)
     return tuple(article for article in articles if article.text)
 
 

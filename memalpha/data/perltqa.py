@@ -32,7 +32,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
-from memalpha.data.fields import EMPTY_ANSWER, Answers, Cleaned, Scalar, Text, checked, fitting, scalar
+from memalpha.data.fields import EMPTY_ANSWER, Answers, Cleaned, Scalar, Text, checked, scalar
 from memalpha.data.packing import cut
 from memalpha.data.rows import Row, data_file, data_files, file_name, json_items, packed_or_not
 from memalpha.data.source import CommonOptions, LoadResult, Source, by_row, read_questions
@@ -244,7 +244,11 @@ def _instance(row: Row, memories: Mapping[str, Any], options: PerltqaOptions, co
     person = checked(_Memories, memories[name], where)
     chunks: list[Chunk] = []
     places: dict[str, list[int]] = {}
-    for part in fitting(lambda person: list(_parts(person)), person, where):
+    try:
+        parts = list(_parts(person))
+    except ValueError as error:  # of what is said in a dialogue
+        raise SchemaError(f"{where}: {error}") from error
+    for part in parts:
         pieces = cut(part.text, options.chunk_tokens, count)
         for key in part.keys:
             places.setdefault(key, []).extend(range(len(chunks), len(chunks) + len(pieces)))

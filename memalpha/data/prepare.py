@@ -133,8 +133,6 @@ def prepare(
         manifest = Manifest(
             source=source.name,
             input=shown,
-            if input and not Path(input).exists()
-            else input and Path(input).name,  # a folder means nothing elsewhere
             instances=counts["instances"],
             chunks=counts["chunks"],
             questions=counts["questions"],

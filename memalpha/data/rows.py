@@ -176,18 +176,18 @@ def _json_rows(path: Path) -> Iterator[Row]:
         raise SchemaError(f"{file_name(path)} holds []", expected="a list of rows that is not empty")
 
 
-def json_items(path: Path) -> Iterator[Any]:
+def json_items(path: Path, block: int = 1 << 20) -> Iterator[Any]:
     """Read the items of a JSON list one at a time, or JSON values one after another; a single value is one item.
 
-    Memory is that of the largest item, whatever the file's size. The standard library's decoder does the parsing. ijson, the usual
-    library for this, was tried and left out: its C backend replaces lone surrogates by "?", takes memory quadratic in the depth of
-    nested brackets, and its errors name no line.
+    Memory is that of the largest item and a block (characters read at a time), whatever the file's size. The standard library's
+    decoder does the parsing. ijson, the usual library for this, was tried and left out: its C backend replaces lone surrogates by
+    "?", takes memory quadratic in the depth of nested brackets, and its errors name no line.
 
     Raises:
         SchemaError: Where it is no JSON; names the line.
     """
     with _open_bytes(path) as file:
-        text = _Text(TextIOWrapper(file, encoding="utf-8-sig", newline=""), str(path))
+        text = _Text(TextIOWrapper(file, encoding="utf-8-sig", newline=""), str(path), block)
         if text.peek() != "[":
             yield text.value()  # an empty file is no JSON
             while text.peek():
@@ -207,7 +207,7 @@ class _Text:
 
     margin = 64  # a fault this near to the end of the text read so far may only mean that the text goes on
 
-    def __init__(self, file: IO[str], where: str, block: int = 1 << 20) -> None:
+    def __init__(self, file: IO[str], where: str, block: int) -> None:
         self.file, self.where, self.block = file, where, block
         self.text, self.at, self.lines, self.ended = "", 0, 0, False  # lines of the text that was dropped
 

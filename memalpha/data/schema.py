@@ -40,6 +40,7 @@ _GROUP_ROWS = 1_000
 def _not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("expected text that is not blank")
+    text.encode("utf-8")  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
     return text
 
 

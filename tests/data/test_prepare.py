@@ -5,28 +5,28 @@ import json
 import os
 import subprocess
 import sys
-import time
 import tracemalloc
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from data_samples import locomo_sample, qmsum_row
+from data_samples import qmsum_row
 
 from memalpha import __version__
 from memalpha.data import registry
 from memalpha.data.counting import tokenizer_counter
 from memalpha.data.load import load_data
 from memalpha.data.prepare import load_prepared, prepare, read_manifest
-from memalpha.data.schema import write_instances
+from memalpha.data.schema import iter_parquet, write_instances
 from memalpha.data.source import LoadResult, Source
-from memalpha.data.storage import iter_parquet
+from memalpha.data.toy import ToyOptions
 from memalpha.errors import InputError, MemAlphaError, SchemaError
 from memalpha.types import Chunk, Instance, Question
 
 ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("MEMALPHA_SHARED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
+
+
 ROWS = [
     {"context": "Lima is the capital of Peru.", "question": "What is Lima?", "answer": "capital"},
     {"context": "Oslo lies in Norway.", "question": "Where is \u00d6slo?", "answer": "Norway"},
@@ -50,13 +50,12 @@ def faulty(monkeypatch):
     """Register a source ``faulty`` whose instances are those of the given function."""
 
     def register(make):
-        source = Source("faulty", "for tests", lambda *_: LoadResult(make()), registry.ToyOptions, needs_input=False)
+        source = Source("faulty", "for tests", lambda *_: LoadResult(make()), ToyOptions, needs_input=False)
         monkeypatch.setitem(registry.SOURCES, "faulty", source)
 
     return register
 
 
-# ------------------------------------------------------------------------------------------------ the manifest
 def test_manifest_agrees_with_the_file(squad, tmp_path):
     output = tmp_path / "made" / "here"
     told = []
@@ -100,15 +99,6 @@ def test_manifest_agrees_with_the_file(squad, tmp_path):
     assert told == [(1, None), (2, None)]
 
 
-def test_the_same_call_gives_the_same_bytes_wherever_the_files_lie(squad, tmp_path):
-    other = tmp_path / "elsewhere"
-    other.mkdir()
-    (other / "copy.json").write_bytes(squad.read_bytes())
-    one = prepare("squad", squad, tmp_path / "a", seed=1)
-    two = prepare("squad", other / "copy.json", tmp_path / "b", seed=1)
-    assert one.sha256 == two.sha256
-
-
 def test_a_file_whose_name_is_not_utf_8(tmp_path):
     path = tmp_path / os.fsdecode(b"h\xff.jsonl")
     path.write_text(json.dumps(qmsum_row()) + "\n")
@@ -145,7 +135,6 @@ def test_a_tokenizers_counter_reads_no_special_token_out_of_text(tmp_path):
     assert [count(text) for text in ("a a a", "<s>", "")] == [3, 3, 0]
 
 
-# ------------------------------------------------------------------------------------------------ nothing lost
 @pytest.mark.parametrize("asked", [1, 3])
 def test_a_loader_that_loses_or_invents_a_question_is_found_out(tmp_path, monkeypatch, asked):
     def load(*_):
@@ -153,7 +142,7 @@ def test_a_loader_that_loses_or_invents_a_question_is_found_out(tmp_path, monkey
         result.instances = iter([Instance("1", "x", (Chunk("c"),), (Question("q?", ("a",)),))])
         return result
 
-    monkeypatch.setitem(registry.SOURCES, "faulty", Source("faulty", "for tests", load, registry.ToyOptions))
+    monkeypatch.setitem(registry.SOURCES, "faulty", Source("faulty", "for tests", load, ToyOptions))
     with pytest.raises(MemAlphaError, match=f"read {asked} questions, made 1 and skipped {{'empty answer': 1}}: some are lost"):
         prepare("faulty", "x", tmp_path / "out")
     assert names(tmp_path) == []
@@ -171,7 +160,6 @@ def test_a_folder_of_an_earlier_version_is_still_read(squad, tmp_path):
     assert load_data(str(tmp_path / "old")) == load_data(str(tmp_path / "new" / "instances.parquet")) == instances
 
 
-# ------------------------------------------------------------------------------------------------ nothing half-written
 def test_a_fault_half_way_leaves_nothing(tmp_path, faulty):
     def make():
         yield Instance("1", "x", (Chunk("c"),), ())
@@ -197,10 +185,10 @@ def test_a_fault_while_overwriting_keeps_the_old_folder(squad, tmp_path):
     [
         (
             [Instance("1", "x", (Chunk("c"),), ()), Instance("1", "x", (Chunk("d"),), ())],
-            "instance 1 \\('1'\\): its id was used before",
+            "instance 1 \\('1'\\): id '1' was used before",
         ),
         ([Instance("1", "x", (Chunk(""),), ())], "chunks\\[0\\]"),
-        ([Instance("1", "x", (Chunk("c"),), (Question("q", ()),))], "'answers' is empty"),
+        ([Instance("1", "x", (Chunk("c"),), (Question("q", ()),))], "answers"),
         ([Instance("1", "x", (Chunk("c"),), (Question("q", ("a",), evidence=(1,)),))], "evidence"),
     ],
 )
@@ -231,7 +219,6 @@ def test_a_killed_run_leaves_no_folder_of_that_name(tmp_path):
     assert prepare("toy", None, tmp_path / "out", options={"n": 50}).instances == 50
 
 
-# ------------------------------------------------------------------------------------------------ what is there already
 def test_an_existing_folder_is_refused_unless_overwritten(squad, tmp_path):
     prepare("squad", squad, tmp_path / "out", seed=1)
     with pytest.raises(InputError, match="out exists"):
@@ -255,13 +242,12 @@ def test_a_folder_with_other_things_is_never_replaced(squad, tmp_path):
 def test_an_empty_folder_is_used_and_a_file_refused(squad, tmp_path):
     (tmp_path / "empty").mkdir()
     assert prepare("squad", squad, tmp_path / "empty").instances == 1
-    with pytest.raises(InputError, match=r"rows\.json is a file"):
+    with pytest.raises(InputError, match=r"rows\.json exists"):
         prepare("squad", squad, squad, overwrite=True)
     with pytest.raises(InputError, match="cannot write"):
         prepare("squad", squad, squad / "below")
 
 
-# ------------------------------------------------------------------------------------------------ reading again
 def test_changes_are_found_out(squad, tmp_path):
     output = tmp_path / "out"
     manifest = prepare("squad", squad, output)
@@ -284,7 +270,6 @@ def test_changes_are_found_out(squad, tmp_path):
         load_prepared(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ size and speed
 def test_memory_does_not_grow_with_the_number_of_instances(tmp_path, faulty):
     text = "word " * 2_000  # 10 kB a chunk; 2,000 instances are 20 MB
 
@@ -302,56 +287,3 @@ def test_memory_does_not_grow_with_the_number_of_instances(tmp_path, faulty):
         tracemalloc.stop()
     assert sum(len(chunk.text) for i in load_prepared(tmp_path / "out").instances for chunk in i.chunks) > 20_000_000
     assert peak < 8_000_000
-
-
-def test_real_squad_takes_seconds(tmp_path):
-    path = SHARED / "squad" / "train_flat.json"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there; set MEMALPHA_SHARED_DATA to the folder of real data pieces")
-    start = time.perf_counter()
-    manifest = prepare("squad", path, tmp_path / "out")
-    assert (manifest.questions, manifest.skipped) == (4330, {})
-    assert time.perf_counter() - start < 20
-
-
-# ------------------------------------------------------------------------------------------------ scripts
-def script(name, *arguments):
-    command = [sys.executable, str(ROOT / "scripts" / name), *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def test_script_squad(squad, tmp_path):
-    done = script("prepare_squad.py", squad, tmp_path / "a", "--seed", 4, "--chunk-tokens", 1, 6, "--chunks", 1, 2)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("1 instances, 2 questions, skipped {'empty answer': 1}")
-    manifest = load_prepared(tmp_path / "a").manifest
-    assert (manifest.seed, manifest.options["chunk_tokens"], manifest.options["chunks"]) == (4, [1, 6], [1, 2])
-    done = script("prepare_squad.py", tmp_path / "missing.json", tmp_path / "b")
-    assert done.returncode == 2 and done.stderr.startswith("error: no file") and "Traceback" not in done.stderr
-
-
-def test_script_synthetic(tmp_path):
-    done = script("prepare_synthetic.py", tmp_path / "a", "--n", 2, "--split", "test", "--max-questions", 3)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert all(len(instance.questions) <= 3 for instance in load_prepared(tmp_path / "a").instances)
-    done = script("prepare_synthetic.py", tmp_path / "a")
-    assert done.returncode == 2 and "a exists" in done.stderr
-
-
-def test_script_all(tmp_path):
-    originals = tmp_path / "originals"
-    for folder in ("trec", "nested/locomo", "squad"):
-        (originals / folder).mkdir(parents=True)
-    sentences = [f"{'ABC'[n % 3]}:x sentence {n} about {'abc'[n % 3]} ?\n" for n in range(60)]
-    (originals / "trec" / "train.txt").write_text("".join(sentences))
-    (originals / "trec" / "test.txt").write_text("".join(sentences[50:55]) + "A:x another about a ?\n")
-    (originals / "nested" / "locomo" / "locomo10.json").write_text(json.dumps([locomo_sample()]))
-    (originals / "squad" / "train.json").write_text("[{")
-    done = script("prepare_all.py", originals, tmp_path / "out", "--seed", 1)
-    assert done.returncode == 1 and "refused: squad-train: " in done.stderr and "Traceback" not in done.stderr
-    assert names(tmp_path / "out") == ["locomo-test", "trec_coarse-test", "trec_coarse-train", "trec_fine-test", "trec_fine-train"]
-    test, train = (load_prepared(tmp_path / "out" / f"trec_fine-{part}").manifest for part in ("test", "train"))
-    assert (test.questions, test.options["examples"].endswith("train.txt")) == (6, True)
-    assert train.skipped["held out"] == 5 and train.checked_against == ["trec_fine-test"]
-    done = script("prepare_all.py", tmp_path / "out", tmp_path / "none")
-    assert done.returncode == 2 and done.stderr.startswith("error: no original file of any set below")

@@ -288,7 +288,7 @@ def test_bad_configs_are_refused(changes, said):
 
 
 def test_bad_rates_and_numbers_are_refused():
-    with pytest.raises(InputError, match="rate of 'time' questions is 2"):
+    with pytest.raises(InputError, match="time is 2"):
         QuestionRates(time=2)
     with pytest.raises(InputError, match="number of instances is 0"):
         generate(0, 1)
