@@ -165,12 +165,12 @@ def read_abstracts(source: str, split: str) -> Iterator[Labelled]:
         if not isinstance(row.data, Mapping) or "sentences" not in row.data:
             yield from _columns([row], _LABELS)
             continue
-        said: Any = row.data["sentences"]
+        texts: Any = row.data["sentences"]
         labels: Any = row.data.get("labels")
-        fits = isinstance(said, list) and isinstance(labels, list) and len(said) == len(labels)
-        for index in range(len(said) if fits else max(1, listed(row.data, "sentences"))):
+        fits = isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels)
+        for index in range(len(texts) if fits else max(1, listed(row.data, "sentences"))):
             where = f"{row.where} sentence {index}"
-            yield _labelled(where, said[index], labels[index]) if fits else _wrong(where, "in an abstract with as many labels")
+            yield _labelled(where, texts[index], labels[index]) if fits else _wrong(where, "in an abstract with as many labels")
 
 
 def _columns(rows: Iterable[Row], names: tuple[str, ...]) -> Iterator[Labelled]:

@@ -113,25 +113,7 @@ PRESETS: Mapping[str, SyntheticConfig] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class SyntheticOptions(Options):
-    """Which synthetic dialogues to make; what is None is as in the preset. See ``SyntheticConfig``.
-
-    Attributes:
-        n: How many instances.
-        preset: Preset to start from, a key of ``PRESETS``.
-        split: Whose names and values.
-        templates: Which sentences.
-        n_chunks: Sessions in an instance.
-        people: Persons who speak.
-        facts_per_chunk: Fewest and most facts of a session.
-        chitchat_per_chunk: Fewest and most other lines of a session.
-        p_change: Probability that a fact changes an earlier one.
-        p_retract: Probability that a fact takes an earlier one back.
-        p_multi: Probability that a new fact is of an attribute with several values.
-        p_distractor: Probability that chit-chat mentions a value.
-        cascade: Share of the possible dependences between two persons' facts that are spoken of and asked about.
-        absence: Share of what was never told that is asked about.
-        max_questions: Most questions of an instance (0 = all).
-    """
+    """Which synthetic dialogues to make: ``n`` of a ``preset``; of ``SyntheticConfig``, what is not None; two of its rates."""
 
     n: PositiveInt = 100
     preset: Literal["small", "medium", "long", "dependent"] = "small"

@@ -71,17 +71,6 @@ def test_the_first_release_of_hwu64(tmp_path):
     assert found == [("wake me, now", "alarm_set"), ("", "play_music")]
 
 
-def test_a_label_that_is_null_is_no_other_label(tmp_path):
-    rows = [
-        {"text": "a", "coarse_label": None, "fine_label": 44},
-        {"text": "b", "fine_label": 4},
-        {"text": "c", "label": None},
-        {"text": "d"},
-    ]
-    found = read(read_trec_coarse, write(tmp_path / "x.jsonl", rows))
-    assert found[:3] == [("a", ""), ("b", "4"), ("c", "")] and isinstance(found[3][1], SchemaError)
-
-
 def test_columns_under_other_names(tmp_path):
     (tmp_path / "x.csv").write_text('text,category\n"Is it, on?",card\n')
     assert read(read_columns, tmp_path / "x.csv") == [("Is it, on?", "card")]
@@ -164,12 +153,6 @@ def test_by_value(tmp_path):
     assert result.skipped == {"shown as an example": 15 * 6, "left over": 14}  # 6 * (15 + 16) = 186
 
 
-def test_the_seed_decides(tmp_path):
-    path = table(tmp_path / "x.tsv", PAIRS)
-    one, again, other = (load("clinc150", path, seed, questions=10, chunks=3, chunk_tokens=30)[0] for seed in (1, 1, 2))
-    assert one == again != other
-
-
 def test_examples_of_another_file(tmp_path):
     test = table(tmp_path / "test.tsv", [(f"t{n}", "abcd"[n % 4]) for n in range(7)] + [("S1 ABOUT B", "b"), ("t9", "never shown")])
     train = table(tmp_path / "train.tsv", PAIRS[:40])
@@ -206,17 +189,6 @@ def test_sentences_of_a_held_out_file_are_left_out(tmp_path):
     assert not any("s3 about d" in chunk.text.lower() for i in instances for chunk in i.chunks)
 
 
-def test_what_cannot_be_read_in_the_other_files_stands_in_the_notes(tmp_path):
-    path, other = table(tmp_path / "x.tsv", PAIRS[:40]), tmp_path / "y.jsonl"
-    other.write_text('{"text": "s3 about d", "label": "d"}\n{"text": "no label"}\n{"text": "s4", "label": ""}\n')
-    _, result = load("banking77", path, held_out=str(other), questions=5, chunk_tokens=30)
-    assert result.asked == 40 and result.skipped["held out"] == 1 and "malformed" not in result.skipped
-    wanted = {"malformed in the file of option 'held_out'": 1, "empty answer in the file of option 'held_out'": 1}
-    assert +result.notes == wanted and result.problems[0].startswith("y.jsonl line 2 has none of 'label'")
-    _, result = load("banking77", path, examples=str(other), questions=5, chunk_tokens=30)
-    assert result.notes["malformed in the file of option 'examples'"] == 1
-
-
 def test_a_sentence_longer_than_a_chunk_is_no_example(tmp_path):
     long = "word " * 27  # "Sentence:", 27 words and "Label: 0" are 30
     path = table(tmp_path / "x.tsv", [*PAIRS[:40], (long, "a"), (long + "more", "a")])
@@ -233,14 +205,6 @@ def test_a_split_that_is_not_there_lists_those_that_are(tmp_path):
         load("clinc150", path, split="tset")
     with pytest.raises(InputError, match=r"x\.json has no split 'test'\n  expected: one of train, val"):
         load("clinc150", path, held_out=str(path))
-
-
-def test_nothing_labelled_is_an_error(tmp_path):
-    (tmp_path / "x.txt").write_text("no labels here\n")
-    with pytest.raises(SchemaError, match=r"x\.txt has no labelled sentence: x\.txt line 1 is not of the form"):
-        load("trec_fine", tmp_path / "x.txt")
-    with pytest.raises(InputError, match=r"x\.txt has no labelled sentence"):
-        load("trec_fine", table(tmp_path / "y.tsv", PAIRS), examples=str(tmp_path / "x.txt"))
 
 
 @settings(max_examples=30, deadline=None)
@@ -300,13 +264,6 @@ def test_lines_end_at_every_line_end_and_at_several_in_one_file(tmp_path, ends, 
 
 
 NAMES = "userid;answerid;scenario;intent;status;answer_annotation;notes;suggested_entities;answer_normalised;answer;question"
-
-
-def test_a_first_release_row_without_scenario_or_intent_has_no_label(tmp_path):
-    lines = ["1;1;alarm;set;;x;;;x;wake me;Write what"]
-    lines += [f"1;2;{both};;x;;;x;say it;Write what" for both in (";", "null;null", "alarm;null", "null;set", " ;set")]
-    (tmp_path / "x.csv").write_text("\n".join([NAMES, *lines]))
-    assert read(read_parallel, tmp_path / "x.csv") == [("wake me", "alarm_set")] + [("say it", "")] * 5
 
 
 def test_out_of_scope_sentences_belong_to_the_split_they_are_named_after(tmp_path):

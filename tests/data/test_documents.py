@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from memalpha.data.documents import METRIC_OF_PREFIX, metric_of
 from memalpha.data.registry import get_source
 from memalpha.data.wording import keyphrases
-from memalpha.errors import InputError
 from memalpha.qa.metrics import check_metric
 from memalpha.types import Chunk, Instance, Question
 
@@ -88,15 +87,6 @@ def test_qmsum(tmp_path):
         Question("What did Kim say?", ("The budget is short.",), "f1", "specific", evidence=(1,), id="1"),
         Question("What was cut?", ("travel",), "f1", "specific", evidence=(1, 2), id="2"),
     )
-
-
-def test_qmsum_spans_that_are_no_turns(tmp_path):
-    spans = [[[float("inf"), 2]], [[0, 100_000_000]] * 200, [["-3", "1"]], [[50_000_000, 60_000_000]]]
-    asked = [{"query": f"q{n}?", "answer": "a", "relevant_text_span": span} for n, span in enumerate(spans)]
-    path = write(tmp_path / "q.jsonl", [qmsum_row(specific_query_list=asked, general_query_list=None)])
-    (instance,), result = load("qmsum", path, chunk_tokens=8)
-    assert [(q.text, q.evidence) for q in instance.questions] == [("q1?", (0, 1, 2)), ("q2?", (0, 1)), ("q3?", None)]
-    assert result.skipped == {"malformed": 1}
 
 
 @pytest.mark.parametrize("span", [["01", "11"], ["12"], [["0", "1"], "12"], [{"a": 1, "b": 2}], [0, 1]])
@@ -301,18 +291,6 @@ def test_every_question_is_kept_or_counted(tmp_path):
     assert any("'eventqa_full' has no metric; give option 'metric'" in problem for problem in result.problems)
 
 
-def test_options_choose_rows_and_the_metric(tmp_path):
-    rows = [
-        row(instance_id="a", asked=[("p?", "o"), ("q?", "a")]),
-        row("eventqa_full", instance_id="b", asked=[("x?", "y"), ("z?", "w")]),
-    ]
-    instances, result = load("memalpha", save(tmp_path, rows), data_source="eventqa_full", metric="f1")
-    assert [(instance.id, [q.metric for q in instance.questions]) for instance in instances] == [("b", ["f1", "f1"])]
-    assert result.skipped == {"other data_source": 2}
-    with pytest.raises(InputError, match="unknown metric 'rouge'"):
-        load("memalpha", save(tmp_path, rows), metric="rouge")
-
-
 def test_ids_missing_or_repeated(tmp_path):
     rows = [row(instance_id=0), row(instance_id=0), row(instance_id=None), row(instance_id=0)]
     instances, result = load("memalpha", save(tmp_path, rows))
@@ -351,26 +329,3 @@ def one_answer(name, folder, value):
 def test_an_answer_that_is_no_number_is_no_gold_answer(tmp_path, name, value, reason):
     instances, result = load(name, one_answer(name, tmp_path, value))
     assert sum(len(i.questions) for i in instances) == 1 and result.skipped == {reason: 1}
-
-
-def test_a_date_that_is_nan_is_not_told(tmp_path):
-    about = {"source": "ruler_qa", "question_dates": [NAN, "May"], "question_types": [NAN, "x"], "question_ids": [NAN, "z"]}
-    result = get_source("memoryagentbench").load(write(tmp_path / "m.jsonl", [mab_row(metadata=about)]))
-    (instance,) = result.instances
-    assert [(q.text, q.kind, q.id) for q in instance.questions] == [
-        ("Where does the tower stand?", "ruler_qa", "0"),
-        ("Asked on May.\nWhere does the bridge stand?", "x", "z"),
-    ]
-
-
-def test_memoryagentbench_reads_lists_that_stand_as_json_text(tmp_path):
-    row = mab_row()
-    written = {**row, **{key: json.dumps(row[key]) for key in ("questions", "answers", "metadata")}}
-    short = {**written, "answers": '["a"]'}
-    instances, result = load(
-        "memoryagentbench", write(tmp_path / "m.jsonl", [written, short, {**written, "questions": "['q?' 'r?']"}])
-    )
-    assert [q.answers for i in instances for q in i.questions] == [("Ulm",), ("Bonn", "the city of Bonn")]
-    assert result.skipped == {"malformed": 2 + 1} and result.asked == 5
-    assert "line 2 has 2 questions and 1 answers" in result.problems[0]
-    assert "line 3 field 'questions'" in result.problems[1]

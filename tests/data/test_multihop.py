@@ -31,12 +31,6 @@ def test_hotpotqa(tmp_path):
     )
 
 
-def test_all_articles(tmp_path):
-    (instance,), _ = load("hotpotqa", write(tmp_path / "hotpot.json", [hotpot_row(0)]), articles="all", chunk_tokens=(99, 99))
-    assert instance.chunks[0].text == "\n\n".join(article(kind, 0) for kind in ("Noise", "Painter", "Town"))
-    assert instance.questions[0].evidence == (0,)
-
-
 def test_an_instance_is_closed_at_its_tokens(tmp_path):
     path = write(tmp_path / "hotpot.json", [hotpot_row(n) for n in range(5)])
     instances, _ = load("hotpotqa", path, instance_tokens=45)  # 12 + 10 words a question

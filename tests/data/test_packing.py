@@ -147,8 +147,3 @@ def test_no_turn_is_lost_and_no_chunk_too_long(lengths, limit, join):
 )
 def test_by_value(text, count):
     assert count_words_and_signs(text) == count
-
-
-@given(st.text(st.characters(max_codepoint=0x0DFF)))
-def test_text_with_spaces_counts_as_ever(text):
-    assert count_words_and_signs(text) == count_words(text)

@@ -125,14 +125,6 @@ def test_memories_that_cannot_be_read_lose_that_person_alone(tmp_path, section, 
     assert f"memories of 'Bo'{fault}" in result.problems[0]
 
 
-def test_a_folder_of_two_releases_is_refused(tmp_path):
-    for language in ("en", "zh"):
-        write(tmp_path / f"perltmem_{language}.json", perltqa_memories())
-        write(tmp_path / f"perltqa_{language}.json", json.loads(json.dumps(perltqa_questions())))
-    with pytest.raises(InputError, match=r"several releases: perltqa_en\.json, perltqa_zh\.json"):
-        get_source("perltqa").load(tmp_path)
-
-
 @pytest.mark.parametrize("ends", [("", ""), ("", ".gz"), (".gz", ""), (".gz", ".gz")])
 def test_either_file_may_be_packed(tmp_path, ends):
     for name, data, end in zip(("perltqa_en", "perltmem_en"), (perltqa_questions(), perltqa_memories()), ends, strict=True):

@@ -106,24 +106,6 @@ def test_a_file_whose_name_is_not_utf_8(tmp_path):
     assert manifest.questions == 3 and load_prepared(tmp_path / "out").manifest.input == "h?.jsonl"
 
 
-def test_generated_sources_tell_their_total(tmp_path):
-    told = []
-    manifest = prepare(
-        "synthetic", None, tmp_path / "a", seed=5, options={"n": 3, "split": "test"}, progress=lambda *a: told.append(a)
-    )
-    assert (manifest.input, manifest.instances, manifest.options["n"], told) == (None, 3, 3, [(1, 3), (2, 3), (3, 3)])
-    assert {i.id for i in load_prepared(tmp_path / "a").instances} == {"test-5-0", "test-5-1", "test-5-2"}
-    assert prepare("toy", None, tmp_path / "b", options={"n": "2"}).questions == 16
-
-
-def test_lengths_by_a_tokenizer(squad, tmp_path):
-    manifest = prepare("squad", squad, tmp_path / "a", count_tokens=len, token_counter="characters")
-    assert manifest.token_counter == "characters"
-    assert manifest.tokens["questions"] == sum(len(row["question"]) for row in ROWS[:2])
-    with pytest.raises(InputError, match=r"the tokenizer of .*nowhere cannot be loaded"):
-        tokenizer_counter(str(tmp_path / "nowhere"))
-
-
 def test_a_tokenizers_counter_reads_no_special_token_out_of_text(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -237,15 +219,6 @@ def test_a_folder_with_other_things_is_never_replaced(squad, tmp_path):
         with pytest.raises(InputError, match=r"out (exists|holds thesis\.tex)"):
             prepare("squad", squad, output, overwrite=overwrite)
     assert names(output) == ["thesis.tex"]
-
-
-def test_an_empty_folder_is_used_and_a_file_refused(squad, tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert prepare("squad", squad, tmp_path / "empty").instances == 1
-    with pytest.raises(InputError, match=r"rows\.json exists"):
-        prepare("squad", squad, squad, overwrite=True)
-    with pytest.raises(InputError, match="cannot write"):
-        prepare("squad", squad, squad / "below")
 
 
 def test_changes_are_found_out(squad, tmp_path):

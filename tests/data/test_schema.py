@@ -63,14 +63,6 @@ def test_json_gives_back_the_same_instance(instance):
     assert instance_from_json(json.loads(text), "here") == instance
 
 
-@given(st.lists(instances(), min_size=1, max_size=4, unique_by=lambda instance: instance.id))
-@settings(max_examples=30, deadline=None)
-def test_a_file_gives_back_the_same_instances(tmp_path_factory, rows):
-    path = tmp_path_factory.mktemp("d") / "x.jsonl"
-    assert write_instances(path, iter(rows)) == path
-    assert read_instances(path) == rows
-
-
 def test_defaults_are_left_out_and_filled_in():
     instance = instance_from_json(minimal(), "here")
     assert instance == Instance("a", "s", (Chunk("hello"),), (Question("who?", ("me",)),))
@@ -134,13 +126,6 @@ def test_a_bad_line_is_named_when_it_is_reached(tmp_path):
     path.write_text(f"{json.dumps(minimal())}\n{json.dumps(minimal())}\n")
     with pytest.raises(SchemaError, match=r"x\.jsonl line 2: id 'a' was used before"):
         read_instances(path)
-
-
-def test_a_file_that_cannot_be_used_is_refused_at_once(tmp_path):
-    with pytest.raises(InputError, match=r"no file .*nowhere"):
-        iter_instances(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"no file .*instances\.jsonl"):
-        iter_instances(tmp_path)
 
 
 def test_an_empty_or_binary_file_is_refused(tmp_path):

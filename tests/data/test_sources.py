@@ -9,7 +9,7 @@ import pytest
 from data_samples import hotpot_row, locomo_sample, longmemeval_item, mab_row, memalpha_row, msc_row, musique_row, qmsum_row
 
 from memalpha.data.load import load_data
-from memalpha.data.registry import SOURCES, SyntheticOptions, get_source
+from memalpha.data.registry import SyntheticOptions, get_source
 from memalpha.data.rows import Row
 from memalpha.data.schema import write_instances
 from memalpha.data.source import CommonOptions, LoadResult, Source, finish, read_questions, read_rows
@@ -17,13 +17,6 @@ from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.toy import ToyOptions
 from memalpha.errors import InputError, SchemaError
 from memalpha.types import Chunk, Instance, Question
-
-
-def test_the_names_are_their_keys():
-    assert {"memalpha", "squad", "synthetic", "toy"} <= set(SOURCES)
-    for name, source in SOURCES.items():
-        assert source.name == name and source.description
-        assert source.parse({}) == source.options()  # every option has a default
 
 
 def test_an_unknown_name_lists_them_all():
@@ -150,12 +143,6 @@ def test_a_numbered_id_is_one_that_nothing_has():
     assert [question.id for question in made.questions] == ["x#2", "x", "x#3"]
 
 
-def test_a_question_without_a_kind_is_single():
-    asked = tuple(Question("q", ("a",), kind=kind, id=kind) for kind in ("", " ", "own"))
-    (made,) = finish([Instance("i", "s", (Chunk("c"),), asked)], CommonOptions(), 1, LoadResult())
-    assert [question.kind for question in made.questions] == ["single", "single", "own"]
-
-
 def test_questions_are_drawn_evenly_and_in_their_order():
     questions, result = instance("a", 6).questions, LoadResult()
     drawn = Counter()
@@ -180,11 +167,6 @@ def test_several_sources_follow_one_another(tmp_path):
     assert load_data(f"{tmp_path}/b.jsonl,{tmp_path}/a.jsonl") == [*b, *a]
     mixed = load_data(f"toy,{tmp_path}/a.jsonl", {"n": 3}, 1)
     assert mixed == [*load_data("toy", {"n": 3}, 1), *a]
-
-
-def test_a_path_with_a_comma_is_one_path(tmp_path):
-    a = file_of(tmp_path / "a,b.jsonl", "1")
-    assert load_data(f"{tmp_path}/a,b.jsonl") == a
 
 
 def test_ids_are_unique_over_all_sources(tmp_path):

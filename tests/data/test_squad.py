@@ -128,12 +128,6 @@ def test_malformed_parts_of_a_nested_file_are_counted_by_their_questions(tmp_pat
     assert any("paragraph 3 question 0 is 7" in problem for problem in result.problems)
 
 
-def test_a_question_marked_impossible_is_unanswerable_whatever_its_answers(tmp_path):
-    data = nested((LIMA, [qa("What?", "capital", context=LIMA), qa("When?", "capital", context=LIMA, impossible=True)]))
-    instances, result = load(save(tmp_path, data))
-    assert ([q.text for q in kept(instances)], result.skipped) == (["What?"], {"unanswerable": 1})
-
-
 TWICE = "Rome is old. Oslo is cold. Rome is hot."
 
 
@@ -147,13 +141,6 @@ def test_a_start_that_is_no_number_leaves_the_place_to_the_text(tmp_path, start,
     data = nested((TWICE, [asked])) if in_qas else [{"context": TWICE, **asked}]
     instances, result = load(save(tmp_path, data), chunk_tokens=(3, 3), chunks=(3, 3))
     assert [(q.answers, q.evidence) for q in kept(instances)] == [(("Rome",), (evidence,))] and not result.skipped
-
-
-def test_max_instances_counts_what_is_left(tmp_path):
-    rows = [{"context": f"Fact {i} is so.", "question": f"q{i}?", "answer": f"{i}"} for i in range(10)]
-    instances, result = load(save(tmp_path, rows), chunk_tokens=(4, 4), chunks=(2, 2), max_instances=3)
-    assert [[q.text for q in instance.questions] for instance in instances] == [["q0?", "q1?"], ["q2?", "q3?"], ["q4?", "q5?"]]
-    assert result.skipped == {"over max_instances": 4}
 
 
 def test_evidence_follows_the_place_of_the_answer_in_a_cut_paragraph(tmp_path):
