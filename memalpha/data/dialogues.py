@@ -41,7 +41,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
-from memalpha.data.fields import EMPTY_ANSWER, Answers, Cleaned, Rows, Scalar, Text, checked, fitting, listed, scalar
+from memalpha.data.fields import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Rows, Scalar, Text, checked, convert, count_items, scalar
 from memalpha.data.packing import Dialogue, Session, Turn, dialogue_chunks
 from memalpha.data.rows import Row, iter_rows
 from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, by_row, read_questions
@@ -184,7 +184,7 @@ class _LocomoQuestion(BaseModel):
 def _locomo(row: Row, options: LocomoOptions, count: TokenCounter, result: LoadResult) -> Instance:
     data = checked(_LocomoRow, row.data, row.where)
     talk, sessions = data.conversation, []
-    speakers = [fitting(scalar, talk.get(key), f"{row.where} field {key!r}") for key in ("speaker_a", "speaker_b")]
+    speakers = [convert(scalar, talk.get(key), f"{row.where} field {key!r}") for key in ("speaker_a", "speaker_b")]
     numbers = {key: match[1] for key in talk if (match := _SESSION.fullmatch(key))}
     for key, number in sorted(numbers.items(), key=lambda item: (len(item[1]), item[1])):
         held = checked(_Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{row.where} {key}")
@@ -249,7 +249,7 @@ class _MscSession(BaseModel):
 
 
 class _MscRow(_MscSession):
-    previous_dialogs: Annotated[list[_MscSession], BeforeValidator(lambda value: [] if value is None else value)] = []
+    previous_dialogs: Annotated[list[_MscSession], OrEmpty] = []
     personas: Rows = []
     self_instruct: Any = None
     id: Scalar = ""
@@ -257,7 +257,7 @@ class _MscRow(_MscSession):
 
 
 class _Persona(BaseModel):
-    said: Annotated[list[Cleaned], BeforeValidator(lambda value: [] if value is None else value)]
+    said: Annotated[list[Cleaned], OrEmpty]
 
 
 class _SelfInstruct(BaseModel):
@@ -284,7 +284,7 @@ def _msc(row: Row, options: MscOptions, count: TokenCounter, result: LoadResult)
     asked = [data.self_instruct] if data.self_instruct is not None else list(zip(_SPEAKERS, data.personas, strict=False))
     questions = read_questions(asked, row.where, result, question)
     about = data.metadata if isinstance(data.metadata, Mapping) else {}
-    name = data.id or fitting(scalar, about.get("initial_data_id"), row.where) or f"msc {row.where}"
+    name = data.id or convert(scalar, about.get("initial_data_id"), row.where) or f"msc {row.where}"
     return Instance(name, "msc", dialogue.chunks, questions)
 
 
@@ -322,14 +322,14 @@ def _as_turns(session: Mapping[str, Any]) -> Any:
 def _msc_questions(data: Any) -> int:
     """One question of ``self_instruct``, else one a person with a persona."""
     own = isinstance(data, Mapping) and data.get("self_instruct") is not None
-    return 1 if own else min(listed(data, "personas"), len(_SPEAKERS))
+    return 1 if own else min(count_items(data, "personas"), len(_SPEAKERS))
 
 
 SOURCES = (
     Source(
         "locomo",
         "LoCoMo, original JSON: a conversation's sessions and its questions",
-        by_row(_locomo, lambda data: listed(data, "qa")),
+        by_row(_locomo, lambda data: count_items(data, "qa")),
         LocomoOptions,
     ),
     Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_longmemeval), LongMemEvalOptions),

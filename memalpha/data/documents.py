@@ -51,10 +51,10 @@ from memalpha.data.fields import (
     check_labels,
     checked,
     clean,
-    fitting,
-    listed,
-    missing,
-    spelled,
+    convert,
+    count_items,
+    from_json_text,
+    is_missing,
 )  # fmt: skip
 from memalpha.data.packing import Session, Turn, cut, dialogue_chunks
 from memalpha.data.rows import Row, iter_rows
@@ -64,7 +64,7 @@ from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
 
-_Spelled = BeforeValidator(spelled)
+_Spelled = BeforeValidator(from_json_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ def _booksum(row: Row, options: BooksumOptions, count: TokenCounter, result: Loa
     def question(item: Any, where: str) -> Question | str:
         if not options.chunks[0] <= len(pieces) <= options.chunks[1]:
             return "too few chunks" if len(pieces) < options.chunks[0] else "too many chunks"
-        given = _written_summary(data.summary) if missing(data.summary_text) else data.summary_text
-        return _summary_question(SUMMARISE, fitting(answers, given, f"{row.where} summary"), "summary", options)
+        given = _written_summary(data.summary) if is_missing(data.summary_text) else data.summary_text
+        return _summary_question(SUMMARISE, convert(answers, given, f"{row.where} summary"), "summary", options)
 
     questions = read_questions([data], row.where, result, question)
     named = [name for name in (data.bid, data.book_id, data.summary_id) if name]
@@ -183,7 +183,7 @@ def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter, result: LoadR
 
     def question(item: Any, where: str) -> Question | str:
         kind, query = item[0], checked(_Query, item[1], where)
-        evidence = dialogue.evidence(fitting(query.turns, int(turns[-1].key), where))
+        evidence = dialogue.evidence(convert(query.turns, int(turns[-1].key), where))
         return _summary_question(query.query, query.answer, kind, options, evidence)
 
     questions = read_questions(asked, row.where, result, question)
@@ -191,7 +191,7 @@ def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter, result: LoadR
 
 
 def _meeting_questions(data: Any) -> int:
-    return listed(data, "general_query_list", "specific_query_list")
+    return count_items(data, "general_query_list", "specific_query_list")
 
 
 # ------------------------------------------------------------------------------------------------ MemoryAgentBench
@@ -278,7 +278,7 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
             check_labels(golds, where)
         if metric == "keywords" and golds and source.startswith("infbench_sum"):
             points = about.keypoints if isinstance(about.keypoints, list) and about.keypoints else golds
-            golds = keyphrases("\n".join(fitting(clean, point, f"{where} keypoints") for point in points), options.keywords)
+            golds = keyphrases("\n".join(convert(clean, point, f"{where} keypoints") for point in points), options.keywords)
         if not golds:
             return EMPTY_ANSWER
         return Question(asked_on(asked.date, asked.question), golds, metric, asked.kind or _SIZE.sub("", source), id=asked.id)
@@ -289,7 +289,7 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
 
 def _contexts_questions(data: Any) -> int:
     try:
-        return listed({"questions": spelled(data.get("questions"))}, "questions") if isinstance(data, Mapping) else 0
+        return count_items({"questions": from_json_text(data.get("questions"))}, "questions") if isinstance(data, Mapping) else 0
     except ValueError:
         return 0
 
@@ -358,7 +358,7 @@ def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: L
         answer = asked.answer.get("text") if isinstance(asked.answer, Mapping) else asked.answer
         if metric == "keywords" and isinstance(answer, str):
             answer = answer.split(", ")
-        golds = fitting(answers, answer, f"{where} field 'answer'")
+        golds = convert(answers, answer, f"{where} field 'answer'")
         if metric == "boxed":
             check_labels(golds, where)
         return Question(asked.question, golds, metric or "") if golds else EMPTY_ANSWER
@@ -381,7 +381,7 @@ def _memalpha_questions(data: Any) -> int:
     if not isinstance(data, Mapping):
         return 0
     try:
-        value = spelled(data.get("questions_and_answers"))
+        value = from_json_text(data.get("questions_and_answers"))
     except ValueError:
         value = None
     stated = data.get("num_questions")

@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
 
 
-def missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
     """Whether a value stands for none: null, or NaN."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
@@ -38,7 +38,7 @@ def clean(value: Any) -> str:
 
 def scalar(value: Any) -> str:
     """Return a text or a number's digits, "" where it is missing; ValueError for anything else, so for infinity."""
-    if missing(value):
+    if is_missing(value):
         return ""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return clean(value)
@@ -52,7 +52,7 @@ def answers(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, map(scalar, value if isinstance(value, list) else [value]))))
 
 
-def spelled(value: Any) -> Any:
+def from_json_text(value: Any) -> Any:
     """Return what a JSON text spells, as tables hold lists, and what is no text as it is; ValueError for any other text."""
     try:
         return json.loads(value) if isinstance(value, str) else value
@@ -74,8 +74,10 @@ Scalar = Annotated[str, BeforeValidator(scalar)]
 """A text or a number, "" where it is missing."""
 Answers = Annotated[tuple[str, ...], BeforeValidator(answers)]
 """Distinct answers that are not blank."""
-Rows = Annotated[list[Any], BeforeValidator(lambda value: [] if value is None else value)]
-"""A list, empty where it is missing."""
+OrEmpty = BeforeValidator(lambda value: [] if value is None else value)
+"""For a list that is empty where it is missing."""
+Rows = Annotated[list[Any], OrEmpty]
+"""A list of anything, empty where it is missing."""
 
 
 def checked(model: type[_M], data: Any, where: str) -> _M:
@@ -113,7 +115,7 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def fitting(read: Callable[[Any], _T], value: Any, where: str) -> _T:
+def convert(read: Callable[[Any], _T], value: Any, where: str) -> _T:
     """Return ``read(value)``, its ValueError as a SchemaError with the place."""
     try:
         return read(value)
@@ -136,7 +138,7 @@ def check_labels(labels: Iterable[str], where: str) -> None:
         raise SchemaError(f"{where} has label {wrong[0]!r:.40}", expected="an integer, for metric 'boxed'")
 
 
-def listed(data: Any, *keys: str) -> int:
+def count_items(data: Any, *keys: str) -> int:
     """Return how many items the lists of an object hold together, 0 for anything else; never raises."""
     lists = [data.get(key) for key in keys] if isinstance(data, Mapping) else []
     return sum(len(value) for value in lists if isinstance(value, list))

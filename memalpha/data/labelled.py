@@ -25,7 +25,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.data.fields import clean, fitting, listed, mapping, missing, scalar
+from memalpha.data.fields import clean, convert, count_items, is_missing, mapping, scalar
 from memalpha.data.rows import (
     Row,
     data_file,
@@ -125,11 +125,11 @@ def _first_release(row: Row) -> Row:
     ):
         return row
     try:
-        parts = [fitting(scalar, data.get(key), f"{row.where} field {key!r}") for key in ("scenario", "intent")]
+        parts = [convert(scalar, data.get(key), f"{row.where} field {key!r}") for key in ("scenario", "intent")]
     except SchemaError as error:
         return Row(row.where, error)
     said, whole = data.get("answer"), not {"", "null"}.intersection(parts)
-    return Row(row.where, {"text": "" if missing(said) or said == "null" else said, "label": "_".join(parts) if whole else ""})
+    return Row(row.where, {"text": "" if is_missing(said) or said == "null" else said, "label": "_".join(parts) if whole else ""})
 
 
 def read_clinc(source: str, split: str) -> Iterator[Labelled]:
@@ -168,7 +168,7 @@ def read_abstracts(source: str, split: str) -> Iterator[Labelled]:
         texts: Any = row.data["sentences"]
         labels: Any = row.data.get("labels")
         fits = isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels)
-        for index in range(len(texts) if fits else max(1, listed(row.data, "sentences"))):
+        for index in range(len(texts) if fits else max(1, count_items(row.data, "sentences"))):
             where = f"{row.where} sentence {index}"
             yield _labelled(where, texts[index], labels[index]) if fits else _wrong(where, "in an abstract with as many labels")
 
@@ -177,7 +177,7 @@ def _columns(rows: Iterable[Row], names: tuple[str, ...]) -> Iterator[Labelled]:
     for row in rows:
         try:
             data = mapping(row.data, row.where)
-            said = next((data[name] for name in _TEXTS if not missing(data.get(name))), None)
+            said = next((data[name] for name in _TEXTS if not is_missing(data.get(name))), None)
             label = next((name for name in names if name in data), None)
             if said is None or label is None:
                 lacking = _TEXTS if said is None else names
@@ -190,7 +190,7 @@ def _columns(rows: Iterable[Row], names: tuple[str, ...]) -> Iterator[Labelled]:
 
 def _labelled(where: str, said: Any, label: Any, split: str = "") -> Labelled:
     try:
-        return Labelled(where, " ".join(fitting(clean, said, where).split()), fitting(scalar, label, f"{where} label"), split)
+        return Labelled(where, " ".join(convert(clean, said, where).split()), convert(scalar, label, f"{where} label"), split)
     except SchemaError as error:
         return Labelled(where, "", error, split)
 

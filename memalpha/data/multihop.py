@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
-from memalpha.data.fields import EMPTY_ANSWER, Cleaned, Scalar, Text, answers, checked, clean, fitting
+from memalpha.data.fields import EMPTY_ANSWER, Cleaned, Scalar, Text, answers, checked, clean, convert
 from memalpha.data.packing import cut, pack_texts, places_of
 from memalpha.data.rows import Row, data_file, file_rows, iter_rows
 from memalpha.data.source import Bounds, CommonOptions, Loader, LoadResult, Source, finish, read_rows
@@ -102,7 +102,7 @@ def _question(data: _Question, where: str) -> Question | str:
         return "unanswerable"
     given = data.answer if isinstance(data.answer, list) else [data.answer]
     aliases = data.answer_aliases if isinstance(data.answer_aliases, list) else []
-    if not (golds := fitting(answers, [*given, *aliases], f"{where} field 'answer'")):
+    if not (golds := convert(answers, [*given, *aliases], f"{where} field 'answer'")):
         return EMPTY_ANSWER
     name = data.hotpot_id or data.id
     kind = data.type or (name.partition("__")[0] if "__" in name else "single")

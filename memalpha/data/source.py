@@ -106,7 +106,7 @@ class LoadResult:
         self.skipped[MALFORMED] += max(questions, 1)
         self.problem(problem)
 
-    def lost(self, problem: object, questions: int = 1) -> None:
+    def unreadable(self, problem: object, questions: int = 1) -> None:
         """Count a malformed row whose questions were not counted as read before."""
         self.asked += max(questions, 1)
         self.malformed(problem, questions)
@@ -125,19 +125,19 @@ class LoadResult:
         return tuple(questions[i] for i in sorted(rng.sample(range(len(questions)), limit)))
 
 
-def read_rows(rows: Iterable[Row], result: LoadResult, held: Callable[[Any], int], make: Callable[[Row], _T]) -> Iterator[_T]:
+def read_rows(rows: Iterable[Row], result: LoadResult, count: Callable[[Any], int], make: Callable[[Row], _T]) -> Iterator[_T]:
     """Yield what ``make`` gives for each row; a row for which it raises SchemaError is counted as malformed.
 
-    ``held`` says how many questions a row's data show to hold; it must take anything and never raise. ``make`` counts in ``result``
+    ``count`` says how many questions a row's data show to hold; it must take anything and never raise. ``make`` counts in ``result``
     each question that it leaves out.
     """
     for row in rows:
-        questions, before = held(row.data), result.skipped.copy()
+        questions, before = count(row.data), result.skipped.copy()
         try:
             made = make(row)
         except SchemaError as error:
             result.skipped = before
-            result.lost(error, questions)
+            result.unreadable(error, questions)
             continue
         result.asked += questions
         yield made
@@ -211,14 +211,14 @@ Maker = Callable[[Row, Any, TokenCounter, LoadResult], Instance]
 
 
 def by_row(
-    make: Maker, held: Callable[[Any], int] = lambda data: 1, rows: Callable[[str, Any], Iterable[Row]] | None = None
+    make: Maker, count: Callable[[Any], int] = lambda data: 1, rows: Callable[[str, Any], Iterable[Row]] | None = None
 ) -> Loader:
-    """Return the loader of a set of one instance a row; ``held`` as for ``read_rows``, ``rows`` reads (source, options)."""
+    """Return the loader of a set of one instance a row; ``count`` as for ``read_rows``, ``rows`` reads (source, options)."""
 
     def load(source: str, options: Any, seed: int, count_tokens: TokenCounter) -> LoadResult:
         result = LoadResult()
         given = rows(source, options) if rows else iter_rows(source, options.split)
-        made = read_rows(given, result, held, lambda row: make(row, options, count_tokens, result))
+        made = read_rows(given, result, count, lambda row: make(row, options, count_tokens, result))
         result.instances = finish(made, options, seed, result)
         return result
 

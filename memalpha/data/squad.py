@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, NonNegativeInt
 
-from memalpha.data.fields import EMPTY_ANSWER, Text, checked, clean, fitting, listed, missing
+from memalpha.data.fields import EMPTY_ANSWER, Text, checked, clean, convert, count_items, is_missing
 from memalpha.data.packing import Packed, Span, overlapping, pack_texts, split_text
 from memalpha.data.rows import Row, data_file, data_path, file_name, iter_rows, json_items, kind_of
 from memalpha.data.source import NO_QUESTIONS, Bounds, CommonOptions, LoadResult, Source, number_repeats
@@ -109,7 +109,7 @@ class _Reader:
             try:
                 paragraph = checked(_Paragraph, row.data, row.where)
             except SchemaError as error:
-                self.result.lost(error, _questions_in(row.data))
+                self.result.unreadable(error, _questions_in(row.data))
                 continue
             kept, flat = self.paragraphs.key(paragraph.context), "qas" not in row.data
             for index, item in enumerate([row.data] if flat else paragraph.qas or []):
@@ -141,7 +141,7 @@ class _Reader:
         if isinstance(paragraphs, list):
             yield from (Row(f"{where} paragraph {index}", paragraph) for index, paragraph in enumerate(paragraphs))
         else:
-            self.result.lost(f"{where} has no list 'paragraphs'", _questions_in(article))
+            self.result.unreadable(f"{where} has no list 'paragraphs'", _questions_in(article))
 
     def _question(self, item: Any, where: str, context: str, kept: int) -> None:
         """Add a question to the paragraph of number ``kept``, or count why not."""
@@ -149,9 +149,9 @@ class _Reader:
         self.result.asked += 1
         try:
             data = checked(_Question, item, where)
-            name = fitting(clean, str(data.id or ""), f"{where} field 'id'")
+            name = convert(clean, str(data.id or ""), f"{where} field 'id'")
             given = [] if data.is_impossible is True else _given_answers(item, where)
-            pairs = [(fitting(clean, text, f"{where} answer"), start) for text, start in given]
+            pairs = [(convert(clean, text, f"{where} answer"), start) for text, start in given]
         except SchemaError as error:
             self.result.malformed(error)
             return
@@ -170,14 +170,14 @@ def _questions_in(data: Any) -> int:
     """How many questions a row that cannot be read shows to hold, a paragraph or an article."""
     paragraphs = data.get("paragraphs") if isinstance(data, Mapping) else None
     within = paragraphs if isinstance(paragraphs, list) else [paragraphs]
-    return sum(listed(item, "qas") for item in (data, *within))
+    return sum(count_items(item, "qas") for item in (data, *within))
 
 
 def _given_answers(data: Mapping[str, Any], where: str) -> list[tuple[Any, Any]]:
     """Return (text, start) pairs from any of the three forms; SchemaError if there are no answers of any form."""
     if "answer" in data and "answers" not in data:
         answer = data["answer"]
-        return [(item, None) for item in (answer if isinstance(answer, list) else ["" if missing(answer) else answer])]
+        return [(item, None) for item in (answer if isinstance(answer, list) else ["" if is_missing(answer) else answer])]
     answers = data.get("answers")
     if isinstance(answers, Mapping) and isinstance(answers.get("text"), list):
         texts, starts = answers["text"], answers.get("answer_start")
