@@ -128,8 +128,8 @@ class LoadResult:
 def read_rows(rows: Iterable[Row], result: LoadResult, count: Callable[[Any], int], make: Callable[[Row], _T]) -> Iterator[_T]:
     """Yield what ``make`` gives for each row; a row for which it raises SchemaError is counted as malformed.
 
-    ``count`` says how many questions a row's data show to hold; it must take anything and never raise. ``make`` counts in ``result``
-    each question that it leaves out.
+    ``count`` says how many questions a row's data show to hold; it must take anything and never raise. ``make`` counts in
+    ``result`` each question that it leaves out.
     """
     for row in rows:
         questions, before = count(row.data), result.skipped.copy()
