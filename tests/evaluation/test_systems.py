@@ -382,7 +382,7 @@ def test_no_system_knows_the_questions_while_it_writes(kind):
         ("rag", {}, "unknown kind of system 'rag'"),
         ("rag_bm25", {"pieces": 3}, "system 'rag_bm25' has no option 'pieces'"),
         ("rag_bm25", {"piece_tokens": -1}, "piece_tokens is -1"),
-        ("verbatim", {"memory_tokens": "many"}, "'memory_tokens' of system 'verbatim' is 'many'"),
+        ("verbatim", {"memory_tokens": "many"}, "memory_tokens is 'many' of system 'verbatim'"),
         ("full_context", {"budget": "none"}, "'none'"),
         ("agent", {"settings": "mine"}, "'mine'"),
     ],
