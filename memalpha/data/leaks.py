@@ -189,11 +189,6 @@ class LeakCheck:
         near = self._near_questions.has(_letter_pieces(words), telling)
         return Leak("question", where, words, near=True) if near else None
 
-    def refuse(self, what: str) -> None:
-        """Raise LeakError if anything was found."""
-        if self.leaks:
-            raise LeakError(what, self.leaks)
-
 
 def without(instance: Instance, leaks: Sequence[Leak]) -> Instance | None:
     """Return an instance without the questions that leak; None if a chunk does, since its questions need it, or none is left."""

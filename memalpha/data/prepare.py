@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.counting import count_words_and_signs
-from memalpha.data.leaks import LeakCheck, without
+from memalpha.data.leaks import LeakCheck, LeakError, without
 from memalpha.data.registry import get_source
 from memalpha.data.schema import FILE_NAME, PARQUET_NAME, iter_instances, iter_parquet, write_parquet
 from memalpha.data.source import LoadResult
@@ -128,8 +128,8 @@ def prepare(
             problem = f"; the first problem: {result.problems[0]}" if result.problems else ""
             made = f"source {name!r} made no instance{f' of {input}' if input else ''}"
             raise InputError(f"{made}: {reasons}{problem}", expected="at least one question that can be kept")
-        if not drop_leaks:
-            leaks.refuse(f"{name} from {input}" if input else name)
+        if leaks.leaks and not drop_leaks:
+            raise LeakError(f"{name} from {input}" if input else name, leaks.leaks)
         manifest = Manifest(
             source=source.name,
             input=shown,
