@@ -7,6 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.data.registry import get_source
+from memalpha.data.source import LoadResult
+from memalpha.types import Instance
+
 
 class Sample(NamedTuple):
     """A source's input: what to give it, the file that may be damaged, and how many questions stand there."""
@@ -334,3 +338,11 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     )
 }  # fmt: skip
 """Every source that reads a file."""
+
+
+def load(name: str, path: object, seed: int = 0, **options: Any) -> tuple[list[Instance], LoadResult]:
+    """A source's instances and its ledger, whose counts must add up."""
+    result = get_source(name).load(str(path), options, seed)
+    instances = list(result.instances)
+    assert result.asked == sum(len(instance.questions) for instance in instances) + sum(result.skipped.values())
+    return instances, result

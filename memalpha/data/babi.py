@@ -20,27 +20,22 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from memalpha.data.fields import EMPTY_ANSWER, items, mapping, scalar_text
-from memalpha.data.files import decoded_lines, file_name
-from memalpha.data.packing import TokenRange, pack_texts, split_text
-from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
-from memalpha.data.rows import Row, check_text, data_files, iter_rows, kind_of, on_hub
-from memalpha.data.source import LoadResult
+from pydantic import BaseModel, Field, PositiveInt
+
+from memalpha.data.fields import EMPTY_ANSWER, Scalar, Text, checked
+from memalpha.data.packing import cut, pack_texts, places_of
+from memalpha.data.rows import Row, data_files, decoded_lines, file_name, iter_rows, kind_of, on_hub
+from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, finish, read_questions, read_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
-from memalpha.qa.metrics import check_metric
 from memalpha.types import Chunk, Instance, Question
 
-SOURCE = "babi"
-"""``Instance.source`` of everything made here."""
-
 _LINE = re.compile(r"([0-9]{1,9}) (.*)", re.DOTALL)
-_NUMBER = re.compile(r"[0-9]{1,9}")
 _SPLIT = re.compile(r"_(train|test|valid)(?=[_.]|$)")
 
 
@@ -54,25 +49,21 @@ class BabiOptions(CommonOptions):
         metric: Metric of every question ("" = ``exact_match``, ``keywords`` for several things).
     """
 
-    chunk_tokens: int = 64
+    chunk_tokens: PositiveInt = 64
     questions: Literal["each", "last"] = "each"
-    metric: str = ""
-
-    def __post_init__(self) -> None:
-        """Check every option; InputError names the first that cannot be."""
-        CommonOptions.__post_init__(self)
-        check_at_least(self, 1, "chunk_tokens")
-        if self.metric:
-            check_metric(self.metric, judged=True)
+    metric: Metric = ""
 
 
-class _Line(NamedTuple):
+_Number = Annotated[int, Field(ge=0, lt=10**9)]
+
+
+class _Line(BaseModel):
     """A sentence, or a question with its answer and the numbers of the sentences that support it."""
 
-    number: int
-    text: str
-    answer: str | None = None
-    support: tuple[int, ...] = ()
+    number: _Number
+    text: Text
+    answer: Scalar | None = None
+    support: list[_Number] = []
 
 
 class _Story(NamedTuple):
@@ -101,10 +92,7 @@ def _stories(source: str, split: str, result: LoadResult) -> Iterator[Row]:
         yield from iter_rows(source, split)
         return
     for path in _of_split(data_files(source, "qa*.txt"), split, result):
-        if kind_of(path) not in (".txt", ""):
-            yield from iter_rows(str(path))
-        else:
-            yield from _stories_of(path)
+        yield from _stories_of(path) if kind_of(path) in (".txt", "") else iter_rows(str(path))
 
 
 def _of_split(files: list[Path], split: str, result: LoadResult) -> list[Path]:
@@ -128,11 +116,11 @@ def _stories_of(path: Path) -> Iterator[Row]:
         if not (said := line.rstrip("\r\n")).strip():
             continue
         where, match = f"{shown} line {index}", _LINE.fullmatch(said)
-        cut = line == said and not said.rstrip().endswith((".", "?")) and said.count("\t") < 2
-        if story and (cut or (match and int(match[1]) <= last)):
+        breaks_off = line == said and not said.rstrip().endswith((".", "?")) and said.count("\t") < 2
+        if story and (breaks_off or (match and int(match[1]) <= last)):
             yield Row(story[0].where, _Story(task, f"{name}-{number}", story))
             story, number = [], number + 1
-        if cut:
+        if breaks_off:
             yield Row(where, SchemaError(f"{where} breaks off", expected="a whole line", fix="download the file again"))
             return
         story.append(Row(where, said))
@@ -145,19 +133,21 @@ def _held(data: Any) -> int:
     if isinstance(data, _Story):
         return sum(_asks(line.data) for line in data.lines)
     story = data.get("story") if isinstance(data, Mapping) else None
-    asked = story.get("type") if isinstance(story, Mapping) else None
-    return sum(kind in (1, "question") for kind in asked) if isinstance(asked, list) else 0
+    kinds = story.get("type") if isinstance(story, Mapping) else None
+    return sum(kind in (1, "question") for kind in kinds) if isinstance(kinds, list) else 0
 
 
 # ------------------------------------------------------------------------------------------------ one story
 def _instances(row: Row, options: BabiOptions, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     if isinstance(row.data, _Story):
         task, name, lines = row.data.task, row.data.name, [_line(line) for line in row.data.lines]
-        _check_whole(lines, row.data.lines)
+        for wanted, (line, place) in enumerate(zip(lines, row.data.lines, strict=True), start=1):
+            if line.number != wanted:
+                raise SchemaError(f"{place.where} has number {line.number}", expected=f"{wanted}: a line of its story is missing")
     else:
-        story = mapping(mapping(row.data, row.where).get("story"), f"{row.where} field 'story'")
-        task, name, lines = SOURCE, row.where, list(_hub_lines(story, row.where))
-    _check_sentences(lines, row.where)
+        task, name, lines = "babi", row.where, _hub_lines(row)
+    if not lines or lines[0].answer is not None:
+        raise SchemaError(f"{row.where} asks before anything is said", expected="a sentence first")
     asked = [index for index, line in enumerate(lines) if line.answer is not None]
     if options.questions == "last" and asked:
         result.skip("asked before the end", len(asked) - 1)
@@ -168,42 +158,26 @@ def _instances(row: Row, options: BabiOptions, count: TokenCounter, result: Load
         def question(line: Any, where: str, places: Mapping[int, set[int]] = places) -> Question | str:
             return _question(line, task, options.metric, places)
 
-        questions = tuple(read_questions([lines[index]], row.where, result, question))
-        yield Instance(f"{name}-{lines[index].number}", SOURCE, chunks, questions)
-
-
-def _check_whole(lines: Sequence[_Line], rows: Sequence[Row]) -> None:
-    for wanted, (line, row) in enumerate(zip(lines, rows, strict=True), start=1):
-        if line.number != wanted:
-            raise SchemaError(f"{row.where} has number {line.number}", expected=f"{wanted}: a line of its story is missing")
-
-
-def _check_sentences(lines: Sequence[_Line], where: str) -> None:
-    first = next((line.answer is None for line in lines), False)
-    if not first:
-        raise SchemaError(f"{where} asks before anything is said", expected="a sentence first")
+        questions = read_questions([lines[index]], row.where, result, question)
+        yield Instance(f"{name}-{lines[index].number}", "babi", chunks, questions)
 
 
 def _question(line: _Line, task: str, metric: str, places: Mapping[int, set[int]]) -> Question | str:
-    parts = tuple(dict.fromkeys(part.strip() for part in (line.answer or "").split(",") if part.strip()))
+    answer = line.answer or ""
+    parts = tuple(dict.fromkeys(part.strip() for part in answer.split(",") if part.strip()))
     if not parts:
         return EMPTY_ANSWER
     evidence = tuple(sorted({place for number in line.support for place in places.get(number, ())})) or None
     chosen = metric or ("keywords" if len(parts) > 1 else "exact_match")
-    golds = parts if chosen == "keywords" else (str(line.answer).strip(),)
-    return Question(line.text, golds, chosen, task, evidence=evidence, id=str(line.number))
+    return Question(line.text, parts if chosen == "keywords" else (answer,), chosen, task, evidence=evidence, id=str(line.number))
 
 
-def _chunks(lines: Iterable[_Line], limit: int, count: TokenCounter) -> tuple[tuple[Chunk, ...], dict[int, set[int]]]:
+def _chunks(lines: Iterable[_Line], limit: int, count: TokenCounter) -> tuple[tuple[Chunk, ...], Mapping[int, set[int]]]:
     """Pack sentences; and the chunks in which each numbered sentence stands."""
-    pieces = [(line.number, line.text[s.start : s.end]) for line in lines for s in split_text(line.text, limit, count)]
+    pieces = [(line.number, piece) for line in lines for piece in cut(line.text, limit, count)]
     rng = random.Random(0)  # of no effect: there is one length to draw
-    packed = list(pack_texts((text for _, text in pieces), TokenRange(limit, limit), count, rng, separator="\n"))
-    places: dict[int, set[int]] = {}
-    for index, chunk in enumerate(packed):
-        for part in chunk.parts:
-            places.setdefault(pieces[part][0], set()).add(index)
-    return tuple(Chunk(chunk.text) for chunk in packed), places
+    packed = list(pack_texts((text for _, text in pieces), (limit, limit), count, rng, separator="\n"))
+    return tuple(Chunk(chunk.text) for chunk in packed), places_of(packed, [number for number, _ in pieces])
 
 
 # ------------------------------------------------------------------------------------------------ lines
@@ -216,33 +190,37 @@ def _line(row: Row) -> _Line:
     match = _LINE.fullmatch(row.data)
     if match is None:
         raise SchemaError(f"{row.where} has no number", expected="'1 Mary went home.' or '2 Where is Mary?<tab>home<tab>1'")
-    parts = match[2].split("\t")
-    said = check_text(parts[0], row.where)
-    if not said:
-        raise SchemaError(f"{row.where} is empty", expected="a sentence or a question")
-    if not _asks(row.data):
-        return _Line(int(match[1]), said)
-    answer, support = (*parts[1:], "", "")[:2]
-    return _Line(int(match[1]), said, check_text(answer, row.where), _numbers(support, row.where))
+    text, answer, support = (*match[2].split("\t"), "", "")[:3]
+    data: dict[str, Any] = {"number": match[1], "text": text}
+    if _asks(row.data):
+        data |= {"answer": answer, "support": support.split()}
+    return checked(_Line, data, row.where)
 
 
-def _numbers(text: str, where: str) -> tuple[int, ...]:
-    words = text.split()
-    if not all(_NUMBER.fullmatch(word) for word in words):
-        raise SchemaError(f"{where} has supporting sentences {text!r:.40}", expected="numbers")
-    return tuple(int(word) for word in words)
+class _HubStory(BaseModel):
+    id: list[Any]
+    type: list[Any]
+    text: list[Any]
+    answer: list[Any]
+    supporting_ids: list[Any]
 
 
-def _hub_lines(story: Mapping[str, Any], where: str) -> Iterator[_Line]:
-    columns = [items(story, key, where) for key in ("id", "type", "text", "answer", "supporting_ids")]
+class _HubRow(BaseModel):
+    story: _HubStory
+
+
+def _hub_lines(row: Row) -> list[_Line]:
+    story = checked(_HubRow, row.data, row.where).story
+    columns = (story.id, story.type, story.text, story.answer, story.supporting_ids)
     if len({len(column) for column in columns}) != 1:
-        raise SchemaError(f"{where} has columns of different lengths", expected="one item a sentence")
+        raise SchemaError(f"{row.where} has columns of different lengths", expected="one item a sentence")
+    lines = []
     for number, kind, text, answer, support in zip(*columns, strict=True):
-        said, place = check_text(text, where), _numbers(scalar_text(number, where), where)
-        if len(place) != 1 or not said:
-            raise SchemaError(f"{where} has a sentence without number or text", expected="'1' and a sentence")
+        data: dict[str, Any] = {"number": number, "text": text}
         if kind in (1, "question"):
-            held = support if isinstance(support, list) else []
-            yield _Line(place[0], said, check_text(answer, where), _numbers(" ".join(scalar_text(n, where) for n in held), where))
-        else:
-            yield _Line(place[0], said)
+            data |= {"answer": "" if answer is None else answer, "support": support if isinstance(support, list) else []}
+        lines.append(checked(_Line, data, row.where))
+    return lines
+
+
+SOURCES = (Source("babi", "bAbI tasks: numbered stories, one file or a folder of qa*.txt", load_babi, BabiOptions),)

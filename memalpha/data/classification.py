@@ -28,19 +28,35 @@ from __future__ import annotations
 import random
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pydantic import NonNegativeInt, PositiveInt
+
 from memalpha.data.fields import EMPTY_ANSWER
-from memalpha.data.labelled import Reader
-from memalpha.data.reading import CommonOptions, check_at_least, finish
-from memalpha.data.sentences import EMPTY_SENTENCE, TOO_LONG, SentencePool, read_pool
-from memalpha.data.source import MALFORMED, LoadResult
+from memalpha.data.labelled import (
+    Labelled,
+    Reader,
+    read_abstracts,
+    read_clinc,
+    read_columns,
+    read_parallel,
+    read_trec_coarse,
+    read_trec_fine,
+)  # fmt: skip
+from memalpha.data.source import MALFORMED, CommonOptions, LoadResult, Metric, Source, finish
+from memalpha.data.spool import Spool
 from memalpha.data.wording import ASK_LABEL
+from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
-from memalpha.qa.metrics import check_metric
 from memalpha.types import Chunk, Instance, Question
+
+_EMPTY_SENTENCE, _TOO_LONG, _NOT_SHOWN = "empty sentence", "too long", "label not shown"
+_OUT_OF_SCOPE = "oos_"  # before a split's name where its sentences without an intent are kept apart, as in CLINC150's file
+_WIDE = 999  # a label number as wide as they get, for what must fit a chunk before the labels are known
+
+Fits = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +74,14 @@ class ClassificationOptions(CommonOptions):
         metric: Metric of every question; ``boxed`` takes the number in ``\boxed{}``, ``label`` the first label given.
     """
 
-    chunk_tokens: int = 0
-    chunks: int = 10
-    questions: int = 100
+    chunk_tokens: NonNegativeInt = 0
+    chunks: PositiveInt = 10
+    questions: PositiveInt = 100
     examples: str = ""
     examples_split: str = "train"
     held_out: str = ""
     held_out_split: str = "test"
-    metric: str = "boxed"
-
-    def __post_init__(self) -> None:
-        """Check every option; InputError names the first that cannot be."""
-        CommonOptions.__post_init__(self)
-        check_at_least(self, 0, "chunk_tokens")
-        check_at_least(self, 1, "chunks", "questions")
-        check_metric(self.metric, judged=True)
+    metric: Metric = "boxed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,51 +104,104 @@ class LabelledSet:
 
     def __call__(self, source: str, options: ClassificationOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
         """Load the set; the input is read once, to disk, before the first instance is made. InputError if it cannot be read."""
-        result = LoadResult()
-        fits = self._fits(options, count_tokens)
+        result, limit = LoadResult(), options.chunk_tokens or self.chunk_tokens
+
+        def fits(text: str) -> bool:
+            return count_tokens(self.example(text, _WIDE)) <= limit
+
         held_out = self._other("held_out", options.held_out, options.held_out_split, result)
-        rows, shown_apart = self.read(source, options.split), bool(options.examples)
-        asked = read_pool(rows, source, options.split, result, None if shown_apart else fits, held_out)
+        rows = self.read(source, options.split)
+        asked = SentencePool(rows, source, options.split, result, None if options.examples else fits, held_out)
         shown = self._other("examples", options.examples, options.examples_split, result, fits)
         result.instances = finish(_Builder(self, asked, shown, options, seed, count_tokens, result).build(), options, seed, result)
         return result
 
-    def _fits(self, options: ClassificationOptions, count: TokenCounter) -> Callable[[str], bool]:
-        """Whether a sentence, written as an example, is within the limit of a chunk."""
-        limit = options.chunk_tokens or self.chunk_tokens
-        return lambda text: count(_example(self.word, text, _WIDE)) <= limit
+    def example(self, text: str, number: int) -> str:
+        """Return a sentence with its label's number, as it stands in a chunk."""
+        return f"{self.word}: {text}\nLabel: {number}"
 
-    def _other(
-        self, option: str, source: str, split: str, result: LoadResult, fits: Callable[[str], bool] | None = None
-    ) -> SentencePool | None:
+    def _other(self, option: str, source: str, split: str, result: LoadResult, fits: Fits | None = None) -> SentencePool | None:
         """The sentences of the file of an option, which asks nothing; None if none is named. What it lacks goes to the notes."""
         if not source:
             return None
         other = LoadResult(problems=result.problems)
-        pool = read_pool(self.read(source, split), source, split, other, fits)
-        for reason in (MALFORMED, EMPTY_SENTENCE, EMPTY_ANSWER, TOO_LONG):
+        pool = SentencePool(self.read(source, split), source, split, other, fits)
+        for reason in (MALFORMED, _EMPTY_SENTENCE, EMPTY_ANSWER, _TOO_LONG):
             result.notes[f"{reason} in the file of option {option!r}"] += other.skipped[reason]
         return pool
 
 
-_WIDE = 999
-"""A label number as wide as they get, for what must fit a chunk before the labels are known."""
+class SentencePool:
+    """The distinct sentences of one split, on disk, compared without regard to letter case; their labels in memory.
 
+    Each row read is in the pool or counted under its reason. Rows of no split are taken as well, and those of the split's
+    out-of-scope part (``oos_`` before it). InputError if there is no such split, or no sentence with a label in it.
+    """
 
-def _example(word: str, text: str, number: int) -> str:
-    return f"{word}: {text}\nLabel: {number}"
+    def __init__(
+        self,
+        rows: Iterable[Labelled],
+        source: str,
+        split: str,
+        result: LoadResult,
+        fits: Fits | None = None,
+        held_out: SentencePool | None = None,
+    ) -> None:
+        self.spool, self.labels, self.names = Spool(), array("I"), dict[str, int]()
+        splits, before = set[str](), len(result.problems)
+        for row in rows:
+            result.asked += 1
+            splits |= {row.split} - {""}
+            if row.split not in ("", split, f"{_OUT_OF_SCOPE}{split}"):
+                result.skip("other split")
+            elif isinstance(row.label, SchemaError):
+                result.malformed(row.label)
+            elif reason := self._reason(row, fits, held_out):
+                result.skip(reason)
+            else:
+                self.spool.add(self.spool.key(row.text.casefold()), [row.text, row.where])
+                self.labels.append(self.names.setdefault(row.label, len(self.names)))
+        if self.labels:
+            return
+        if splits and split not in splits:
+            raise InputError(f"{source} has no split {split!r}", expected=f"one of {', '.join(sorted(splits))}")
+        found = result.problems[before : before + 1] or [f"{number} {reason}" for reason, number in result.skipped.items()]
+        raise SchemaError(f"{source} has no labelled sentence: {', '.join(found)}", expected="sentences with labels")
+
+    def _reason(self, row: Labelled, fits: Fits | None, held_out: SentencePool | None) -> str:
+        """Why a sentence is not kept, or ""."""
+        key = row.text.casefold()
+        if not row.text or not row.label:
+            return _EMPTY_SENTENCE if not row.text else EMPTY_ANSWER
+        if self.spool.find(key) is not None:
+            return "repeated sentence"
+        if held_out is not None and held_out.spool.find(key) is not None:
+            return "held out"
+        return "" if fits is None or fits(row.text) else _TOO_LONG
+
+    def text(self, number: int) -> tuple[str, str]:
+        """Return the sentence of that number, and its place in the input."""
+        text, where = self.spool.get(number)[1][0]
+        return text, where
+
+    def queues(self, order: array[int]) -> dict[int, array[int]]:
+        """Return the sentences by label, in the given order."""
+        queues: dict[int, array[int]] = {}
+        for index in order:
+            queues.setdefault(self.labels[index], array("I")).append(index)
+        return queues
+
+    def shuffled(self, rng: random.Random) -> array[int]:
+        """Return the numbers of all sentences in random order."""
+        order = array("I", range(len(self.labels)))
+        rng.shuffle(order)
+        return order
 
 
 class _Example(NamedTuple):
     text: str
     label: str
     number: int
-
-
-def _shuffled(length: int, rng: random.Random) -> array[int]:
-    order = array("I", range(length))
-    rng.shuffle(order)
-    return order
 
 
 def _next(queues: dict[int, array[int]], label: int, barred: Callable[[int], bool]) -> int | None:
@@ -177,8 +239,8 @@ class _Builder:
 
     def build(self) -> Iterator[Instance]:
         """Yield instances until the sentences run out."""
-        left, taken = _shuffled(len(self.asked.labels), self.rng), bytearray(len(self.asked.labels))
-        own = self._queues(self.asked, left) if self.shown is None else {}
+        left, taken = self.asked.shuffled(self.rng), bytearray(len(self.asked.labels))
+        own = self.asked.queues(left) if self.shown is None else {}
         free, number = len(left), 0
         while free:
             if number and self.shown is None and free < 2 * self.options.questions:
@@ -187,7 +249,7 @@ class _Builder:
             most = free if self.shown is not None else max(1, free // 2)
             asked = self._take(left, taken, min(self.options.questions, most))
             if not asked:
-                self.result.skip("left over" if number else "label not shown", free)
+                self.result.skip("left over" if number else _NOT_SHOWN, free)
                 return
             rng = random.Random(f"{self.set.name}:{self.seed}:{number}")
             examples = self._own_examples(own, taken, rng) if self.shown is None else self._given_examples(self.shown, asked, rng)
@@ -216,17 +278,9 @@ class _Builder:
         return chunks
 
     def _given_examples(self, pool: SentencePool, asked: list[int], rng: random.Random) -> list[list[_Example]]:
-        forbidden = frozenset(self.asked.key(index) for index in asked)
-        queues = self._queues(pool, _shuffled(len(pool.labels), rng))
-        return self._examples(pool, queues, rng, lambda index: pool.key(index) in forbidden)
-
-    @staticmethod
-    def _queues(pool: SentencePool, order: array[int]) -> dict[int, array[int]]:
-        """The sentences by label, in the given order."""
-        queues: dict[int, array[int]] = {}
-        for index in order:
-            queues.setdefault(pool.labels[index], array("I")).append(index)
-        return queues
+        forbidden = frozenset(self.asked.spool.get(index)[0] for index in asked)
+        queues = pool.queues(pool.shuffled(rng))
+        return self._examples(pool, queues, rng, lambda index: pool.spool.get(index)[0] in forbidden)
 
     def _examples(
         self, pool: SentencePool, queues: dict[int, array[int]], rng: random.Random, barred: Callable[[int], bool]
@@ -239,7 +293,7 @@ class _Builder:
                 if index is None:
                     continue
                 text, _ = pool.text(index)
-                added = self.count(_example(self.set.word, text, self.widest) + "\n")
+                added = self.count(self.set.example(text, self.widest) + "\n")
                 if chunks[-1] and tokens + added > self.tokens:
                     if len(chunks) == self.options.chunks:
                         queues.setdefault(label, array("I")).append(index)
@@ -251,26 +305,43 @@ class _Builder:
         return [chunk for chunk in chunks if chunk]
 
     def _instance(self, number: int, asked: list[int], examples: list[list[_Example]], rng: random.Random) -> Instance:
-        order = rng.sample(range(len(self.labels)), len(self.labels))
-        numbers = dict(zip(self.labels, order, strict=True))
+        numbers = dict(zip(self.labels, rng.sample(range(len(self.labels)), len(self.labels)), strict=True))
         places: dict[str, list[int]] = {}
         for place, chunk in enumerate(examples):
-            for label in sorted({example.label for example in chunk}):
+            for label in {example.label for example in chunk}:
                 places.setdefault(label, []).append(place)
         chunks = tuple(
-            Chunk("\n".join(_example(self.set.word, example.text, numbers[example.label]) for example in chunk))
-            for chunk in examples
+            Chunk("\n".join(self.set.example(example.text, numbers[example.label]) for example in chunk)) for chunk in examples
         )
         questions = []
         for index in asked:
             label = self.asked_names[self.asked.labels[index]]
-            if label in places:
-                questions.append(self._question(index, numbers[label], label, tuple(places[label])))
-            else:
-                self.result.skip("label not shown")
+            if label not in places:
+                self.result.skip(_NOT_SHOWN)
+                continue
+            text, where = self.asked.text(index)
+            ask, kind, evidence = f"{self.set.word}: {text}\n{ASK_LABEL}", self.set.kind(label), tuple(places[label])
+            questions.append(Question(ask, (str(numbers[label]),), self.options.metric, kind, evidence=evidence, id=where))
         return Instance(f"{self.set.name}-{number}", self.set.name, chunks or (Chunk("(no examples)"),), tuple(questions))
 
-    def _question(self, index: int, number: int, label: str, evidence: tuple[int, ...]) -> Question:
-        text, where = self.asked.text(index)
-        asked = f"{self.set.word}: {text}\n{ASK_LABEL}"
-        return Question(asked, (str(number),), self.options.metric, self.set.kind(label), evidence=evidence, id=where)
+
+def _before(mark: str) -> Callable[[str], str]:
+    """What stands before a mark in a label: its coarse class, where labels are made so."""
+    return lambda label: label.partition(mark)[0]
+
+
+_LABELLED = (
+    (LabelledSet("trec_coarse", read_trec_coarse, 390), "TREC question types, 6 coarse labels: lines of COARSE:fine sentence"),
+    (LabelledSet("trec_fine", read_trec_fine, 390, kind=_before(":")), "TREC question types, 50 fine labels: the same lines"),
+    (LabelledSet("banking77", read_columns, 611, kind=lambda _: "intent"), "BANKING77 intents: CSV text,category"),
+    (
+        LabelledSet("clinc150", read_clinc, 611, kind=lambda label: "oos" if label == "oos" else "intent"),
+        "CLINC150 intents: JSON {split: [[text, intent]]}",
+    ),
+    (LabelledSet("hwu64", read_parallel, 611, kind=_before("_")), "HWU64 (NLU) intents: a folder of seq.in and label"),
+    (LabelledSet("pubmed_rct", read_abstracts, 1676, word="Sample"), "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence"),
+    (LabelledSet("csabstruct", read_abstracts, 1676, word="Sample"), "CSAbstruct roles of sentences: JSON Lines"),
+)
+
+SOURCES = tuple(Source(labelled.name, reads, labelled, ClassificationOptions) for labelled, reads in _LABELLED)
+"""Every set of labelled sentences; their chunks have the published lengths, or those of the set most alike."""

@@ -1,8 +1,8 @@
 """Token counters for preparing data that fit a policy's prompts: a tokenizer's, and words where none is at hand.
 
 Words are those of ``memalpha.memory.memory.count_words``. In a text with more signs of scripts that are written without spaces
-(Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan) than words, each of these signs counts as a word of its own; a name or two
-in such signs changes no count. A run of other signs without white space is one word, however long it is.
+(Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan) than words, each of these signs counts as a word of its own. A run of other
+signs without white space is one word, however long it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Demonstrations for plain text: what a keeper without annotations writes down, a few words of each sentence, as they stand.
+"""Demonstrations for plain text: what a teacher without annotations writes down, a few words of each sentence, as they stand.
 
 Of a sentence it keeps the run of words with the most in it: a name or number counts 2, another word of four letters or more 1. The
 words are copied, so each entry is grounded; which sentences matter is not known here, and is what reinforcement learning is for.
@@ -16,7 +16,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import PositiveInt
+
+from memalpha.config import Options, Share
 from memalpha.data.packing import sentences
+from memalpha.data.source import Bounds
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.types import Instance, Operation, OperationKind
@@ -27,8 +31,8 @@ _EDGES = " \t,;:.!?\"'“”‘’()[]–—-"
 
 
 @dataclass(frozen=True, slots=True)
-class ExcerptConfig:
-    """How much a keeper of plain text demonstrates.
+class ExcerptConfig(Options):
+    """How much the teacher of plain text demonstrates.
 
     Attributes:
         coverage: Fewest and most of an instance's sentences that are kept, as shares; each instance draws its own in between.
@@ -37,25 +41,21 @@ class ExcerptConfig:
         max_tokens: Most tokens of a chunk's entries together, as the memory counts; an entry that does not fit is left out.
     """
 
-    coverage: tuple[float, float] = (1.0, 1.0)
-    words: tuple[int, int] = (5, 9)
-    max_entries: int = 4
-    max_tokens: int = 64
+    coverage: tuple[Share, Share] = (1.0, 1.0)
+    words: Bounds = (5, 9)
+    max_entries: PositiveInt = 4
+    max_tokens: PositiveInt = 64
 
-    def __post_init__(self) -> None:
-        """Check the ranges; InputError names the first that cannot be."""
-        for name, (low, high), least, most in (("coverage", self.coverage, 0.0, 1.0), ("words", self.words, 1, 1000)):
-            if not least <= low <= high <= most:
-                raise InputError(f"excerpts: {name} is {(low, high)}", expected=f"a pair (low, high) from {least} to {most}")
-        for name in ("max_entries", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise InputError(f"excerpts: {name} is {getattr(self, name)}", expected="at least 1")
+    def check(self) -> None:
+        """Raise InputError if the pair of coverages is not in order."""
+        if self.coverage[0] > self.coverage[1]:
+            raise InputError(f"excerpts: coverage is {self.coverage}", expected="a pair (low, high) with low <= high")
 
 
 def excerpt_operations(
     instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: ExcerptConfig = ExcerptConfig()
 ) -> list[Operation]:
-    """Return what the keeper does with one chunk; arguments as for ``memalpha.data.teacher.teacher_operations``."""
+    """Return what the teacher does with one chunk; arguments as for ``memalpha.data.teacher.teacher_operations``."""
     trial, chunk = memory.copy(), instance.chunks[chunk_index]
     section = next(s.name for s in memory.schema.lists if OperationKind.INSERT in s.operations)
     coverage = random.Random(f"coverage:{instance.id}").uniform(*config.coverage)

@@ -25,9 +25,20 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.data.fields import first_of, mapping, missing, optional_text, scalar_text
-from memalpha.data.files import data_path, file_name, packed_or_not
-from memalpha.data.rows import Row, check_text, data_file, existing_file, iter_rows, kind_of, on_hub, open_json, text_lines
+from memalpha.data.fields import clean, convert, count_items, is_missing, mapping, scalar
+from memalpha.data.rows import (
+    Row,
+    data_file,
+    data_path,
+    existing_file,
+    file_name,
+    iter_rows,
+    json_items,
+    kind_of,
+    on_hub,
+    packed_or_not,
+    text_lines,
+)  # fmt: skip
 from memalpha.errors import InputError, SchemaError
 
 _TEXTS = ("text", "sentence", "utterance", "question", "query")
@@ -52,16 +63,16 @@ class Labelled(NamedTuple):
 
 
 Reader = Callable[[str, str], Iterator[Labelled]]
-"""Reads (path or Hub name, split of the Hub)."""
+"""Reads (path or Hub name, split of the Hub); InputError if the input cannot be read."""
 
 
 def read_trec_coarse(source: str, split: str) -> Iterator[Labelled]:
-    """Read TREC with its 6 coarse labels; raises InputError if the input cannot be read."""
+    """Read TREC with its 6 coarse labels."""
     return _trec(source, split, ("coarse_label", "label-coarse", *_LABELS), lambda match: match[1])
 
 
 def read_trec_fine(source: str, split: str) -> Iterator[Labelled]:
-    """Read TREC with its 50 fine labels; raises InputError if the input cannot be read."""
+    """Read TREC with its 50 fine labels."""
     return _trec(source, split, ("fine_label", "label-fine", *_LABELS), lambda match: f"{match[1]}:{match[2]}")
 
 
@@ -70,17 +81,18 @@ def _trec(source: str, split: str, names: tuple[str, ...], label: Callable[[re.M
         yield from _columns(iter_rows(source, split), names)
         return
     for row in text_lines(existing_file(source)):
-        if not row.data.strip():
-            continue
-        match = _TREC.fullmatch(row.data.strip())
-        if match is None:
-            yield _wrong(row.where, f"{row.where} is not of the form COARSE:fine sentence")
-        else:
-            yield _labelled(row.where, match[3], label(match))
+        if said := row.data.strip():
+            match = _TREC.fullmatch(said)
+            yield _labelled(row.where, match[3], label(match)) if match else _wrong(row.where, "of the form COARSE:fine sentence")
+
+
+def read_columns(source: str, split: str) -> Iterator[Labelled]:
+    """Read a sentence and a label a row (BANKING77 and others)."""
+    return _columns(iter_rows(source, split), _LABELS)
 
 
 def read_parallel(source: str, split: str) -> Iterator[Labelled]:
-    """Read HWU64: a folder of ``seq.in`` and ``label``, or rows; raises InputError if the input cannot be read."""
+    """Read HWU64: a folder of ``seq.in`` and ``label``, or rows."""
     folder = data_path(source)
     if not folder.is_dir():
         yield from _columns((_first_release(row) for row in iter_rows(source, split)), _LABELS)
@@ -92,15 +104,14 @@ def read_parallel(source: str, split: str) -> Iterator[Labelled]:
         also = f" (there is {', '.join(there)})" if there else ""
         wanted = f"a folder with seq.in and label, or with a folder {split!r} of them{also}"
         raise InputError(f"no file {lacking[0]}", expected=wanted)
-    for said, label in zip_longest(*(text_lines(file) for file in files)):
-        if said is None or label is None:
-            if not (row := said or label).data.strip():
-                continue
-            raise SchemaError(
-                f"{row.where} of {folder} has no line beside it in the other file", expected="seq.in and label with as many lines"
-            )
-        if said.data.strip() or label.data.strip():
-            yield _labelled(said.where, said.data, label.data)
+    blank = Row("", "")
+    for said, label in zip_longest(*(text_lines(file) for file in files), fillvalue=blank):
+        if not said.data.strip() and not label.data.strip():
+            continue
+        if not (said.where and label.where):
+            where = f"{said.where or label.where} of {folder}"
+            raise SchemaError(f"{where} has no line beside it in the other file", expected="seq.in and label with as many lines")
+        yield _labelled(said.where, said.data, label.data)
 
 
 def _first_release(row: Row) -> Row:
@@ -108,121 +119,92 @@ def _first_release(row: Row) -> Row:
 
     A label has two parts: without both a row has none.
     """
-    if not isinstance(row.data, Mapping):
-        return row
-    if not {"scenario", "intent", "answer"} <= set(row.data) and {"answerid", "answer_annotation"}.isdisjoint(row.data):
+    data = row.data
+    if not isinstance(data, Mapping) or not (
+        {"scenario", "intent", "answer"} <= set(data) or {"answerid", "answer_annotation"} & set(data)
+    ):
         return row
     try:
-        parts = [optional_text(row.data, key, row.where) for key in ("scenario", "intent")]
+        parts = [convert(scalar, data.get(key), f"{row.where} field {key!r}") for key in ("scenario", "intent")]
     except SchemaError as error:
         return Row(row.where, error)
-    said, whole = row.data.get("answer"), not {"", "null"}.intersection(parts)
-    return Row(row.where, {"text": "" if missing(said) or said == "null" else said, "label": "_".join(parts) if whole else ""})
-
-
-def read_columns(source: str, split: str) -> Iterator[Labelled]:
-    """Read a sentence and a label a row (BANKING77 and others); raises InputError if the input cannot be read."""
-    return _columns(iter_rows(source, split), _LABELS)
+    said, whole = data.get("answer"), not {"", "null"}.intersection(parts)
+    return Row(row.where, {"text": "" if is_missing(said) or said == "null" else said, "label": "_".join(parts) if whole else ""})
 
 
 def read_clinc(source: str, split: str) -> Iterator[Labelled]:
-    """Read CLINC150, each sentence with the split it is in; raises InputError if the input cannot be read."""
-    if on_hub(source) or kind_of(Path(source)) != ".json" or not _holds_splits(path := data_file(source)):
+    """Read CLINC150: an object of lists, each sentence with the split it is in, or rows."""
+    if on_hub(source) or kind_of(Path(source)) != ".json":
         yield from _columns(iter_rows(source, split), _LABELS)
         return
-    shown = file_name(path)
-    with open_json(path) as reader:
-        for name in reader.members():
-            if reader.peek() != "[":
-                reader.value()
-                yield _wrong(f"{shown} {name!r}", f"{shown} {name!r} is no list of [text, intent]", name)
+    path = data_file(source)
+    for index, item in enumerate(json_items(path)):
+        where = f"{file_name(path)} item {index}"
+        lists = isinstance(item, Mapping) and any(isinstance(value, list) for value in item.values())
+        if not lists or any(isinstance(item.get(name), str) for name in _TEXTS):
+            yield from _columns([Row(where, item)], _LABELS)
+            continue
+        for name, pairs in item.items():
+            if not isinstance(pairs, list):
+                yield _wrong(f"{file_name(path)} {name!r}", "a list of [text, intent]", name)
                 continue
-            for index, pair in enumerate(reader.items()):
-                where = f"{shown} {name}[{index}]"
-                if isinstance(pair, list) and len(pair) == 2:
-                    yield _labelled(where, pair[0], pair[1])._replace(split=name)
-                else:
-                    yield _wrong(where, f"{where} is no pair [text, intent]", name)
-        reader.end()
-
-
-def _holds_splits(path: Path) -> bool:
-    """Whether a JSON file is an object of lists, rather than a list of rows or rows one after another, which hold a text."""
-    lists, said = False, False
-    with open_json(path) as reader:
-        if reader.peek() == "[":
-            return False
-        for name in reader.members():
-            if reader.peek() == "[":
-                lists = True
-                for _ in reader.items():
-                    pass
-            else:
-                said |= isinstance(reader.value(), str) and name in _TEXTS
-    return lists and not said
+            for number, pair in enumerate(pairs):
+                place, fits = f"{file_name(path)} {name}[{number}]", isinstance(pair, list) and len(pair) == 2
+                yield _labelled(place, pair[0], pair[1], name) if fits else _wrong(place, "a pair [text, intent]", name)
 
 
 def read_abstracts(source: str, split: str) -> Iterator[Labelled]:
-    """Read PubMed-RCT's text, or CSAbstruct's rows; raises InputError if the input cannot be read."""
+    """Read PubMed-RCT's text, or CSAbstruct's rows."""
     if _is_text(source):
         for row in text_lines(existing_file(source)):
-            if not row.data.strip() or row.data.startswith("###"):
-                continue
-            label, found, said = row.data.partition("\t")
-            if found:
-                yield _labelled(row.where, said, label)
-            else:
-                yield _wrong(row.where, f"{row.where} is not of the form LABEL<tab>sentence")
+            if row.data.strip() and not row.data.startswith("###"):
+                label, found, said = row.data.partition("\t")
+                yield _labelled(row.where, said, label) if found else _wrong(row.where, "of the form LABEL<tab>sentence")
         return
     for row in iter_rows(source, split):
-        if isinstance(row.data, Mapping) and "sentences" in row.data:
-            yield from _abstract(row, row.data)
-        else:
+        if not isinstance(row.data, Mapping) or "sentences" not in row.data:
             yield from _columns([row], _LABELS)
-
-
-def _abstract(row: Row, data: Mapping[str, Any]) -> Iterator[Labelled]:
-    said, labels = data.get("sentences"), data.get("labels")
-    if not isinstance(said, list) or not isinstance(labels, list) or len(said) != len(labels):
-        fault = f"{row.where} has no sentences with as many labels"
-        held = max(1, len(said) if isinstance(said, list) else 0)
-        yield from (_wrong(f"{row.where} sentence {index}", fault) for index in range(held))
-        return
-    for index, (sentence, label) in enumerate(zip(said, labels, strict=True)):
-        yield _labelled(f"{row.where} sentence {index}", sentence, label)
+            continue
+        texts: Any = row.data["sentences"]
+        labels: Any = row.data.get("labels")
+        fits = isinstance(texts, list) and isinstance(labels, list) and len(texts) == len(labels)
+        for index in range(len(texts) if fits else max(1, count_items(row.data, "sentences"))):
+            where = f"{row.where} sentence {index}"
+            yield _labelled(where, texts[index], labels[index]) if fits else _wrong(where, "in an abstract with as many labels")
 
 
 def _columns(rows: Iterable[Row], names: tuple[str, ...]) -> Iterator[Labelled]:
     for row in rows:
         try:
             data = mapping(row.data, row.where)
-            said = first_of(data, _TEXTS, row.where)
-            there = next((name for name in names if name in data), None)
-            label = first_of(data, names, row.where) if there is None else data[there]
+            said = next((data[name] for name in _TEXTS if not is_missing(data.get(name))), None)
+            label = next((name for name in names if name in data), None)
+            if said is None or label is None:
+                lacking = _TEXTS if said is None else names
+                raise SchemaError(f"{row.where} has none of {', '.join(map(repr, lacking))}", expected="one of these fields")
         except SchemaError as error:
             yield Labelled(row.where, "", error)
             continue
-        yield _labelled(row.where, said, "" if label is None else label)
+        yield _labelled(row.where, said, data[label])
 
 
-def _labelled(where: str, said: Any, label: Any) -> Labelled:
+def _labelled(where: str, said: Any, label: Any, split: str = "") -> Labelled:
     try:
-        return Labelled(where, " ".join(check_text(said, where).split()), scalar_text(label, f"{where} label"))
+        return Labelled(where, " ".join(convert(clean, said, where).split()), convert(scalar, label, f"{where} label"), split)
     except SchemaError as error:
-        return Labelled(where, "", error)
+        return Labelled(where, "", error, split)
 
 
-def _wrong(where: str, fault: str, split: str = "") -> Labelled:
-    return Labelled(where, "", SchemaError(fault, expected="a sentence with its label"), split)
+def _wrong(where: str, expected: str, split: str = "") -> Labelled:
+    return Labelled(where, "", SchemaError(f"{where} is not {expected}", expected="a sentence with its label"), split)
 
 
 def _is_text(source: str) -> bool:
-    return not on_hub(source) and kind_of(Path(source)) in (".txt", ".label", "") and not _looks_like_json(source)
-
-
-def _looks_like_json(source: str) -> bool:
+    """Whether a file is lines of text: by its name, and not JSON by how it begins."""
     path = Path(source)
-    if not path.is_file() or path.suffix == ".gz":
+    if on_hub(source) or kind_of(path) not in (".txt", ".label", ""):
         return False
+    if not path.is_file() or path.suffix == ".gz":
+        return True
     with path.open("rb") as file:
-        return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+        return file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"{", b"[")

@@ -15,7 +15,7 @@ passage by passage (what stands between blank lines) and by runs of words; each 
 | a shorter passage, at least 4 words, of a chunk without longer ones | it is equal to one there |
 | a run of words | it stands in a context there, however both are cut: always from 99 words on, never below 50 |
 
-Nearly equal is an estimated Jaccard similarity of at least 0.7 (``memalpha.data.near``): of the sets of four-letter pieces of two
+Nearly equal is an estimated Jaccard similarity of at least 0.7 (MinHash, ``datasketch``): of the sets of four-letter pieces of two
 questions, or of the sets of three-word pieces of two passages. The estimate is from 128 random permutations: its standard error is
 below 0.05. Answers that say nothing are yes, no, none and the like, and numbers of one or two digits. Labels (metrics ``boxed``
 and ``label``) are such numbers too, so sentences to label are compared word for word only: short utterances that differ in one word
@@ -34,14 +34,18 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.data.counting import apart
-from memalpha.data.near import NearIndex
 from memalpha.data.wording import as_asked
 from memalpha.errors import InputError
 from memalpha.qa.metrics import LABEL_METRICS
 from memalpha.types import Instance, Question
+
+if TYPE_CHECKING:
+    import numpy as np
+    from datasketch import MinHash
+    from numpy.typing import NDArray
 
 MIN_QUESTION_WORDS = 4
 """Shortest question line that is compared whatever its answer, and shortest passage of a chunk that has no longer ones."""
@@ -52,6 +56,10 @@ MIN_PASSAGE_WORDS = 12
 RUN_WORDS = 50
 """Words of a run: those learned lie end to end, those checked begin at each word. Formulas of meetings and notices are shorter."""
 
+THRESHOLD = 0.7
+"""Estimated Jaccard similarity from which two texts are nearly equal."""
+
+_PERMUTATIONS = 128
 _QUESTION_LETTERS, _PASSAGE_WORDS = 4, 3
 _WORD = re.compile(r"\w+")
 _LABEL = re.compile(r"^\s*\w+:\s+")
@@ -60,14 +68,9 @@ _SHOWN = 50
 
 
 class Leak(NamedTuple):
-    """One thing that comes again.
+    """One thing that comes again: a ``question`` or ``context``, its place in the new set, and its words.
 
-    Attributes:
-        kind: ``question`` or ``context``.
-        where: Instance and question id, or instance and chunk, of the new set.
-        text: Its words.
-        near: Whether it is nearly equal only.
-        question: Index of the question in its instance, None if a chunk repeats something.
+    ``near``: it is nearly equal only. ``question``: its index in its instance, None if a chunk repeats something.
     """
 
     kind: str
@@ -82,11 +85,7 @@ class Leak(NamedTuple):
 
 
 class LeakError(InputError):
-    """Data repeat questions or contexts of a set they must be apart from.
-
-    Attributes:
-        leaks: Everything that was found.
-    """
+    """Data repeat questions or contexts of a set they must be apart from; ``leaks`` holds everything that was found."""
 
     def __init__(self, what: str, leaks: list[Leak]) -> None:
         self.leaks = leaks
@@ -109,17 +108,12 @@ class LeakCheck:
         self._passages: set[int] = set()
         self._runs: set[int] = set()
         self._label_lines: set[str] = set()
-        self._near_questions, self._near_passages = NearIndex(), NearIndex()
+        self._near_questions, self._near_passages = _NearIndex(), _NearIndex()
         self.leaks: list[Leak] = []
         """What ``check`` found so far."""
 
     def learn(self, instances: Iterable[Instance], *, own_examples: bool = True) -> None:
-        """Add the questions and contexts of a set.
-
-        Args:
-            instances: The set.
-            own_examples: Whether the labelled examples in its contexts are its own, rather than those of another file.
-        """
+        """Add the questions and contexts of a set; ``own_examples``: its labelled examples are not those of another file."""
         for instance in instances:
             labelled = _labelled(instance)
             for chunk in instance.chunks:
@@ -130,7 +124,7 @@ class LeakCheck:
                 for passage in _passages(chunk.text, short=not labelled):
                     if hash(passage) not in self._passages:
                         self._passages.add(hash(passage))
-                        if _is_long(passage):
+                        if _length(passage) >= MIN_PASSAGE_WORDS:
                             self._near_passages.add(_word_pieces(passage))
             for question in instance.questions:
                 self._learn_question(instance.id, question)
@@ -170,7 +164,7 @@ class LeakCheck:
         for passage in _passages(text, short=not labelled):
             if hash(passage) in self._passages:
                 found.append(Leak("context", where, passage, near=False))
-            elif _is_long(passage) and self._near_passages.has(_word_pieces(passage)):
+            elif _length(passage) >= MIN_PASSAGE_WORDS and self._near_passages.has(_word_pieces(passage)):
                 found.append(Leak("context", where, passage, near=True))
         if not labelled and not found and (run := next((run for run in _runs(text, 1) if hash(run) in self._runs), None)):
             found.append(Leak("context", where, run, near=False))
@@ -194,11 +188,6 @@ class LeakCheck:
             return None
         near = self._near_questions.has(_letter_pieces(words), telling)
         return Leak("question", where, words, near=True) if near else None
-
-    def refuse(self, what: str) -> None:
-        """Raise LeakError if anything was found."""
-        if self.leaks:
-            raise LeakError(what, self.leaks)
 
 
 def without(instance: Instance, leaks: Sequence[Leak]) -> Instance | None:
@@ -240,12 +229,12 @@ def _runs(text: str, step: int) -> Iterator[str]:
 def _passages(text: str, *, short: bool) -> list[str]:
     """The words of each passage that is long enough; those of shorter ones where there are no others and ``short`` is given."""
     passages = [" ".join(_unlabelled_words(passage)) for passage in re.split(r"\n\s*\n", text)]
-    found = [passage for passage in passages if _is_long(passage)]
-    return found or [passage for passage in passages if short and passage.count(" ") + 1 >= MIN_QUESTION_WORDS]
+    found = [passage for passage in passages if _length(passage) >= MIN_PASSAGE_WORDS]
+    return found or [passage for passage in passages if short and _length(passage) >= MIN_QUESTION_WORDS]
 
 
-def _is_long(passage: str) -> bool:
-    return passage.count(" ") + 1 >= MIN_PASSAGE_WORDS
+def _length(passage: str) -> int:
+    return passage.count(" ") + 1
 
 
 def _answers(question: Question) -> frozenset[str]:
@@ -264,3 +253,42 @@ def _letter_pieces(words: str) -> list[bytes]:
 def _word_pieces(passage: str) -> list[bytes]:
     words = passage.split()
     return [" ".join(words[i : i + _PASSAGE_WORDS]).encode() for i in range(max(1, len(words) - _PASSAGE_WORDS + 1))]
+
+
+class _NearIndex:
+    """Texts as the sets of their pieces, each with what must be shared with it besides (None = nothing), by MinHash."""
+
+    def __init__(self) -> None:
+        self._index: Any = None
+        self._held: list[tuple[NDArray[np.uint64], frozenset[str] | None]] = []
+
+    def add(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> None:
+        """Add a text."""
+        from datasketch import MinHashLSH
+
+        if self._index is None:
+            # More weight on misses than on false candidates: these are thrown out by the estimate below.
+            self._index = MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
+        signature = _signature(pieces)
+        self._index.insert(len(self._held), signature)
+        self._held.append((signature.hashvalues.copy(), shared))
+
+    def has(self, pieces: list[bytes], shared: frozenset[str] = frozenset()) -> bool:
+        """Whether a text is nearly equal to one that was added, and has in common with it what that one asks for."""
+        if self._index is None:
+            return False
+        signature = _signature(pieces)
+        for number in self._index.query(signature):
+            held, needed = self._held[number]
+            alike = float((held == signature.hashvalues).mean())  # estimates the Jaccard similarity
+            if alike >= THRESHOLD and (needed is None or needed & shared):
+                return True
+        return False
+
+
+def _signature(pieces: list[bytes]) -> MinHash:
+    from datasketch import MinHash
+
+    signature = MinHash(num_perm=_PERMUTATIONS, seed=1)
+    signature.update_batch(pieces)
+    return signature

@@ -7,25 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from memalpha.data.counting import count_words_and_signs
 from memalpha.data.prepare import MANIFEST_NAME, load_prepared
 from memalpha.data.registry import SOURCES, get_source
-from memalpha.data.schema import read_instances
-from memalpha.data.storage import iter_parquet
+from memalpha.data.schema import iter_parquet, read_instances
 from memalpha.errors import InputError
 from memalpha.types import Instance
 
 
 def load_data(names: str, options: Mapping[str, Any] | None = None, seed: int = 0) -> list[Instance]:
-    """Return the instances of one source, or of several one after another.
+    """Return the instances of one source, or of several (separated by commas) one after another.
 
-    Args:
-        names: As ``name_or_path`` of ``load_one``; several are separated by commas.
-        options: Options of a generated source, for the first.
-        seed: Seed of a generated source.
-
-    Raises:
-        InputError: As ``load_one``, or if two instances have the same id.
+    Options and seed are those of a generated source; options are for the first. InputError as ``load_one``, or if two instances
+    have the same id.
     """
     instances = [
         instance for i, name in enumerate(source_names(names)) for instance in load_one(name, None if i else options, seed)
@@ -60,7 +53,7 @@ def load_one(name_or_path: str, options: Mapping[str, Any] | None = None, seed: 
     generated = [name for name, source in SOURCES.items() if not source.needs_input]
     if name_or_path in generated and not path.exists():
         values = dict(options or {})
-        result = get_source(name_or_path).load(None, values, int(values.pop("seed", seed)), count_words_and_signs)
+        result = get_source(name_or_path).load(None, values, int(values.pop("seed", seed)))
         return list(result.instances)
     if not path.exists():
         raise InputError(

@@ -21,16 +21,16 @@ supporting article all of a question's articles are taken.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, NamedTuple
 
-from memalpha.data.fields import EMPTY_ANSWER, answers, first_of, items, mapping, optional_text, text, texts
-from memalpha.data.files import file_name
-from memalpha.data.packing import TokenRange, check_range, pack_texts, split_text
-from memalpha.data.reading import CommonOptions, check_at_least, finish, read_questions, read_rows
-from memalpha.data.rows import Row, check_text, data_file, file_rows, iter_rows
-from memalpha.data.source import LoadResult
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
+
+from memalpha.data.fields import EMPTY_ANSWER, Cleaned, Scalar, Text, answers, checked, clean, convert
+from memalpha.data.packing import cut, pack_texts, places_of
+from memalpha.data.rows import Row, data_file, file_rows, iter_rows
+from memalpha.data.source import Bounds, CommonOptions, Loader, LoadResult, Source, finish, read_rows
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
@@ -47,16 +47,10 @@ class MultihopOptions(CommonOptions):
         corpus: File with a list of articles that all questions are about; for questions without articles of their own.
     """
 
-    chunk_tokens: tuple[int, int] = (100, 2048)
-    instance_tokens: int = 10_000
+    chunk_tokens: Bounds = (100, 2048)
+    instance_tokens: PositiveInt = 10_000
     articles: Literal["evidence", "all"] = "evidence"
     corpus: str = ""
-
-    def __post_init__(self) -> None:
-        """Check every option; InputError names the first that cannot be."""
-        CommonOptions.__post_init__(self)
-        check_range("option 'chunk_tokens'", self.chunk_tokens)
-        check_at_least(self, 1, "instance_tokens")
 
 
 class _Article(NamedTuple):
@@ -69,6 +63,112 @@ class _Asked(NamedTuple):
     articles: tuple[_Article, ...]
 
 
+def _loader(name: str, articles_of: Callable[[Any, str], tuple[_Article, ...]]) -> Loader:
+    def load(source: str, options: MultihopOptions, seed: int, count: TokenCounter) -> LoadResult:
+        result, corpus = LoadResult(), _corpus(options.corpus)
+
+        def asked(row: Row) -> _Asked | None:
+            question = _question(checked(_Question, row.data, row.where), row.where)
+            if isinstance(question, str):
+                result.skip(question)
+                return None
+            articles = corpus or articles_of(row.data, row.where)
+            if not articles:
+                fix = "give a file of articles as option 'corpus'"
+                raise SchemaError(f"{row.where} has no article", expected="at least one", fix=fix)
+            needed = tuple(article for article in articles if article.needed)
+            return _Asked(question, needed if needed and options.articles == "evidence" else articles)
+
+        questions = filter(None, read_rows(iter_rows(source, options.split), result, lambda data: 1, asked))
+        result.instances = finish(_instances(name, questions, options, seed, count), options, seed, result)
+        return result
+
+    return load
+
+
+# ------------------------------------------------------------------------------------------------ reading
+class _Question(BaseModel):
+    question: Text
+    answer: Any = None
+    answer_aliases: Any = None
+    answerable: Any = None
+    hotpot_id: Annotated[Scalar, Field(alias="_id")] = ""
+    id: Scalar = ""
+    type: Scalar = ""
+
+
+def _question(data: _Question, where: str) -> Question | str:
+    if data.answerable is False:
+        return "unanswerable"
+    given = data.answer if isinstance(data.answer, list) else [data.answer]
+    aliases = data.answer_aliases if isinstance(data.answer_aliases, list) else []
+    if not (golds := convert(answers, [*given, *aliases], f"{where} field 'answer'")):
+        return EMPTY_ANSWER
+    name = data.hotpot_id or data.id
+    kind = data.type or (name.partition("__")[0] if "__" in name else "single")
+    return Question(data.question, golds, kind=kind, id=name or where)
+
+
+def _as_pairs(first: str, second: str) -> BeforeValidator:
+    """Two lists in an object, as on the Hub, as a list of pairs."""
+
+    def pairs(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value or []
+        left, right = value.get(first), value.get(second)
+        if not isinstance(left, list) or not isinstance(right, list) or len(left) != len(right):
+            raise ValueError(f"expected lists {first!r} and {second!r} of one length")
+        return list(zip(left, right, strict=True))
+
+    return BeforeValidator(pairs)
+
+
+def _body(value: Any) -> str:
+    return clean("".join(clean(sentence) + " " for sentence in value) if isinstance(value, list) else value)
+
+
+class _Hotpot(BaseModel):
+    context: Annotated[list[tuple[Cleaned, Annotated[str, BeforeValidator(_body)]]], _as_pairs("title", "sentences")]
+    supporting_facts: Annotated[list[tuple[Cleaned, Any]], _as_pairs("title", "sent_id")] = []
+
+
+def _hotpot_articles(row: Any, where: str) -> tuple[_Article, ...]:
+    data = checked(_Hotpot, row, where)
+    needed = {title for title, _ in data.supporting_facts}
+    articles = (_Article(f"{title}\n{body}".strip(), title in needed) for title, body in data.context)
+    return tuple(article for article in articles if article.text)
+
+
+class _Paragraph(BaseModel):
+    title: Scalar = ""
+    paragraph_text: Text
+    is_supporting: Any = None
+
+
+class _Musique(BaseModel):
+    paragraphs: list[_Paragraph]
+
+
+def _musique_articles(row: Any, where: str) -> tuple[_Article, ...]:
+    found = checked(_Musique, row, where).paragraphs
+    return tuple(_Article(f"{item.title}\n{item.paragraph_text}".strip(), item.is_supporting is True) for item in found)
+
+
+class _Corpus(BaseModel):
+    articles: list[Cleaned]
+
+
+def _corpus(path: str) -> tuple[_Article, ...]:
+    if not path:
+        return ()
+    rows = [row.data for row in file_rows(data_file(path))]
+    return tuple(_Article(text, needed=False) for text in checked(_Corpus, {"articles": rows}, path).articles if text)
+
+
+load_musique = _loader("musique", _musique_articles)
+
+
+# ------------------------------------------------------------------------------------------------ building
 @dataclass(slots=True)
 class _Gathered:
     """Articles and questions of the instance being made: text of each article to its number."""
@@ -78,105 +178,6 @@ class _Gathered:
     tokens: int = 0
 
 
-def load_hotpotqa(source: str, options: MultihopOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-    """Load HotpotQA question by question; raises InputError if the input cannot be read."""
-    return _load("hotpotqa", _hotpot_articles, source, options, seed, count_tokens)
-
-
-def load_musique(source: str, options: MultihopOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-    """Load MuSiQue question by question; raises InputError if the input cannot be read."""
-    return _load("musique", _musique_articles, source, options, seed, count_tokens)
-
-
-def _load(name: str, articles_of: Any, source: str, options: MultihopOptions, seed: int, count: TokenCounter) -> LoadResult:
-    result = LoadResult()
-    corpus = _corpus(options.corpus) if options.corpus else None
-
-    def asked(row: Row) -> list[_Asked]:
-        found: list[_Asked] = []
-
-        def question(item: Any, where: str) -> Question | str:
-            data = mapping(item, row.where)
-            made = _question(data, row.where)
-            if isinstance(made, Question):
-                found.append(_Asked(made, _chosen(articles_of(data, row.where) if corpus is None else corpus, options, row.where)))
-            return made
-
-        list(read_questions([row.data], row.where, result, question))
-        return found
-
-    questions = (one for row in read_rows(iter_rows(source, options.split), result, lambda data: 1, asked) for one in row)
-    result.instances = finish(_instances(name, questions, options, seed, count), options, seed, result)
-    return result
-
-
-# ------------------------------------------------------------------------------------------------ reading
-def _question(data: Mapping[str, Any], where: str) -> Question | str:
-    words = text(data, "question", where)
-    if data.get("answerable") is False:
-        return "unanswerable"
-    given, aliases = data.get("answer"), data.get("answer_aliases")
-    accepted = [*(given if isinstance(given, list) else [given]), *(aliases if isinstance(aliases, list) else [])]
-    if not (golds := answers(accepted, f"{where} field 'answer'")):
-        return EMPTY_ANSWER
-    name = optional_text(data, "_id", where) or optional_text(data, "id", where)
-    kind = optional_text(data, "type", where) or (name.partition("__")[0] if "__" in name else "single")
-    return Question(words, golds, kind=kind, id=name or where)
-
-
-def _hotpot_articles(data: Mapping[str, Any], where: str) -> tuple[_Article, ...]:
-    given = first_of(data, ["context"], where)
-    pairs = _pairs(given, "title", "sentences", f"{where} field 'context'")
-    facts = data.get("supporting_facts")
-    needed = {title for title, _ in _pairs(facts, "title", "sent_id", f"{where} field 'supporting_facts'")} if facts else set()
-    articles = []
-    for index, (title, sentences) in enumerate(pairs):
-        place = f"{where} article {index}"
-        name = check_text(title, f"{place} title")
-        body = check_text(
-            "".join(check_text(s, place) + " " for s in sentences) if isinstance(sentences, list) else sentences, place
-        )
-        articles.append(_Article(f"{name}\n{body}".strip(), title in needed))
-    return tuple(article for article in articles if article.text)
-
-
-def _pairs(value: Any, first: str, second: str, where: str) -> list[tuple[Any, Any]]:
-    """Pairs from a list of pairs, or from two lists in an object as on the Hub."""
-    if isinstance(value, Mapping):
-        left, right = items(value, first, where), items(value, second, where)
-        if len(left) != len(right):
-            raise SchemaError(f"{where} has {len(left)} {first!r} and {len(right)} {second!r}", expected="as many of both")
-        value = [list(pair) for pair in zip(left, right, strict=True)]
-    if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
-        raise SchemaError(f"{where} is no list of pairs", expected=f"[{first}, {second}] pairs")
-    if not all(isinstance(pair[0], str) for pair in value):
-        raise SchemaError(f"{where} has a title that is no text", expected=f"[{first}, {second}] pairs")
-    return [(left, right) for left, right in value]
-
-
-def _musique_articles(data: Mapping[str, Any], where: str) -> tuple[_Article, ...]:
-    articles = []
-    for index, item in enumerate(items(data, "paragraphs", where)):
-        place = f"{where} paragraph {index}"
-        paragraph = mapping(item, place)
-        title, body = optional_text(paragraph, "title", place), text(paragraph, "paragraph_text", place)
-        articles.append(_Article(f"{title}\n{body}".strip(), paragraph.get("is_supporting") is True))
-    return tuple(articles)
-
-
-def _corpus(path: str) -> tuple[_Article, ...]:
-    file = data_file(path)
-    return tuple(_Article(article, needed=False) for article in texts([row.data for row in file_rows(file)], file_name(file)))
-
-
-def _chosen(articles: tuple[_Article, ...], options: MultihopOptions, where: str) -> tuple[_Article, ...]:
-    needed = tuple(article for article in articles if article.needed)
-    if not articles:
-        raise SchemaError(f"{where} has no article", expected="at least one", fix="give a file of articles as option 'corpus'")
-    return needed if needed and options.articles == "evidence" else articles
-
-
-# ------------------------------------------------------------------------------------------------ building
 def _instances(
     name: str, questions: Iterable[_Asked], options: MultihopOptions, seed: int, count: TokenCounter
 ) -> Iterator[Instance]:
@@ -200,19 +201,24 @@ def _instances(
 def _instance(
     name: str, number: int, gathered: _Gathered, options: MultihopOptions, rng: random.Random, count: TokenCounter
 ) -> Instance:
-    pieces: list[tuple[int, str]] = []
-    for article, which in gathered.articles.items():
-        spans = split_text(article, options.chunk_tokens[1], count)
-        pieces += [(which, article[span.start : span.end]) for span in spans]
-    packed = list(pack_texts((piece for _, piece in pieces), TokenRange(*options.chunk_tokens), count, rng))
-    places: dict[int, set[int]] = {}
-    for index, chunk in enumerate(packed):
-        for part in chunk.parts:
-            places.setdefault(pieces[part][0], set()).add(index)
+    pieces = [(which, part) for text, which in gathered.articles.items() for part in cut(text, options.chunk_tokens[1], count)]
+    packed = list(pack_texts((piece for _, piece in pieces), options.chunk_tokens, count, rng))
+    places = places_of(packed, [which for which, _ in pieces])
     questions = []
     for question, needs in gathered.asked:
         evidence = tuple(sorted({place for which in needs for place in places[which]})) or None
-        questions.append(
-            Question(question.text, question.answers, question.metric, question.kind, evidence=evidence, id=question.id)
-        )
+        questions.append(replace(question, evidence=evidence))
     return Instance(f"{name}-{number}", name, tuple(Chunk(chunk.text) for chunk in packed), tuple(questions))
+
+
+SOURCES = (
+    Source(
+        "hotpotqa", "HotpotQA, original JSON: evidence articles in chunks", _loader("hotpotqa", _hotpot_articles), MultihopOptions
+    ),
+    Source(
+        "musique",
+        "MuSiQue, original JSON Lines: supporting paragraphs in chunks",
+        _loader("musique", _musique_articles),
+        MultihopOptions,
+    ),
+)

@@ -1,22 +1,25 @@
-"""Packing texts to chunks whose length in tokens lies in a range. Pure functions: the randomness is the caller's generator.
+"""Texts and dialogues to chunks of a limited length. Pure functions: the randomness is the caller's generator.
 
-What always holds: no chunk is longer than the range's upper end; texts keep their order and none is lost, repeated or cut by
-``pack_texts``; the pieces of ``split_text`` are slices of the text, in order, and between them lies nothing but white space.
+What always holds: no chunk is longer than its limit; texts and turns keep their order and none is lost or repeated; the pieces of
+``split_text`` are slices of the text, in order, and between them lies nothing but white space. Lengths of dialogues are sums over
+lines, so a chunk's own count may differ from the limit by what its tokenizer makes of line ends.
 
-The lower end is a wish: a chunk stays below it where the next text would carry it over the upper end, or where the texts end.
-The published system draws a length for each chunk as here, but lets a text longer than it stand as one over-long chunk and stops
-at the drawn length even below its own lower end.
+``pack_texts`` draws a length for each chunk as the published system does (Mem-alpha, arXiv 2509.25911), but that one lets a text
+longer than it stand as one over-long chunk. The lower end of a range is a wish: a chunk stays below it where the next text would
+carry it over the upper end, or where the texts end.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from memalpha.errors import InputError
 from memalpha.protocols import TokenCounter
+from memalpha.types import Chunk
 
 SEPARATOR = "\n\n"
 """What stands between two texts of one chunk, as published."""
@@ -32,64 +35,36 @@ class Span(NamedTuple):
     end: int
 
 
-class TokenRange(NamedTuple):
-    """Fewest and most tokens of a chunk."""
-
-    low: int
-    high: int
-
-
 class Packed(NamedTuple):
-    """One chunk.
-
-    Attributes:
-        text: The texts, joined.
-        parts: Indices of the texts in it, ascending.
-    """
+    """One chunk: the texts, joined, and their indices, ascending."""
 
     text: str
     parts: tuple[int, ...]
 
 
-def check_range(name: str, bounds: tuple[int, int], least: int = 1) -> tuple[int, int]:
-    """Return ``bounds``; InputError naming option ``name`` unless ``least <= bounds[0] <= bounds[1]``."""
-    low, high = bounds
-    if not least <= low <= high:
-        raise InputError(f"{name} is {low}, {high}", expected=f"two numbers, fewest and most, with {least} <= fewest <= most")
-    return bounds
-
-
+# ------------------------------------------------------------------------------------------------ joining
 def pack_texts(
-    texts: Iterable[str], bounds: TokenRange, count: TokenCounter, rng: random.Random, separator: str = SEPARATOR
+    texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = SEPARATOR
 ) -> Iterator[Packed]:
-    """Join consecutive texts to chunks of a random length, drawn evenly from ``bounds`` for each chunk.
+    """Join consecutive texts to chunks of a random length (tokens), drawn evenly from ``bounds`` for each chunk.
 
-    A text joins the chunk while the sum stays within the drawn length, and while the chunk is below ``bounds.low`` and the sum
-    stays within ``bounds.high``.
-
-    Args:
-        texts: Read lazily.
-        bounds: Tokens of a chunk.
-        count: Counts tokens: of each text once, of the separator, and of each chunk once to be sure that it fits.
-        rng: Draws the lengths, one for each chunk.
-        separator: Stands between two texts.
-
-    Raises:
-        InputError: If one text alone is longer than ``bounds.high``; see ``split_text``.
+    A text joins the chunk while the sum stays within the drawn length, and while the chunk is below the lower bound and the sum
+    stays within the upper one. InputError if one text alone is longer than the upper bound; see ``split_text``.
     """
+    low, high = bounds
     gap = count(separator)
-    held, first, tokens, target = list[str](), 0, 0, rng.randint(*bounds)
+    held, first, tokens, target = list[str](), 0, 0, rng.randint(low, high)
     for index, text in enumerate(texts):
         added = count(text)
-        if added > bounds.high:
-            raise InputError(f"a text has {added} tokens ({text[:40]!r}...)", expected=f"at most {bounds.high}, a chunk's limit")
-        if held and tokens + gap + added > (target if tokens >= bounds.low else bounds.high):
-            yield from _joined(held, first, bounds.high, count, separator)
-            held, first, tokens, target = [], index, 0, rng.randint(*bounds)
+        if added > high:
+            raise InputError(f"a text has {added} tokens ({text[:40]!r}...)", expected=f"at most {high}, a chunk's limit")
+        if held and tokens + gap + added > (target if tokens >= low else high):
+            yield from _joined(held, first, high, count, separator)
+            held, first, tokens, target = [], index, 0, rng.randint(low, high)
         tokens += added + gap * bool(held)
         held.append(text)
     if held:
-        yield from _joined(held, first, bounds.high, count, separator)
+        yield from _joined(held, first, high, count, separator)
 
 
 def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str) -> Iterator[Packed]:
@@ -103,6 +78,21 @@ def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, s
         start = end
 
 
+def places_of(packed: Sequence[Packed], keys: Sequence[int]) -> Mapping[int, set[int]]:
+    """Return the chunks that hold each key, where ``keys`` gives one to each packed text."""
+    places = defaultdict[int, set[int]](set)
+    for index, chunk in enumerate(packed):
+        for part in chunk.parts:
+            places[keys[part]].add(index)
+    return places
+
+
+# ------------------------------------------------------------------------------------------------ cutting
+def cut(text: str, limit: int, count: TokenCounter) -> list[str]:
+    """Return the pieces of ``split_text`` as texts."""
+    return [text[start:end] for start, end in split_text(text, limit, count)]
+
+
 def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
     """Cut a text to pieces of at most ``limit`` tokens: whole sentences where they fit, else whole words, else runs of characters.
 
@@ -114,38 +104,42 @@ def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
     Returns:
         Slices of ``text``, ascending and apart. A single character of more than ``limit`` tokens stays whole.
     """
-    whole = _strip(text)
+    whole = _strip(text, 0, len(text))
     if whole.start == whole.end:
         return []
     if count(text[whole.start : whole.end]) <= limit:
         return [whole]
-    return _merge(text, _atoms(text, limit, count), limit, count)
+    return _merge(text, _atoms(text, whole, limit, count), limit, count)
 
 
-def _strip(text: str) -> Span:
-    stripped = text.strip()
-    start = len(text) - len(text.lstrip()) if stripped else 0
-    return Span(start, start + len(stripped))
+def sentences(text: str) -> Iterator[Span]:
+    """Yield the text's sentences and lines as slices, without the white space around them."""
+    return _sentences(text, Span(0, len(text)))
 
 
-def _atoms(text: str, limit: int, count: TokenCounter) -> Iterator[Span]:
+def _sentences(text: str, within: Span) -> Iterator[Span]:
+    start = within.start
+    for end in [match.end() for match in _SENTENCE_END.finditer(text, *within)] + [within.end]:
+        sentence = _strip(text, start, end)
+        if sentence.start < sentence.end:
+            yield sentence
+        start = end
+
+
+def _strip(text: str, start: int, end: int) -> Span:
+    piece = text[start:end]
+    left = start + len(piece) - len(piece.lstrip())
+    return Span(left, max(left, start + len(piece.rstrip())))
+
+
+def _atoms(text: str, within: Span, limit: int, count: TokenCounter) -> Iterator[Span]:
     """Yield the largest units that fit: sentences, words of a long sentence, halves of a long word."""
-    for sentence in sentences(text):
+    for sentence in _sentences(text, within):
         if count(text[sentence.start : sentence.end]) <= limit:
             yield sentence
             continue
         for word in _WORD.finditer(text, *sentence):
             yield from _halves(text, Span(*word.span()), limit, count)
-
-
-def sentences(text: str) -> Iterator[Span]:
-    """Yield the text's sentences and lines as slices, without the white space around them."""
-    start = 0
-    for end in [match.end() for match in _SENTENCE_END.finditer(text)] + [len(text)]:
-        sentence = _strip(text[start:end])
-        if sentence.start < sentence.end:
-            yield Span(start + sentence.start, start + sentence.end)
-        start = end
 
 
 def _halves(text: str, span: Span, limit: int, count: TokenCounter) -> Iterator[Span]:
@@ -179,15 +173,103 @@ def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Spa
     if count(text[piece.start : piece.end]) <= limit:
         return [piece]
     parts: list[Span] = []
-    for atom in _atoms(text[piece.start : piece.end], limit, count):
-        start, end = piece.start + atom.start, piece.start + atom.end
-        if parts and count(text[parts[-1].start : end]) <= limit:
-            parts[-1] = Span(parts[-1].start, end)
+    for atom in _atoms(text, piece, limit, count):
+        if parts and count(text[parts[-1].start : atom.end]) <= limit:
+            parts[-1] = Span(parts[-1].start, atom.end)
         else:
-            parts.append(Span(start, end))
+            parts.append(atom)
     return parts
 
 
 def overlapping(spans: Sequence[Span], wanted: Span) -> tuple[int, ...]:
     """Return the indices of the spans that share at least one character with ``wanted``, ascending."""
     return tuple(i for i, span in enumerate(spans) if span.start < wanted.end and wanted.start < span.end)
+
+
+# ------------------------------------------------------------------------------------------------ dialogues
+class Turn(NamedTuple):
+    """What one person says (not blank), and its name where evidence points at it."""
+
+    speaker: str
+    text: str
+    key: str = ""
+
+
+class Session(NamedTuple):
+    """Turns of one sitting, how its first line names it, its date, and its name where evidence points at it."""
+
+    turns: Sequence[Turn]
+    title: str
+    time: str | None = None
+    key: str = ""
+
+
+class Dialogue(NamedTuple):
+    """Chunks, and in which of them each named turn and session stands (indices ascending)."""
+
+    chunks: tuple[Chunk, ...]
+    places: dict[str, tuple[int, ...]]
+
+    def evidence(self, keys: Iterable[str]) -> tuple[int, ...] | None:
+        """Return the chunks of the named turns and sessions, ascending; None if none of them is there."""
+        return tuple(sorted({place for key in keys for place in self.places.get(key, ())})) or None
+
+
+class _Part(NamedTuple):
+    """A session, or a part of one that does not fit into one chunk; its first line is the header."""
+
+    lines: list[str]
+    keys: set[str]
+    time: str | None
+    tokens: int
+
+
+def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Dialogue:
+    """Make chunks of at most ``limit`` tokens of sessions, each under a line that names the session and its date.
+
+    A session that does not fit is cut between turns, a turn that does not fit at ends of sentences. With ``join`` consecutive
+    sessions share a chunk while they fit; its date is that of the first.
+    """
+    groups: list[list[_Part]] = []
+    tokens = 0
+    for part in (part for session in sessions if session.turns for part in _parts(session, limit, count)):
+        if join and groups and tokens + part.tokens <= limit:
+            groups[-1].append(part)
+            tokens += part.tokens
+        else:
+            groups.append([part])
+            tokens = part.tokens
+    places = defaultdict[str, list[int]](list)
+    for index, group in enumerate(groups):
+        for key in {key for part in group for key in part.keys}:
+            places[key].append(index)
+    chunks = (Chunk("\n\n".join("\n".join(part.lines) for part in group), group[0].time) for group in groups)
+    return Dialogue(tuple(chunks), {key: tuple(where) for key, where in places.items()})
+
+
+def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[_Part]:
+    dated = f"{session.title}, {session.time}" if session.time else session.title
+    header, again = f"[{dated}]", f"[{dated}, continued]"
+    held, keys, tokens, repeated = [header], set[str](), count(header + "\n"), count(again + "\n")
+    for line, key in _lines(session, max(1, limit - repeated), count):
+        added = count(line + "\n")
+        if len(held) > 1 and tokens + added > limit:
+            yield _Part(held, keys, session.time, tokens)
+            held, keys, tokens = [again], set(), repeated
+        held.append(line)
+        keys |= {key, session.key} - {""}
+        tokens += added
+    yield _Part(held, keys, session.time, tokens)
+
+
+def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, str]]:
+    """Each turn's line, or lines where it does not fit, with the turn's key."""
+    for turn in session.turns:
+        named = f"{turn.speaker}: " if turn.speaker else ""
+        whole = f"{named}{turn.text}"
+        if count(whole + "\n") <= limit:
+            yield whole, turn.key
+        elif count(named) >= limit:  # a name that leaves no room: said once, and cut like what is said
+            yield from ((piece, turn.key) for piece in cut(whole, limit, count))
+        else:
+            yield from ((f"{named}{piece}", turn.key) for piece in cut(turn.text, limit - count(named), count))

@@ -10,7 +10,7 @@ Construction as published for Mem-alpha (arXiv 2509.25911): a person is an insta
 questions are scored by the share of their parts that the answer contains, the parts being the memory anchors, joined by ";". What
 comes first, in chunks of its own: the profile and the circle. The kinds are the four sections.
 
-What always holds: the memories are read piece by piece and kept on disk; the evidence of a question is the chunks with the memories
+What always holds: the  evidence of a question is the chunks with the memories
 that its ``Reference Memory`` names, or the field of the profile, None where it names none that is there (``notes``). Reasons to
 skip: ``empty answer`` (four fifths of the English questions have none), ``person without memories``, ``malformed``.
 
@@ -28,28 +28,23 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
-from memalpha.data.dates import time_of
-from memalpha.data.fields import EMPTY_ANSWER, answers, mapping, optional_text, scalar_text, text
-from memalpha.data.files import file_name, packed_or_not
-from memalpha.data.packing import split_text
-from memalpha.data.reading import CommonOptions, check_at_least, load_rows, read_questions
-from memalpha.data.rows import Row, check_text, data_file, data_files, open_json
-from memalpha.data.source import LoadResult
-from memalpha.data.spool import Spool
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
+
+from memalpha.data.fields import EMPTY_ANSWER, Answers, Cleaned, Scalar, Text, checked, scalar
+from memalpha.data.packing import cut
+from memalpha.data.rows import Row, data_file, data_files, file_name, json_items, packed_or_not
+from memalpha.data.source import CommonOptions, LoadResult, Source, by_row, read_questions
+from memalpha.data.wording import time_of
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
-
-SOURCE = "perltqa"
-"""``Instance.source`` of everything made here."""
 
 SECTIONS = ("profile", "social_relationship", "events", "dialogues")
 """Sections of the questions, and their kinds."""
 
 _FIELDS = {"Question", "Answer", "Reference Memory", "Memory Anchors"}
-_NO_MEMORIES = "person without memories"
 _KEY = re.compile(r"[0-9]+(?:_[0-9]+)+(?:#[0-9]+)?")
 
 
@@ -62,13 +57,8 @@ class PerltqaOptions(CommonOptions):
         memory: File of the memories ("" = ``perltmem`` in place of ``perltqa`` in the name of the input).
     """
 
-    chunk_tokens: int = 2048
+    chunk_tokens: PositiveInt = 2048
     memory: str = ""
-
-    def __post_init__(self) -> None:
-        """Check every option; InputError names the first that cannot be."""
-        CommonOptions.__post_init__(self)
-        check_at_least(self, 1, "chunk_tokens")
 
 
 def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
@@ -82,47 +72,35 @@ def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: 
         raise InputError(f"the memories of {asked} are not told apart from its questions", expected="option 'memory'")
     memories = _memories(data_file(beside))
 
-    def person(row: Row, result: LoadResult) -> Instance:
-        return _instance(row, memories, options, count_tokens, result)
+    def person(row: Row, options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:
+        return _instance(row, memories, options, count, result)
 
-    return load_rows(_persons(asked), options, seed, _held, person)
+    load = by_row(person, _held, lambda source, options: _persons(asked))
+    return load(source, options, seed, count_tokens)
 
 
 # ------------------------------------------------------------------------------------------------ files
 def _persons(path: Path) -> Iterator[Row]:
     """Yield each person's data as {"name", "data"}."""
-    with open_json(path) as reader:
-        index = -1
-        if reader.peek() == "{":
-            for name in reader.members():
-                index += 1
-                yield Row(f"{file_name(path)} {name!r}", {"name": name, "data": reader.value()})
+    shown = file_name(path)
+    for index, item in enumerate(json_items(path)):
+        where = f"{shown} item {index}"
+        if not isinstance(item, Mapping):
+            yield Row(where, item)
+        elif isinstance(item.get("profile"), Mapping):  # in a memory file that is a list, an item is one person
+            yield Row(where, {"name": item["profile"].get("Protagonist"), "data": item})
         else:
-            for item in reader.items():
-                index += 1
-                where = f"{file_name(path)} item {index}"
-                if not isinstance(item, Mapping):
-                    yield Row(where, item)
-                    continue
-                # A memory file's item is one person; a question file's maps names to persons.
-                if isinstance(item.get("profile"), Mapping):
-                    name = item["profile"].get("Protagonist")
-                    yield Row(where, {"name": name, "data": item})
-                else:
-                    yield from (Row(f"{where} {name!r}", {"name": name, "data": data}) for name, data in item.items())
-        reader.end()
-    if index < 0:
-        raise SchemaError(f"{file_name(path)} holds nobody", expected="a person's questions or memories")
+            yield from (Row(f"{where} {name!r}", {"name": name, "data": data}) for name, data in item.items())
 
 
-def _memories(path: Path) -> Spool:
-    spool = Spool()
-    for row in _persons(path):
-        if isinstance(row.data, Mapping) and isinstance(row.data.get("name"), str):
-            spool.add(spool.key(row.data["name"]), row.data["data"])
-    if not len(spool):
+def _memories(path: Path) -> dict[str, Any]:
+    rows = (row.data for row in _persons(path) if isinstance(row.data, Mapping))
+    found: dict[str, Any] = {}
+    for row in rows:
+        found.setdefault(row["name"] if isinstance(row["name"], str) else "", row["data"])
+    if not found.keys() - {""}:
         raise SchemaError(f"{file_name(path)} holds no memories of anybody", expected="{person: {profile, events, ...}}")
-    return spool
+    return found
 
 
 def _held(data: Any) -> int:
@@ -155,125 +133,144 @@ def _is_question(item: Any) -> bool:
     return isinstance(item, Mapping) and not _FIELDS.isdisjoint(item)
 
 
-# ------------------------------------------------------------------------------------------------ one person
-def _instance(row: Row, memories: Spool, options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    person = mapping(row.data, row.where)
-    name, asked = text(person, "name", row.where), list(_asked(mapping(person["data"], row.where)))
-    number = memories.find(name)
-    if number is None:
-        result.skip(_NO_MEMORIES, len(asked))
-        return Instance(name, SOURCE, (Chunk(name),), ())
-    chunks: list[Chunk] = []
-    places: dict[str, list[int]] = {}
-    for part in _parts(mapping(memories.get(number)[1][0], f"memories of {name!r}"), f"memories of {name!r}"):
-        spans = split_text(part.text, options.chunk_tokens, count)
-        for key in part.keys:
-            places.setdefault(key, []).extend(range(len(chunks), len(chunks) + len(spans)))
-        chunks += [Chunk(part.text[span.start : span.end], part.time) for span in spans]
-    if not chunks:
-        raise SchemaError(f"memories of {name!r} are empty", expected="a profile or events")
-
-    def question(item: Any, where: str) -> Question | str:
-        section, data = item[0], mapping(item[1], where)
-        if section not in SECTIONS:
-            raise SchemaError(f"{where} is of section {section!r:.40}", expected=f"one of {', '.join(SECTIONS)}")
-        words = text(data, "Question", where)
-        if not (golds := answers(data.get("Answer"), f"{where} field 'Answer'")):
-            return EMPTY_ANSWER
-        anchors = _anchors(data.get("Memory Anchors"), where)
-        named = (
-            optional_text(data, "Reference Memory", where)
-            if not isinstance(data.get("Reference Memory"), list)
-            else " ".join(scalar_text(key, where) for key in data["Reference Memory"])
-        )
-        keys = [f"profile {named}"] if section == "profile" else [f"{_side(section)} {key}" for key in _KEY.findall(named)]
-        evidence = tuple(sorted({place for key in keys for place in places.get(key, [])})) or None
-        result.notes["evidence that is not there"] += evidence is None
-        return Question(words, ("; ".join(anchors),) if anchors else golds, "parts", section, evidence=evidence)
-
-    return Instance(name, SOURCE, tuple(chunks), tuple(read_questions(asked, row.where, result, question)))
+# ------------------------------------------------------------------------------------------------ forms
+def _section(value: Any) -> Any:
+    """A section of the memories, empty where it is missing; a text is read as the Python or JSON object that it spells."""
+    if isinstance(value, str) and value.strip():
+        try:
+            return json.loads(value) if value.lstrip().startswith('{"') else ast.literal_eval(value)
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+            raise ValueError(f"is text that spells no object: {error}") from error
+    return value or {}
 
 
-def _anchors(value: Any, where: str) -> list[str]:
+def _anchors(value: Any) -> list[str]:
     """The distinct phrases that point into the memory, their entities written out; a semicolon in one would split it."""
     phrases = [key for item in (value if isinstance(value, list) else []) if isinstance(item, Mapping) for key in item]
-    texts = (check_text(phrase, f"{where} field 'Memory Anchors'") for phrase in phrases)
-    cleaned = (" ".join(html.unescape(phrase).replace(";", ",").split()) for phrase in texts)
+    cleaned = (" ".join(html.unescape(scalar(phrase)).replace(";", ",").split()) for phrase in phrases)
     return list(dict.fromkeys(filter(None, cleaned)))
 
 
-def _side(section: str) -> str:
-    return "circle" if section == "social_relationship" else "event"
+def _joined(separator: str) -> BeforeValidator:
+    """A text, or the texts and numbers of a list, joined."""
+    return BeforeValidator(lambda value: separator.join(map(scalar, value)) if isinstance(value, list) else scalar(value))
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Name(BaseModel):
+    name: Text
+
+
+class _Qa(BaseModel):
+    question: Annotated[Text, Field(alias="Question")]
+    answer: Annotated[Answers, Field(alias="Answer")] = ()
+    reference: Annotated[str, _joined(" "), Field(alias="Reference Memory")] = ""
+    anchors: Annotated[list[str], BeforeValidator(_anchors), Field(alias="Memory Anchors")] = []
+
+
+class _Relation(BaseModel):
+    who: Annotated[Scalar, Field(alias="Supporting Characters")] = ""
+    how: Annotated[Scalar, Field(alias="Relationship")] = ""
+    what: Annotated[Scalar, Field(alias="Description")] = ""
+
+
+class _Event(BaseModel):
+    time: Annotated[Scalar, Field(alias="Creation Time")] = ""
+    summary: Scalar = ""
+    content: Scalar = ""
+
+
+class _Talk(BaseModel):
+    contents: Any = None
+    events: Any = None
+
+    def lines(self) -> Iterator[str]:
+        """What was said, each sitting under its time."""
+        for when, said in (self.contents if isinstance(self.contents, Mapping) else {}).items():
+            yield f"[Dialogue, {time_of(scalar(when))}]"
+            yield from map(scalar, said if isinstance(said, list) else [said])
+
+
+class _Memories(BaseModel):
+    profile: Annotated[dict[Cleaned, Annotated[str, _joined(", ")]], BeforeValidator(_section)] = {}
+    profile_description: Scalar = ""
+    social_relationship: Annotated[dict[Cleaned, _Relation], BeforeValidator(_section)] = {}
+    events: Annotated[dict[Cleaned, _Event], BeforeValidator(_section)] = {}
+    dialogues: Annotated[dict[Cleaned, _Talk], BeforeValidator(_section)] = {}
+
+
+# ------------------------------------------------------------------------------------------------ one person
+class _Part(NamedTuple):
+    """A memory: its text, and what questions call it."""
+
     text: str
     keys: tuple[str, ...]
     time: str | None = None
 
 
-def _parts(person: Mapping[str, Any], where: str) -> Iterator[_Part]:
+def _parts(person: _Memories) -> Iterator[_Part]:
     """Yield the profile, the circle, and each event with its dialogues."""
-    profile = _section(person, "profile", where)
-    lines = [f"{key}: {_plain(value, where)}" for key, value in profile.items() if value not in (None, "", [])]
-    described = optional_text(person, "profile_description", where)
-    if lines or described:
-        yield _Part("\n".join(filter(None, ["[Profile]", *lines, described])), tuple(f"profile {key}" for key in profile))
-    circle = _section(person, "social_relationship", where)
-    if circle:
-        told = [_relation(mapping(value, f"{where} {key}"), where) for key, value in circle.items()]
-        yield _Part("\n".join(["[People around]", *told]), tuple(f"circle {key}" for key in circle))
-    dialogues = _section(person, "dialogues", where)
-    told_of = {key: _event_of(key, mapping(value, f"{where} {key}")) for key, value in dialogues.items()}
-    events = _section(person, "events", where)
-    for key, value in events.items():
-        talks = [name for name, event in told_of.items() if event == key]
-        yield _event(key, mapping(value, f"{where} event {key}"), {name: dialogues[name] for name in talks}, where)
-    for name in (name for name, event in told_of.items() if event not in events):
-        yield _Part("\n".join(_talk(mapping(dialogues[name], where), where)) or name, (f"event {name}",))
+    lines = [f"{key}: {value}" for key, value in person.profile.items() if value]
+    if lines or person.profile_description:
+        told = filter(None, ["[Profile]", *lines, person.profile_description])
+        yield _Part("\n".join(told), tuple(f"profile {key}" for key in person.profile))
+    if circle := person.social_relationship:
+        known = [
+            f"{about.who} ({about.how}): {about.what}" if about.how else f"{about.who}: {about.what}" for about in circle.values()
+        ]
+        yield _Part("\n".join(["[People around]", *known]), tuple(f"circle {key}" for key in circle))
+    # A dialogue belongs to the event it names, else to the one whose key begins its own.
+    event_of = {
+        key: talk.events if isinstance(talk.events, str) and talk.events else key.partition("#")[0]
+        for key, talk in person.dialogues.items()
+    }
+    for key, event in person.events.items():
+        time, talks = time_of(event.time), [name for name, of in event_of.items() if of == key]
+        header = f"[Event, {time}] {event.summary}" if time else f"[Event] {event.summary}"
+        said = [line for name in talks for line in person.dialogues[name].lines()]
+        text = "\n".join(filter(None, [header.strip(), event.content, *said]))
+        yield _Part(text, tuple(f"event {name}" for name in (key, *talks)), time)
+    for name in (name for name, of in event_of.items() if of not in person.events):
+        yield _Part("\n".join(person.dialogues[name].lines()) or name, (f"event {name}",))
 
 
-def _event(key: str, event: Mapping[str, Any], dialogues: Mapping[str, Any], where: str) -> _Part:
-    time = time_of(optional_text(event, "Creation Time", f"{where} event {key}"))
-    summary, content = (optional_text(event, name, f"{where} event {key}") for name in ("summary", "content"))
-    header = f"[Event, {time}] {summary}" if time else f"[Event] {summary}"
-    lines = [header.strip(), content, *(line for value in dialogues.values() for line in _talk(mapping(value, where), where))]
-    return _Part("\n".join(filter(None, lines)), (f"event {key}", *(f"event {name}" for name in dialogues)), time)
+def _instance(row: Row, memories: Mapping[str, Any], options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:
+    if not isinstance(row.data, Mapping) or not isinstance(row.data["data"], Mapping):
+        raise SchemaError(f"{row.where} is no person", expected="an object of a person's questions")
+    name, asked = checked(_Name, row.data, row.where).name, list(_asked(row.data["data"]))
+    if name not in memories:
+        result.skip("person without memories", len(asked))
+        return Instance(name, "perltqa", (Chunk(name),), ())
+    where = f"memories of {name!r}"
+    person = checked(_Memories, memories[name], where)
+    chunks: list[Chunk] = []
+    places: dict[str, list[int]] = {}
+    try:
+        parts = list(_parts(person))
+    except ValueError as error:  # of what is said in a dialogue
+        raise SchemaError(f"{where}: {error}") from error
+    for part in parts:
+        pieces = cut(part.text, options.chunk_tokens, count)
+        for key in part.keys:
+            places.setdefault(key, []).extend(range(len(chunks), len(chunks) + len(pieces)))
+        chunks += [Chunk(piece, part.time) for piece in pieces]
+    if not chunks:
+        raise SchemaError(f"{where} are empty", expected="a profile or events")
+
+    def question(item: Any, where: str) -> Question | str:
+        section, data = item
+        if section not in SECTIONS:
+            raise SchemaError(f"{where} is of section {section!r:.40}", expected=f"one of {', '.join(SECTIONS)}")
+        qa = checked(_Qa, data, where)
+        if not qa.answer:
+            return EMPTY_ANSWER
+        side = "circle" if section == "social_relationship" else "event"
+        keys = [f"profile {qa.reference}"] if section == "profile" else [f"{side} {key}" for key in _KEY.findall(qa.reference)]
+        evidence = tuple(sorted({place for key in keys for place in places.get(key, [])})) or None
+        result.notes["evidence that is not there"] += evidence is None
+        golds = ("; ".join(qa.anchors),) if qa.anchors else qa.answer
+        return Question(qa.question, golds, "parts", section, evidence=evidence)
+
+    return Instance(name, "perltqa", tuple(chunks), read_questions(asked, row.where, result, question))
 
 
-def _talk(dialogue: Mapping[str, Any], where: str) -> Iterator[str]:
-    contents = dialogue.get("contents")
-    for when, said in (contents if isinstance(contents, Mapping) else {}).items():
-        yield f"[Dialogue, {time_of(scalar_text(when, f'{where} dialogue'))}]"
-        yield from (scalar_text(line, f"{where} dialogue") for line in (said if isinstance(said, list) else [said]))
-
-
-def _event_of(key: str, dialogue: Mapping[str, Any]) -> str:
-    """The event a dialogue belongs to: the one it names, else the one whose key begins its own."""
-    named = dialogue.get("events")
-    return named if isinstance(named, str) and named else key.partition("#")[0]
-
-
-def _relation(about: Mapping[str, Any], where: str) -> str:
-    who, how, what = (optional_text(about, name, where) for name in ("Supporting Characters", "Relationship", "Description"))
-    return f"{who} ({how}): {what}" if how else f"{who}: {what}"
-
-
-def _section(person: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    """Return a section, empty where it is missing; a text is read as the Python or JSON object that it spells."""
-    value = person.get(key)
-    if isinstance(value, str) and value.strip():
-        try:
-            value = json.loads(value) if value.lstrip().startswith('{"') else ast.literal_eval(value)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-            raise SchemaError(f"{where} section {key!r} is text that spells no object: {error}", expected="an object") from error
-    section = mapping(value, f"{where} section {key!r}") if value else {}
-    for name in section:
-        check_text(name, f"{where} section {key!r}: a key")
-    return section
-
-
-def _plain(value: Any, where: str) -> str:
-    given = value if isinstance(value, list) else [value]
-    return ", ".join(scalar_text(item, f"{where} profile") for item in given)
+SOURCES = (Source("perltqa", "PerLTQA, perltqa*.json with perltmem*.json beside it", load_perltqa, PerltqaOptions),)

@@ -29,7 +29,7 @@ class Attribute:
     """One attribute of a person.
 
     Attributes:
-        word: Its word, in questions and in a keeper's entries.
+        word: Its word, in questions and in a teacher's entries.
         multiple: Whether a person has several values at once (pets) rather than one that changes (a city).
         values: Values of one split.
         sections: Names of sections that suit it, best first; the first that a memory schema has is taken.
@@ -70,24 +70,25 @@ class Pools:
 
 @cache
 def pools(split: Split, templates: Templates = "train") -> Pools:
-    """Return the pools of one split.
-
-    Args:
-        split: Whose names and values.
-        templates: ``train`` for the first two thirds of each list of sentences, ``held_out`` for the rest, or ``all``.
-
-    Raises:
-        InputError: If either is none of the above.
-    """
+    """Return the pools of one split, with the sentences of one part; InputError if either is unknown."""
     if split not in SPLITS or templates not in TEMPLATES:
         raise InputError(f"split {split!r} with templates {templates!r}", expected=f"one of {SPLITS} with one of {TEMPLATES}")
-    data = _raw()
-    general = _pick(data["retract_any"], templates)
-    attributes = (_attribute(word, row, split, templates, general) for word, row in data["attributes"].items())
+    data: dict[str, Any] = yaml.safe_load((resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8"))
+
+    def pick(sentences: Sequence[str]) -> tuple[str, ...]:
+        kept = len(sentences) - (len(sentences) + 2) // 3
+        return tuple({"train": sentences[:kept], "held_out": sentences[kept:], "all": sentences}[templates])
+
+    def attribute(word: str, row: Mapping[str, Any]) -> Attribute:
+        multiple = bool(row.get("multiple", False))
+        said = {kind: pick(row.get(kind, ())) for kind in ("state", "change", "retract", "mention", "share")}
+        said["retract"] += () if multiple else pick(data["retract_any"])
+        return Attribute(word, multiple, tuple(row[split].split()), tuple(row["sections"]), **said)
+
     return Pools(
         names=tuple(data["names"][split].split()),
-        attributes=tuple(attributes),
-        chat=_pick(data["chat"], templates),
+        attributes=tuple(attribute(word, row) for word, row in data["attributes"].items()),
+        chat=pick(data["chat"]),
         questions={kind: tuple(wordings) for kind, wordings in data["questions"].items()},
     )
 
@@ -96,30 +97,3 @@ def pools(split: Split, templates: Templates = "train") -> Pools:
 def preferred_sections() -> Mapping[str, tuple[str, ...]]:
     """Return, for each attribute's word, the names of the sections that suit it, best first."""
     return {attribute.word: attribute.sections for attribute in pools("train").attributes}
-
-
-def _attribute(word: str, row: Mapping[str, Any], split: Split, templates: Templates, general: Sequence[str]) -> Attribute:
-    multiple = bool(row.get("multiple", False))
-    return Attribute(
-        word=word,
-        multiple=multiple,
-        values=tuple(row[split].split()),
-        sections=tuple(row["sections"]),
-        state=_pick(row["state"], templates),
-        change=_pick(row.get("change", ()), templates),
-        retract=_pick(row["retract"], templates) + (() if multiple else tuple(general)),
-        mention=_pick(row["mention"], templates),
-        share=_pick(row.get("share", ()), templates),
-    )
-
-
-def _pick(sentences: Sequence[str], templates: Templates) -> tuple[str, ...]:
-    kept = len(sentences) - (len(sentences) + 2) // 3
-    return tuple({"train": sentences[:kept], "held_out": sentences[kept:], "all": sentences}[templates])
-
-
-@cache
-def _raw() -> dict[str, Any]:
-    text = (resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8")
-    data: dict[str, Any] = yaml.safe_load(text)
-    return data

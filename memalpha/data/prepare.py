@@ -10,19 +10,21 @@ is written that repeats what the folders to check against hold (``memalpha.data.
 from __future__ import annotations
 
 import json
+import shutil
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from memalpha.data.counting import count_words_and_signs
-from memalpha.data.folders import replacing
-from memalpha.data.leaks import LeakCheck, without
+from memalpha.data.leaks import LeakCheck, LeakError, without
 from memalpha.data.registry import get_source
-from memalpha.data.schema import FILE_NAME, iter_instances
+from memalpha.data.schema import FILE_NAME, PARQUET_NAME, iter_instances, iter_parquet, write_parquet
 from memalpha.data.source import LoadResult
-from memalpha.data.storage import PARQUET_NAME, InstanceWriter, iter_parquet
 from memalpha.errors import InputError, MemAlphaError, SchemaError
 from memalpha.files import file_sha256
 from memalpha.protocols import TokenCounter
@@ -41,26 +43,7 @@ Progress = Callable[[int, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a prepared folder holds and where it came from.
-
-    Attributes:
-        source: Name of the source.
-        input: File name or Hub name it was made from, None for generated data.
-        instances: Number of instances.
-        chunks: Number of chunks, all instances together.
-        questions: Number of questions, all instances together.
-        skipped: Questions of the input that are in no instance, by reason; ``questions`` and their sum are ``asked``.
-        tokens: ``chunks`` and ``questions``: tokens of all chunk texts and of all question texts; ``longest_chunk``.
-        token_counter: What counted them: ``words``, or a tokenizer's name.
-        sha256: Of ``instances.parquet``.
-        seed: Decided every random choice.
-        options: All options of the source, defaults included.
-        notes: What else was done, by kind.
-        problems: Place and fault of the first malformed rows.
-        asked: Questions of the input, counted as they were read; for generated data as many as were made.
-        checked_against: Names of the folders whose questions and contexts it does not repeat.
-        version: Version of this package.
-    """
+    """What a prepared folder holds and where it came from; data/README.md says what each field means."""
 
     source: str
     input: str | None
@@ -133,26 +116,31 @@ def prepare(
         leaks.learn(iter_prepared(other), own_examples=not read_manifest(other).options.get("examples"))
     count = lru_cache(maxsize=256)(count_tokens)  # a chunk is counted by its loader and again for the manifest
     result = source.load(input, options, seed, count)
-    with replacing(folder) as partial:
+    counts: Counter[str] = Counter()
+    shown = None if input is None else Path(input).name if Path(input).exists() else str(input)  # a folder means nothing elsewhere
+    with _replacing(folder) as partial:
         checked = _checked(result, leaks, own_examples=not getattr(made_with, "examples", ""), drop=drop_leaks)
-        counts = _write(partial / PARQUET_NAME, checked, result.total, count, progress)
+        write_parquet(partial / PARQUET_NAME, _counted(checked, counts, count, result.total, progress))
         if source.needs_input:
-            _check_balance(name, result, counts.questions)
-        if not counts.instances:
-            raise _nothing_made(name, input, result)
-        if not drop_leaks:
-            leaks.refuse(f"{name} from {input}" if input else name)
+            _check_balance(name, result, counts["questions"])
+        if not counts["instances"]:
+            reasons = ", ".join(f"{number} {reason}" for reason, number in result.skipped.most_common()) or "no question found"
+            problem = f"; the first problem: {result.problems[0]}" if result.problems else ""
+            made = f"source {name!r} made no instance{f' of {input}' if input else ''}"
+            raise InputError(f"{made}: {reasons}{problem}", expected="at least one question that can be kept")
+        if leaks.leaks and not drop_leaks:
+            raise LeakError(f"{name} from {input}" if input else name, leaks.leaks)
         manifest = Manifest(
             source=source.name,
-            input=_shown_input(input),
-            instances=counts.instances,
-            chunks=counts.chunks,
-            questions=counts.questions,
+            input=shown,
+            instances=counts["instances"],
+            chunks=counts["chunks"],
+            questions=counts["questions"],
             skipped=_positive(result.skipped),
             tokens={
-                "chunks": counts.chunk_tokens,
-                "questions": counts.question_tokens,
-                "longest_chunk": counts.longest_chunk,
+                "chunks": counts["chunk tokens"],
+                "questions": counts["question tokens"],
+                "longest_chunk": counts["longest chunk"],
             },
             token_counter=token_counter,
             sha256=file_sha256(partial / PARQUET_NAME),
@@ -160,7 +148,7 @@ def prepare(
             options=json.loads(json.dumps(asdict(made_with))),  # tuples as lists, as they are read again
             notes=_positive(result.notes),
             problems=result.problems,
-            asked=result.asked or counts.questions,
+            asked=result.asked or counts["questions"],
             checked_against=[Path(other).name for other in check_against],
         )
         text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2)
@@ -169,32 +157,20 @@ def prepare(
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """Read a prepared folder's manifest.
-
-    Raises:
-        InputError: If the folder has none, or it is not a manifest.
-    """
+    """Read a prepared folder's manifest; InputError if the folder has none, or it is not a manifest."""
     path = Path(folder) / MANIFEST_NAME
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return Manifest(**data)
+        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise InputError(
-            f"{folder} has no {MANIFEST_NAME}", expected="a prepared folder", fix="make one with: memalpha prepare"
-        ) from error
+        fix = "make one with: memalpha prepare"
+        raise InputError(f"{folder} has no {MANIFEST_NAME}", expected="a prepared folder", fix=fix) from error
     except (ValueError, TypeError) as error:
-        names = ", ".join(item.name for item in fields(Manifest))
-        raise SchemaError(f"{path} is not a manifest: {error}", expected=f"an object with {names}") from error
+        raise SchemaError(f"{path} is not a manifest: {error}", expected="an object as memalpha prepare writes it") from error
 
 
 def load_prepared(folder: str | Path) -> Prepared:
-    """Read a prepared folder and check that its instances are those the manifest speaks of.
-
-    Raises:
-        InputError: If it is not a prepared folder, or the instances' file was changed or cut off since it was made.
-    """
-    manifest = read_manifest(folder)
-    return Prepared(manifest, list(iter_prepared(folder)))
+    """Read a prepared folder and check its checksum; InputError if it is none, or was changed or cut off since it was made."""
+    return Prepared(read_manifest(folder), list(iter_prepared(folder)))
 
 
 def iter_prepared(folder: str | Path) -> Iterator[Instance]:
@@ -202,38 +178,16 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
 
     A folder whose instances are in ``instances.jsonl``, as earlier versions wrote them, is read as well.
     """
-    manifest, path = read_manifest(folder), Path(folder) / PARQUET_NAME
-    if not path.is_file() and (Path(folder) / FILE_NAME).is_file():
-        path = Path(folder) / FILE_NAME
-    if not path.is_file():
-        raise InputError(f"{folder} has no {PARQUET_NAME}", expected="a prepared folder", fix="prepare it again with overwrite")
+    manifest, fix = read_manifest(folder), "prepare it again with overwrite"
+    path = next((path for name in (PARQUET_NAME, FILE_NAME) if (path := Path(folder) / name).is_file()), None)
+    if path is None:
+        raise InputError(f"{folder} has no {PARQUET_NAME}", expected="a prepared folder", fix=fix)
     if (found := file_sha256(path)) != manifest.sha256:
-        raise InputError(
-            f"{path} has sha256 {found}", expected=f"{manifest.sha256}, as its manifest says", fix="prepare it again with overwrite"
-        )
+        raise InputError(f"{path} has sha256 {found}", expected=f"{manifest.sha256}, as its manifest says", fix=fix)
     return iter_parquet(path) if path.name == PARQUET_NAME else iter_instances(path)
 
 
 # ------------------------------------------------------------------------------------------------ writing
-@dataclass(slots=True)
-class _Counts:
-    instances: int = 0
-    chunks: int = 0
-    questions: int = 0
-    chunk_tokens: int = 0
-    question_tokens: int = 0
-    longest_chunk: int = 0
-
-    def add(self, instance: Instance, count: TokenCounter) -> None:
-        lengths = [count(chunk.text) for chunk in instance.chunks]
-        self.instances += 1
-        self.chunks += len(lengths)
-        self.questions += len(instance.questions)
-        self.chunk_tokens += sum(lengths)
-        self.question_tokens += sum(count(question.text) for question in instance.questions)
-        self.longest_chunk = max(self.longest_chunk, *lengths)
-
-
 def _checked(result: LoadResult, leaks: LeakCheck, *, own_examples: bool, drop: bool) -> Iterator[Instance]:
     """Look for what each instance repeats; leave that out if it is to be dropped."""
     for instance in result.instances:
@@ -244,16 +198,21 @@ def _checked(result: LoadResult, leaks: LeakCheck, *, own_examples: bool, drop: 
             yield kept
 
 
-def _write(path: Path, instances: Iterator[Instance], total: int | None, count: TokenCounter, progress: Progress | None) -> _Counts:
-    """Write the instances one by one, each checked to be readable again."""
-    counts = _Counts()
-    with InstanceWriter(path) as writer:
-        for instance in instances:
-            writer.write(instance)
-            counts.add(instance, count)
-            if progress is not None:
-                progress(counts.instances, total)
-    return counts
+def _counted(
+    instances: Iterator[Instance], counts: Counter[str], count: TokenCounter, total: int | None, progress: Progress | None
+) -> Iterator[Instance]:
+    """Hand instances on; when one was written, count it and tell the progress."""
+    for instance in instances:
+        yield instance
+        lengths = [count(chunk.text) for chunk in instance.chunks]
+        counts["instances"] += 1
+        counts["chunks"] += len(lengths)
+        counts["questions"] += len(instance.questions)
+        counts["chunk tokens"] += sum(lengths)
+        counts["question tokens"] += sum(count(question.text) for question in instance.questions)
+        counts["longest chunk"] = max(counts["longest chunk"], *lengths)
+        if progress is not None:
+            progress(counts["instances"], total)
 
 
 def _check_balance(name: str, result: LoadResult, questions: int) -> None:
@@ -265,38 +224,32 @@ def _check_balance(name: str, result: LoadResult, questions: int) -> None:
         )
 
 
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """Give a new folder beside ``folder`` that takes its place at the end, or is removed if anything is raised before."""
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+        if folder.exists():
+            old = partial.with_suffix(".old")
+            folder.rename(old)
+            partial.rename(folder)
+            shutil.rmtree(old)
+        else:
+            partial.rename(folder)
+    except OSError as error:
+        raise InputError(f"cannot write {folder}: {error}", expected="a folder that can be made there") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def _check_output(folder: Path, *, overwrite: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"output {folder} is a file", expected="a folder that does not exist yet")
-    held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
-    if held and not overwrite:
-        raise InputError(
-            f"output {folder} exists",
-            expected="a folder that does not exist yet",
-            fix="choose another, or replace it (--overwrite)",
-        )
-    if others := [name for name in held if name not in (PARQUET_NAME, FILE_NAME, MANIFEST_NAME)]:
-        raise InputError(
-            f"output {folder} holds {', '.join(others[:5])}",
-            expected=f"nothing but {PARQUET_NAME} and {MANIFEST_NAME}, since the folder is replaced",
-            fix="choose another folder",
-        )
-
-
-def _nothing_made(name: str, input: str | Path | None, result: LoadResult) -> InputError:
-    reasons = ", ".join(f"{count} {reason}" for reason, count in result.skipped.most_common()) or "no question found"
-    problem = f"; the first problem: {result.problems[0]}" if result.problems else ""
-    of = "" if input is None else f" of {input}"
-    return InputError(
-        f"source {name!r} made no instance{of}: {reasons}{problem}", expected="at least one question that can be kept"
-    )
-
-
-def _shown_input(input: str | Path | None) -> str | None:
-    """A file's name without its folder, which means nothing elsewhere; a Hub name whole."""
-    if input is None:
-        return None
-    return Path(input).name if Path(input).exists() else str(input)
+    held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else [folder.name] * folder.exists()
+    others = [name for name in held if name not in (PARQUET_NAME, FILE_NAME, MANIFEST_NAME)]
+    if held and (others or not overwrite):
+        expected = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
+        raise InputError(f"output {folder} exists and holds {', '.join(held[:5])}", expected=expected, fix="choose another folder")
 
 
 def _positive(counts: Mapping[str, int]) -> dict[str, int]:

@@ -4,59 +4,55 @@ Kinds of file: JSON (``.json``: a list of rows, one row, or rows one after anoth
 line of names (``.csv``, ``.tsv``) and Parquet (``.parquet``), all with ``.gz`` or without. A file of another name (``.txt``, none)
 is read as JSON; sets whose text has a form of its own read it with ``text_lines``.
 
+A CSV's fields may stand in quotes, and are parted by ``;`` where its first line has these and no comma; a TSV has no quoting.
+Numbers of classes that the columns name (``ClassLabel``) are given as those names, -1 (no class) as None.
+
 What always holds: a file that is missing, damaged or of an unknown kind is one InputError (SchemaError where it is readable but not
 the format its name says) that names the file and, where it can, the line. Everything is streamed. Rows are handed on as they are:
-what they must hold is the loader's to say.
+what they must hold is the loader's to say. A table's line of more fields than names is a SchemaError in place of its data.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
+import gzip
 import json
+import os
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import TextIOWrapper
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
-from memalpha.data.files import data_path, decoded_lines, file_name, open_bytes, reading
-from memalpha.data.json_reader import JsonReader
-from memalpha.data.tables import hub_rows, parquet_rows, table_rows
-from memalpha.errors import InputError, SchemaError
+from memalpha.errors import InputError, SchemaError, ServiceError
+from memalpha.files import path_of
 
 _KINDS = (".json", ".jsonl", ".parquet", ".csv", ".tsv", ".txt", "")
 _SHOWN_KINDS = ".json, .jsonl, .parquet, .csv, .tsv"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
+_AGAIN = "download it again: it may be cut off"
 
 
 class Row(NamedTuple):
-    """One row.
-
-    Attributes:
-        where: Its place, such as ``train.jsonl line 3``; begins messages about it.
-        data: What stands there; a SchemaError where that is known not to be a row.
-    """
+    """One row: its place, such as ``train.jsonl line 3``, and its data; a SchemaError where that is known not to be a row."""
 
     where: str
     data: Any
 
 
 def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
-    """Read rows from a file, or from the Hub where no such file exists and the text looks like ``owner/name``.
-
-    A data set of several configurations is named with one: ``owner/name:configuration``.
-
-    Args:
-        source: Path or Hub name.
-        split: Split of a data set on the Hub; files have none.
+    """Read rows from a file, or from the Hub where no such file exists and the text looks like ``owner/name[:configuration]``.
 
     Raises:
         InputError: If it is neither a file of a known kind nor such a name, at once; if it cannot be read, when that shows.
         SchemaError: If it is damaged, or is JSON but no list of rows.
         ServiceError: If the Hub cannot be reached, when the first row is asked for.
     """
-    if on_hub(source):
-        return (Row(*row) for row in hub_rows(source, split))
-    return file_rows(data_file(source))
+    return _hub_rows(source, split) if on_hub(source) else file_rows(data_file(source))
 
 
 def file_rows(path: Path) -> Iterator[Row]:
@@ -65,10 +61,16 @@ def file_rows(path: Path) -> Iterator[Row]:
         case ".jsonl":
             return _line_rows(path)
         case ".parquet":
-            return (Row(*row) for row in parquet_rows(path))
+            return _parquet_rows(path)
         case ".csv" | ".tsv" as kind:
-            return (Row(*row) for row in table_rows(path, tabs=kind == ".tsv"))
+            return _table_rows(path, tabs=kind == ".tsv")
     return _json_rows(path)
+
+
+# ------------------------------------------------------------------------------------------------ paths
+def data_path(source: str) -> Path:
+    """Return the path of a source, there or not; InputError where it cannot even be looked for."""
+    return path_of(source, "the path of a file, or owner/name on the Hub")
 
 
 def data_file(source: str) -> Path:
@@ -85,9 +87,8 @@ def existing_file(source: str) -> Path:
     if path.is_dir():
         raise InputError(f"{path} is a folder", expected="a file", fix=f"name the file in it, e.g. {path / 'train.json'}")
     if not path.exists():
-        raise InputError(
-            f"no file {source}", expected=f"a data file ({_SHOWN_KINDS}, with or without .gz), or owner/name on the Hub"
-        )
+        expected = f"a data file ({_SHOWN_KINDS}, with or without .gz), or owner/name on the Hub"
+        raise InputError(f"no file {source}", expected=expected)
     return path
 
 
@@ -117,15 +118,47 @@ def on_hub(source: str) -> bool:
 
 def kind_of(path: Path) -> str:
     """Return a file's suffix in lower case, ``.gz`` left out."""
-    name = path.name.lower().removesuffix(".gz")
-    return Path(name).suffix
+    return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
+def packed_or_not(path: Path) -> Path:
+    """Return the path of a file that is there, the one given or else that with ``.gz`` or without; if neither is, the one given."""
+    other = path.with_suffix("") if path.suffix.lower() == ".gz" else path.with_name(f"{path.name}.gz")
+    return other if other.is_file() and not path.is_file() else path
+
+
+def file_name(path: Path) -> str:
+    """Return a file's name without its folder, bytes that are not UTF-8 replaced."""
+    return os.fsencode(path.name).decode("utf-8", errors="replace")
+
+
+# ------------------------------------------------------------------------------------------------ bytes
 @contextmanager
-def open_json(path: Path) -> Iterator[JsonReader]:
-    """Open a JSON file to be read piece by piece; what goes wrong meanwhile is one InputError that names it."""
-    with reading(path), open_bytes(path) as file:
-        yield JsonReader(file, str(path))
+def _open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file, unpacked where its name ends in ``.gz``; what goes wrong while it is read is one InputError."""
+    try:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
+            yield file  # type: ignore[misc]
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: {error}", expected="a file in UTF-8") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot read {path}: {error}", expected="a file that is whole", fix="download it again") from error
+
+
+def decoded_lines(path: Path) -> Iterator[str]:
+    r"""Read a text line by line, line ends kept (``\n``, ``\r\n``, or ``\r`` alone, as old systems end theirs).
+
+    Lines that are not UTF-8 are read as Latin-1.
+    """
+    with _open_bytes(path) as file:
+        # Latin-1 stands for the bytes themselves: lines are cut as they stream, whatever ends them, and each is decoded alone.
+        for number, line in enumerate(TextIOWrapper(file, encoding="latin-1", newline="")):
+            raw = line.encode("latin-1")
+            raw = raw if number else raw.removeprefix(codecs.BOM_UTF8)
+            try:
+                yield raw.decode("utf-8")
+            except UnicodeDecodeError:
+                yield raw.decode("latin-1")
 
 
 def text_lines(path: Path) -> Iterator[Row]:
@@ -134,54 +167,202 @@ def text_lines(path: Path) -> Iterator[Row]:
         yield Row(f"{file_name(path)} line {number}", line.rstrip("\r\n"))
 
 
-def check_text(value: Any, where: str) -> str:
-    r"""Return a text with ``\n`` line ends and no white space around it; SchemaError if it is no text or not valid Unicode.
-
-    It may be empty: what that means is the loader's to say.
-    """
-    if not isinstance(value, str):
-        raise SchemaError(f"{where} is {type(value).__name__}", expected="text")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise SchemaError(f"{where} is not valid Unicode: {error.reason}", expected="text without lone surrogates") from error
-    return value.replace("\r\n", "\n").replace("\r", "\n").strip()
-
-
 # ------------------------------------------------------------------------------------------------ JSON
-def _not_json(where: str, error: Exception) -> SchemaError:
-    return SchemaError(f"{where} is not JSON: {error}", expected="JSON", fix="download it again: it may be cut off")
-
-
 def _json_rows(path: Path) -> Iterator[Row]:
-    with open_json(path) as reader:
-        first, index = reader.peek(), -1
-        if not first:
-            reader.value()  # raises: an empty file is no JSON
-        listed = first == "["
-        rows = reader.items() if listed else _values(reader)
-        for index, data in enumerate(rows):
-            yield Row(f"{file_name(path)} item {index}", data)
-        if listed:
-            reader.end()
+    index = -1
+    for index, data in enumerate(json_items(path)):
+        yield Row(f"{file_name(path)} item {index}", data)
     if index < 0:
         raise SchemaError(f"{file_name(path)} holds []", expected="a list of rows that is not empty")
 
 
-def _values(reader: JsonReader) -> Iterator[Any]:
-    while reader.peek():
-        yield reader.value()
+def json_items(path: Path, block: int = 1 << 20) -> Iterator[Any]:
+    """Read the items of a JSON list one at a time, or JSON values one after another; a single value is one item.
+
+    Memory is that of the largest item and a block (characters read at a time), whatever the file's size. The standard library's
+    decoder does the parsing. ijson, the usual library for this, was tried and left out: its C backend replaces lone surrogates by
+    "?", takes memory quadratic in the depth of nested brackets, and its errors name no line.
+
+    Raises:
+        SchemaError: Where it is no JSON; names the line.
+    """
+    with _open_bytes(path) as file:
+        text = _Text(TextIOWrapper(file, encoding="utf-8-sig", newline=""), str(path), block)
+        if text.peek() != "[":
+            yield text.value()  # an empty file is no JSON
+            while text.peek():
+                yield text.value()
+            return
+        last = text.next("[") and text.peek() == "]" and text.next("]") == "]"
+        while not last:
+            value = text.value()
+            last = text.next(",]") == "]"  # before the item is given: a number may be cut off
+            yield value
+        if text.peek():
+            raise text.error("Extra data", text.at)
+
+
+class _Text:
+    """A cursor over a text that is read in blocks, as much again as is held, so that few parses repeat."""
+
+    margin = 64  # a fault this near to the end of the text read so far may only mean that the text goes on
+
+    def __init__(self, file: IO[str], where: str, block: int) -> None:
+        self.file, self.where, self.block = file, where, block
+        self.text, self.at, self.lines, self.ended = "", 0, 0, False  # lines of the text that was dropped
+
+    def more(self) -> bool:
+        """Read on, dropping what was passed; False at the end of the file."""
+        if self.ended:
+            return False
+        self.lines += self.text.count("\n", 0, self.at)
+        read = self.file.read(max(self.block, len(self.text) - self.at))
+        self.text, self.at, self.ended = self.text[self.at :] + read, 0, not read
+        return True
+
+    def peek(self) -> str:
+        """Return the next character that is not white space, without passing it; "" at the end."""
+        while True:
+            while self.at < len(self.text) and self.text[self.at] in " \t\n\r":
+                self.at += 1
+            if self.at < len(self.text) or not self.more():
+                return self.text[self.at : self.at + 1]
+
+    def next(self, wanted: str) -> str:
+        """Pass one of the wanted characters and return it."""
+        if (found := self.peek() or "nothing") not in wanted:
+            raise self.error(f"Expecting {' or '.join(map(repr, wanted))}", self.at)
+        self.at += 1
+        return found
+
+    def value(self) -> Any:
+        """Read one whole JSON value."""
+        self.peek()
+        while True:
+            try:
+                value, end = json.JSONDecoder().raw_decode(self.text, self.at)
+            except json.JSONDecodeError as error:
+                may_go_on = error.msg.startswith("Unterminated string") or error.pos >= len(self.text) - self.margin
+                if may_go_on and self.more():
+                    continue
+                raise self.error(error.msg, error.pos) from error
+            except (ValueError, RecursionError) as error:  # an integer of more digits than Python reads; too many brackets
+                raise self.error("a number of too many digits, or nested too deeply", self.at) from error
+            if len(self.text) - end < self.margin and self.more():
+                continue  # a number may go on
+            self.at = end
+            return value
+
+    def error(self, message: str, at: int) -> SchemaError:
+        """The error of a place in the text."""
+        line = self.lines + self.text.count("\n", 0, at) + 1
+        return SchemaError(f"{self.where} is not JSON: {message}: line {line}", expected="JSON", fix=_AGAIN)
 
 
 def _line_rows(path: Path) -> Iterator[Row]:
-    with reading(path), open_bytes(path) as lines:
+    with _open_bytes(path) as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{file_name(path)} line {number}"
             if line.strip():
                 try:
                     data = json.loads(line.decode("utf-8-sig"))
-                except UnicodeDecodeError as error:
-                    raise InputError(f"{where} is not UTF-8 text: {error.reason}", expected="JSON Lines in UTF-8") from error
                 except (ValueError, RecursionError) as error:
-                    raise _not_json(where, error) from error
+                    raise SchemaError(f"{where} is not JSON: {error}", expected="JSON in UTF-8", fix=_AGAIN) from error
                 yield Row(where, data)
+
+
+# ------------------------------------------------------------------------------------------------ tables
+def _table_rows(path: Path, *, tabs: bool) -> Iterator[Row]:
+    csv.field_size_limit(max(2**31 - 1, csv.field_size_limit()))  # of the whole process: it is only ever raised
+    name, lines = file_name(path), decoded_lines(path)
+    first = next(lines, "")
+    comma = "\t" if tabs else ";" if ";" in first and "," not in first else ","
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
+    table = csv.DictReader(chain([first], lines), delimiter=comma, quoting=quoting, strict=True)
+    try:
+        for data in table:
+            where, names = f"{name} line {table.line_num}", len(table.fieldnames or ())
+            if None in data:
+                wrong = SchemaError(f"{where} has {names + len(data[None])} fields", expected=f"{names}, as the first line names")
+                yield Row(where, wrong)
+            else:
+                yield Row(where, {key: value for key, value in data.items() if value is not None})
+    except csv.Error as error:
+        where = f"{name} after line {table.reader.line_num}"
+        raise SchemaError(f"{where} is not CSV: {error}", expected="a table with names on top") from error
+
+
+def _parquet_rows(path: Path) -> Iterator[Row]:
+    import pyarrow
+    import pyarrow.parquet as parquet
+
+    number = 0
+    with _open_bytes(path) as file:
+        try:
+            table = parquet.ParquetFile(file)
+            classes = _classes(table.schema_arrow)
+            for batch in table.iter_batches(batch_size=16):
+                for data in batch.to_pylist():
+                    yield Row(f"{file_name(path)} row {number}", _with_names(data, classes))
+                    number += 1
+        except (pyarrow.ArrowException, NotImplementedError, OverflowError, ValueError) as error:
+            raise SchemaError(
+                f"{path} is not a Parquet file, or cannot be read after row {number}: {error}",
+                expected="columns of texts in UTF-8, numbers and lists, and of dates from year 1 to 9999",
+                fix=_AGAIN,
+            ) from error
+    if not number:
+        raise SchemaError(f"{path} holds no row", expected="at least one")
+
+
+def _classes(schema: Any) -> Any:
+    """The features that the ``datasets`` library wrote beside a schema, None without any class among them."""
+    written = (schema.metadata or {}).get(b"huggingface", b"")
+    try:
+        return json.loads(written)["info"]["features"] if b'"ClassLabel"' in written else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _with_names(value: Any, feature: Any) -> Any:
+    """Return a value with the numbers of classes replaced by their names."""
+    if isinstance(feature, list) and feature:
+        feature = {"_type": "List", "feature": feature[0]}
+    if not isinstance(feature, Mapping):
+        return value
+    if feature.get("_type") == "ClassLabel" and isinstance(value, int):
+        names = feature.get("names") or []
+        return None if value == -1 else names[value] if 0 <= value < len(names) else value
+    inner = feature.get("feature") if isinstance(feature.get("_type"), str) else feature
+    if isinstance(value, list):
+        return [_with_names(item, inner) for item in value]
+    if isinstance(value, Mapping) and isinstance(inner, Mapping):
+        # A list of objects may be stored as an object of lists: its items then go by the feature of the key.
+        return {key: _with_names(item, inner.get(key)) for key, item in value.items()}
+    return value
+
+
+# ------------------------------------------------------------------------------------------------ the Hub
+def _hub_rows(name: str, split: str) -> Iterator[Row]:
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
+    from pyarrow import ArrowException
+
+    fix, number = "give the path of a downloaded file instead", 0
+    try:
+        repository, _, configuration = name.partition(":")
+        rows = load_dataset(*filter(None, (repository, configuration)), split=split, streaming=True)
+        features = getattr(rows, "features", None)
+        classes = features.to_dict() if features and "ClassLabel" in str(features) else None
+        for data in rows:
+            yield Row(f"{name} {split} row {number}", _with_names(data, classes))
+            number += 1
+    except DatasetNotFoundError as error:
+        raise InputError(f"no file {name}, and no such data set on the Hub", expected="a path, or owner/name", fix=fix) from error
+    except (ArrowException, DatasetGenerationError, NotImplementedError, OverflowError, UnicodeDecodeError) as error:
+        raise SchemaError(f"data set {name}, split {split!r} cannot be read after row {number}: {error}", fix=fix) from error
+    except (OSError, RuntimeError) as error:
+        what = f"no file {name}, and the Hub's data set of that name cannot be read: {error}"
+        raise ServiceError(f"{what}\n  to fix: {fix}") from error
+    except ValueError as error:
+        raise InputError(f"data set {name}, split {split!r}: {error}", expected="a split that the data set has") from error

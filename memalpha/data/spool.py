@@ -1,24 +1,26 @@
-"""Values gathered by key on disk, for inputs whose parts belong together but lie far apart.
+"""Lists of values by key on disk, for inputs whose parts belong together but lie far apart.
 
-A private SQLite database that the operating system's temporary folder holds and that is gone when it is closed. Memory stays the
-same whatever is put in.
+A private SQLite database in the operating system's temporary folder, gone when it is closed. Memory stays the same whatever is
+put in.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any
 
 from memalpha.errors import InputError
 
 _TABLES = """
-CREATE TABLE keys (number INTEGER PRIMARY KEY, digest BLOB UNIQUE, key BLOB);
-CREATE TABLE items (number INTEGER, value BLOB);
+PRAGMA synchronous = OFF; PRAGMA journal_mode = OFF;
+CREATE TABLE keys (number INTEGER PRIMARY KEY, digest BLOB UNIQUE, key TEXT);
+CREATE TABLE items (number INTEGER, value TEXT);
 CREATE INDEX by_number ON items (number);
+BEGIN;
 """
 
 
@@ -28,10 +30,7 @@ class Spool:
     def __init__(self) -> None:
         with _on_disk():
             self._base = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # "" is a temporary file, not memory
-            self._base.execute("PRAGMA synchronous = OFF")
-            self._base.execute("PRAGMA journal_mode = OFF")
             self._base.executescript(_TABLES)
-            self._base.execute("BEGIN")
         self._count = 0
 
     def __len__(self) -> int:
@@ -39,13 +38,12 @@ class Spool:
 
     def key(self, key: str) -> int:
         """Return the number of a key, giving it the next one if it is new."""
-        digest = _digest(key)
+        if (found := self.find(key)) is not None:
+            return found
         with _on_disk():
-            found = self._base.execute("SELECT number FROM keys WHERE digest = ?", (digest,)).fetchone()
-            if found is None:
-                self._base.execute("INSERT INTO keys VALUES (?, ?, ?)", (self._count, digest, _packed(key)))
-                self._count += 1
-        return self._count - 1 if found is None else int(found[0])
+            self._base.execute("INSERT INTO keys VALUES (?, ?, ?)", (self._count, _digest(key), json.dumps(key)))
+        self._count += 1
+        return self._count - 1
 
     def find(self, key: str) -> int | None:
         """Return the number of a key, or None if it never came."""
@@ -56,30 +54,18 @@ class Spool:
     def add(self, number: int, value: Any) -> None:
         """Append a JSON value to the list of the key of that number."""
         with _on_disk():
-            self._base.execute("INSERT INTO items VALUES (?, ?)", (number, _packed(json.dumps(value, ensure_ascii=False))))
+            self._base.execute("INSERT INTO items VALUES (?, ?)", (number, json.dumps(value)))
 
     def get(self, number: int) -> tuple[str, list[Any]]:
         """Return the key of that number and its values in the order in which they came."""
         with _on_disk():
             (key,) = self._base.execute("SELECT key FROM keys WHERE number = ?", (number,)).fetchone()
             values = self._base.execute("SELECT value FROM items WHERE number = ? ORDER BY rowid", (number,)).fetchall()
-        return _unpacked(key), [json.loads(_unpacked(value)) for (value,) in values]
-
-    def __iter__(self) -> Iterator[tuple[str, list[Any]]]:
-        return (self.get(number) for number in range(self._count))
-
-
-def _packed(text: str) -> bytes:
-    """UTF-8, lone surrogates as well: what is not valid Unicode is for the loader to find."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _unpacked(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogatepass")
+        return str(json.loads(key)), [json.loads(value) for (value,) in values]
 
 
 def _digest(key: str) -> bytes:
-    return hashlib.blake2b(_packed(key), digest_size=16).digest()
+    return blake2b(json.dumps(key).encode(), digest_size=16).digest()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ share no name and no value; dates of sessions strictly rise; a session touches a
 single-valued attribute that was taken back stays so; of several values the last is never taken back; no chit-chat of a speaker
 mentions a value the speaker ever had for that attribute; a person with something taken back has something else that still holds.
 
-It does not cover facts said by one person about another, but for values that follow another person's (``memalpha.data.dependence``,
+It does not cover facts said by one person about another, but for values that follow another person's (``memalpha.data.questions``,
 off by default), nor times inside the text: a session's date is its chunk's ``time``.
 """
 
@@ -17,14 +17,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from types import MappingProxyType
+from typing import Annotated, Literal
 
-from memalpha.data.dependence import dependent_questions, draw_links
-from memalpha.data.pools import SPLITS, TEMPLATES, Attribute, Pools, Split, Templates, pools
-from memalpha.data.questions import QuestionRates, Slot, make_questions
+from pydantic import AfterValidator, NonNegativeInt, PositiveInt
+
+from memalpha.config import Options, Range, Share, names
+from memalpha.data.pools import Attribute, Pools, Split, Templates, pools
+from memalpha.data.questions import QuestionRates, Slot, dependent_questions, draw_links, make_questions
+from memalpha.data.source import LoadResult, Source
 from memalpha.errors import InputError
+from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "synthetic"
@@ -36,13 +41,17 @@ _Line = tuple[str, list[Fact]]
 """A line of a session and the facts it says."""
 
 
-def _check(name: str, value: object, ok: bool, expected: str) -> None:
-    if not ok:
-        raise InputError(f"synthetic data: {name} is {value!r}", expected=expected)
+def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
+    if not 0 <= bounds[0] <= bounds[1]:
+        raise ValueError("expected a pair (fewest, most) with 0 <= fewest <= most")
+    return bounds
+
+
+_Numbers = Annotated[Range, AfterValidator(_in_order)]
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticConfig:
+class SyntheticConfig(Options):
     """What the dialogues are like.
 
     Attributes:
@@ -63,39 +72,31 @@ class SyntheticConfig:
     """
 
     split: Split = "train"
-    n_chunks: int = 3
-    people: int = 3
-    facts_per_chunk: tuple[int, int] = (3, 4)
-    chitchat_per_chunk: tuple[int, int] = (2, 3)
-    p_change: float = 0.35
-    p_retract: float = 0.1
-    p_multi: float = 0.2
-    max_values: int = 3
-    p_distractor: float = 0.5
+    n_chunks: PositiveInt = 3
+    people: PositiveInt = 3
+    facts_per_chunk: _Numbers = (3, 4)
+    chitchat_per_chunk: _Numbers = (2, 3)
+    p_change: Share = 0.35
+    p_retract: Share = 0.1
+    p_multi: Share = 0.2
+    max_values: PositiveInt = 3
+    p_distractor: Share = 0.5
     templates: Templates = "train"
     rates: QuestionRates = field(default_factory=QuestionRates)
-    max_questions: int = 0
+    max_questions: NonNegativeInt = 0
 
-    def __post_init__(self) -> None:
-        """Check every field; InputError names the first that cannot be."""
-        _check("split", self.split, self.split in SPLITS, f"one of {SPLITS}")
-        _check("templates", self.templates, self.templates in TEMPLATES, f"one of {TEMPLATES}")
-        names = len(pools(self.split, self.templates).names)
-        _check("people", self.people, 1 <= self.people <= names, f"from 1 to {names}, the names of split {self.split!r}")
-        _check("n_chunks", self.n_chunks, self.n_chunks >= 1, "at least 1")
-        _check("max_values", self.max_values, self.max_values >= 1, "at least 1")
-        _check("max_questions", self.max_questions, self.max_questions >= 0, "at least 0 (0 = all)")
-        for name in ("facts_per_chunk", "chitchat_per_chunk"):
-            low, high = getattr(self, name)
-            _check(name, (low, high), 0 <= low <= high, "a pair (fewest, most) with 0 <= fewest <= most")
-        _check("facts_per_chunk", self.facts_per_chunk, self.facts_per_chunk[1] >= 1, "at least 1 as the most: there must be facts")
-        some = self.facts_per_chunk[0] + self.chitchat_per_chunk[0] >= 1
-        _check(
-            "chitchat_per_chunk", self.chitchat_per_chunk, some, "at least 1 where facts_per_chunk may be 0: a session has lines"
-        )
-        for name in ("p_change", "p_retract", "p_multi", "p_distractor"):
-            _check(name, getattr(self, name), 0 <= getattr(self, name) <= 1, "a probability, from 0 to 1")
-        _check("p_change + p_retract", self.p_change + self.p_retract, self.p_change + self.p_retract <= 1, "at most 1")
+    def check(self) -> None:
+        """Raise InputError for values that do not fit together."""
+        most = len(pools(self.split, self.templates).names)
+        facts, chat = self.facts_per_chunk, self.chitchat_per_chunk
+        for name, value, ok, expected in (
+            ("people", self.people, self.people <= most, f"at most {most}, the names of split {self.split!r}"),
+            ("facts_per_chunk", facts, facts[1] >= 1, "at least 1 as the most: there must be facts"),
+            ("chitchat_per_chunk", chat, facts[0] + chat[0] >= 1, "at least 1 where facts_per_chunk may be 0"),
+            ("p_change + p_retract", self.p_change + self.p_retract, self.p_change + self.p_retract <= 1, "at most 1"),
+        ):
+            if not ok:
+                raise InputError(f"synthetic data: {name} is {value!r}", expected=expected)
 
 
 PRESETS: Mapping[str, SyntheticConfig] = MappingProxyType(
@@ -110,13 +111,48 @@ PRESETS: Mapping[str, SyntheticConfig] = MappingProxyType(
  ``dataclasses.replace(PRESETS["small"], split="test")`` is the held-out half."""
 
 
+@dataclass(frozen=True, slots=True)
+class SyntheticOptions(Options):
+    """Which synthetic dialogues to make: ``n`` of a ``preset``; of ``SyntheticConfig``, what is not None; two of its rates."""
+
+    n: PositiveInt = 100
+    preset: Literal["small", "medium", "long", "dependent"] = "small"
+    split: Split = "train"
+    templates: Templates = "train"
+    n_chunks: int | None = None
+    people: int | None = None
+    facts_per_chunk: Range | None = None
+    chitchat_per_chunk: Range | None = None
+    p_change: float | None = None
+    p_retract: float | None = None
+    p_multi: float | None = None
+    p_distractor: float | None = None
+    cascade: float | None = None
+    absence: float | None = None
+    max_questions: int | None = None
+
+    def config(self) -> SyntheticConfig:
+        """Return the dialogues' config; InputError if a value cannot be."""
+        given = {name: getattr(self, name) for name in names(type(self))[2:] if getattr(self, name) is not None}
+        rates = {name: given.pop(name) for name in ("cascade", "absence") if name in given}
+        preset = PRESETS[self.preset]
+        return replace(preset, **given, rates=replace(preset.rates, **rates))
+
+
+def load_synthetic(source: str, options: SyntheticOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+    """Make synthetic dialogues one by one; nothing is skipped, and ``source`` and ``count_tokens`` have no effect."""
+    config = options.config()
+    return LoadResult((make_instance(index, seed, config) for index in range(options.n)), total=options.n)
+
+
 def generate(n: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> list[Instance]:
     """Return instances 0 to n - 1.
 
     Raises:
         InputError: If ``n`` is below 1.
     """
-    _check("number of instances", n, n >= 1, "at least 1")
+    if n < 1:
+        raise InputError(f"number of instances is {n}", expected="at least 1")
     return [make_instance(index, seed, config) for index in range(n)]
 
 
@@ -273,3 +309,8 @@ def _dates(rng: random.Random, n: int) -> list[str]:
         days.append(day.isoformat())
         day += timedelta(days=rng.randint(1, 30))
     return days
+
+
+SOURCES = (
+    Source("synthetic", "generated dialogues with changes and retractions", load_synthetic, SyntheticOptions, needs_input=False),
+)

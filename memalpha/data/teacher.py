@@ -1,4 +1,4 @@
-"""Demonstrations: what a good keeper does with a session of a synthetic dialogue, given the memory as it stands.
+"""Demonstrations: what a good policy does with a session of a synthetic dialogue, given the memory as it stands.
 
 A statement is inserted, a changed fact is updated (or deleted and inserted anew), a fact that was taken back is deleted; entries
 read ``Marta city Oslo``. Operations name ids of the memory that is passed in and are meant to be applied in order.
@@ -6,7 +6,7 @@ read ``Marta city Oslo``. Operations name ids of the memory that is passed in an
 What always holds: every operation succeeds and changes that memory, whatever its schema allows and limits; the memory itself is
 left alone. With the default config and room for every fact, the memory then answers every question the generator asks.
 
-It does not cover demonstrations of prose, of block sections, or of mistakes: an imperfect keeper is one that leaves facts out.
+It does not cover demonstrations of prose, of block sections, or of mistakes: an imperfect teacher is one that leaves facts out.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from memalpha.config import Options, Share
 from memalpha.data.pools import preferred_sections
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
@@ -32,8 +33,8 @@ _STYLES: dict[Style, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TeacherConfig:
-    """How good a keeper demonstrates.
+class TeacherConfig(Options):
+    """How well the teacher demonstrates.
 
     Attributes:
         coverage: Probability that a fact the memory does not hold is written down; a pair (low, high) draws one probability an
@@ -45,22 +46,17 @@ class TeacherConfig:
         dates: Write the session's date into the entry where its section keeps no times.
     """
 
-    coverage: float | tuple[float, float] = 1.0
-    p_correct: float = 1.0
-    p_update: float = 0.5
+    coverage: Share | tuple[Share, Share] = 1.0
+    p_correct: Share = 1.0
+    p_update: Share = 0.5
     style: Style = "words"
     dates: bool = True
 
-    def __post_init__(self) -> None:
-        """Check that probabilities are probabilities and the style is known; InputError names the one that is not."""
+    def check(self) -> None:
+        """Raise InputError if the pair of coverages is not in order."""
         low, high = self._coverages()
-        for name, value in (("coverage", low), ("coverage", high), ("p_correct", self.p_correct), ("p_update", self.p_update)):
-            if not 0 <= value <= 1:
-                raise InputError(f"teacher: {name} is {value!r}", expected="a probability, from 0 to 1")
         if low > high:
             raise InputError(f"teacher: coverage is {self.coverage!r}", expected="a pair (low, high) with low <= high")
-        if self.style not in _STYLES:
-            raise InputError(f"teacher: style is {self.style!r}", expected=f"one of {list(_STYLES)}")
 
     def coverage_of(self, instance: Instance) -> float:
         """Return the probability that a fact of this instance is acted on; the same whenever it is asked."""
@@ -74,17 +70,10 @@ class TeacherConfig:
 def teacher_operations(
     instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: TeacherConfig = TeacherConfig()
 ) -> list[Operation]:
-    """Return what a good keeper does with one chunk.
+    """Return what a good policy does with one chunk, in order; ``instance.facts`` say what the chunk means.
 
-    Args:
-        instance: A generated instance; its ``facts`` say what the chunk means.
-        chunk_index: Which chunk.
-        memory: The memory as it stands before the chunk, filled by this teacher or by anybody else. Not changed.
-        rng: Draws what is kept and how it is corrected.
-        config: How good the keeper is.
-
-    Returns:
-        Operations to apply in order; empty where nothing is to be kept.
+    ``memory`` is the memory as it stands before the chunk, filled by this teacher or by anybody else; it is not changed. ``rng``
+    draws what is kept and how it is corrected.
     """
     trial, time = memory.copy(), instance.chunks[chunk_index].time
     coverage = config.coverage_of(instance)

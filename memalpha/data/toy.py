@@ -14,11 +14,16 @@ keeping can be learned from the reward only.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
-from memalpha.data.pools import SPLITS, Split
-from memalpha.errors import InputError
+from pydantic import PositiveInt
+
+from memalpha.config import Options
+from memalpha.data.pools import Split
+from memalpha.data.source import LoadResult, Source
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
+from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
 SOURCE = "toy"
@@ -43,35 +48,37 @@ _NOISE_A_CHUNK = 4
 _CHUNKS = 2
 
 
-def toy_generate(n: int, seed: int, split: Split = "train") -> list[Instance]:
-    """Return instances 0 to n - 1 of the endless sequence that (seed, split) stand for.
+@dataclass(frozen=True, slots=True)
+class ToyOptions(Options):
+    """Which toy instances to make.
 
-    Raises:
-        InputError: If ``n`` is below 1 or there is no such split.
+    Attributes:
+        n: How many.
+        split: Which half of the endless sequence.
     """
-    if n < 1 or split not in SPLITS:
-        raise InputError(f"{n} toy instances of split {split!r}", expected=f"at least 1 of one of {SPLITS}")
-    return [_make(index, seed, split) for index in range(n)]
+
+    n: PositiveInt = 100
+    split: Split = "train"
+
+
+def toy_generate(n: int, seed: int, split: Split = "train") -> list[Instance]:
+    """Return instances 0 to n - 1 of the endless sequence that (seed, split) stand for."""
+    options = ToyOptions(n, split)
+    return [_make(index, seed, split) for index in range(options.n)]
+
+
+def load_toy(source: str, options: ToyOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+    """Make toy instances; nothing is skipped, and ``source`` and ``count_tokens`` have no effect."""
+    return LoadResult(iter(toy_generate(options.n, seed, options.split)), total=options.n)
 
 
 def toy_schema(max_entries: int = _CHUNKS * _THINGS_A_CHUNK) -> MemorySchema:
-    """Return a schema of one list, ``facts``.
-
-    Args:
-        max_entries: Room for that many words; by default for all things of an instance and nothing else (0 = no limit).
-    """
+    """Return a schema of one list, ``facts``."""
     return MemorySchema("toy", (Section("facts", SectionKind.LIST, "things", max_entries=max_entries),))
 
 
 def toy_teacher_operations(instance: Instance, t: int, memory: Memory, rng: random.Random) -> list[Operation]:
-    """Return one to four insertions of words of chunk ``t``, drawn at random; fewer where the memory has no room for them.
-
-    Args:
-        instance: A toy instance.
-        t: Index of the chunk.
-        memory: The memory before the chunk; not changed.
-        rng: Draws how many and which words.
-    """
+    """Return one to four insertions of words of chunk ``t``, drawn at random; fewer where the memory has no room for them."""
     trial, section = memory.copy(), memory.schema.lists[0].name
     words = instance.chunks[t].text.split()
     drawn = [Operation(OperationKind.INSERT, section, word) for word in rng.sample(words, rng.randint(1, 4))]
@@ -98,3 +105,6 @@ def _make(index: int, seed: int, split: Split) -> Instance:
             for i, word in enumerate(seen)
         ]
     return Instance(f"{SOURCE}-{split}-{seed}-{index}", SOURCE, tuple(chunks), tuple(questions))
+
+
+SOURCES = (Source("toy", "the smallest generated task, for nano policies", load_toy, ToyOptions, needs_input=False),)

@@ -17,7 +17,7 @@ A memory *holds* a value if one line or sentence of it names the subject and the
 the metric ``absent``), and a value whose subject is named in the sentence before is not seen. The memory of a system that keeps
 the input as it is (no entries, some tokens) is the input. LoCoMo's misleading answers are stale values too.
 
-Source of the kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); see ``memalpha.data.dependence`` for how ours differ.
+Source of the kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); see ``memalpha.data.questions`` for how ours differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from memalpha.data.dependence import ABSENCE, CASCADE
+from memalpha.data.questions import ABSENCE, CASCADE
 from memalpha.errors import InputError
 from memalpha.evaluation.results import QuestionResult, SystemResult
 from memalpha.evaluation.statistics import Estimate, Seed, estimate

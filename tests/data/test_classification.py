@@ -2,29 +2,21 @@
 
 import gzip
 import json
-import random
 import re
 from collections import Counter
 
 import pytest
-from data_samples import write
+from data_samples import load, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.data.labelled import read_abstracts, read_clinc, read_columns, read_parallel, read_trec_coarse, read_trec_fine
-from memalpha.data.registry import LABELLED, get_source
+from memalpha.data.registry import get_source
 from memalpha.errors import InputError, SchemaError
 from memalpha.qa.metrics import score
 from memalpha.types import Answer
 
 EXAMPLE = re.compile(r"(?:Sentence|Sample): (.*)\nLabel: (\d+)")
-
-
-def load(name, path, seed=0, **options):
-    result = get_source(name).load(path, options, seed)
-    instances = list(result.instances)
-    assert result.asked == sum(len(i.questions) for i in instances) + sum(result.skipped.values())
-    return instances, result
 
 
 def examples(instance):
@@ -40,7 +32,6 @@ def table(path, pairs):
     return path
 
 
-# ------------------------------------------------------------------------------------------------ forms
 def read(reader, source, split="train"):
     return [(row.text, row.label) for row in reader(str(source), split)]
 
@@ -69,17 +60,6 @@ def test_parallel_lines(tmp_path):
         read(read_parallel, tmp_path)
 
 
-def test_parallel_lines_packed_and_with_blank_ends(tmp_path):
-    (tmp_path / "seq.in.gz").write_bytes(gzip.compress(b"wake me\nplay it\n"))
-    (tmp_path / "label.gz").write_bytes(gzip.compress(b"alarm_set\nplay_music\n\n\n"))
-    assert read(read_parallel, tmp_path) == [("wake me", "alarm_set"), ("play it", "play_music")]
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "seq.in").write_text("")
-    (tmp_path / "seq.in.gz").unlink()
-    with pytest.raises(InputError, match=r"no file .*seq\.in\n.* a folder 'dev' of them \(there is test\)"):
-        read(read_parallel, tmp_path, "dev")
-
-
 def test_the_first_release_of_hwu64(tmp_path):
     names = "userid;answerid;scenario;intent;status;answer_annotation;notes;suggested_entities;answer_normalised;answer;question"
     lines = [
@@ -89,17 +69,6 @@ def test_the_first_release_of_hwu64(tmp_path):
     (tmp_path / "NLU-Data-Home-Domain-Annotated-All.csv").write_text("\n".join([names, *lines]))
     found = read(read_parallel, tmp_path / "NLU-Data-Home-Domain-Annotated-All.csv")
     assert found == [("wake me, now", "alarm_set"), ("", "play_music")]
-
-
-def test_a_label_that_is_null_is_no_other_label(tmp_path):
-    rows = [
-        {"text": "a", "coarse_label": None, "fine_label": 44},
-        {"text": "b", "fine_label": 4},
-        {"text": "c", "label": None},
-        {"text": "d"},
-    ]
-    found = read(read_trec_coarse, write(tmp_path / "x.jsonl", rows))
-    assert found[:3] == [("a", ""), ("b", "4"), ("c", "")] and isinstance(found[3][1], SchemaError)
 
 
 def test_columns_under_other_names(tmp_path):
@@ -133,8 +102,9 @@ def test_abstracts(tmp_path):
     assert found[:2] == [("One.", "a"), ("Two.", "b")] and isinstance(found[2][1], SchemaError) and found[3] == ("T", "c")
 
 
-# ------------------------------------------------------------------------------------------------ construction
 PAIRS = [(f"s{n} about {'abcd'[n % 4]}", "abcd"[n % 4]) for n in range(200)]
+
+
 LABEL_OF = dict(PAIRS)
 
 
@@ -154,11 +124,6 @@ def test_a_label_keeps_an_example_for_what_is_asked_of_it(tmp_path, seed):
     assert {asked_sentence(question) for question in instance.questions} & {
         text for chunk in examples(instance) for text, _ in chunk
     } == set()
-
-
-def test_a_file_with_one_sentence_a_label_asks_nothing(tmp_path):
-    instances, result = load("banking77", table(tmp_path / "x.tsv", [("how are you", "a"), ("send cash", "b")]))
-    assert not instances and result.skipped == {"label not shown": 2}
 
 
 def test_by_value(tmp_path):
@@ -186,12 +151,6 @@ def test_by_value(tmp_path):
     assert (len(instances), result.skipped) == (8, {"shown as an example": 120})  # 8 * (15 + 10) = 200
     _, result = load("banking77", path, questions=16, chunks=3, chunk_tokens=30)
     assert result.skipped == {"shown as an example": 15 * 6, "left over": 14}  # 6 * (15 + 16) = 186
-
-
-def test_the_seed_decides(tmp_path):
-    path = table(tmp_path / "x.tsv", PAIRS)
-    one, again, other = (load("clinc150", path, seed, questions=10, chunks=3, chunk_tokens=30)[0] for seed in (1, 1, 2))
-    assert one == again != other
 
 
 def test_examples_of_another_file(tmp_path):
@@ -222,31 +181,12 @@ def test_what_is_skipped(tmp_path):
     assert result.asked == 27 and "x.jsonl line 24" in result.problems[0]
 
 
-def test_other_splits_are_counted(tmp_path):
-    path = write(tmp_path / "x.json", {"train": [list(p) for p in PAIRS[:20]], "val": [["v", "a"]], "oos_val": [["w", "oos"]]})
-    _, result = load("clinc150", path, questions=5, chunk_tokens=30)
-    assert result.skipped["other split"] == 2
-    instances, _ = load("clinc150", path, split="val", examples=str(path), chunk_tokens=30)
-    assert [asked_sentence(q) for i in instances for q in i.questions] == ["v"]
-
-
 def test_sentences_of_a_held_out_file_are_left_out(tmp_path):
     path, other = table(tmp_path / "x.tsv", PAIRS[:40]), write(tmp_path / "y.json", {"test": [["S3 about D", "d"], ["new", "a"]]})
     instances, result = load("clinc150", path, held_out=str(other), questions=5, chunk_tokens=30)
     assert result.skipped["held out"] == 1 and result.asked == 40
     assert not any("s3 about d" in question.text.lower() for i in instances for question in i.questions)
     assert not any("s3 about d" in chunk.text.lower() for i in instances for chunk in i.chunks)
-
-
-def test_what_cannot_be_read_in_the_other_files_stands_in_the_notes(tmp_path):
-    path, other = table(tmp_path / "x.tsv", PAIRS[:40]), tmp_path / "y.jsonl"
-    other.write_text('{"text": "s3 about d", "label": "d"}\n{"text": "no label"}\n{"text": "s4", "label": ""}\n')
-    _, result = load("banking77", path, held_out=str(other), questions=5, chunk_tokens=30)
-    assert result.asked == 40 and result.skipped["held out"] == 1 and "malformed" not in result.skipped
-    wanted = {"malformed in the file of option 'held_out'": 1, "empty answer in the file of option 'held_out'": 1}
-    assert +result.notes == wanted and result.problems[0].startswith("y.jsonl line 2 has none of 'label'")
-    _, result = load("banking77", path, examples=str(other), questions=5, chunk_tokens=30)
-    assert result.notes["malformed in the file of option 'examples'"] == 1
 
 
 def test_a_sentence_longer_than_a_chunk_is_no_example(tmp_path):
@@ -267,20 +207,6 @@ def test_a_split_that_is_not_there_lists_those_that_are(tmp_path):
         load("clinc150", path, held_out=str(path))
 
 
-def test_a_label_whose_kind_is_blank_has_a_kind(tmp_path):
-    path = table(tmp_path / "x.tsv", [(text, "_x" if label == "a" else label) for text, label in PAIRS[:40]])
-    instances, _ = load("hwu64", path, questions=20, chunk_tokens=100)
-    assert {question.kind for i in instances for question in i.questions} == {"single", "b", "c", "d"}
-
-
-def test_nothing_labelled_is_an_error(tmp_path):
-    (tmp_path / "x.txt").write_text("no labels here\n")
-    with pytest.raises(SchemaError, match=r"x\.txt has no labelled sentence: x\.txt line 1 is not of the form"):
-        load("trec_fine", tmp_path / "x.txt")
-    with pytest.raises(InputError, match=r"x\.txt has no labelled sentence"):
-        load("trec_fine", table(tmp_path / "y.tsv", PAIRS), examples=str(tmp_path / "x.txt"))
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.data(), st.integers(0, 5), st.integers(1, 6), st.integers(1, 4), st.integers(5, 40))
 def test_no_sentence_is_lost_or_shown_where_it_is_asked(tmp_path_factory, data, seed, questions, chunks, tokens):
@@ -295,16 +221,6 @@ def test_no_sentence_is_lost_or_shown_where_it_is_asked(tmp_path_factory, data, 
         assert len(instance.chunks) <= chunks and len(instance.questions) <= questions
 
 
-def test_every_set_has_its_published_length(tmp_path):
-    rng = random.Random(0)
-    path = write(tmp_path / "x.jsonl", [{"text": f"{n} " + "w " * rng.randint(5, 20), "label": n % 5} for n in range(3000)])
-    for labelled, _ in LABELLED:
-        (first, *_), _ = load(labelled.name, path)
-        assert [0.9 * labelled.chunk_tokens < len(c.text.split()) <= labelled.chunk_tokens for c in first.chunks] == [True] * 10
-        assert len(first.questions) == 100
-
-
-# ------------------------------------------------------------------------------------------------ real pieces
 def test_real_trec(real):
     lines = real("trec/test.txt").read_text(encoding="latin-1").splitlines()
     instances, result = load("trec_fine", real("trec/test.txt"), examples=str(real("trec/train.txt")))
@@ -321,3 +237,59 @@ def test_real_hwu64_and_csabstruct(real):
     rows = [json.loads(line) for line in real("csabstruct/dev.jsonl").read_text().splitlines()]
     _, result = load("csabstruct", real("csabstruct/dev.jsonl"))
     assert result.asked == sum(len(row["sentences"]) for row in rows) == 2026 and "malformed" not in result.skipped
+
+
+NAN = float("nan")
+
+
+ROWS = [(f"sentence {n} about {'ab'[n % 2]}", "ab"[n % 2]) for n in range(12)]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("ends", ["\r", "\n", "\r\n", "\n\r", "\n\r\r\n"])
+def test_lines_end_at_every_line_end_and_at_several_in_one_file(tmp_path, ends, packed):
+    def put(name, lines):
+        raw = "".join(line + ("\n" if n % 3 else ends) for n, line in enumerate(lines)).encode("latin-1")
+        (tmp_path / f"{name}.gz" if packed else tmp_path / name).write_bytes(gzip.compress(raw) if packed else raw)
+
+    wanted = [(f"What caf\u00e9 is {n} ?", "AB"[n % 2]) for n in range(8)]
+    end = ".gz" if packed else ""
+    put("x.txt", [f"{label}:x {text}" for text, label in wanted])
+    assert read(read_trec_coarse, tmp_path / f"x.txt{end}") == wanted
+    put("y.txt", ["###1", *(f"{label}\t{text}" for text, label in wanted)])
+    assert read(read_abstracts, tmp_path / f"y.txt{end}") == wanted
+    put("seq.in", [text for text, _ in wanted])
+    put("label", [label for _, label in wanted])
+    assert read(read_parallel, tmp_path) == wanted
+
+
+NAMES = "userid;answerid;scenario;intent;status;answer_annotation;notes;suggested_entities;answer_normalised;answer;question"
+
+
+def test_out_of_scope_sentences_belong_to_the_split_they_are_named_after(tmp_path):
+    oos = [(f"strange thing {n}", "oos") for n in range(6)]
+    splits = {
+        "train": ROWS,
+        "oos_train": oos,
+        "test": [("s about a", "a")],
+        "oos_test": [("odd", "oos")],
+        "oos_val": [("w", "oos")],
+    }
+    path = write(tmp_path / "data_full.json", {name: list(map(list, pairs)) for name, pairs in splits.items()})
+    instances, result = load("clinc150", path, split="test", examples=str(path), chunk_tokens=60)
+    assert sorted(q.kind for i in instances for q in i.questions) == ["intent", "oos"]
+    assert result.asked == 21 and result.skipped == {"other split": 12 + 6 + 1}
+    _, result = load("clinc150", path, questions=6, chunk_tokens=60)
+    assert result.asked == 21 and result.skipped["other split"] == 3
+    _, result = load("clinc150", path, split="oos_train", questions=2, chunk_tokens=60)
+    assert result.asked == 21 and result.skipped["other split"] == 15
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_clinc_reads_a_json_file_of_rows_one_after_another(tmp_path, packed):
+    text = "".join(json.dumps({"tokens": [1], "text": said, "intent": label}) + "\n" for said, label in ROWS)
+    path = tmp_path / ("x.json.gz" if packed else "x.json")
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    assert read(read_clinc, path) == ROWS
+    _, result = load("clinc150", path, questions=6, chunk_tokens=60)
+    assert result.asked == 12

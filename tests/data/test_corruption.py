@@ -13,31 +13,10 @@ from memalpha.data.prepare import load_prepared, prepare
 from memalpha.data.registry import SOURCES
 from memalpha.errors import InputError, ServiceError
 
-WRONG = st.sampled_from(
-    [
-        None,
-        "",
-        " ",
-        0,
-        -1,
-        3.5,
-        True,
-        [],
-        {},
-        [None],
-        [[]],
-        "text",
-        {"a": 1},
-        "\ud800",
-        "caf\u00e9\r\n",
-        10**30,
-        ["", 5],
-        float("nan"),
-        float("-inf"),
-    ]
-)
-
-
+WRONG = st.sampled_from([
+    None, "", " ", 0, -1, 3.5, True, [], {}, [None], [[]], "text", {"a": 1}, "\ud800", "caf\u00e9\r\n", 10**30, ["", 5],
+    float("nan"), float("-inf"),
+])  # fmt: skip
 WRONG_KEYS = st.sampled_from(["", " ", "\ud800", "caf\u00e9\r\n", "text", "events ", "9" * 5000, "session_" + "9" * 5000])
 
 

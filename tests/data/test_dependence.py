@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from memalpha.data import pools as pools_module
 from memalpha.data.pools import pools
 from memalpha.data.questions import QuestionRates
-from memalpha.data.registry import SyntheticOptions
 from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate, make_instance
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.memory.memory import Memory, render_entry
@@ -128,39 +127,6 @@ def test_a_dialogue_with_links_is_the_one_without_and_a_line_a_link(config, seed
     assert [fact.chunk for fact in with_links.facts] == sorted(fact.chunk for fact in with_links.facts)
 
 
-@given(configs(), st.integers(0, 10**6))
-@settings(max_examples=80, deadline=None)
-def test_facts_say_what_follows_for_a_follower(config, seed):
-    instance = make_instance(0, seed, config)
-    for chunk, who, other, word, _ in links_in(instance, config):
-        assert [(f.chunk, f.action, f.value) for f in instance.facts if (f.subject, f.attribute) == (who, f"shared {word}")] == [
-            (chunk, FactAction.STATE, other)
-        ]
-        mine, theirs = {}, {}  # what holds after each session
-        for index in range(len(instance.chunks)):
-            for person, held in ((who, mine), (other, theirs)):
-                now = held.get(index - 1)
-                for fact in instance.facts:
-                    if (fact.chunk, fact.subject, fact.attribute) == (index, person, word):
-                        assert fact.previous == (now if fact.action is FactAction.CHANGE else None)
-                        now = None if fact.action is FactAction.RETRACT else fact.value
-                held[index] = now
-            assert mine[index] == (theirs[index] if index >= chunk else None)
-
-
-def test_chit_chat_of_a_follower_never_names_what_became_theirs():
-    config = replace(DEPENDENT, chitchat_per_chunk=(15, 15), p_distractor=1.0)
-    links = 0
-    for instance in generate(60, 0, config):
-        for _, who, other, word, _ in links_in(instance, config):
-            links += 1
-            ever = {fact.value for fact in instance.facts if (fact.subject, fact.attribute) == (other, word)}
-            lines = [line for chunk in instance.chunks for line in chunk.text.split("\n") if line.startswith(f"{who}: ")]
-            plain = [line for line in lines if not re.search(rf"\b{other}\b", line)]
-            assert not ever & {spoken for line in plain for spoken in re.findall(r"\w+", line)}
-    assert links > 100
-
-
 def keep(instance, follow):
     """The memory of a keeper who writes down every fact, or only what is told in so many words."""
     memory, rng = Memory(ROOMY), random.Random(0)
@@ -192,12 +158,3 @@ def test_no_name_or_value_is_a_word_of_a_sentence_that_links():
     words = {w.lower() for row in (data["names"], *rows) for split in ("train", "test") for w in row[split].split()}
     assert sum("share" in row for row in rows) == 5
     assert spoken & words == set()
-
-
-def test_options_turn_them_on():
-    assert SyntheticOptions(cascade=0.5).config().rates == QuestionRates(cascade=0.5)
-    assert SyntheticOptions(preset="dependent", absence=0.0).config().rates == QuestionRates(cascade=1.0)
-    assert SyntheticOptions().config() == PRESETS["small"]
-    few = generate(30, 0, replace(DEPENDENT, max_questions=5))
-    assert {len(instance.questions) for instance in few} == {5}
-    assert {question.kind for instance in few for question in instance.questions} >= {"cascade", "absence", "single"}

@@ -10,7 +10,6 @@ from data_samples import write
 from memalpha.cli import run
 from memalpha.data.leaks import LeakCheck, LeakError
 from memalpha.data.prepare import load_prepared, prepare
-from memalpha.data.synthetic import PRESETS, SyntheticConfig, generate
 from memalpha.data.wording import SUMMARISE, asked_on, persona_question
 from memalpha.types import Chunk, Instance, Question
 
@@ -192,13 +191,6 @@ def test_sentences_to_label_leak_as_questions_and_as_examples():
 
 
 # ------------------------------------------------------------------------------------------------ whole sets
-@pytest.mark.parametrize("preset", ["small", "medium"])
-def test_synthetic_train_and_test_are_apart(preset):
-    train = generate(40, 1, PRESETS[preset])
-    test = generate(20, 1, SyntheticConfig(split="test", n_chunks=PRESETS[preset].n_chunks, people=PRESETS[preset].people))
-    assert leaks(train, test) == [] == leaks(test, train)
-    found = leaks(train, [train[7]])
-    assert ("context", "instance 'train-1-7' chunk 0", False) in found and any(kind == "question" for kind, _, _ in found)
 
 
 def rows(start, stop):
@@ -234,17 +226,6 @@ def test_leaks_can_be_left_out_and_are_counted(tmp_path):
     assert (manifest.instances, manifest.questions, manifest.skipped) == (19, 37, {"repeats a checked set": 2 + 1})
     left = {question.text for instance in load_prepared(tmp_path / "out").instances for question in instance.questions}
     assert {row["question"] for row in planted} - left == {planted[n]["question"] for n in (0, 1, 35)}
-
-
-def test_what_is_asked_of_every_sentence_to_label_is_no_leak(tmp_path):
-    def table(name, word, labels):
-        rows = (f"{word} number {n} of them\t{labels[n % len(labels)]}\n" for n in range(12))
-        (tmp_path / name).write_text("text\tlabel\n" + "".join(rows))
-        return tmp_path / name
-
-    prepare("banking77", table("known.tsv", "card", "a"), tmp_path / "known")  # one label: every answer is the same
-    made = prepare("banking77", table("new.tsv", "loan", "ab"), tmp_path / "new", check_against=[tmp_path / "known"])
-    assert made.questions > 1 and not made.skipped.get("repeats a checked set")
 
 
 def test_test_sets_may_show_examples_of_the_training_set(tmp_path):

@@ -1,4 +1,4 @@
-"""Packing: ranges kept, nothing lost, and the cut of long texts, against hand-worked cases and properties."""
+"""Texts and dialogues to chunks: limits kept, nothing lost, against hand-worked cases and properties; and how words are counted."""
 
 import random
 
@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.packing import Packed, Span, TokenRange, overlapping, pack_texts, split_text
-from memalpha.errors import InputError
-
-
-def count_words(text):
-    return len(text.split())
+from memalpha.data.counting import count_words_and_signs
+from memalpha.data.packing import Packed, Session, Turn, dialogue_chunks, pack_texts, split_text
+from memalpha.memory.memory import count_words
+from memalpha.types import Chunk
 
 
 def test_texts_join_until_the_drawn_length():
     texts = ["a b c", "d e", "f g h i", "j"]  # 3, 2, 4, 1 words; every drawn length is 5
-    packed = list(pack_texts(texts, TokenRange(5, 5), count_words, random.Random(0)))
+    packed = list(pack_texts(texts, (5, 5), count_words, random.Random(0)))
     assert packed == [Packed("a b c\n\nd e", (0, 1)), Packed("f g h i\n\nj", (2, 3))]
 
 
@@ -24,22 +22,17 @@ def test_a_short_chunk_grows_past_its_drawn_length_but_not_past_the_limit():
     # Drawn 4 each time (low = 4). "a b c" is below 4, so it takes three more words to 6 = high; the last text would make 7.
     rng = random.Random(0)
     rng.randint = lambda low, high: low
-    packed = list(pack_texts(["a b c", "d e f", "g"], TokenRange(4, 6), count_words, rng))
+    packed = list(pack_texts(["a b c", "d e f", "g"], (4, 6), count_words, rng))
     assert [chunk.parts for chunk in packed] == [(0, 1), (2,)]
-    packed = list(pack_texts(["a b c", "d e f g", "h"], TokenRange(4, 6), count_words, rng))
+    packed = list(pack_texts(["a b c", "d e f g", "h"], (4, 6), count_words, rng))
     assert [chunk.parts for chunk in packed] == [(0,), (1,), (2,)]
-
-
-def test_a_text_over_the_limit_is_refused():
-    with pytest.raises(InputError, match="a text has 4 tokens"):
-        list(pack_texts(["a b c d"], TokenRange(1, 3), count_words, random.Random(0)))
 
 
 def test_a_counter_that_counts_more_for_the_whole_than_for_the_parts_never_overfills():
     def count(text):  # every separator costs five, though alone it costs one
         return len(text.replace("\n\n", "")) + 5 * text.count("\n\n") if text.strip() else 1
 
-    packed = list(pack_texts(["aaa", "bbb", "cc", "d"], TokenRange(10, 10), count, random.Random(0)))
+    packed = list(pack_texts(["aaa", "bbb", "cc", "d"], (10, 10), count, random.Random(0)))
     assert [part for chunk in packed for part in chunk.parts] == [0, 1, 2, 3]
     assert all(count(chunk.text) <= 10 for chunk in packed)
 
@@ -50,7 +43,7 @@ _TEXTS = st.lists(st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, m
 @settings(max_examples=150, deadline=None)
 @given(_TEXTS, st.integers(1, 9), st.integers(9, 30), st.integers(0, 99))
 def test_packing_keeps_order_and_range(texts, low, high, seed):
-    packed = list(pack_texts(texts, TokenRange(low, high), count_words, random.Random(seed)))
+    packed = list(pack_texts(texts, (low, high), count_words, random.Random(seed)))
     assert [part for chunk in packed for part in chunk.parts] == list(range(len(texts)))
     for index, chunk in enumerate(packed):
         assert chunk.text == "\n\n".join(texts[part] for part in chunk.parts)
@@ -58,7 +51,7 @@ def test_packing_keeps_order_and_range(texts, low, high, seed):
         if index + 1 < len(packed) and count_words(chunk.text) < low:
             following = texts[packed[index + 1].parts[0]]
             assert count_words(chunk.text) + count_words(following) > high
-    assert packed == list(pack_texts(texts, TokenRange(low, high), count_words, random.Random(seed)))
+    assert packed == list(pack_texts(texts, (low, high), count_words, random.Random(seed)))
 
 
 def pieces_of(text, limit, count=count_words):
@@ -95,8 +88,62 @@ def test_a_megabyte_of_white_space_or_dots_is_cut_quickly():
     assert pieces_of("." * 200_000, 5) == ["." * 200_000]
 
 
-def test_overlapping_spans():
-    spans = [Span(0, 5), Span(6, 10), Span(11, 20)]
-    assert overlapping(spans, Span(4, 7)) == (0, 1)
-    assert overlapping(spans, Span(6, 10)) == (1,)
-    assert overlapping(spans, Span(5, 6)) == ()
+def session(number, *said, time=None):
+    return Session([Turn("A", text, f"{number}.{i}") for i, text in enumerate(said)], f"Session {number}", time, f"s{number}")
+
+
+def test_a_session_is_a_chunk():
+    made = dialogue_chunks([session(1, "a b", "c", time="2023-01-01"), session(2), session(3, "d")], 50, count_words)
+    assert made.chunks == (Chunk("[Session 1, 2023-01-01]\nA: a b\nA: c", "2023-01-01"), Chunk("[Session 3]\nA: d"))
+    assert made.places == {"1.0": (0,), "1.1": (0,), "s1": (0,), "3.0": (1,), "s3": (1,)}
+    assert made.evidence(["3.0", "1.0", "x"]) == (0, 1)
+    assert made.evidence(["x"]) is None
+
+
+def test_sessions_are_joined_while_they_fit():
+    sessions = [session(1, "a"), session(2, "b"), session(3, "c d e f g h")]
+    made = dialogue_chunks(sessions, 8, count_words, join=True)  # a session of one word has 2 + 2 count_words, the third 2 + 7
+    assert [chunk.text for chunk in made.chunks] == [
+        "[Session 1]\nA: a\n\n[Session 2]\nA: b",
+        "[Session 3]\nA: c d e f",
+        "[Session 3, continued]\nA: g h",
+    ]
+    assert made.places["s3"] == made.places["3.0"] == (1, 2)
+
+
+def test_a_name_that_leaves_no_room_is_said_once_and_cut():
+    made = dialogue_chunks([Session([Turn("r " * 9, "hi there")], "S")], 6, count_words)
+    assert [chunk.text for chunk in made.chunks] == ["[S]\nr r r r", "[S, continued]\nr r r r", "[S, continued]\nr : hi there"]
+
+
+@given(st.lists(st.lists(st.integers(1, 12), max_size=5), max_size=5), st.integers(6, 20), st.booleans())
+def test_no_turn_is_lost_and_no_chunk_too_long(lengths, limit, join):
+    sessions = [
+        session(n, *(" ".join(f"w{n}x{i}x{k}" for k in range(length)) for i, length in enumerate(turns)))
+        for n, turns in enumerate(lengths)
+    ]
+    made = dialogue_chunks(sessions, limit, count_words, join=join)
+    said = [word for chunk in made.chunks for word in chunk.text.split() if word.startswith("w")]
+    assert said == [word for s in sessions for turn in s.turns for word in turn.text.split()]
+    assert all(count_words(chunk.text) <= limit for chunk in made.chunks)
+    for s in sessions:
+        for turn in s.turns:
+            held = {i for i, chunk in enumerate(made.chunks) if set(turn.text.split()) & set(chunk.text.split())}
+            assert made.places[turn.key] == tuple(sorted(held))
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 0),
+        (" a b\nc ", 3),
+        ("caf\u00e9 \u05e9\u05dc\u05d5\u05dd \U0001f642 \u043c\u0438\u0440", 4),
+        ("\u4e2d\u56fd", 2),
+        ("\u4e2d\u56fd\u4eba\u3002", 4),  # a mark stands for a word of its own, as "." does alone
+        ("GPT\u306f\u826f\u3044 model", 5),
+        ("\u4e2d\u6587 is Chinese", 3),
+        ("\u4e2d\u6587", 2),
+    ],
+)
+def test_by_value(text, count):
+    assert count_words_and_signs(text) == count

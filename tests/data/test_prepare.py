@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import tracemalloc
 from collections import Counter
 from dataclasses import asdict
@@ -19,14 +18,15 @@ from memalpha.data import registry
 from memalpha.data.counting import tokenizer_counter
 from memalpha.data.load import load_data
 from memalpha.data.prepare import load_prepared, prepare, read_manifest
-from memalpha.data.schema import write_instances
+from memalpha.data.schema import iter_parquet, write_instances
 from memalpha.data.source import LoadResult, Source
-from memalpha.data.storage import iter_parquet
+from memalpha.data.toy import ToyOptions
 from memalpha.errors import InputError, MemAlphaError, SchemaError
 from memalpha.types import Chunk, Instance, Question
 
 ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("MEMALPHA_SHARED_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
+
+
 ROWS = [
     {"context": "Lima is the capital of Peru.", "question": "What is Lima?", "answer": "capital"},
     {"context": "Oslo lies in Norway.", "question": "Where is \u00d6slo?", "answer": "Norway"},
@@ -50,13 +50,12 @@ def faulty(monkeypatch):
     """Register a source ``faulty`` whose instances are those of the given function."""
 
     def register(make):
-        source = Source("faulty", "for tests", lambda *_: LoadResult(make()), registry.ToyOptions, needs_input=False)
+        source = Source("faulty", "for tests", lambda *_: LoadResult(make()), ToyOptions, needs_input=False)
         monkeypatch.setitem(registry.SOURCES, "faulty", source)
 
     return register
 
 
-# ------------------------------------------------------------------------------------------------ the manifest
 def test_manifest_agrees_with_the_file(squad, tmp_path):
     output = tmp_path / "made" / "here"
     told = []
@@ -100,38 +99,11 @@ def test_manifest_agrees_with_the_file(squad, tmp_path):
     assert told == [(1, None), (2, None)]
 
 
-def test_the_same_call_gives_the_same_bytes_wherever_the_files_lie(squad, tmp_path):
-    other = tmp_path / "elsewhere"
-    other.mkdir()
-    (other / "copy.json").write_bytes(squad.read_bytes())
-    one = prepare("squad", squad, tmp_path / "a", seed=1)
-    two = prepare("squad", other / "copy.json", tmp_path / "b", seed=1)
-    assert one.sha256 == two.sha256
-
-
 def test_a_file_whose_name_is_not_utf_8(tmp_path):
     path = tmp_path / os.fsdecode(b"h\xff.jsonl")
     path.write_text(json.dumps(qmsum_row()) + "\n")
     manifest = prepare("qmsum", path, tmp_path / "out")
     assert manifest.questions == 3 and load_prepared(tmp_path / "out").manifest.input == "h?.jsonl"
-
-
-def test_generated_sources_tell_their_total(tmp_path):
-    told = []
-    manifest = prepare(
-        "synthetic", None, tmp_path / "a", seed=5, options={"n": 3, "split": "test"}, progress=lambda *a: told.append(a)
-    )
-    assert (manifest.input, manifest.instances, manifest.options["n"], told) == (None, 3, 3, [(1, 3), (2, 3), (3, 3)])
-    assert {i.id for i in load_prepared(tmp_path / "a").instances} == {"test-5-0", "test-5-1", "test-5-2"}
-    assert prepare("toy", None, tmp_path / "b", options={"n": "2"}).questions == 16
-
-
-def test_lengths_by_a_tokenizer(squad, tmp_path):
-    manifest = prepare("squad", squad, tmp_path / "a", count_tokens=len, token_counter="characters")
-    assert manifest.token_counter == "characters"
-    assert manifest.tokens["questions"] == sum(len(row["question"]) for row in ROWS[:2])
-    with pytest.raises(InputError, match=r"the tokenizer of .*nowhere cannot be loaded"):
-        tokenizer_counter(str(tmp_path / "nowhere"))
 
 
 def test_a_tokenizers_counter_reads_no_special_token_out_of_text(tmp_path):
@@ -145,7 +117,6 @@ def test_a_tokenizers_counter_reads_no_special_token_out_of_text(tmp_path):
     assert [count(text) for text in ("a a a", "<s>", "")] == [3, 3, 0]
 
 
-# ------------------------------------------------------------------------------------------------ nothing lost
 @pytest.mark.parametrize("asked", [1, 3])
 def test_a_loader_that_loses_or_invents_a_question_is_found_out(tmp_path, monkeypatch, asked):
     def load(*_):
@@ -153,7 +124,7 @@ def test_a_loader_that_loses_or_invents_a_question_is_found_out(tmp_path, monkey
         result.instances = iter([Instance("1", "x", (Chunk("c"),), (Question("q?", ("a",)),))])
         return result
 
-    monkeypatch.setitem(registry.SOURCES, "faulty", Source("faulty", "for tests", load, registry.ToyOptions))
+    monkeypatch.setitem(registry.SOURCES, "faulty", Source("faulty", "for tests", load, ToyOptions))
     with pytest.raises(MemAlphaError, match=f"read {asked} questions, made 1 and skipped {{'empty answer': 1}}: some are lost"):
         prepare("faulty", "x", tmp_path / "out")
     assert names(tmp_path) == []
@@ -171,7 +142,6 @@ def test_a_folder_of_an_earlier_version_is_still_read(squad, tmp_path):
     assert load_data(str(tmp_path / "old")) == load_data(str(tmp_path / "new" / "instances.parquet")) == instances
 
 
-# ------------------------------------------------------------------------------------------------ nothing half-written
 def test_a_fault_half_way_leaves_nothing(tmp_path, faulty):
     def make():
         yield Instance("1", "x", (Chunk("c"),), ())
@@ -197,10 +167,10 @@ def test_a_fault_while_overwriting_keeps_the_old_folder(squad, tmp_path):
     [
         (
             [Instance("1", "x", (Chunk("c"),), ()), Instance("1", "x", (Chunk("d"),), ())],
-            "instance 1 \\('1'\\): its id was used before",
+            "instance 1 \\('1'\\): id '1' was used before",
         ),
         ([Instance("1", "x", (Chunk(""),), ())], "chunks\\[0\\]"),
-        ([Instance("1", "x", (Chunk("c"),), (Question("q", ()),))], "'answers' is empty"),
+        ([Instance("1", "x", (Chunk("c"),), (Question("q", ()),))], "answers"),
         ([Instance("1", "x", (Chunk("c"),), (Question("q", ("a",), evidence=(1,)),))], "evidence"),
     ],
 )
@@ -231,7 +201,6 @@ def test_a_killed_run_leaves_no_folder_of_that_name(tmp_path):
     assert prepare("toy", None, tmp_path / "out", options={"n": 50}).instances == 50
 
 
-# ------------------------------------------------------------------------------------------------ what is there already
 def test_an_existing_folder_is_refused_unless_overwritten(squad, tmp_path):
     prepare("squad", squad, tmp_path / "out", seed=1)
     with pytest.raises(InputError, match="out exists"):
@@ -252,16 +221,6 @@ def test_a_folder_with_other_things_is_never_replaced(squad, tmp_path):
     assert names(output) == ["thesis.tex"]
 
 
-def test_an_empty_folder_is_used_and_a_file_refused(squad, tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert prepare("squad", squad, tmp_path / "empty").instances == 1
-    with pytest.raises(InputError, match=r"rows\.json is a file"):
-        prepare("squad", squad, squad, overwrite=True)
-    with pytest.raises(InputError, match="cannot write"):
-        prepare("squad", squad, squad / "below")
-
-
-# ------------------------------------------------------------------------------------------------ reading again
 def test_changes_are_found_out(squad, tmp_path):
     output = tmp_path / "out"
     manifest = prepare("squad", squad, output)
@@ -284,7 +243,6 @@ def test_changes_are_found_out(squad, tmp_path):
         load_prepared(tmp_path)
 
 
-# ------------------------------------------------------------------------------------------------ size and speed
 def test_memory_does_not_grow_with_the_number_of_instances(tmp_path, faulty):
     text = "word " * 2_000  # 10 kB a chunk; 2,000 instances are 20 MB
 
@@ -302,13 +260,3 @@ def test_memory_does_not_grow_with_the_number_of_instances(tmp_path, faulty):
         tracemalloc.stop()
     assert sum(len(chunk.text) for i in load_prepared(tmp_path / "out").instances for chunk in i.chunks) > 20_000_000
     assert peak < 8_000_000
-
-
-def test_real_squad_takes_seconds(tmp_path):
-    path = SHARED / "squad" / "train_flat.json"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there; set MEMALPHA_SHARED_DATA to the folder of real data pieces")
-    start = time.perf_counter()
-    manifest = prepare("squad", path, tmp_path / "out")
-    assert (manifest.questions, manifest.skipped) == (4330, {})
-    assert time.perf_counter() - start < 20

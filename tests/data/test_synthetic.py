@@ -91,18 +91,6 @@ def test_a_third_of_the_sentences_is_held_out():
         pools("dev")
 
 
-def test_held_out_sentences_come_up_only_when_asked_for():
-    def said(instance):
-        names = {w for s in ("train", "test") for w in pools(s).names}
-        return {line.split(": ", 1)[1] for c in instance.chunks for line in c.text.split("\n") if line.split(":")[0] in names}
-
-    chat = {which: set(pools("test", which).chat) for which in ("train", "held_out")}
-    for which, other in (("train", "held_out"), ("held_out", "train")):
-        lines = set().union(*(said(i) for i in generate(30, 0, SyntheticConfig(split="test", templates=which))))
-        assert lines & chat[which]
-        assert not lines & chat[other]
-
-
 # ------------------------------------------------------------------------------------------------ replay
 def replay(instance):
     """Return {(subject, attribute): (live {value: chunk}, everything it ever had, retraction chunks)}."""
@@ -162,15 +150,6 @@ def test_questions_are_those_of_an_independent_replay(config, seed, index):
         assert len(set(question.answers)) == len(question.answers) and len(set(question.stale)) == len(question.stale)
         if question.kind == "time":
             assert {a.lower() for a in replay(instance)[key_of(question)[1:]][0]} <= set(words(question.text))
-
-
-def test_values_come_back_once_all_were_used():
-    config = SyntheticConfig(people=1, n_chunks=90, facts_per_chunk=(9, 9), p_change=0.9, p_retract=0.0, rates=ALL)
-    instance = make_instance(0, 0, config)
-    said = Counter((f.attribute, f.value) for f in instance.facts if f.action is not FactAction.RETRACT)
-    assert max(said.values()) > 1
-    asked = {key_of(q): (q.metric, set(q.answers), set(q.stale), set(q.evidence)) for q in instance.questions}
-    assert asked == expected_questions(instance)
 
 
 @given(configs(), st.integers(0, 10**6))
@@ -257,40 +236,17 @@ def test_rates_and_the_most_questions():
     assert {len(i.questions) for i in rare} == {1}
 
 
-def test_presets_have_every_kind_of_question():
-    for name, n in (("small", 60), ("medium", 30), ("long", 4)):
-        kinds = Counter(q.kind for i in generate(n, 0, PRESETS[name]) for q in i.questions)
-        assert set(kinds) == {"single", "latest", "removed", "time", "count"}, name
-        assert [len(i.chunks) for i in generate(2, 0, PRESETS[name])] == [PRESETS[name].n_chunks] * 2
+BAD = [
+    {"split": "dev"}, {"people": 0}, {"people": 61, "split": "test"}, {"n_chunks": 0}, {"facts_per_chunk": (-1, 2)},
+    {"facts_per_chunk": (0, 0)}, {"chitchat_per_chunk": (0, 3), "facts_per_chunk": (0, 2)}, {"chitchat_per_chunk": (3, 2)},
+    {"p_multi": 1.5}, {"p_change": 0.8, "p_retract": 0.3}, {"max_questions": -1},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"split": "dev"}, "split is 'dev'"),
-        ({"templates": "some"}, "templates is 'some'"),
-        ({"people": 0}, "people is 0"),
-        ({"people": 61, "split": "test"}, "people is 61"),
-        ({"n_chunks": 0}, "n_chunks is 0"),
-        ({"facts_per_chunk": (-1, 2)}, r"facts_per_chunk is \(-1, 2\)"),
-        ({"facts_per_chunk": (0, 0)}, r"facts_per_chunk is \(0, 0\)"),
-        ({"facts_per_chunk": (0, 2), "chitchat_per_chunk": (0, 3)}, r"chitchat_per_chunk is \(0, 3\)"),
-        ({"chitchat_per_chunk": (3, 2)}, r"chitchat_per_chunk is \(3, 2\)"),
-        ({"p_multi": 1.5}, "p_multi is 1.5"),
-        ({"p_change": 0.8, "p_retract": 0.3}, r"p_change \+ p_retract"),
-        ({"max_questions": -1}, "max_questions is -1"),
-    ],
-)
-def test_bad_configs_are_refused(changes, said):
-    with pytest.raises(InputError, match=said):
+@pytest.mark.parametrize("changes", BAD)
+def test_bad_configs_are_refused(changes):
+    with pytest.raises(InputError, match=next(iter(changes))):
         SyntheticConfig(**changes)
-
-
-def test_bad_rates_and_numbers_are_refused():
-    with pytest.raises(InputError, match="rate of 'time' questions is 2"):
-        QuestionRates(time=2)
-    with pytest.raises(InputError, match="number of instances is 0"):
-        generate(0, 1)
 
 
 # ------------------------------------------------------------------------------------------------ the teacher
@@ -351,19 +307,6 @@ def test_a_keeper_of_little_corrects_all_that_it_holds():
             assert not any({question.subject.lower(), stale.lower()} <= h for stale in question.stale for h in held)
     kinds = Counter(r.operation.kind for i in generate(60, 0) for r in taught(i, ROOMY, TeacherConfig(coverage=0.5))[1])
     assert min(kinds[kind] for kind in (OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE)) > 20
-
-
-def test_both_tools_show_on_changed_facts_in_equal_shares():
-    instances = generate(150, 0, PRESETS["medium"])
-    facts = Counter(f.action for i in instances for f in i.facts)
-    kinds = Counter(r.operation.kind for i in instances for r in taught(i, ROOMY, TeacherConfig())[1])
-    updates, deletes = kinds[OperationKind.UPDATE], kinds[OperationKind.DELETE]
-    assert updates + deletes == facts[FactAction.CHANGE] + facts[FactAction.RETRACT]
-    assert kinds[OperationKind.INSERT] == facts[FactAction.STATE] + facts[FactAction.CHANGE] - updates
-    assert abs(updates / facts[FactAction.CHANGE] - 0.5) < 0.08
-    only = Counter(r.operation.kind for i in instances for r in taught(i, ROOMY, TeacherConfig(p_update=1.0))[1])
-    assert only[OperationKind.UPDATE] == facts[FactAction.CHANGE]
-    assert only[OperationKind.DELETE] == facts[FactAction.RETRACT]
 
 
 @given(configs(), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.integers(1, 12))

@@ -1,14 +1,18 @@
-"""The toy task: closed vocabulary, one question a thing, a teacher that knows nothing of what is worth keeping."""
+"""The toy task, and demonstrations of plain text."""
 
 import random
+import re
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from memalpha.data.excerpts import ExcerptConfig, excerpt, excerpt_operations
 from memalpha.data.toy import NOISE, THINGS, toy_generate, toy_schema, toy_teacher_operations, toy_vocabulary
-from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
-from memalpha.types import OperationKind
+from memalpha.memory.schema import MemorySchema
+from memalpha.types import Chunk, Instance, OperationKind
 
 
 def test_words_are_closed_distinct_and_apart():
@@ -57,17 +61,6 @@ def test_the_teacher_stores_things_and_noise_alike():
     assert abs(stored[True] / stored.total() - 0.5) < 0.05  # about 1,500 draws: four standard errors
 
 
-def test_neither_the_words_nor_the_teacher_favour_a_place():
-    rng, things, stored = random.Random(0), Counter(), Counter()
-    for instance in toy_generate(400, 0):
-        words = instance.chunks[0].text.split()
-        things.update(place for place, word in enumerate(words) if word in THINGS)
-        memory = Memory(toy_schema(max_entries=0))
-        stored.update(words.index(o.content) for o in toy_teacher_operations(instance, 0, memory, rng))
-    assert all(150 < things[place] < 250 for place in range(8))  # 200 expected of each, standard error 10
-    assert all(80 < stored[place] < 170 for place in range(8))  # 125 expected of each, standard error about 9
-
-
 def test_a_full_memory_is_not_written_to():
     rng, instance = random.Random(0), toy_generate(1, 0)[0]
     memory = Memory(toy_schema(max_entries=2))
@@ -78,8 +71,69 @@ def test_a_full_memory_is_not_written_to():
     assert toy_schema().lists[0].max_entries == 8
 
 
-def test_bad_arguments_are_refused():
-    with pytest.raises(InputError, match="0 toy instances"):
-        toy_generate(0, 1)
-    with pytest.raises(InputError, match="split 'dev'"):
-        toy_generate(1, 1, "dev")
+SENTENCE = "The tower was built for the fair of 1889 by Gustave Eiffel and his men"
+
+
+TEXT = "The fair of 1889 opened in Paris. It rained. A tower by Gustave Eiffel stood there. Nobody minded. People came from Lyon."
+
+
+def instance(text=TEXT, name="x"):
+    return Instance(name, "test", (Chunk(text),), ())
+
+
+def contents(config, text=TEXT, name="x", seed=0):
+    made = excerpt_operations(instance(text, name), 0, memory(), random.Random(seed), config)
+    assert all(operation.kind is OperationKind.INSERT and operation.section == "facts" for operation in made)
+    return [operation.content for operation in made]
+
+
+def memory():
+    return Memory(MemorySchema.load("facts"))
+
+
+def test_by_hand():
+    assert excerpt(SENTENCE.split(), 4) == "1889 by Gustave Eiffel"  # three names or numbers
+    assert excerpt(SENTENCE.split(), 40) == SENTENCE
+    assert excerpt(["Paris,", "(in", "1900)", "we", "met."], 2) == "in 1900"  # the first word's capital says nothing
+    assert excerpt([], 5) == ""
+    assert contents(ExcerptConfig(words=(3, 3), max_entries=3)) == ["fair of 1889", "It rained", "Gustave Eiffel stood"]
+
+
+def value(words, first):
+    """What a run of words has in it, word by word; ``first`` says that it begins the sentence."""
+    total = 0
+    for place, word in enumerate(words):
+        named = re.match(r"\W*[A-Z0-9]", word) and not (first and place == 0)
+        total += 2 if named else bool(re.match(r"\W*[a-zA-Z]{4}", word))
+    return total
+
+
+@given(st.lists(st.sampled_from(["a", "Bob", "in", "river", "1889", "stone", "(Oslo)"]), min_size=1, max_size=9), st.integers(1, 6))
+def test_no_run_of_words_has_more_in_it(words, count):
+    runs = [words[i : i + count] for i in range(len(words) - min(count, len(words)) + 1)]
+    best = max(value(run, first=i == 0) for i, run in enumerate(runs))
+    chosen = next(run for i, run in enumerate(runs) if value(run, first=i == 0) == best)
+    assert excerpt(words, count) == " ".join(chosen).strip("()")
+
+
+@given(st.text(max_size=300), st.integers(0, 5), st.integers(1, 30))
+def test_any_text_gives_copied_entries_within_the_limits(text, seed, tokens):
+    if not text.strip():
+        return
+    store = memory()
+    made = excerpt_operations(instance(text), 0, store, random.Random(seed), ExcerptConfig(max_tokens=tokens))
+    assert len(made) <= 4 and sum(store.count_tokens(operation.content) for operation in made) <= tokens
+    assert all(operation.content in " ".join(text.split()) for operation in made)
+    assert len(store) == 0
+    assert all(store.apply(operation, chunk=0, time=None).changed for operation in made)
+
+
+def test_an_instance_draws_how_much_it_keeps():
+    text = " ".join(f"Sentence number {i} speaks of Paris." for i in range(50))
+    config = ExcerptConfig(coverage=(0.2, 0.8), max_entries=50, max_tokens=10_000)
+    kept = {name: [len(contents(config, text, name, seed)) / 50 for seed in range(20)] for name in "abcdef"}
+    shares = [sum(of_one) / 20 for of_one in kept.values()]
+    drawn = [random.Random(f"coverage:{name}").uniform(0.2, 0.8) for name in kept]
+    assert shares == pytest.approx(drawn, abs=0.06)  # 4 standard errors of a share of 1,000 sentences
+    assert max(drawn) - min(drawn) > 0.2
+    assert contents(ExcerptConfig(coverage=(0.0, 0.0))) == []

@@ -1,0 +1,337 @@
+"""Long dialogues in sessions: LongMemEval, LoCoMo, Multi-Session Chat (MSC).
+
+**LongMemEval** (Wu et al., arXiv 2410.10813), S, M and oracle: one question about a long history of chats. Reads a JSON list of
+``{question_id, question_type, question, answer, question_date, haystack_dates, haystack_session_ids,
+haystack_sessions[][{role, content, has_answer?}], answer_session_ids}`` item by item, or the same rows on the Hub
+(``xiaowu0162/longmemeval``). As published for Mem-alpha (arXiv 2509.25911) an item is an instance and consecutive sessions are
+joined to chunks of at most 2048 tokens, each session under a line that dates it. The kind is the ``question_type``, or
+``abstention`` where the id ends in ``_abs``; the metric is the published judge. Evidence: the turns marked ``has_answer``, else the
+sessions in ``answer_session_ids``. Departures: sessions are put in order of their dates, which the oracle file does not do (those
+whose date cannot be read keep their places, and are counted in ``notes``); a session longer than a chunk is cut between turns; the
+question's date goes on a line of its own before it.
+
+**LoCoMo** (Maharana et al., arXiv 2402.17753): conversations of two people, with questions of five categories, which are the kinds.
+Reads the JSON list of ``{sample_id, qa[{question, answer, evidence[], category}], conversation{speaker_a, speaker_b, session_N[],
+session_N_date_time}}``. A conversation is an instance and a session a chunk; a shared picture stands as its caption. The metric is
+the published F1. Evidence: the turns named, None where none of these is there (``notes``). Category 5 asks what was never said and
+gives only the answer to fall for: it is skipped (``adversarial, no gold answer``) unless option ``adversarial`` is on, which scores
+it by ``absent``: the answer must say that nothing is known and must not give the answer to fall for of the speaker named.
+Departures: the published F1 compares only what stands before a semicolon in category 3, and the parts between commas one by one in
+category 1; here one F1 compares the whole. Summaries, observations and events of the file are not read.
+
+**MSC** (Xu et al., arXiv 2107.07567): two people who meet several times. Reads the original JSON Lines
+(``session_N/{train,valid,test}.txt``: ``{dialog[{text, id}], previous_dialogs[{dialog[{text}], time_back}], personas[][]}``), the
+same with a ``self_instruct{B: question, A: answer}`` as MemGPT's retrieval task has it (Packer et al., arXiv 2310.08560;
+``MemGPT/MSC-Self-Instruct``), and rows of one session each, those of one dialogue after one another, as on the Hub
+(``nayohan/multi_session_chat``: ``{dialoug_id, session_id, dialogue[], speaker[], persona1[], persona2[]}``). A dialogue is an
+instance and a session a chunk. With ``self_instruct`` its question is asked (kind ``recall``, metric ``judge`` as published).
+Without, since the set itself asks nothing, one question a person asks what that person said of themselves (kind ``persona``, metric
+``f1`` against the annotated persona). How long ago a session was stands in its first line, since the set has no dates. No evidence.
+
+Reasons to skip in all: ``empty answer``, ``malformed``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
+
+from memalpha.data.fields import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Rows, Scalar, Text, checked, convert, count_items, scalar
+from memalpha.data.packing import Dialogue, Session, Turn, dialogue_chunks
+from memalpha.data.rows import Row, iter_rows
+from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, by_row, read_questions
+from memalpha.data.wording import asked_on, iso_date, persona_question, time_of
+from memalpha.errors import SchemaError
+from memalpha.protocols import TokenCounter
+from memalpha.types import Instance, Question
+
+
+def _chunks(sessions: list[Session], where: str, limit: int, count: TokenCounter, *, join: bool = False) -> Dialogue:
+    if not any(session.turns for session in sessions):
+        raise SchemaError(f"{where} holds no turn", expected="sessions with turns")
+    return dialogue_chunks(sessions, limit, count, join=join)
+
+
+# ------------------------------------------------------------------------------------------------ LongMemEval
+UNDATED = "sessions without a date that can be read"
+"""Note of the sessions that are not put in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongMemEvalOptions(CommonOptions):
+    """How LongMemEval becomes instances.
+
+    Attributes:
+        chunk_tokens: Most tokens of a chunk.
+        join: Whether consecutive sessions share a chunk while they fit.
+        metric: Metric of every question; ``judge`` as published, another where there is no judge.
+    """
+
+    chunk_tokens: PositiveInt = 2048
+    join: bool = True
+    metric: Metric = "judge"
+
+
+class _Said(BaseModel):
+    role: Scalar = ""
+    content: Cleaned
+    has_answer: Any = None
+
+
+class _Item(BaseModel):
+    question_id: Scalar
+    question_type: Scalar = ""
+    question: Text
+    answer: Answers = ()
+    question_date: Scalar = ""
+    haystack_dates: list[Cleaned]
+    haystack_sessions: list[list[_Said]]
+    haystack_session_ids: list[Any] | None = None
+    answer_session_ids: Any = None
+
+
+def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter, result: LoadResult) -> Instance:
+    item = checked(_Item, row.data, row.where)
+    names = item.haystack_session_ids if item.haystack_session_ids is not None else [""] * len(item.haystack_sessions)
+    if len({len(names), len(item.haystack_sessions), len(item.haystack_dates)}) > 1:
+        raise SchemaError(f"{row.where} has sessions, dates and session ids of different numbers", expected="as many of each")
+    sessions = []
+    for number, (said, date, name) in enumerate(zip(item.haystack_sessions, item.haystack_dates, names, strict=True)):
+        keys = (f"turn {number}.{index}" if turn.has_answer is True else "" for index, turn in enumerate(said))
+        turns = [Turn(turn.role, turn.content, key) for turn, key in zip(said, keys, strict=True) if turn.content]
+        sessions.append(Session(turns, "Session", time_of(date), f"session {name}"))
+    dialogue = _chunks(_by_date(sessions, result), row.where, options.chunk_tokens, count, join=options.join)
+    marked = [turn.key for session in sessions for turn in session.turns if turn.key]
+    named = item.answer_session_ids if isinstance(item.answer_session_ids, list) else []
+    evidence = dialogue.evidence(marked or [f"session {key}" for key in named])
+    name = item.question_id or f"item-{row.where}"
+    if not item.answer:
+        result.skip(EMPTY_ANSWER)
+        return Instance(name, "longmemeval", dialogue.chunks, ())
+    kind = "abstention" if name.endswith("_abs") else item.question_type
+    text = asked_on(item.question_date, item.question)
+    asked = Question(text, item.answer, options.metric, kind, evidence=evidence, id=name)
+    return Instance(name, "longmemeval", dialogue.chunks, (asked,))
+
+
+def _by_date(sessions: list[Session], result: LoadResult) -> list[Session]:
+    """The sessions in order of their dates, those without a date that can be read in their places."""
+    dated = [session.time is not None and iso_date(session.time) is not None for session in sessions]
+    result.notes[UNDATED] += dated.count(False)
+    ordered = iter(sorted((s for s, known in zip(sessions, dated, strict=True) if known), key=lambda s: s.time or ""))
+    return [next(ordered) if known else session for session, known in zip(sessions, dated, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------ LoCoMo
+KINDS: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+"""Name of each category."""
+
+NO_GOLD = "adversarial, no gold answer"
+"""Reason of the questions of category 5."""
+
+_SESSION = re.compile(r"session_0*([0-9]+)")
+_TURN = re.compile(r"D0*([0-9]+):0*([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class LocomoOptions(CommonOptions):
+    """How LoCoMo becomes instances.
+
+    Attributes:
+        chunk_tokens: Most tokens of a chunk.
+        metric: Metric of the questions that have an answer.
+        adversarial: Whether to ask category 5 as well.
+    """
+
+    chunk_tokens: PositiveInt = 2048
+    metric: Metric = "f1"
+    adversarial: bool = False
+
+
+class _LocomoTurn(BaseModel):
+    speaker: Text
+    text: Scalar = ""
+    blip_caption: Scalar = ""
+    dia_id: Scalar = ""
+
+
+class _Turns(BaseModel):
+    turns: list[_LocomoTurn]
+    time: Scalar = ""
+
+
+class _LocomoRow(BaseModel):
+    sample_id: Scalar = ""
+    conversation: dict[str, Any]
+    qa: list[Any]
+
+
+class _LocomoQuestion(BaseModel):
+    question: Text
+    category: Annotated[int, Field(strict=True, ge=1, le=5)]
+    answer: Answers = ()
+    adversarial_answer: Answers = ()
+    evidence: Annotated[
+        list[Cleaned], BeforeValidator(lambda v: v if isinstance(v, list) else [v] if isinstance(v, str) else [])
+    ] = []
+
+
+def _locomo(row: Row, options: LocomoOptions, count: TokenCounter, result: LoadResult) -> Instance:
+    data = checked(_LocomoRow, row.data, row.where)
+    talk, sessions = data.conversation, []
+    speakers = [convert(scalar, talk.get(key), f"{row.where} field {key!r}") for key in ("speaker_a", "speaker_b")]
+    numbers = {key: match[1] for key in talk if (match := _SESSION.fullmatch(key))}
+    for key, number in sorted(numbers.items(), key=lambda item: (len(item[1]), item[1])):
+        held = checked(_Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{row.where} {key}")
+        turns = (Turn(turn.speaker, _shown(turn), next(_turn_names(turn.dia_id), turn.dia_id)) for turn in held.turns)
+        sessions.append(Session([turn for turn in turns if turn.text], f"Session {number}", time_of(held.time)))
+    dialogue = _chunks(sessions, row.where, options.chunk_tokens, count)
+
+    def question(item: Any, where: str) -> Question | str:
+        asked = checked(_LocomoQuestion, item, where)
+        evidence = dialogue.evidence(name for text in asked.evidence for name in _turn_names(text))
+        result.notes["evidence that is not there"] += evidence is None
+        kind = KINDS[asked.category]
+        if asked.category != 5:
+            return Question(asked.question, asked.answer, options.metric, kind, evidence=evidence) if asked.answer else EMPTY_ANSWER
+        named = [speaker for speaker in speakers if speaker and speaker.lower() in asked.question.lower()]
+        if not options.adversarial or len(named) != 1 or not asked.adversarial_answer:
+            return NO_GOLD
+        return Question(asked.question, ("not mentioned",), "absent", kind, named[0], asked.adversarial_answer, evidence)
+
+    questions = read_questions(data.qa, row.where, result, question)
+    return Instance(data.sample_id or f"locomo {row.where}", "locomo", dialogue.chunks, questions)
+
+
+def _shown(turn: _LocomoTurn) -> str:
+    return f"{turn.text} [shows {turn.blip_caption}]".strip() if turn.blip_caption else turn.text
+
+
+def _turn_names(written: str) -> Iterator[str]:
+    """The turns that a text names, as ``D1:2`` whatever zeros stand before the numbers."""
+    return (f"D{session}:{turn}" for session, turn in _TURN.findall(written))
+
+
+# ------------------------------------------------------------------------------------------------ MSC
+_SPEAKERS = ("Speaker 1", "Speaker 2")
+
+
+@dataclass(frozen=True, slots=True)
+class MscOptions(CommonOptions):
+    """How MSC becomes instances.
+
+    Attributes:
+        chunk_tokens: Most tokens of a chunk.
+        metric: Metric of every question ("" = ``judge`` for ``recall``, ``f1`` for ``persona``).
+    """
+
+    chunk_tokens: PositiveInt = 2048
+    metric: Metric = ""
+
+
+class _MscTurn(BaseModel):
+    text: Cleaned
+    id: Scalar = ""
+
+
+class _MscSession(BaseModel):
+    dialog: list[_MscTurn]
+    time_back: Scalar = ""
+
+    def turns(self) -> list[Turn]:
+        """What is said, by the two in turn where no name is given."""
+        return [Turn(turn.id or _SPEAKERS[i % 2], turn.text) for i, turn in enumerate(self.dialog) if turn.text]
+
+
+class _MscRow(_MscSession):
+    previous_dialogs: Annotated[list[_MscSession], OrEmpty] = []
+    personas: Rows = []
+    self_instruct: Any = None
+    id: Scalar = ""
+    metadata: Any = None
+
+
+class _Persona(BaseModel):
+    said: Annotated[list[Cleaned], OrEmpty]
+
+
+class _SelfInstruct(BaseModel):
+    B: Text
+    A: Answers = ()
+
+
+def _msc(row: Row, options: MscOptions, count: TokenCounter, result: LoadResult) -> Instance:
+    data = checked(_MscRow, row.data, row.where)
+    sessions = []
+    for number, session in enumerate(data.previous_dialogs, start=1):
+        ago = f", {session.time_back.removesuffix(' ago')} before the last" if session.time_back else ""
+        sessions.append(Session(session.turns(), f"Session {number}{ago}"))
+    dialogue = _chunks([*sessions, Session(data.turns(), "Last session")], row.where, options.chunk_tokens, count)
+
+    def question(item: Any, where: str) -> Question | str:
+        if isinstance(item, tuple):
+            speaker, persona = item
+            said = " ".join(filter(None, checked(_Persona, {"said": persona}, where).said))
+            return Question(persona_question(speaker), (said,), options.metric or "f1", "persona") if said else EMPTY_ANSWER
+        asked = checked(_SelfInstruct, item, f"{where} field 'self_instruct'")
+        return Question(asked.B, asked.A, options.metric or "judge", "recall") if asked.A else EMPTY_ANSWER
+
+    asked = [data.self_instruct] if data.self_instruct is not None else list(zip(_SPEAKERS, data.personas, strict=False))
+    questions = read_questions(asked, row.where, result, question)
+    about = data.metadata if isinstance(data.metadata, Mapping) else {}
+    name = data.id or convert(scalar, about.get("initial_data_id"), row.where) or f"msc {row.where}"
+    return Instance(name, "msc", dialogue.chunks, questions)
+
+
+def _msc_rows(source: str, options: MscOptions) -> Iterator[Row]:
+    return _joined(iter_rows(source, options.split))
+
+
+def _joined(rows: Iterable[Row]) -> Iterator[Row]:
+    """Turn runs of one-session rows into one row a dialogue, of the original form."""
+
+    def number(row: Row) -> str | None:
+        return str(row.data["dialoug_id"]) if isinstance(row.data, Mapping) and "dialoug_id" in row.data else None
+
+    for dialogue, group in groupby(rows, key=number):
+        if dialogue is None:
+            yield from group
+            continue
+        where, *_ = sessions = list(group)
+        dialogs = [{"dialog": _as_turns(session.data)} for session in sessions]
+        last = sessions[-1].data
+        personas = [last.get(key) for key in ("persona1", "persona2")]
+        data = {**dialogs[-1], "previous_dialogs": dialogs[:-1], "personas": personas, "id": last["dialoug_id"]}
+        yield Row(where.where, data)
+
+
+def _as_turns(session: Mapping[str, Any]) -> Any:
+    """The turns of a one-session row; fields that are wrong stay wrong, for the checks to find."""
+    said, who = session.get("dialogue"), session.get("speaker")
+    if not isinstance(said, list):
+        return said
+    names = who if isinstance(who, list) and len(who) == len(said) else [None] * len(said)
+    return [{"text": text, "id": name} for text, name in zip(said, names, strict=True)]
+
+
+def _msc_questions(data: Any) -> int:
+    """One question of ``self_instruct``, else one a person with a persona."""
+    own = isinstance(data, Mapping) and data.get("self_instruct") is not None
+    return 1 if own else min(count_items(data, "personas"), len(_SPEAKERS))
+
+
+SOURCES = (
+    Source(
+        "locomo",
+        "LoCoMo, original JSON: a conversation's sessions and its questions",
+        by_row(_locomo, lambda data: count_items(data, "qa")),
+        LocomoOptions,
+    ),
+    Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_longmemeval), LongMemEvalOptions),
+    Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_msc, _msc_questions, _msc_rows), MscOptions),
+)

@@ -1,0 +1,406 @@
+"""Long texts with questions or summaries: BookSum, QMSum, MemoryAgentBench, and Mem-alpha's own data.
+
+**BookSum** (Kryscinski et al., arXiv 2105.08209). Reads chapter rows (``{chapter, summary_text, bid, summary_id, ...}``: JSON
+Lines, CSV, Parquet, ``kmfoda/booksum``). As published for Mem-alpha (arXiv 2509.25911): a chapter is an instance in chunks of 2048
+tokens, asked for one summary, which is scored by the share of keywords that it contains. Departures: the keywords are drawn from
+the summary by rule (``memalpha.data.wording.keyphrases``), not by a language model; chapters of fewer than 5 chunks are kept unless
+option ``chunks`` says otherwise (published: 5-20).
+
+**QMSum** (Zhong et al., arXiv 2104.05938). Reads JSON Lines (``{meeting_transcripts[{speaker, content}], general_query_list[{query,
+answer}], specific_query_list[{query, answer, relevant_text_span[[first, last]]}]}``). A meeting is an instance, its turns packed to
+chunks, its queries the questions (kinds ``general`` and ``specific``), scored by F1 of words, which is ROUGE-1 without stemming.
+The evidence of a specific query is the chunks with the turns of its text span.
+
+**MemoryAgentBench** (Hu et al., arXiv 2507.05257), four splits. Reads the rows of ``ai-hyz/MemoryAgentBench`` (Parquet, JSON, JSON
+Lines, or the Hub with option ``split``): ``{context, questions[], answers[], metadata{source, question_types, question_ids,
+question_dates, keypoints, ...}}``, the last three as such or as JSON text. A row is an instance, its context cut to chunks of at
+most 2048 tokens, as the published evaluation of Mem-alpha does. The metric follows from ``metadata.source`` by
+``METRIC_OF_PREFIX``; the kind is the question's type where the row says so, else the source without its size. No evidence.
+Departures: of a summary (``infbench_sum``) the keywords are drawn by rule; recommended films (``recsys``) are scored by the share
+of gold films named, not by recall among the first five; contexts are cut at ends of sentences.
+
+**Mem-alpha's data** (``YuWangX/Memalpha`` on the Hub). Reads ``instance_id, prompt, chunks, questions_and_answers, data_source,
+metadata, num_chunks, num_questions``; ``chunks`` is a list of texts and ``questions_and_answers`` a list of ``{question, answer}``,
+both either as JSON text or as lists. An answer is a text, a number, a list of those (all accepted; for ``keywords``: all wanted) or
+``{"text": ...}``. The metric follows from ``data_source`` as the published evaluation scores it. ``prompt`` and ``metadata`` are
+not read. No evidence; the dates of chunks stand in their texts, as published. ``num_chunks`` or ``num_questions`` that do not agree
+with the lists are malformed.
+
+Reasons to skip: ``empty answer``, ``too many chunks``, ``too few chunks``, ``no keywords``, ``unknown source`` (option ``metric``
+gives it a metric), ``other source`` (not the one asked for), the same two of ``data_source``, ``malformed``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
+
+from memalpha.data.fields import (
+    EMPTY_ANSWER,
+    Answers,
+    Cleaned,
+    Rows,
+    Scalar,
+    Text,
+    answers,
+    check_labels,
+    checked,
+    clean,
+    convert,
+    count_items,
+    from_json_text,
+    is_missing,
+)  # fmt: skip
+from memalpha.data.packing import Session, Turn, cut, dialogue_chunks
+from memalpha.data.rows import Row, iter_rows
+from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, by_row, read_questions
+from memalpha.data.wording import SUMMARISE, asked_on, keyphrases
+from memalpha.errors import SchemaError
+from memalpha.protocols import TokenCounter
+from memalpha.types import Chunk, Instance, Question
+
+_Spelled = BeforeValidator(from_json_text)
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryOptions(CommonOptions):
+    """How texts with summaries become instances.
+
+    Attributes:
+        chunk_tokens: Most tokens of a chunk.
+        metric: ``keywords`` (share of the summary's keywords), ``f1`` (words in common) or ``judge``.
+        keywords: How many keywords are drawn from a summary.
+    """
+
+    chunk_tokens: PositiveInt = 2048
+    metric: Literal["keywords", "f1", "judge"] = "f1"
+    keywords: PositiveInt = 20
+
+
+@dataclass(frozen=True, slots=True)
+class BooksumOptions(SummaryOptions):
+    """How BookSum becomes instances.
+
+    Attributes:
+        chunks: Fewest and most chunks of a chapter that is kept (published: 5 and 20).
+    """
+
+    metric: Literal["keywords", "f1", "judge"] = "keywords"
+    chunks: Bounds = (1, 20)
+
+
+def _summary_question(
+    asked: str, summary: tuple[str, ...], kind: str, options: SummaryOptions, evidence: tuple[int, ...] | None = None
+) -> Question | str:
+    if not summary:
+        return EMPTY_ANSWER
+    golds = keyphrases("\n".join(summary), options.keywords) if options.metric == "keywords" else summary
+    return Question(asked, golds, options.metric, kind, evidence=evidence) if golds else "no keywords"
+
+
+# ------------------------------------------------------------------------------------------------ BookSum
+class _Chapter(BaseModel):
+    chapter: Text
+    summary_text: Any = None
+    summary: Any = None
+    bid: Scalar = ""
+    book_id: Scalar = ""
+    summary_id: Scalar = ""
+
+
+def _booksum(row: Row, options: BooksumOptions, count: TokenCounter, result: LoadResult) -> Instance:
+    data = checked(_Chapter, row.data, row.where)
+    pieces = cut(data.chapter, options.chunk_tokens, count)
+
+    def question(item: Any, where: str) -> Question | str:
+        if not options.chunks[0] <= len(pieces) <= options.chunks[1]:
+            return "too few chunks" if len(pieces) < options.chunks[0] else "too many chunks"
+        given = _written_summary(data.summary) if is_missing(data.summary_text) else data.summary_text
+        return _summary_question(SUMMARISE, convert(answers, given, f"{row.where} summary"), "summary", options)
+
+    questions = read_questions([data], row.where, result, question)
+    named = [name for name in (data.bid, data.book_id, data.summary_id) if name]
+    name = "-".join(["booksum", *named]) if named else f"booksum {row.where}"
+    return Instance(name, "booksum", tuple(map(Chunk, pieces)), questions)
+
+
+def _written_summary(value: Any) -> Any:
+    """What column ``summary`` holds: on the Hub JSON text of ``{name, url, summary[], analysis}``; another text is as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return value
+    try:
+        read = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    told = read.get("summary") if isinstance(read, Mapping) else value
+    return "\n".join(told) if isinstance(told, list) and all(isinstance(item, str) for item in told) else told
+
+
+# ------------------------------------------------------------------------------------------------ QMSum
+class _Speech(BaseModel):
+    speaker: Scalar = ""
+    content: Cleaned
+
+
+class _Meeting(BaseModel):
+    meeting_id: Scalar = ""
+    meeting_transcripts: list[_Speech]
+    general_query_list: Rows = []
+    specific_query_list: Rows = []
+
+
+class _Query(BaseModel):
+    query: Text
+    answer: Answers = ()
+    relevant_text_span: Rows = []
+
+    def turns(self, last: int) -> set[str]:
+        """The keys of the turns in ``[[first, last], ...]``, up to the last of the meeting; ValueError if it is of another form."""
+        found = set[str]()
+        for span in self.relevant_text_span:
+            if not isinstance(span, list) or len(span) != 2 or not all(isinstance(turn, (int, float, str)) for turn in span):
+                raise ValueError("field 'relevant_text_span' is no list of pairs [first turn, last turn]")
+            try:
+                first, end = map(int, span)
+            except OverflowError as error:
+                raise ValueError("field 'relevant_text_span' has an infinite turn") from error
+            found.update(map(str, range(max(first, 0), min(end, last) + 1)))
+        return found
+
+
+def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter, result: LoadResult) -> Instance:
+    data = checked(_Meeting, row.data, row.where)
+    turns = [Turn(said.speaker, said.content, str(i)) for i, said in enumerate(data.meeting_transcripts) if said.content]
+    if not turns:
+        raise SchemaError(f"{row.where} field 'meeting_transcripts' holds no turn", expected="turns of {speaker, content}")
+    dialogue = dialogue_chunks([Session(turns, "Meeting")], options.chunk_tokens, count)
+    asked = [("general", item) for item in data.general_query_list] + [("specific", item) for item in data.specific_query_list]
+
+    def question(item: Any, where: str) -> Question | str:
+        kind, query = item[0], checked(_Query, item[1], where)
+        evidence = dialogue.evidence(convert(query.turns, int(turns[-1].key), where))
+        return _summary_question(query.query, query.answer, kind, options, evidence)
+
+    questions = read_questions(asked, row.where, result, question)
+    return Instance(data.meeting_id or f"qmsum {row.where}", "qmsum", dialogue.chunks, questions)
+
+
+def _meeting_questions(data: Any) -> int:
+    return count_items(data, "general_query_list", "specific_query_list")
+
+
+# ------------------------------------------------------------------------------------------------ MemoryAgentBench
+METRIC_OF_PREFIX: Mapping[str, str] = {
+    "ruler_qa": "substring",
+    "longmemeval": "judge",
+    "eventqa": "substring",
+    "icl_": "boxed",
+    "recsys": "keywords",
+    "infbench_sum": "keywords",
+    "detective": "exact_match",
+    "factconsolidation": "substring",
+}
+"""Metric of a ``metadata.source`` by how it begins; its end says the size, such as ``eventqa_65536``."""
+
+_SIZE = re.compile(r"_[0-9]+[A-Za-z]*.*$|\*$")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAgentBenchOptions(CommonOptions):
+    """What to read, and how it becomes instances.
+
+    Attributes:
+        chunk_tokens: Most tokens of a chunk.
+        source: Keep only rows whose ``metadata.source`` begins so ("" = all).
+        metric: Metric of every question ("" = by the table).
+        keywords: How many keywords are drawn from a summary.
+        split: Split of the data set on the Hub.
+    """
+
+    chunk_tokens: PositiveInt = 2048
+    source: str = ""
+    metric: Metric = ""
+    keywords: PositiveInt = 20
+    split: str = "Accurate_Retrieval"
+
+
+class _About(BaseModel):
+    source: Text
+    question_types: Any = None
+    question_ids: Any = None
+    question_dates: Any = None
+    keypoints: Any = None
+
+    def column(self, key: str, length: int) -> list[Any]:
+        """A column with an item a question, all None where the row has none."""
+        value = getattr(self, key)
+        return value if isinstance(value, list) and len(value) == length else [None] * length
+
+
+class _Context(BaseModel):
+    context: Text
+    questions: Annotated[list[Any], _Spelled]
+    answers: Annotated[list[Any], _Spelled]
+    metadata: Annotated[_About, _Spelled]
+
+
+class _Asked(BaseModel):
+    question: Text
+    answers: Answers
+    kind: Scalar
+    id: Scalar
+    date: Scalar
+
+
+def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCounter, result: LoadResult) -> Instance:
+    data = checked(_Context, row.data, row.where)
+    about, source, number = data.metadata, data.metadata.source, len(data.questions)
+    if number != len(data.answers):
+        raise SchemaError(f"{row.where} has {number} questions and {len(data.answers)} answers", expected="as many of both")
+    metric = options.metric or next((value for prefix, value in METRIC_OF_PREFIX.items() if source.startswith(prefix)), "")
+    name = f"{source} {row.where}"
+    if not metric or not source.startswith(options.source):
+        result.skip("other source" if metric else "unknown source", number)
+        if not metric:
+            result.problem(f"{row.where}: source {source!r} has no metric; give option 'metric'")
+        return Instance(name, source, (Chunk(source),), ())
+    columns = [about.column(key, number) for key in ("question_types", "question_ids", "question_dates")]
+
+    def question(item: Any, where: str) -> Question | str:
+        asked = checked(_Asked, dict(zip(_Asked.model_fields, item, strict=True)), where)
+        golds = asked.answers
+        if metric == "boxed":
+            check_labels(golds, where)
+        if metric == "keywords" and golds and source.startswith("infbench_sum"):
+            points = about.keypoints if isinstance(about.keypoints, list) and about.keypoints else golds
+            golds = keyphrases("\n".join(convert(clean, point, f"{where} keypoints") for point in points), options.keywords)
+        if not golds:
+            return EMPTY_ANSWER
+        return Question(asked_on(asked.date, asked.question), golds, metric, asked.kind or _SIZE.sub("", source), id=asked.id)
+
+    questions = read_questions(zip(data.questions, data.answers, *columns, strict=True), row.where, result, question)
+    return Instance(name, source, tuple(map(Chunk, cut(data.context, options.chunk_tokens, count))), questions)
+
+
+def _contexts_questions(data: Any) -> int:
+    try:
+        return count_items({"questions": from_json_text(data.get("questions"))}, "questions") if isinstance(data, Mapping) else 0
+    except ValueError:
+        return 0
+
+
+# ------------------------------------------------------------------------------------------------ Mem-alpha's data
+METRIC_OF: Mapping[str, str] = {
+    "squad": "substring",
+    "hotpotqa": "substring",
+    "perltqa": "parts",
+    "lme_train": "judge",
+    "pubmed-rct": "boxed",
+    "booksum": "keywords",
+}
+"""Metric of each ``data_source``; names of MemoryAgentBench's go by how they begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemalphaOptions(CommonOptions):
+    """What to read.
+
+    Attributes:
+        data_source: Keep only rows of this ``data_source`` ("" = all).
+        metric: Metric of every question, whatever its ``data_source`` ("" = by the table).
+    """
+
+    data_source: str = ""
+    metric: Metric = ""
+
+
+class _MemalphaRow(BaseModel):
+    instance_id: Scalar
+    data_source: Text
+    chunks: Annotated[list[Text], _Spelled, Field(min_length=1)]
+    questions_and_answers: Annotated[list[Any], _Spelled]
+    num_chunks: Any = None
+    num_questions: Any = None
+
+
+class _MemalphaQuestion(BaseModel):
+    question: Text
+    answer: Any = None
+
+
+def metric_of(data_source: str) -> str | None:
+    """Return the metric of a ``data_source``, or None if the tables do not know it."""
+    known = ("icl_", "longmemeval", "infbench_sum", "ruler_qa")
+    prefix = next((prefix for prefix in known if data_source.startswith(prefix)), "")
+    return METRIC_OF.get(data_source) or METRIC_OF_PREFIX.get(prefix)
+
+
+def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: LoadResult) -> Instance:
+    data = checked(_MemalphaRow, row.data, row.where)
+    given, chunks, source = data.questions_and_answers, tuple(map(Chunk, data.chunks)), data.data_source
+    for name, stated, held in (("num_chunks", data.num_chunks, chunks), ("num_questions", data.num_questions, given)):
+        if stated is not None and stated != len(held):
+            raise SchemaError(f"{row.where} has {len(held)} items", expected=f"{stated}, as {name!r} says")
+    metric = options.metric or metric_of(source)
+    if metric is None or options.data_source not in ("", source):
+        result.skip("unknown data_source" if metric is None else "other data_source", len(given))
+        if metric is None:
+            result.problem(f"{row.where}: data_source {source!r} has no metric; give option 'metric'")
+        return Instance(data.instance_id, source, chunks, ())
+
+    def question(item: Any, where: str) -> Question | str:
+        asked = checked(_MemalphaQuestion, item, where)
+        answer = asked.answer.get("text") if isinstance(asked.answer, Mapping) else asked.answer
+        if metric == "keywords" and isinstance(answer, str):
+            answer = answer.split(", ")
+        golds = convert(answers, answer, f"{where} field 'answer'")
+        if metric == "boxed":
+            check_labels(golds, where)
+        return Question(asked.question, golds, metric or "") if golds else EMPTY_ANSWER
+
+    return Instance(data.instance_id, source, chunks, read_questions(given, row.where, result, question))
+
+
+def _memalpha_rows(source: str, options: MemalphaOptions) -> Iterator[Row]:
+    """The rows, those without an id named by their number."""
+    for number, row in enumerate(iter_rows(source, options.split)):
+        data = row.data
+        if isinstance(data, Mapping):
+            given = data.get("instance_id")
+            data = {**data, "instance_id": ("" if given is None else str(given).strip()) or f"row-{number}"}
+        yield Row(row.where, data)
+
+
+def _memalpha_questions(data: Any) -> int:
+    """How many questions a row shows or says to hold."""
+    if not isinstance(data, Mapping):
+        return 0
+    try:
+        value = from_json_text(data.get("questions_and_answers"))
+    except ValueError:
+        value = None
+    stated = data.get("num_questions")
+    return len(value) if isinstance(value, list) else stated if isinstance(stated, int) else 0
+
+
+SOURCES = (
+    Source("booksum", "BookSum chapters with summaries: JSON Lines, CSV, Parquet", by_row(_booksum), BooksumOptions),
+    Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_qmsum, _meeting_questions), SummaryOptions),
+    Source(
+        "memoryagentbench",
+        "MemoryAgentBench: Parquet, JSON, JSON Lines",
+        by_row(_memoryagentbench, _contexts_questions),
+        MemoryAgentBenchOptions,
+    ),
+    Source(
+        "memalpha",
+        "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines",
+        by_row(_memalpha, _memalpha_questions, _memalpha_rows),
+        MemalphaOptions,
+    ),
+)
