@@ -32,7 +32,6 @@ class RetrievalConfig:
         fusion_depth: Hybrid: how many entries of each ranking are fused (at least the number asked for).
         exact_limit: Up to how many candidates of a section vectors are compared one by one.
         stem_plurals: Whether BM25 takes English plurals and singulars for the same word.
-        vectors: Where vectors are kept: empty for FAISS in this process, or a URL (``memalpha.retrieval.vectors``).
         router: Layer 1: path of a trained section router, which then ranks the sections (empty = the built-in ranking).
     """
 
@@ -44,7 +43,6 @@ class RetrievalConfig:
     fusion_depth: int = 100
     exact_limit: int = 50_000
     stem_plurals: bool = False
-    vectors: str = ""
     router: str = ""
 
     def __post_init__(self) -> None:

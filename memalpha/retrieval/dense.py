@@ -19,7 +19,6 @@ from memalpha.protocols import Embedder
 from memalpha.retrieval.config import RetrievalConfig
 from memalpha.retrieval.index import VectorIndex, centroids
 from memalpha.retrieval.ranking import Ranking
-from memalpha.retrieval.vectors import VectorStore, make_vectors
 from memalpha.types import Entry
 
 Vectors = NDArray[np.float32]
@@ -89,7 +88,7 @@ class SectionClusters:
         size: Entries a cluster, about.
     """
 
-    def __init__(self, vectors: VectorStore, size: int) -> None:
+    def __init__(self, vectors: VectorIndex, size: int) -> None:
         self._vectors = vectors
         self._size = size
         self._built_at = 0
@@ -148,14 +147,14 @@ class DenseSide:
     Args:
         schema: Schema of the memory that is searched.
         embedder: Embeds entries, descriptions and queries.
-        config: Reads ``vectors``, ``sections_kept``, ``clusters_kept``, ``cluster_size`` and ``exact_limit``.
+        config: Reads ``sections_kept``, ``clusters_kept``, ``cluster_size`` and ``exact_limit``.
     """
 
     def __init__(self, schema: MemorySchema, embedder: Embedder, config: RetrievalConfig) -> None:
         self._embedder = embedder
         self._kept = config.clusters_kept
         names = [section.name for section in schema.lists]
-        self._indexes = {name: make_vectors(config.vectors, embedder.dimension, config.exact_limit) for name in names}
+        self._indexes = {name: VectorIndex(embedder.dimension, exact_limit=config.exact_limit) for name in names}
         self._anchors = SectionAnchors(schema, embedder) if config.sections_kept else None
         self._clusters = {name: SectionClusters(self._indexes[name], config.cluster_size) for name in names if self._kept}
 

@@ -31,9 +31,8 @@ from memalpha.generation.batching import BatchingGenerator
 from memalpha.memory.memory import Snapshot
 from memalpha.memory.render import render_entry
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
-from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import Event, Journal, Namespace, Origin, Receipt, hash_prompt
+from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt, hash_prompt
 from memalpha.store.memory import JournalMemory
 from memalpha.text import one_line
 from memalpha.types import Change, Chunk, Entry, Question, Sampling
