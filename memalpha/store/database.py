@@ -81,7 +81,7 @@ def connect(url: str, wait: float = 30.0) -> Database:
         ) from error
     if scheme in ("postgresql", "postgres"):
         return Postgres(url, wait)
-    if scheme not in ("", "sqlite", "file"):
+    if scheme not in ("", "sqlite"):
         raise InputError(f"a store at {url!r}", expected="a path, sqlite:///path, postgresql://user@host/database or :memory:")
     return Sqlite(Path(url.split("://", 1)[1].removeprefix("/") if scheme == "sqlite" else url), wait)
 
@@ -124,7 +124,9 @@ class Database(ABC):
                 self.execute(CreateTable(table, if_not_exists=True))
             if not self.execute(select(STATE.c.one)):
                 self.execute(insert(STATE), [{"one": 1, "format": FORMAT, "commits": 0, "mix": "", "scrub": 0}])
-        if self.execute(select(STATE.c.format)) != [(FORMAT,)] or (self.chains() and not self.head(REGISTRY).seq):
+        if self.execute(select(STATE.c.format)) != [(FORMAT,)] or (
+            self.execute(select(LOG.c.ns).limit(1)) and not self.head(REGISTRY).seq
+        ):
             raise JournalDamagedError(f"{self.url} has lost its registry of namespaces, or is of another format", fix=_RESCUE)
 
     def close(self) -> None:
@@ -290,7 +292,10 @@ class Database(ABC):
                 the log all the same, and the next opening tries again.
         """
         try:
-            self._rewrite()
+            with self.alone():  # nobody erases more between the rewriting and the mark
+                self._rewrite()
+                with self.writing():
+                    self.execute(update(STATE).values(scrub=0))
         except JournalDamagedError:
             raise
         except JournalError as error:
@@ -298,8 +303,6 @@ class Database(ABC):
                 f"{self.url}: erased from the log, but old bytes are still in the files: {error.what}",
                 fix="make room on the disk and close other readers; the next opening of the store erases them",
             ) from error
-        with self.writing():
-            self.execute(update(STATE).values(scrub=0))
 
     def backups(self) -> list[str]:
         """Return where copies were written, but not this file, if it has taken a copy's place."""
@@ -333,20 +336,21 @@ class Sqlite(Database):
             return
         try:
             self.path = path.resolve()
-            Path(f"{self.path}.lock").exists()  # raises for a name that is too long
-            if not self.path.exists():
-                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            lock = Path(f"{self.path}.lock")
+            if not lock.exists() and self.path.exists():
+                # Not a store yet, so this process has no connection to it, whose locks closing the file would drop.
+                with self.path.open("rb") as file:
+                    if file.read(len(_MAGIC)) not in (b"", _MAGIC):
+                        raise JournalDamagedError(f"{url} is no store, nor a SQLite file", fix="name another file")
+            with suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
                 flush(self.path.parent)
-            with self.path.open("rb") as file:
-                begins = file.read(len(_MAGIC))
         except PermissionError as error:
             raise JournalError(f"{url} cannot be used: {error}", fix=_RIGHTS) from error
         except (OSError, ValueError) as error:
             raise InputError(f"a store at {url!r}: {error}", expected="the name of a file in a folder that exists") from error
-        if begins not in (b"", _MAGIC):
-            raise JournalDamagedError(f"{url} is no store: it does not begin as a SQLite file does", fix="name another file")
+        self._lock = FileLock(lock, timeout=wait, poll_interval=_POLL, thread_local=False)
         self._file = _identity(self.path)
-        self._lock = FileLock(f"{self.path}.lock", timeout=wait, poll_interval=_POLL, thread_local=False)
         with self.alone():
             self._prepare()
 
@@ -402,10 +406,9 @@ class Sqlite(Database):
             self._lock.release()
 
     def _rewrite(self) -> None:
-        with self.alone():
-            self._empty_wal()
-            self.execute("VACUUM")
-            self._empty_wal()
+        self._empty_wal()
+        self.execute("VACUUM")
+        self._empty_wal()
 
     def _empty_wal(self) -> None:
         if self.execute("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:  # after waiting for readers

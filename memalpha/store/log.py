@@ -93,14 +93,15 @@ class Log:
             self.database = self.connect()
 
     def scrub(self, strict: bool = True) -> None:
-        """Leave no byte of what was erased in any file, if there may be one (``Database.scrub``).
+        """Leave no byte of what was erased in any file (``Database.scrub``).
 
         Args:
-            strict: Raise if that cannot be done now; else warn: the store can be used all the same.
+            strict: Do it in any case, and raise if it cannot be done now. Else do it if an earlier one could not be finished, and
+                only warn: the store can be used all the same.
         """
         with self.lock:
             try:
-                if self.database.to_scrub():
+                if strict or self.database.to_scrub():
                     self.database.scrub()
             except JournalDamagedError:
                 raise

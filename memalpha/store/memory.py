@@ -93,7 +93,7 @@ class JournalMemory(Memory):
         kept: list[Entry] = []
         for record in records:
             if record.kind == Kind.KEEP and self.seq == 0:
-                kept += [entry] if (entry := record.data().after) is not None else []
+                kept += [entry] if (entry := self._after(record)) is not None else []
                 continue
             if kept:
                 self._restore(kept)
@@ -113,11 +113,7 @@ class JournalMemory(Memory):
             self._next_id = max(self._next_id, record.facts().next_id)
             return
         self._clock = record.seq
-        before, after = self.get(record.entry), record.data().after
-        if after is not None and (
-            after.section not in self.schema or after.id != record.entry or (before and before.section != after.section)
-        ):
-            raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
+        before, after = self.get(record.entry), self._after(record)
         if record.kind == Kind.UNDO or (after is not None and before is None and after.created < record.seq):
             self._put(record.entry, after)
         elif before != after:
@@ -128,6 +124,14 @@ class JournalMemory(Memory):
             self._next_id = max(self._next_id, int(record.entry) + 1)
         if record.kind != Kind.KEEP:
             self.seq = record.seq
+
+    def _after(self, record: Record) -> Entry | None:
+        before, after = self.get(record.entry), record.data().after
+        if after is not None and (
+            after.section not in self.schema or after.id != record.entry or (before and before.section != after.section)
+        ):
+            raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
+        return after
 
     def _put(self, entry_id: str, after: Entry | None) -> None:
         """Bring an entry to a state it had before, at the place its number of creation gives it."""
