@@ -103,7 +103,9 @@ class Database(ABC):
         self._closed = False
         self._connection: sa.Connection | None = None
         # Transactions are begun and committed in plain sight here, so the driver must begin none by itself.
-        self._engine = sa.create_engine(dialect, creator=self._new, poolclass=sa.StaticPool, isolation_level="AUTOCOMMIT")
+        self._engine = sa.create_engine(
+            dialect, creator=self._new, poolclass=sa.StaticPool, isolation_level="AUTOCOMMIT", hide_parameters=True
+        )
 
     @abstractmethod
     def _new(self) -> Any:

@@ -186,21 +186,14 @@ def test_a_clock_that_goes_back_does_not_disorder_the_past(folder, store):
     assert journal.verify().ok and contents(durable.memory) == {"1": "a", "2": "b", "3": "c", "4": "d"}
 
 
-@pytest.mark.parametrize("at", [datetime(2026, 1, 1), True, "yesterday", 99, -1])
+@pytest.mark.parametrize(
+    "at", [datetime(2026, 1, 1), True, "yesterday", 99, -1, datetime.fromisoformat("0001-01-01T00:00:00+14:00")], ids=str
+)
 def test_moments_that_are_none(store, at):
     tell_a_story(store[1])
+    assert contents(store[1].as_of(datetime(999, 1, 1, tzinfo=UTC))) == {}  # long ago: before everything
     with pytest.raises(InputError):
         store[1].as_of(at)
-
-
-def test_a_moment_of_long_ago_is_before_everything(store):
-    _, durable = store
-    tell_a_story(durable)
-    for year in (1, 999, 1000):
-        assert contents(durable.as_of(datetime(year, 1, 1, tzinfo=UTC))) == {}
-    for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
-        with pytest.raises(InputError, match="cannot be told in UTC"):
-            durable.as_of(datetime.fromisoformat(moment))
 
 
 def test_compaction_keeps_the_memory_and_gives_up_the_past(folder, store):
@@ -234,28 +227,6 @@ def test_a_key_is_needed_to_rewrite_the_log_unseen(folder):
         assert any("another key" in line for line in report.faults)
         with pytest.raises(JournalDamagedError, match="another key"):
             _ = opened(folder / "k.db", key=key)[1].memory
-
-
-def test_the_agents_step_writes_through_the_log_as_it_writes_to_a_plain_memory(folder):
-    """The one applier of training, on a durable memory: same results, same changes, all calls of a chunk in one write."""
-    from memalpha.agent.codecs import make_codec
-    from memalpha.agent.step import AgentStep
-    from memalpha.types import Chunk
-
-    step = AgentStep.__new__(AgentStep)  # without a tokenizer: only ``apply`` is used
-    step.schema = MemorySchema.load("facts")
-    step.codec = make_codec("compact", step.schema)
-    completion = "+ Marta lives in Oslo\n+ Marta likes tea\n= 1 Marta lives in Rome\n- 9\nnonsense"
-    plain, chunk = Memory(step.schema), Chunk("text", "2024-03-05")
-    expected = step.apply(plain, 4, chunk, completion)
-    with Journal.open(folder / "a.db") as journal:
-        durable = journal.memory(MARTA, step.schema)
-        with durable.writing(BY) as memory:
-            outcome = step.apply(memory, 4, chunk, completion)
-        assert outcome.results == expected.results and [r.changed for r in outcome.results].count(True) >= 2
-        assert contents(durable.rebuilt()) == contents(plain) and len({e.time for e in durable.operations()}) == 1
-        assert durable.memory.get("1").timestamp == plain.get("1").timestamp
-        assert durable.memory.get("1").source_chunk == 4
 
 
 def test_the_same_story_in_the_process_alone(folder):

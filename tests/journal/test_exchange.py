@@ -93,13 +93,6 @@ def test_an_export_touches_no_draft_it_did_not_make(folder, store):
     assert journal.export(folder / "all.jsonl") == 5 and not draft.exists()
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "x" * 252, "a\0"])
-def test_an_export_to_a_name_that_no_file_can_have(folder, store, name):
-    with pytest.raises(MemAlphaError, match=r"File name too long|a name that a file can have"):
-        store[0].export(folder / name)
-    assert not list(folder.glob("x*"))
-
-
 def test_an_import_erases_nothing(folder, store):
     """Marta was forgotten where the second export comes from, and is alive where it goes."""
     journal, _durable = store
@@ -130,27 +123,19 @@ def without(name):
 
 EDITS = {
     "no user": (2, without("user")),
-    "a user that is no text": (2, lambda line: line.update(user=5)),
     "a user that is none": (2, lambda line: line.update(user="")),
     "a user with an escape": (2, lambda line: line.update(user="a\x1b[2J")),
     "an id that is no text": (2, lambda line: line.update(begin=[1])),
     "the registry's id": (2, lambda line: line.update(begin="")),
-    "no time": (2, without("time")),
     "a time that is none": (2, lambda line: line.update(time="9999")),
     "no schema": (2, without("schema")),
-    "a schema that is none": (2, lambda line: line.update(schema=5)),
     "sections that are none": (2, lambda line: line.update(schema={"name": "a", "sections": [["facts"]]})),
     "another schema": (2, lambda line: line.update(schema={"name": "test", "sections": [["facts", "list", True]]})),
     "a chain that is no text": (3, lambda line: line["record"].__setitem__(0, [1])),
     "a number that is true": (3, lambda line: line["record"].__setitem__(1, True)),
-    "a number beyond the database's": (3, lambda line: line["record"].__setitem__(1, 10**30)),
-    "a salt that is no text": (3, lambda line: line["record"].__setitem__(10, 5)),
     "a value too few": (3, lambda line: line["record"].pop()),
     "a line nobody knows": (3, lambda line: (line.clear(), line.update(what=1))),
-    "a receipt of nothing": (8, lambda line: line.update(forgotten=[])),
-    "a receipt without a time": (8, without("time")),
     "a receipt without a note": (8, without("note")),
-    "a receipt with another note": (8, lambda line: line.update(note="[]")),
     "a receipt that counts letters": (8, lambda line: line.update(note='{"operations": "x"}')),
 }
 

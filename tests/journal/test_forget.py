@@ -286,17 +286,6 @@ def test_a_compaction_keeps_receipts_and_leaves_no_byte_of_the_past(folder, stor
     assert files_with(folder, "of the past") == [] and journal.verify().ok
 
 
-def test_what_a_compaction_kept_and_a_forgetting_took_is_no_fault(store):
-    """The core said the same when the log was compacted, and says something else by now."""
-    journal, durable = store
-    durable.apply(insert("Zaphod"), BY)
-    durable.apply(core("Zaphod"), BY)
-    durable.compact()
-    durable.apply(core("clean"), BY)
-    assert durable.forget("1").operations == 2
-    assert contents(durable.memory) == contents(durable.rebuilt()) == {"core": "clean"} and journal.verify().ok
-
-
 def test_an_erasure_without_a_receipt_is_found(folder, store):
     journal, durable = store
     fill(durable, 2)
