@@ -24,7 +24,6 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from memalpha.errors import InputError, JournalDamagedError, JournalError, MemAlphaError
 from memalpha.memory.memory import Memory, count_words, diff
@@ -276,29 +275,21 @@ class DurableMemory:
                 them (JournalBusyError: readers keep old files in use). Or if a backup could not be reached: it is forgotten in the
                 store, not there.
         """
-        try:
-            with self._log.writing():
+        said: list[tuple[set[str], tuple[Entry, ...]]] = []  # by the entry, and by the memory, according to the store
+
+        def erase(log: Log) -> Receipt | None:
+            if not said:
                 self._follow()
-                texts = _texts_about(self._log.stretch(self._ns), entry_id) if self._ns else set()
-                live = tuple(self._memory)
-                copies = in_backups(self._log, lambda copy: self._forget_in(copy, entry_id, texts, live))
-                receipt = self._erase(entry_id, texts, live)
-                if receipt is None and not copies.erased:
-                    copies.check()
-                    raise InputError(f"nothing of an entry {entry_id!r} is left in {self.namespace}", expected="the id of an entry")
+                said.append((_texts_about(self._log.stretch(self._ns) if self._ns else [], entry_id), tuple(self._memory)))
+            there = self if log is self._log else DurableMemory(log, self.namespace, self.schema)
+            there._follow()
+            return there._erase(entry_id, *said[0])
+
+        unknown = InputError(f"nothing of an entry {entry_id!r} is left in {self.namespace}", expected="the id of an entry")
+        try:
+            return _forget_everywhere(self._log, erase, Receipt(entry_id, self._log.clock(), 0), unknown)
         finally:
             self._reset()  # the memory's list of changes holds what was there
-        self._log.scrub()
-        return copies.added_to(receipt or Receipt(entry_id, self._log.clock(), 0))
-
-    def _forget_in(self, copy: Log, entry_id: str, texts: Collection[str], live: Sequence[Entry]) -> bool:
-        """Erase in a copy what the store forgets; whether there was anything."""
-        there = DurableMemory(copy, self.namespace, self.schema)
-        with copy.writing():
-            there._follow()
-            receipt = there._erase(entry_id, texts, live)
-        copy.scrub()
-        return receipt is not None
 
     def _erase(self, entry_id: str, texts: Collection[str], live: Iterable[Entry]) -> Receipt | None:
         """Erase in this log alone; inside ``writing``.
@@ -361,38 +352,9 @@ def _texts_about(records: Iterable[Record], entry_id: str) -> set[str]:
 
 
 # ------------------------------------------------------------------------------------------------ namespaces and copies
-class Copies(NamedTuple):
-    """What became of the copies: those that held it, those no longer where they were written, and why some could not be erased."""
-
-    erased: tuple[str, ...]
-    missing: tuple[str, ...]
-    failed: tuple[str, ...]
-
-    def check(self) -> None:
-        """Raise JournalError if a copy is there and could not be erased; store and other copies were."""
-        if self.failed:
-            raise JournalError(
-                f"forgotten in the store, but not in {len(self.failed)} of its copies: {'; '.join(self.failed)}",
-                fix="mend or delete them",
-            )
-
-    def added_to(self, receipt: Receipt) -> Receipt:
-        """Return a receipt that names the copies, after ``check``."""
-        self.check()
-        return replace(receipt, backups=self.erased, missing=self.missing)
-
-
 def forget_namespace(log: Log, name: Namespace) -> Receipt:
     """Drop a namespace's chain and its names, in the copies too (``Journal.forget``)."""
-    with log.writing():
-        copies = in_backups(log, lambda copy: _forget_in(copy, name))
-        receipt = _drop(log, name)
-        if receipt is None and not copies.erased:
-            copies.check()
-            raise no_namespace(name)
-    log.forget_registry()
-    log.scrub()
-    return copies.added_to(receipt or Receipt("", log.clock(), 0))
+    return _forget_everywhere(log, lambda log: _drop(log, name), Receipt("", log.clock(), 0), no_namespace(name))
 
 
 def no_namespace(name: Namespace) -> InputError:
@@ -404,15 +366,8 @@ def no_namespace(name: Namespace) -> InputError:
     )
 
 
-def _forget_in(copy: Log, name: Namespace) -> bool:
-    with copy.writing():
-        receipt = _drop(copy, name)
-    copy.scrub()
-    return receipt is not None
-
-
 def _drop(log: Log, name: Namespace) -> Receipt | None:
-    """Drop it from this log alone; inside ``writing``."""
+    """Drop a namespace from this log alone; inside ``writing``."""
     begun = log.begun.get(name)
     if begun is None:
         return None
@@ -420,20 +375,42 @@ def _drop(log: Log, name: Namespace) -> Receipt | None:
     record = log.unregister(begun.ns, json.dumps({"operations": head.seq, "head": head.hash, "erased": [begun.seq]}))
     log.database.erase(REGISTRY, [begun.seq])
     log.database.drop(begun.ns)
+    log.forget_registry()
     return receipt_of(record)
 
 
-def in_backups(log: Log, erase: Callable[[Log], bool]) -> Copies:
-    """Erase in every copy made from this store; inside ``writing``, before anything is erased in the store itself.
+def _forget_everywhere(log: Log, erase: Callable[[Log], Receipt | None], nothing: Receipt, unknown: InputError) -> Receipt:
+    """Erase in every copy of a store, then in the store, then from its files.
+
+    Args:
+        log: The store.
+        erase: Erases in one log, inside ``writing``; None if there was nothing.
+        nothing: The receipt where only a copy held it.
+        unknown: Raised if there was nothing anywhere.
+    """
+    with log.writing():
+        done, missing, failed = in_backups(log, erase)
+        receipt = erase(log)
+        if receipt is None and not done and not failed:
+            raise unknown
+    log.scrub()
+    if failed:
+        raise JournalError(
+            f"forgotten in the store, but not in {len(failed)} of its copies: {'; '.join(failed)}", fix="mend or delete them"
+        )
+    return replace(receipt or nothing, backups=tuple(done), missing=tuple(missing))
+
+
+def in_backups(log: Log, erase: Callable[[Log], Receipt | None]) -> tuple[list[str], list[str], list[str]]:
+    """Erase in every copy made from a store; inside ``writing``, before anything is erased in the store itself.
 
     So a kill in between leaves the store as it was, with all it takes to forget again: what is forgotten in the store is
     forgotten in its copies. Copies that are gone are no longer looked for from now on.
 
-    Args:
-        log: The store.
-        erase: Erases in one copy; says whether there was anything.
+    Returns:
+        The paths of the copies that held it, of those no longer where they were written, and why some could not be erased.
     """
-    done, missing, failed = [], [], []
+    done, missing, failed = list[str](), list[str](), list[str]()
     for path in log.database.backups():
         try:
             drop_unfinished(Path(path))
@@ -443,7 +420,10 @@ def in_backups(log: Log, erase: Callable[[Log], bool]) -> Copies:
                 continue
             copy = Log(lambda path=path: connect(path), log.key)  # type: ignore[misc]
             with closing(copy.database):
-                done += [path] if erase(copy) else []
+                with copy.writing():
+                    receipt = erase(copy)
+                copy.scrub()
+            done += [path] if receipt else []
         except (MemAlphaError, OSError) as error:
             failed.append(f"{path}: {error}")
-    return Copies(tuple(done), tuple(missing), tuple(failed))
+    return done, missing, failed
