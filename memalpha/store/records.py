@@ -148,7 +148,7 @@ def stamp(moment: datetime) -> str:
 
 def moment_of(text: str) -> datetime:
     """Read what ``stamp`` wrote; ValueError for anything else."""
-    moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(text)
     if stamp(moment) != text:
         raise ValueError(f"{text!r} is not a time such as 2024-05-01T12:00:00.000000Z")
     return moment
@@ -349,6 +349,7 @@ def fault(record: Record, before: Head | None, key: bytes | None) -> str:
         key: The journal's key.
     """
     try:
+        Kind(record.kind), moment_of(record.time)
         expected = digest(record.header(), key)
         right = not record.commitment or record.body is None or commit(record.body, record.salt or "") == record.commitment
     except (TypeError, ValueError) as error:

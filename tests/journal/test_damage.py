@@ -241,7 +241,9 @@ def test_a_recorded_schema_that_is_none_is_reported(folder):
     journal, _ = opened(folder / "s.db")
     with journal._log.writing():
         journal._log.register(IVAN, "ab" * 16, 5, "2024-05-01T12:00:00.000000Z")
-        journal._log.database.append([seal(root("ab" * 16), None, ns="ab" * 16, kind=Kind.BASE, time="")])
+        journal._log.database.append(
+            [seal(root("ab" * 16), None, ns="ab" * 16, kind=Kind.BASE, time="2024-05-01T12:00:00.000000Z")]
+        )
     (found,) = journal.verify().faults
     assert "'5' is recorded as a schema" in found
     with pytest.raises(JournalDamagedError, match="'5' is recorded as a schema"):
@@ -252,13 +254,14 @@ def test_the_chain_by_hand():
     """A record sealed with a salt that is known, hashed here with hashlib alone."""
     before = hashlib.sha256(b"memalpha journal ab").hexdigest()
     commitment = hashlib.sha256(bytes(32) + b"{}").hexdigest()
-    header = json.dumps(["ab", 1, "apply", "1", 0, "t", "", commitment, before]).encode()
+    time = "2024-05-01T12:00:00.000000Z"
+    header = json.dumps(["ab", 1, "apply", "1", 0, time, "", commitment, before]).encode()
     hashed = hashlib.sha256(header).hexdigest()
-    first = Record("ab", 1, "apply", "1", 0, "t", "", commitment, before, hashed, "00" * 32, "{}")
+    first = Record("ab", 1, "apply", "1", 0, time, "", commitment, before, hashed, "00" * 32, "{}")
     assert root("ab") == Head(0, before) and commit("{}", "00" * 32) == commitment
     assert fault(first, root("ab"), None) == "" and fault(first, root("ab"), b"k") != ""
     assert digest(first.header(), b"k") == hmac.new(b"k", header, "sha256").hexdigest()
-    following = seal(first.head, None, ns="ab", kind=Kind.APPLY, time="t")
+    following = seal(first.head, None, ns="ab", kind=Kind.APPLY, time=time)
     assert (following.seq, following.previous) == (2, hashed) and fault(following, first.head, None) == ""
     heads = {"": Head(1, "x"), "ab": Head(4, "y")}
     total = sum(int(hashlib.sha256(f"{ns} {h.seq} {h.hash}".encode()).hexdigest(), 16) for ns, h in heads.items()) % 2**256

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -115,26 +114,6 @@ def test_processes_that_were_forked(folder, plans):
     agrees_with_plain_memories(path, plans)
     carry_out(store, plans[0])
     agrees_with_plain_memories(path, plans)
-
-
-def test_nothing_is_lost_among_four_threads_of_one_namespace(folder):
-    """Each adds twenty texts of its own through a store of its own; all eighty are there, in one gapless order."""
-
-    def run(who):
-        journal, durable = opened(folder / "store.db")
-        for i in range(20):
-            assert durable.apply(insert(f"{who}-{i}"), BY).changed
-        journal.close()
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(run, range(4)))
-    journal, durable = opened(folder / "store.db")
-    assert sorted(contents(durable.memory).values()) == sorted(f"{who}-{i}" for who in range(4) for i in range(20))
-    assert sorted(contents(durable.memory), key=int) == [str(i) for i in range(1, 81)] and durable.memory.seq == 80
-    for who in range(4):
-        mine = [e.operation.content for e in durable.operations() if e.operation.content.startswith(f"{who}-")]
-        assert mine == [f"{who}-{i}" for i in range(20)]
-    journal.close()
 
 
 HOLDER = """
