@@ -178,7 +178,7 @@ def random_kills(folder, trials, seed):
         if trial % 25 == 0:
             model, path = Model(), Path(tempfile.mkdtemp(dir=folder)) / "store.db"
             counts["stores"] += 1
-        moment = rng.choice([0.01, 0.05, 0.2, 0.4]) * rng.random()
+        moment = rng.choice([0.02, 0.1, 0.4, 1.0]) * rng.random()
         begun = random.Random(rng.random())
 
         def kill(pid, moment=moment):
