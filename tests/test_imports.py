@@ -36,7 +36,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.faiss_index"}),
     "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config", "memalpha.training.sampling"}),
-    "psycopg": frozenset({"memalpha.store.postgres"}),
+    "psycopg": frozenset({"memalpha.store.database"}),
+    "sqlalchemy": frozenset({"memalpha.store.database"}),
     "fastapi": frozenset({"memalpha.use.http_api", "memalpha.use.server"}),
     "mcp": frozenset({"memalpha.use.mcp_tools", "memalpha.use.server"}),
     "uvicorn": frozenset({"memalpha.use.server"}),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from memalpha.cli import chat, data, evaluate, export, journal, models, poison, router, runs, serve, training
 from memalpha.cli.console import tell_launcher, whose, with_notes
+from memalpha.cli.screen import printable_lines
 from memalpha.errors import MemAlphaError, TrainingStopped
 from memalpha.version import __version__
 
@@ -59,7 +60,7 @@ def run(arguments: list[str]) -> int:
         if known.debug:
             raise
         tell_launcher(error)
-        sys.stderr.write(f"{whose()}error: {with_notes(error)}\n")
+        sys.stderr.write(f"{whose()}error: {printable_lines(with_notes(error))}\n")
         return 1
     except KeyboardInterrupt:
         if known.debug:

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from memalpha.cli.console import out
 from memalpha.cli.inputs import is_operation, read_key
-from memalpha.cli.screen import show_table
+from memalpha.cli.screen import printable, show_table
 from memalpha.errors import InputError
 from memalpha.files import path_of
 
 if TYPE_CHECKING:
-    from memalpha.store.journal import DurableMemory, Event, Journal, Namespace, Receipt
+    from memalpha.store.journal import DurableMemory, Event, Journal, Namespace
     from memalpha.types import Change, Entry
 
 Action = Callable[["Journal", argparse.Namespace], int]
-_BY = "memalpha journal"
 _SHOWN = 200  # characters of a wrong value
 _ENTRY_COLUMNS = ("entry", "section", "time", "content", "written by operation")
 _CHANGE_COLUMNS = ("entry", "section", "before", "after")
+_EVENT_COLUMNS = ("operation", "time", "what", "entry", "before", "after", "by", "source")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -37,30 +37,30 @@ def add_verbs(verbs: Any) -> None:
     )
     actions = journal.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add(actions, "namespaces", namespaces, "list whose memories the store holds", whose=None)
-    history_ = _add(actions, "history", history, "everything that happened, or all about one entry")
-    history_.add_argument("--entry", help="id of an entry (default: all)")
-    as_of_ = _add(actions, "as-of", as_of, "the memory as it was")
-    as_of_.add_argument("moment", help="number of an operation, or a time such as 2024-05-01T12:00:00Z")
-    diff_ = _add(actions, "diff", diff, "what is different between two moments")
-    diff_.add_argument("before", help="number of an operation (0: the beginning), or a time")
-    diff_.add_argument("after", help="the later one")
-    undo_ = _add(actions, "undo", undo, "take one operation back (undo the undo to bring it back)")
-    undo_.add_argument("operation", help="its number, as history shows it")
-    undo_.add_argument("--by", default=_BY, help="who asks, for the journal (default: %(default)s)")
-    verify_ = _add(actions, "verify", verify, "find everything edited, missing or moved; exit code 1 if anything is", whose=None)
-    verify_.add_argument("--head", help="the head an earlier verify showed: fails if the store has other content now")
-    export_ = _add(actions, "export", export, "write a namespace, or the whole store, to a JSON Lines file", whose=False)
-    export_.add_argument("file", help="new file")
-    import_ = _add(
+    added = _add(actions, "history", history, "everything that happened, or all about one entry")
+    added.add_argument("--entry", help="id of an entry (default: all)")
+    added = _add(actions, "as-of", as_of, "the memory as it was")
+    added.add_argument("moment", help="number of an operation, or a time such as 2024-05-01T12:00:00Z")
+    added = _add(actions, "diff", diff, "what is different between two moments")
+    added.add_argument("before", help="number of an operation (0: the beginning), or a time")
+    added.add_argument("after", help="the later one")
+    added = _add(actions, "undo", undo, "take one operation back (undo the undo to bring it back)")
+    added.add_argument("operation", help="its number, as history shows it")
+    added.add_argument("--by", default="memalpha journal", help="who asks, for the journal (default: %(default)s)")
+    added = _add(actions, "verify", verify, "find everything edited, missing or moved; exit code 1 if anything is", whose=None)
+    added.add_argument("--head", help="the head an earlier verify showed: fails if the store has other content now")
+    added = _add(actions, "export", export, "write a namespace, or the whole store, to a JSON Lines file", whose=False)
+    added.add_argument("file", help="new file")
+    added = _add(
         actions, "import", import_file, "take in what export wrote, all or nothing; makes the store if need be", whose=None
     )
-    import_.add_argument("file", help="what export wrote")
+    added.add_argument("file", help="what export wrote")
     _add(actions, "compact", compact, "drop the past, keep memory and receipts")
-    forget_ = _add(actions, "forget", forget, "erase an entry or a whole namespace for good, in backups too")
-    what = forget_.add_mutually_exclusive_group(required=True)
+    added = _add(actions, "forget", forget, "erase an entry or a whole namespace for good, in backups too")
+    what = added.add_mutually_exclusive_group(required=True)
     what.add_argument("--entry", help="id of the entry")
     what.add_argument("--all", action="store_true", help="the whole namespace, its name included")
-    forget_.add_argument("--yes", action="store_true", help="really: it cannot be undone")
+    added.add_argument("--yes", action="store_true", help="really: it cannot be undone")
 
 
 def _add(actions: Any, name: str, action: Action, text: str, whose: bool | None = True) -> argparse.ArgumentParser:
@@ -68,10 +68,8 @@ def _add(actions: Any, name: str, action: Action, text: str, whose: bool | None 
     parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.add_argument("store", metavar="STORE", help="path of a SQLite file, or postgresql://user@host/database")
     if whose is not None:
-        parser.add_argument(
-            "--namespace", "-n", required=whose, metavar="USER[/AGENT[/SESSION]]",
-            help='whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]',
-        )  # fmt: skip
+        slash = 'whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]'
+        parser.add_argument("--namespace", "-n", required=whose, metavar="USER[/AGENT[/SESSION]]", help=slash)
     parser.add_argument("--key-file", help="file with the key of a keyed store")
     parser.add_argument("--wait", type=float, default=30.0, help="seconds to wait for another writer (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
@@ -84,13 +82,8 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Open the store and do what was asked."""
     from memalpha.store.journal import Journal
 
-    for name, read in (
-        ("namespace", _namespace),
-        ("moment", _moment),
-        ("before", _moment),
-        ("after", _moment),
-        ("operation", _number),
-    ):
+    readers = {"namespace": _namespace, "moment": _moment, "before": _moment, "after": _moment, "operation": _number}
+    for name, read in readers.items():
         if getattr(arguments, name, None) is not None:
             setattr(arguments, name, read(getattr(arguments, name)))
     _check_files(arguments)
@@ -103,27 +96,23 @@ def _check_files(arguments: argparse.Namespace) -> None:
     """Refuse what is no store, or no export, before anything is made."""
     from memalpha.store.exchange import read_export
 
-    new, local = arguments.action == "import", "://" not in arguments.store
+    def is_file(path: str) -> bool:
+        return path_of(path, "the name of a file, and rights to it").is_file()
+
+    new = arguments.action == "import"
     if new and arguments.store == ":memory:":
         raise InputError(
             "an import into :memory:, which is gone when this command ends", expected="the file of a store, new or not"
         )
-    if new and not _is_file(arguments.file):
+    if new and not is_file(arguments.file):
         raise InputError(f"no file {arguments.file!r}", expected="what memalpha journal export wrote")
-    if local and not _is_file(arguments.store):
-        if not new:
-            raise InputError(
-                f"no store at {arguments.store!r}", expected="the file of a store, as MemoryAgent or an import makes it"
-            )
+    if "://" in arguments.store:
+        return
+    if new:
         read_export(Path(arguments.file))
-    elif local and not new and not Path(arguments.store).stat().st_size and not Path(f"{arguments.store}.witness").exists():
-        raise InputError(
-            f"the file {arguments.store!r} is empty", expected="the file of a store, as MemoryAgent or an import makes it"
-        )
-
-
-def _is_file(path: str) -> bool:
-    return path_of(path, "the name of a file, and rights to it").is_file()
+    elif not is_file(arguments.store) or not Path(arguments.store).stat().st_size:
+        what = f"the file {arguments.store!r} is empty" if is_file(arguments.store) else f"no store at {arguments.store!r}"
+        raise InputError(what, expected="the file of a store, as MemoryAgent or an import makes it")
 
 
 def _namespace(text: str) -> Namespace:
@@ -170,10 +159,8 @@ def _memory(journal: Journal, arguments: argparse.Namespace) -> DurableMemory:
 # ------------------------------------------------------------------------------------------------ actions
 def namespaces(journal: Journal, arguments: argparse.Namespace) -> int:
     """List the namespaces."""
-    names = sorted(journal.namespaces())
-    return _show(
-        arguments, [asdict(name) for name in names], ("user", "agent", "session"), [(n.user, n.agent, n.session) for n in names]
-    )
+    rows = [asdict(name) for name in sorted(journal.namespaces())]
+    return _show(arguments, rows, ("user", "agent", "session"), (tuple(row.values()) for row in rows))
 
 
 def history(journal: Journal, arguments: argparse.Namespace) -> int:
@@ -184,14 +171,14 @@ def history(journal: Journal, arguments: argparse.Namespace) -> int:
         raise InputError(
             f"nothing is known of an entry {arguments.entry!r} in {arguments.namespace}", expected="the id of an entry"
         )
-    columns = ("operation", "time", "what", "entry", "before", "after", "by", "source")
-    return _show(arguments, [asdict(event) for event in events], columns, map(_event_row, events))
+    return _show(arguments, [asdict(event) for event in events], _EVENT_COLUMNS, map(_event_row, events))
 
 
 def as_of(journal: Journal, arguments: argparse.Namespace) -> int:
     """Show the memory at a moment."""
     entries = tuple(_memory(journal, arguments).as_of(arguments.moment))
-    return _show(arguments, [asdict(entry) for entry in entries], _ENTRY_COLUMNS, map(_entry_row, entries))
+    rows = ((entry.id, entry.section, entry.timestamp or "", entry.content, entry.updated) for entry in entries)
+    return _show(arguments, [asdict(entry) for entry in entries], _ENTRY_COLUMNS, rows)
 
 
 def diff(journal: Journal, arguments: argparse.Namespace) -> int:
@@ -213,16 +200,12 @@ def verify(journal: Journal, arguments: argparse.Namespace) -> int:
     report = journal.verify()
     changed = bool(arguments.head) and arguments.head != report.head
     ok = not report.faults and not changed
-    if arguments.json:
-        _print_json({**asdict(report), "changed": changed, "ok": ok})
-        return int(not ok)
-    for fault in report.faults:
-        out(f"fault: {fault}")
+    lines = [f"fault: {fault}" for fault in report.faults]
     counts = f"{report.namespaces} namespaces, {report.operations} operations, {report.forgotten} of them forgotten"
-    out(f"{'damaged' if report.faults else 'whole'}: {counts}")
+    lines.append(f"{'damaged' if report.faults else 'whole'}: {counts}")
     if changed:
-        out(f"other content than at head {arguments.head}: it was written (any write changes the head) or replaced since")
-    out(f"head {report.head}")
+        lines.append(f"other content than at head {arguments.head}: it was written (any write changes the head) or replaced since")
+    _say(arguments, {**asdict(report), "changed": changed, "ok": ok}, *lines, f"head {report.head}")
     return int(not ok)
 
 
@@ -246,33 +229,25 @@ def compact(journal: Journal, arguments: argparse.Namespace) -> int:
 
 def forget(journal: Journal, arguments: argparse.Namespace) -> int:
     """Erase an entry or a namespace."""
-    whole = arguments.all
-    what = f"the namespace {arguments.namespace}" if whole else f"entry {arguments.entry} of {arguments.namespace}"
+    what = f"the namespace {arguments.namespace}" if arguments.all else f"entry {arguments.entry} of {arguments.namespace}"
     if not arguments.yes:
         raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
-    receipt = journal.forget(arguments.namespace) if whole else _memory(journal, arguments).forget(arguments.entry)
-    return _say(arguments, asdict(receipt), "\n".join(_receipt_lines(what, receipt)))
+    receipt = journal.forget(arguments.namespace) if arguments.all else _memory(journal, arguments).forget(arguments.entry)
+    lines = [f"forgot {what}: {receipt.operations} records erased"]
+    if receipt.said_by:
+        lines.append(f"entries {', '.join(receipt.said_by)} say the very same and were left alone")
+    lines += [f"erased in the backup {path} too" for path in receipt.backups]
+    lines += [f"a backup is no longer at {path}: erase it there yourself" for path in receipt.missing]
+    return _say(arguments, asdict(receipt), *lines)
 
 
 # ------------------------------------------------------------------------------------------------ showing
-def _receipt_lines(what: str, receipt: Receipt) -> Iterable[str]:
-    yield f"forgot {what}: {receipt.operations} records erased"
-    if receipt.said_by:
-        yield f"entries {', '.join(receipt.said_by)} say the very same and were left alone"
-    yield from (f"erased in the backup {path} too" for path in receipt.backups)
-    yield from (f"a backup is no longer at {path}: erase it there yourself" for path in receipt.missing)
-
-
 def _event_row(event: Event) -> tuple[object, ...]:
-    kind = event.operation.kind if event.operation else event.kind
     entry = event.after or event.before
     about = entry.id if entry else ("(forgotten)" if event.forgotten else "")
     by, source = (event.origin.agent, event.origin.source) if event.origin else ("", "")
+    kind = event.operation.kind if event.operation else event.kind
     return event.seq, event.time.isoformat(), kind, about, _content(event.before), _content(event.after), by, source
-
-
-def _entry_row(entry: Entry) -> tuple[object, ...]:
-    return entry.id, entry.section, entry.timestamp or "", entry.content, entry.updated
 
 
 def _change_row(change: Change) -> tuple[object, ...]:
@@ -291,19 +266,13 @@ def _content(entry: Entry | None) -> str:
 
 def _show(arguments: argparse.Namespace, data: Any, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> int:
     if arguments.json:
-        _print_json(data)
-    else:
-        show_table(columns, list(rows))
+        return _say(arguments, data)
+    show_table(columns, list(rows))
     return 0
 
 
-def _say(arguments: argparse.Namespace, data: Any, text: str) -> int:
-    if arguments.json:
-        _print_json(data)
-    else:
-        out(text)
+def _say(arguments: argparse.Namespace, data: Any, *lines: str) -> int:
+    """Print data as JSON where that was asked for, else lines of text."""
+    for line in [json.dumps(data, default=lambda moment: moment.isoformat())] if arguments.json else map(printable, lines):
+        out(line)
     return 0
-
-
-def _print_json(data: Any) -> None:
-    out(json.dumps(data, default=lambda moment: moment.isoformat()))

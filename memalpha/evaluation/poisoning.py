@@ -35,9 +35,8 @@ from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.protocols import Generator
 from memalpha.qa.metrics import words
-from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import Journal, Namespace, Origin
+from memalpha.store.journal import IN_MEMORY, Journal, Namespace, Origin
 from memalpha.types import Chunk, Completion, Entry, Instance, Operation, OperationKind, Sampling
 
 FLOOD = 6

@@ -1,5 +1,5 @@
-"""The parts of the durable store, whose front is ``memalpha.store.journal`` and whose guide is ``docs/store.md``.
+"""The durable store: start at ``memalpha.store.journal``; the guide is ``docs/store.md``.
 
-Records and their hash chain, what keeps them (SQLite, PostgreSQL), the memory that replays them, verification, forgetting,
-exchange, salvage; ``indexed`` adds the retriever.
+``records`` (a record, the hash chain), ``database`` (SQLite and PostgreSQL), ``log`` (one process's view), ``memory`` (from records
+to a memory and its past), ``durable`` (write, undo, forget, compact), ``verify``, ``exchange``, ``indexed`` (with retrievers).
 """

@@ -6,29 +6,44 @@ from a record that does not fit its chain.
 
 ``history``, ``as_of``, ``diff``, ``undo`` and ``forget`` read and check the whole chain of the namespace each time: their cost
 grows with the log, and they cannot miss a record that an index has lost. Undo takes back one operation whose entry nobody wrote
-since; it judges no limits. Forgetting wins over everything: forgotten content is in no past, no history, and cannot be brought
-back by undo.
+since; it judges no limits.
+
+Forgetting wins over everything. It takes the content of every record about the entry, and of records of other entries that hold
+the very same text, unless such an entry says it now: that one is somebody's living memory and is named in the receipt. A text that
+says the same in other words is another entry; find it with ``search`` and forget it too.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+import re
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
 from datetime import datetime
+from pathlib import Path
 
-from memalpha.errors import InputError, JournalDamagedError
+from memalpha.errors import InputError, JournalDamagedError, JournalError, MemAlphaError
 from memalpha.memory.memory import Memory, count_words, diff
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import TokenCounter
-from memalpha.store import chain
-from memalpha.store.compaction import base_of
-from memalpha.store.forgetting import in_backups, plan, receipt_of, receipts_in, texts_about
+from memalpha.store.database import connect, drop_unfinished
 from memalpha.store.log import Log
-from memalpha.store.memory import JournalMemory, Written, shape
-from memalpha.store.past import before_of, events, past, refuse_twin
+from memalpha.store.memory import (
+    JournalMemory,
+    Written,
+    before_of,
+    events,
+    past,
+    receipt_of,
+    receipts,
+    refuse_twin,
+    shape,
+)
 from memalpha.store.records import (
+    REGISTRY,
     Event,
     Head,
     Kind,
@@ -36,11 +51,14 @@ from memalpha.store.records import (
     Origin,
     Receipt,
     Record,
-    entry_data,
-    operation_data,
+    root,
+    seal,
+    stamp,
     to_body,
 )
 from memalpha.types import Change, Entry, Operation, OperationResult
+
+_DIGEST = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
 
 
 class DurableMemory:
@@ -76,13 +94,6 @@ class DurableMemory:
             self._follow()
             return self._memory
 
-    @property
-    def position(self) -> int:
-        """Number of the last operation of the namespace, 0 before the first."""
-        with self._log.reading():
-            self._follow()
-            return self._head.seq
-
     @contextmanager
     def writing(self, origin: Origin) -> Iterator[JournalMemory]:
         """Give the memory to write to; all that is applied inside is logged in one piece, all or nothing.
@@ -96,17 +107,23 @@ class DurableMemory:
             JournalError: If it could not be put to disk.
             JournalBusyError: If another process did not finish writing in time.
         """
+        with self._changing():
+            self._memory.begin()
+            yield self._memory
+            if draft := self._memory.end():
+                self._append_draft(draft, origin)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Write alone, on the memory as of now; if that fails, the memory is made anew from the log."""
         entered = False
         try:
             with self._log.writing():
                 entered = True
                 self._follow()
-                self._memory.begin()
-                yield self._memory
-                if draft := self._memory.end():
-                    self._append_draft(draft, origin)
+                yield
         except BaseException:
-            if entered:  # what was applied is not in the log
+            if entered:
                 self._reset()
             raise
 
@@ -128,7 +145,7 @@ class DurableMemory:
                 fix="use that schema, or another namespace",
             )
         self._ns = begun.ns
-        head = self._log.backend.head(begun.ns)
+        head = self._log.database.head(begun.ns)
         if head == self._head:
             return
         if head.seq <= self._head.seq:
@@ -137,9 +154,8 @@ class DurableMemory:
                 expected="what was acknowledged to stay",
                 fix="bring a backup back",
             )
-        rebuild = self._head.seq == 0
-        records = [] if rebuild else self._log.backend.rows(begun.ns, self._head.seq)
-        if not rebuild and records and records[0].seq == self._head.seq + 1 and not any(r.kind == Kind.FORGET for r in records):
+        new = self._log.database.rows(begun.ns, self._head.seq) if self._head.seq else []
+        if new and new[0].seq == self._head.seq + 1 and all(record.kind != Kind.FORGET for record in new):
             records = self._log.stretch(begun.ns, self._head)
         else:
             self._memory = JournalMemory(self.schema, self._count)
@@ -149,34 +165,34 @@ class DurableMemory:
 
     def _append_draft(self, draft: Sequence[Written], origin: Origin) -> None:
         time, clock = self._log.now(self._time)
-        self._begin(time)
-        head, records = self._head, []
-        for written in draft:
-            body = self._body(written.change.after, origin, clock)
-            body |= {"operation": operation_data(written.operation), "chunk": written.chunk, "said": written.time}
-            records.append(self._seal(head, Kind.APPLY, time, written.change, body))
-            head = Head(records[-1].seq, records[-1].hash)
-        self._append(records)
-
-    def _begin(self, time: str) -> None:
         if self._ns is None:
             self._ns = secrets.token_hex(16)
             self._log.register(self.namespace, self._ns, shape(self.schema), self._log.now(self._log.registry_time)[0])
-            self._head = Head(0, chain.root(self._ns))
+            self._head = root(self._ns)
+        head, records = self._head, []
+        by = self._by(origin)
+        for written in draft:
+            operation = {name: value for name, value in asdict(written.operation).items() if value is not None}
+            body: dict[str, object] = {"origin": by, "operation": operation, "chunk": written.chunk, "said": written.time}
+            records.append(self._seal(head, Kind.APPLY, time, clock, written.change, body))
+            head = records[-1].head
+        self._append(records)
 
-    def _body(self, after: Entry | None, origin: Origin, clock: str) -> dict[str, object]:
-        by = [origin.agent, origin.source, origin.prompt_hash]
-        return {"after": entry_data(after), "origin": by} | ({"clock": clock} if clock else {})
+    def _by(self, origin: Origin) -> list[str]:
+        assert self._ns is not None
+        secret = self._log.database.secret(self._ns) or self._log.database.new_secret(self._ns)
+        return [origin.agent, _keyed(origin.source, secret), _keyed(origin.prompt_hash, secret)]
 
-    def _seal(self, head: Head, kind: Kind, time: str, change: Change, body: dict[str, object]) -> Record:
+    def _seal(self, head: Head, kind: Kind, time: str, clock: str, change: Change, body: dict[str, object]) -> Record:
         entry = change.after or change.before
         assert entry is not None and self._ns is not None
+        body |= {"after": asdict(change.after) if change.after else None} | ({"clock": clock} if clock else {})
         gone = change.after is None
-        return chain.seal(head, self._log.key, ns=self._ns, kind=kind, time=time, entry=entry.id, gone=gone, body=to_body(body))
+        return seal(head, self._log.key, ns=self._ns, kind=kind, time=time, entry=entry.id, gone=gone, body=to_body(body))
 
     def _append(self, records: Sequence[Record]) -> None:
-        self._log.backend.append(records)
-        self._head, self._time = Head(records[-1].seq, records[-1].hash), records[-1].time
+        self._log.database.append(records)
+        self._head, self._time = records[-1].head, records[-1].time
 
     # -------------------------------------------------------------------------------------------- the past
     def history(self, entry_id: str) -> list[Event]:
@@ -204,13 +220,23 @@ class DurableMemory:
 
     def receipts(self) -> list[Receipt]:
         """Return the receipts of all entries that were forgotten."""
-        return receipts_in(self._records())
+        return receipts(self._records())
 
     def rebuilt(self) -> JournalMemory:
         """Return the memory made anew from the whole log, independent of the one in this process."""
         memory = JournalMemory(self.schema, self._count)
         memory.replay(self._records())
         return memory
+
+    def keyed(self, text: str) -> str:
+        """Return a text with each SHA-256 digest in it as this namespace's log records it (``Origin``).
+
+        An event is of a prompt if its ``origin.prompt_hash`` is ``keyed(hash_prompt(ids))``. That can no longer be told of events
+        before the last forgetting, which made a new secret.
+        """
+        with self._log.reading():
+            self._follow()
+            return _keyed(text, self._log.database.secret(self._ns or ""))
 
     def _records(self) -> list[Record]:
         with self._log.reading():
@@ -230,71 +256,67 @@ class DurableMemory:
             ForgottenError: If it, or what was before it, was forgotten.
             JournalError: If its entry was written since and not taken back, or another entry says by now what would come back.
         """
-        try:
-            with self._log.writing():
-                self._follow()
-                records = self._log.stretch(self._ns) if self._ns else []
-                target, before = before_of(records, seq)
-                change = Change(self._memory.get(target.entry), before)
-                refuse_twin(self._memory, before)
-                time, clock = self._log.now(self._time)
-                body = self._body(before, origin, clock) | {"of": seq}
-                record = self._seal(self._head, Kind.UNDO, time, change, body)
-                self._append([record])
-                self._memory.replay([record])
-                return change
-        except BaseException:
-            self._reset()
-            raise
+        with self._changing():
+            target, before = before_of(self._log.stretch(self._ns) if self._ns else [], seq)
+            change = Change(self._memory.get(target.entry), before)
+            refuse_twin(self._memory, before)
+            time, clock = self._log.now(self._time)
+            record = self._seal(self._head, Kind.UNDO, time, clock, change, {"origin": self._by(origin), "of": seq})
+            self._append([record])
+            self._memory.replay([record])
+            return change
 
     def forget(self, entry_id: str) -> Receipt:
         """Erase an entry for good: from the log, the memory, every file of the store and its backups; keep a receipt.
 
         Raises:
             InputError: If nothing of such an entry is left anywhere.
-            JournalBusyError: If readers keep old files in use: forgotten in the log, erased from the files at the next opening.
-            JournalError: If a backup could not be reached: forgotten in the store, not there.
+            JournalError: If the bytes in the files could not be erased now: it is forgotten in the log, and the next opening erases
+                them (JournalBusyError: readers keep old files in use). Or if a backup could not be reached: it is forgotten in the
+                store, not there.
         """
-        try:
-            with self._log.writing():
+        said: list[tuple[set[str], tuple[Entry, ...]]] = []  # by the entry, and by the memory, according to the store
+
+        def erase(log: Log) -> Receipt | None:
+            if not said:
                 self._follow()
-                texts = texts_about(self._log.stretch(self._ns), entry_id) if self._ns else set()
-                live = tuple(self._memory)
-                copies = in_backups(self._log, lambda copy: self._forget_in(copy, entry_id, texts, live))
-                receipt = self._erase(entry_id, texts, live)
+                said.append((_texts_about(self._log.stretch(self._ns) if self._ns else [], entry_id), tuple(self._memory)))
+            there = self if log is self._log else DurableMemory(log, self.namespace, self.schema)
+            there._follow()
+            return there._erase(entry_id, *said[0])
+
+        unknown = InputError(f"nothing of an entry {entry_id!r} is left in {self.namespace}", expected="the id of an entry")
+        try:
+            return _forget_everywhere(self._log, erase, Receipt(entry_id, self._log.clock(), 0), unknown)
         finally:
             self._reset()  # the memory's list of changes holds what was there
-        if receipt is not None:
-            self._log.scrub()
-        copies.check()
-        if receipt is None and not copies.erased:
-            raise InputError(f"nothing of an entry {entry_id!r} is left in {self.namespace}", expected="the id of an entry")
-        found = receipt or Receipt(entry_id, self._log.clock(), 0)
-        return Receipt(found.entry, found.time, found.operations, found.said_by, copies.erased, copies.missing)
-
-    def _forget_in(self, copy: Log, entry_id: str, texts: Collection[str], live: Sequence[Entry]) -> bool:
-        """Erase in a copy what the store forgets; whether there was anything."""
-        there = DurableMemory(copy, self.namespace, self.schema)
-        with copy.writing():
-            there._follow()
-            receipt = there._erase(entry_id, texts, live)
-        if receipt is not None:
-            copy.scrub()
-        return receipt is not None
 
     def _erase(self, entry_id: str, texts: Collection[str], live: Iterable[Entry]) -> Receipt | None:
-        """Erase in this log alone, as ``plan`` says; inside ``writing``."""
-        records = self._log.stretch(self._ns) if self._ns else []
-        erased, said_by = plan(records, live, entry_id, texts)
-        if not erased or self._ns is None:
+        """Erase in this log alone; inside ``writing``.
+
+        Args:
+            entry_id: Whose content.
+            texts: What the entry said according to the store, beside what it said according to this log (of a copy).
+            live: What the store says now; of a copy too, where an entry may still say what it says nowhere else.
+        """
+        if self._ns is None:
+            return None
+        records = self._log.stretch(self._ns)
+        self._log.database.new_secret(self._ns)
+        texts = _texts_about(records, entry_id) | set(texts)
+        said_by = sorted({entry.id for entry in live if entry.id != entry_id and entry.content in texts})
+        erased = [
+            record.seq
+            for record in records
+            if record.body and (record.entry == entry_id or (record.entry not in said_by and record.data().texts & texts))
+        ]
+        if not erased:
             return None
         note = json.dumps({"erased": erased, "said_by": said_by})
         time, _ = self._log.now(self._time)
-        receipt = chain.seal(
-            self._head, self._log.key, ns=self._ns, kind=Kind.FORGET, time=time, entry=entry_id, gone=True, note=note
-        )
+        receipt = seal(self._head, self._log.key, ns=self._ns, kind=Kind.FORGET, time=time, entry=entry_id, gone=True, note=note)
         self._append([receipt])
-        self._log.backend.erase(self._ns, erased)
+        self._log.database.erase(self._ns, erased)
         return receipt_of(receipt)
 
     def compact(self) -> int:
@@ -303,18 +325,105 @@ class DurableMemory:
         What is given up: history, ``as_of``, ``undo`` and operations' origins before this point. Kept: entries with their ids and
         numbers, receipts, the chain.
         """
-        try:
-            with self._log.writing():
-                self._follow()
-                if self._ns is None:
-                    return 0
-                records = self._log.stretch(self._ns)
-                base = base_of(self._memory, records, self._log.key, self._log.now(self._time)[0])
-                self._append(base)
-                self._log.backend.drop_before(self._ns, base[0].seq)
-                self._memory.replay(base)
-        except BaseException:
-            self._reset()
-            raise
+        with self._changing():
+            if self._ns is None:
+                return 0
+            records = self._log.stretch(self._ns)
+            time = self._log.now(self._time)[0]
+            told = [(receipt.entry, stamp(receipt.time), receipt.operations, receipt.said_by) for receipt in receipts(records)]
+            note = json.dumps({"next_id": self._memory.snapshot().next_id, "entries": len(self._memory), "receipts": told})
+            base = [seal(self._head, self._log.key, ns=self._ns, kind=Kind.BASE, time=time, note=note)]
+            for entry in self._memory:
+                base.append(self._seal(base[-1].head, Kind.KEEP, time, "", Change(None, entry), {}))
+            self._append(base)
+            self._log.database.drop_before(self._ns, base[0].seq)
+            self._memory.replay(base)
         self._log.scrub()
         return len(records)
+
+
+def _keyed(text: str, secret: str) -> str:
+    return _DIGEST.sub(lambda found: hmac.digest(bytes.fromhex(secret), found[0].encode("ascii"), "sha256").hex(), text)
+
+
+def _texts_about(records: Iterable[Record], entry_id: str) -> set[str]:
+    """Return everything the records of one entry hold."""
+    return {text for record in records if record.entry == entry_id for text in record.data().texts}
+
+
+# ------------------------------------------------------------------------------------------------ namespaces and copies
+def forget_namespace(log: Log, name: Namespace) -> Receipt:
+    """Drop a namespace's chain and its names, in the copies too (``Journal.forget``)."""
+    return _forget_everywhere(log, lambda log: _drop(log, name), Receipt("", log.clock(), 0), no_namespace(name))
+
+
+def no_namespace(name: Namespace) -> InputError:
+    """Return the error for a namespace that a store does not have."""
+    return InputError(
+        f"no namespace {name}",
+        expected="a namespace of this store",
+        fix="memalpha journal namespaces STORE lists them; in Python, Journal.namespaces()",
+    )
+
+
+def _drop(log: Log, name: Namespace) -> Receipt | None:
+    """Drop a namespace from this log alone; inside ``writing``."""
+    begun = log.begun.get(name)
+    if begun is None:
+        return None
+    head = log.database.head(begun.ns)
+    record = log.unregister(begun.ns, json.dumps({"operations": head.seq, "head": head.hash, "erased": [begun.seq]}))
+    log.database.erase(REGISTRY, [begun.seq])
+    log.database.drop(begun.ns)
+    log.forget_registry()
+    return receipt_of(record)
+
+
+def _forget_everywhere(log: Log, erase: Callable[[Log], Receipt | None], nothing: Receipt, unknown: InputError) -> Receipt:
+    """Erase in every copy of a store, then in the store, then from its files.
+
+    Args:
+        log: The store.
+        erase: Erases in one log, inside ``writing``; None if there was nothing.
+        nothing: The receipt where only a copy held it.
+        unknown: Raised if there was nothing anywhere.
+    """
+    with log.writing():
+        done, missing, failed = in_backups(log, erase)
+        receipt = erase(log)
+        if receipt is None and not done and not failed:
+            raise unknown
+    log.scrub()
+    if failed:
+        raise JournalError(
+            f"forgotten in the store, but not in {len(failed)} of its copies: {'; '.join(failed)}", fix="mend or delete them"
+        )
+    return replace(receipt or nothing, backups=tuple(done), missing=tuple(missing))
+
+
+def in_backups(log: Log, erase: Callable[[Log], Receipt | None]) -> tuple[list[str], list[str], list[str]]:
+    """Erase in every copy made from a store; inside ``writing``, before anything is erased in the store itself.
+
+    So a kill in between leaves the store as it was, with all it takes to forget again: what is forgotten in the store is
+    forgotten in its copies. Copies that are gone are no longer looked for from now on.
+
+    Returns:
+        The paths of the copies that held it, of those no longer where they were written, and why some could not be erased.
+    """
+    done, missing, failed = list[str](), list[str](), list[str]()
+    for path in log.database.backups():
+        try:
+            drop_unfinished(Path(path))
+            if not Path(path).exists():
+                missing.append(path)
+                log.database.note_backup(path, there=False)
+                continue
+            copy = Log(lambda path=path: connect(path), log.key)  # type: ignore[misc]
+            with closing(copy.database):
+                with copy.writing():
+                    receipt = erase(copy)
+                copy.scrub()
+            done += [path] if receipt else []
+        except (MemAlphaError, OSError) as error:
+            failed.append(f"{path}: {error}")
+    return done, missing, failed

@@ -9,7 +9,8 @@
 An import is all or nothing. It refuses a namespace that is there already, and one that was forgotten: an old export does not
 bring back what was forgotten since. It erases nothing: the receipt of a namespace that is alive here is refused. (The
 content of a single entry forgotten since is still in an old export; exports are the user's to delete.) Hashes cover the records
-alone; the lines ``begin`` and ``forgotten`` are checked for their form.
+alone, and without a key anybody can compute them: so each line is checked for its form, and each namespace is replayed and read as
+history once before it is taken in.
 """
 
 from __future__ import annotations
@@ -17,27 +18,68 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from memalpha.errors import ForgottenError, InputError, JournalDamagedError, JournalError
-from memalpha.store import chain
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from memalpha.errors import ForgottenError, InputError, JournalError, MemAlphaError
+from memalpha.store.durable import no_namespace
 from memalpha.store.log import Log
-from memalpha.store.memory import JournalMemory
-from memalpha.store.records import REGISTRY, Head, Kind, Namespace, Record, moment_of, stamp
-from memalpha.store.verify import schema_of
+from memalpha.store.memory import JournalMemory, events, receipts, schema_of
+from memalpha.store.records import Namespace, Note, Record, Stamp, check
 
 _FORMAT = {"format": "memalpha-journal", "version": 1}
-_NUMBERS, _ERASABLE = {"seq", "gone"}, {"salt", "body"}
+_SHOWN = 80  # characters of a wrong value
 
 
-def no_namespace(namespace: Namespace) -> InputError:
-    """Return the error for a namespace that a store does not have."""
-    return InputError(
-        f"no namespace {namespace}",
-        expected="a namespace of this store",
-        fix="memalpha journal namespaces STORE lists them; in Python, Journal.namespaces()",
-    )
+def _text(pattern: str) -> Any:
+    return Field(strict=True, pattern=f"^{pattern}$")
+
+
+_Chain = Annotated[str, _text("[0-9a-f]{32}")]
+_Hash = Annotated[str, _text("[0-9a-f]{64}")]
+_Ascii = Annotated[str, _text(r"[\x20-\x7e]*")]
+
+
+class _Begin(BaseModel):
+    model_config = ConfigDict(strict=True)
+    begin: _Chain
+    user: str
+    agent: str
+    session: str
+    shape: Any = Field(alias="schema")
+    time: Stamp
+
+
+class _Forgotten(BaseModel):
+    model_config = ConfigDict(strict=True)
+    forgotten: _Chain
+    time: Stamp
+    note: _Ascii
+
+
+class _Row(BaseModel):
+    record: tuple[
+        _Chain,
+        Annotated[int, Field(strict=True, ge=1, lt=1 << 63)],
+        Annotated[str, _text("(apply|undo|base|keep|forget)")],
+        Annotated[str, _text("[0-9a-z_]{0,1000}")],
+        Annotated[int, Field(strict=True, ge=0, le=1)],
+        Stamp,
+        _Ascii,
+        _Hash | Annotated[str, _text("")],
+        _Hash,
+        _Hash,
+        _Hash | None,
+        _Ascii | None,
+    ]
+
+
+_LINES: dict[str, TypeAdapter[Any]] = {
+    name: TypeAdapter(kind) for name, kind in (("begin", _Begin), ("record", _Row), ("forgotten", _Forgotten))
+}
 
 
 def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
@@ -45,7 +87,7 @@ def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
 
     Raises:
         InputError: If the file exists, its folder does not, there is no such namespace, or an export to this name was cut off or
-            is under way.
+            is running.
         JournalDamagedError: If the store is damaged: nothing is written then.
     """
     path = new_file(path)
@@ -56,17 +98,15 @@ def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
     lines.append({"end": len(lines)})
     draft = path.with_name(path.name + ".part")
     try:
-        file = draft.open("x", encoding="ascii")
+        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     except FileExistsError as error:
         raise InputError(
-            f"{draft} exists: an export to {path} was cut off, or is under way",
-            expected="no such file",
-            fix="delete it, if no export runs",
+            f"{draft} exists: an export to {path} was cut off, or is running", fix="delete it, if no export runs"
         ) from error
     except OSError as error:
         raise _unwritten(path, error) from error
     try:
-        with file:
+        with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a descriptor
             file.writelines(json.dumps(line) + "\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
@@ -98,11 +138,11 @@ def new_file(path: str | Path) -> Path:
     except ValueError as error:
         raise InputError(f"a file {str(path)!r}: {error}", expected="a name that a file can have") from error
     except OSError as error:
-        raise JournalError(f"{path} cannot be written: {error}", fix="name another place") from error
+        raise _unwritten(path, error) from error
     raise InputError(f"{target} exists", expected="the name of a new file")
 
 
-def _unwritten(path: Path, error: OSError) -> JournalError:
+def _unwritten(path: str | Path, error: OSError) -> JournalError:
     return JournalError(f"{path} could not be written: {error}", fix="make room, or name another place")
 
 
@@ -132,94 +172,84 @@ def import_from(log: Log, path: Path) -> int:
     with log.writing():
         for number, line in lines:
             where = f"{path}, line {number}"
-            if "begin" in line:
-                chains[_begin(log, line, where)] = []
-            elif "record" in line:
-                record = _record(line["record"], where)
-                if record.ns not in chains:
-                    raise InputError(f"{where}: a record of a namespace that was not begun", expected="an export")
-                chains[record.ns].append(record)
-            elif "forgotten" in line:
-                _forgotten(log, line, where)
-            else:
-                raise InputError(
-                    f"{where} is neither begin, nor record, nor forgotten: {list(line)[:5]}", expected="lines this version knows"
-                )
+            match _parsed(line, where):
+                case _Begin() as begin:
+                    _begin(log, begin, where)
+                    chains[begin.begin] = []
+                case _Row(record=values):
+                    if values[0] not in chains:
+                        raise InputError(f"{where}: a record of a namespace that was not begun", expected="an export")
+                    chains[values[0]].append(Record(*values))
+                case _Forgotten() as forgotten:
+                    _forgotten(log, forgotten, where)
         for ns, records in chains.items():
             _add(log, ns, records, path)
     return sum(map(len, chains.values()))
 
 
-def _begin(log: Log, line: dict[str, Any], where: str) -> str:
-    """Register a namespace; return its id."""
-    ns, time, shape = _text(line, "begin", where), _time(line, where), line.get("schema", 0)
-    names = [_text(line, part, where) for part in ("user", "agent", "session")]
+def _parsed(line: dict[str, Any], where: str) -> Any:
+    kind = next((adapter for name, adapter in _LINES.items() if name in line), None)
+    if kind is None:
+        raise InputError(f"{where} holds {list(line)[:5]}", expected=f"one of {', '.join(_LINES)}: lines this version knows")
     try:
-        name = Namespace(*names)
-        if shape is not None:  # of a namespace whose name and schema were lost, and whose records were salvaged
-            schema_of(shape)
-    except (InputError, JournalDamagedError) as error:
-        raise InputError(f"{where}: {error.what}", expected=error.expected or "an export that nobody edited") from error
-    if ns in log.forgotten:
-        raise ForgottenError(f"{where}: namespace {ns} was forgotten here at {log.forgotten[ns].time}")
-    if name in log.begun or ns in {begun.ns for begun in log.begun.values()} or log.backend.head(ns).seq or ns == REGISTRY:
+        return kind.validate_python(line)
+    except ValidationError as error:
+        found = error.errors()[0]
+        field = ".".join(map(str, found["loc"]))
+        raise InputError(
+            f"{where}: {field} is {repr(found['input'])[:_SHOWN]}", expected=f"an export that nobody edited ({found['msg']})"
+        ) from error
+
+
+def _begin(log: Log, line: _Begin, where: str) -> None:
+    """Register a namespace."""
+    try:
+        name = Namespace(line.user, line.agent, line.session)
+        schema_of(line.shape)
+    except MemAlphaError as error:
+        raise InputError(f"{where}: {error.what}", expected=error.expected) from error
+    if line.begin in log.forgotten:
+        raise ForgottenError(f"{where}: namespace {line.begin} was forgotten here at {log.forgotten[line.begin].time}")
+    if name in log.begun or log.database.head(line.begin).seq or line.begin in {begun.ns for begun in log.begun.values()}:
         raise InputError(f"{where}: the namespace {name} is there already", expected="a store without it", fix="forget it first")
-    log.register(name, ns, shape, time)
-    return ns
+    log.register(name, line.begin, line.shape, line.time)
 
 
-def _forgotten(log: Log, line: dict[str, Any], where: str) -> None:
+def _forgotten(log: Log, line: _Forgotten, where: str) -> None:
     """Take over the receipt of a namespace that was forgotten where the export comes from."""
-    ns, note = _text(line, "forgotten", where), _text(line, "note", where)
-    _time(line, where)
     try:
-        facts = json.loads(note)
-    except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict) or not isinstance(facts.get("operations"), int):
-        raise InputError(f"{where}: the note of a receipt is {note[:80]!r}", expected='a JSON object with "operations"')
-    if ns in log.forgotten:
+        facts = Note.model_validate(json.loads(line.note))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: the note of a receipt is {line.note[:_SHOWN]!r}", expected='JSON with "operations"') from error
+    if line.forgotten in log.forgotten:
         return
-    if (alive := next((name for name, begun in log.begun.items() if begun.ns == ns), None)) is not None:
+    if (alive := next((name for name, begun in log.begun.items() if begun.ns == line.forgotten), None)) is not None:
         raise InputError(
             f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here",
             expected="a store that has forgotten it too; an import erases nothing",
             fix="forget it here first, or import an export of the other namespaces alone",
         )
-    log.unregister(ns, json.dumps({**facts, "erased": []}), log.now(log.registry_time)[0])
-
-
-def _text(line: dict[str, Any], name: str, where: str) -> str:
-    if not isinstance(line.get(name), str):
-        raise InputError(f"{where}: {name!r} is {line.get(name)!r}", expected="a text")
-    return str(line[name])
-
-
-def _time(line: dict[str, Any], where: str) -> str:
-    """Return the line's time, which must be as ``stamp`` writes it."""
-    text = _text(line, "time", where)
-    try:
-        known = stamp(moment_of(text)) == text
-    except ValueError:
-        known = False
-    if not known:
-        raise InputError(f"{where}: the time is {text!r}", expected="a time such as 2024-05-01T12:00:00.000000Z")
-    return text
+    log.unregister(line.forgotten, json.dumps({"operations": facts.operations or 0}))
 
 
 def _add(log: Log, ns: str, records: Sequence[Record], path: Path) -> None:
     if not records:
         raise InputError(f"{path}: namespace {ns} has no records", expected="an export that was not cut")
-    head = Head(records[-1].seq, records[-1].hash)
-    if faults := chain.check(ns, records, None, head, log.key):
-        raise InputError(f"{path}, namespace {ns}: {'; '.join(faults[:3])}", expected="an export that nobody edited, and its key")
+    faults = check(ns, records, None, records[-1].head, log.key)
+    if faults or any(later.time < earlier.time for earlier, later in pairwise(records)):
+        said = "; ".join(faults[:3]) or "its times go back"
+        raise InputError(f"{path}, namespace {ns}: {said}", expected="an export that nobody edited, and its key")
     shape = next(begun.shape for begun in log.begun.values() if begun.ns == ns)
-    if shape is not None:
-        try:
-            JournalMemory(schema_of(shape)).replay(records)
-        except JournalDamagedError as error:
-            raise InputError(f"{path}, namespace {ns}: {error.what}", expected="the schema it was begun with") from error
-    log.backend.append(records)
+    try:
+        JournalMemory(schema_of(shape)).replay(records)
+        for _ in events(records):
+            pass
+        receipts(records)
+    except MemAlphaError as error:
+        raise InputError(
+            f"{path}, namespace {ns}: {error.what}", expected="the schema it was begun with, and whole records"
+        ) from error
+    log.database.append(records)
 
 
 def read_export(path: Path) -> list[tuple[int, dict[str, Any]]]:
@@ -233,17 +263,3 @@ def read_export(path: Path) -> list[tuple[int, dict[str, Any]]]:
     if lines[-1][1] != {"end": len(lines) - 1}:
         raise InputError(f"{path} was cut: it ends at line {len(lines)} without saying so", expected="a whole export")
     return lines[1:-1]
-
-
-def _record(values: Any, where: str) -> Record:
-    if not isinstance(values, list) or len(values) != len(Record.__slots__):
-        raise InputError(f"{where} is no record", expected=f"{len(Record.__slots__)} values")
-    record = Record(*values)
-    for name in Record.__slots__:
-        value = getattr(record, name)
-        right = type(value) is int if name in _NUMBERS else isinstance(value, str) or (value is None and name in _ERASABLE)
-        if not right:
-            raise InputError(f"{where}: {name} of a record is {value!r}", expected="an export that nobody edited")
-    if record.kind not in {kind.value for kind in Kind}:
-        raise InputError(f"{where} is a record of kind {record.kind!r}", expected="one this version knows")
-    return record

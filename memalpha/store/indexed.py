@@ -90,18 +90,10 @@ class IndexedStore:
         with self._lock, self._current(namespace).durable.writing(origin) as memory:
             yield memory
 
-    def apply(
-        self,
-        namespace: Namespace,
-        operation: Operation,
-        origin: Origin,
-        *,
-        chunk: int | None = None,
-        time: str | None = None,
-    ) -> OperationResult:
+    def apply(self, namespace: Namespace, operation: Operation, origin: Origin) -> OperationResult:
         """Apply one operation (``DurableMemory.apply``)."""
         with self.writing(namespace, origin) as memory:
-            return memory.apply(operation, chunk=chunk, time=time)
+            return memory.apply(operation)
 
     def undo(self, namespace: Namespace, seq: int, origin: Origin) -> Change:
         """Take one operation back (``DurableMemory.undo``)."""

@@ -8,7 +8,7 @@
 What always holds: a write is on disk before it is acknowledged, and all of it or nothing; no call touches a memory without its
 namespace, and nothing of one reaches another; a record that was edited, moved or lost is found before anything is answered from it;
 what was forgotten does not come back, not by undo, history, import or a backup. ``docs/store.md`` says how, and what it does not
-cover. The parts are in ``memalpha.store``; ``memalpha.store.indexed`` adds the retriever.
+cover.
 """
 
 from __future__ import annotations
@@ -16,23 +16,20 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import urlsplit
 
-from memalpha.errors import InputError, JournalDamagedError, JournalError, MemAlphaError
+from memalpha.errors import InputError, JournalError, MemAlphaError
 from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import TokenCounter
-from memalpha.store.durable import DurableMemory
-from memalpha.store.exchange import export_to, import_from, new_file, no_namespace
-from memalpha.store.forgetting import finish_scrub, forget_namespace, receipt_of
-from memalpha.store.in_memory import IN_MEMORY, InMemoryBackend
+from memalpha.store.database import IN_MEMORY, Sqlite, connect
+from memalpha.store.durable import DurableMemory, forget_namespace, no_namespace
+from memalpha.store.exchange import export_to, import_from, new_file
 from memalpha.store.log import Log
+from memalpha.store.memory import receipt_of, schema_of
 from memalpha.store.records import Event, Namespace, Origin, Receipt, hash_prompt
-from memalpha.store.sql import SqlBackend
-from memalpha.store.sqlite import SqliteBackend
-from memalpha.store.verify import Report, schema_of, verify
+from memalpha.store.verify import Report, verify
 
-__all__ = ["DurableMemory", "Event", "Journal", "Namespace", "Origin", "Receipt", "Report", "hash_prompt"]
+__all__ = ["IN_MEMORY", "DurableMemory", "Event", "Journal", "Namespace", "Origin", "Receipt", "Report", "hash_prompt"]
 
 _LONGEST_WAIT = 1_000_000  # seconds; what SQLite can count in milliseconds
 
@@ -46,10 +43,10 @@ class Journal:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        finish_scrub(log)
+        log.scrub(strict=False)  # what a killed or disturbed erasure left to do
 
     @classmethod
-    def open(cls, url: str | Path, *, key: bytes | None = None, wait: float = 30.0, renew_witness: bool = False) -> Journal:
+    def open(cls, url: str | Path, *, key: bytes | None = None, wait: float = 30.0) -> Journal:
         """Open a store, or make it.
 
         Args:
@@ -57,23 +54,21 @@ class Journal:
                 the process.
             key: Keys the hashes (HMAC-SHA256): without it nobody can rewrite the log unseen. Always the same for one store.
             wait: Seconds to wait for another process's write, at most a million.
-            renew_witness: For a copy of a SQLite file without its ``.witness``: take it for what it is.
 
         Raises:
             InputError: If the address is none, the key is empty, or the wait is no such number.
-            JournalDamagedError: If it is not what was written, or has lost acknowledged writes.
+            JournalDamagedError: If it is not what was written.
             JournalBusyError: If another process did not finish writing in time.
             MissingExtraError: For PostgreSQL without psycopg.
         """
         if not isinstance(url, str | Path):
             raise InputError(f"a store at {url!r}", expected="a path or a URL")
-        if key is not None and not isinstance(key, bytes):
-            raise InputError(f"a key of type {type(key).__name__}", expected="bytes", fix="Path(FILE).read_bytes().strip()")
-        if key == b"":
-            raise InputError("an empty key, which keys nothing", expected="bytes, or None for a store without a key")
+        if key is not None and (not isinstance(key, bytes) or not key):
+            what = "an empty key" if key == b"" else f"a key of type {type(key).__name__}"
+            raise InputError(what, expected="bytes, or None for a store without a key", fix="Path(FILE).read_bytes().strip()")
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= _LONGEST_WAIT:
             raise InputError(f"a wait of {wait!r} s", expected=f"seconds, 0 to {_LONGEST_WAIT:,}")
-        return cls(Log(lambda: _connect(str(url), wait, renew_witness), key))
+        return cls(Log(lambda: connect(str(url), wait), key))
 
     def __enter__(self) -> Journal:
         """Return itself; it is closed at the end of the block."""
@@ -85,7 +80,7 @@ class Journal:
 
     def close(self) -> None:
         """Close the store; nothing is lost by not doing so."""
-        self._log.backend.close()
+        self._log.database.close()
 
     # -------------------------------------------------------------------------------------------- namespaces
     def memory(self, namespace: Namespace, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> DurableMemory:
@@ -108,17 +103,12 @@ class Journal:
 
         Raises:
             InputError: If there is no such namespace.
-            JournalDamagedError: If its schema was lost: its records were salvaged.
+            JournalDamagedError: If no schema is recorded.
         """
         with self._log.reading():
             begun = self._log.begun.get(namespace)
         if begun is None:
             raise no_namespace(namespace)
-        if begun.shape is None:
-            raise JournalDamagedError(
-                f"the schema of {namespace} was lost before its records were salvaged",
-                fix="in Python, Journal.memory(namespace, schema) with the schema it had",
-            )
         return schema_of(begun.shape)
 
     def forget(self, namespace: Namespace) -> Receipt:
@@ -126,15 +116,9 @@ class Journal:
 
         Raises:
             InputError: If there is no such namespace, here or in a backup.
-            JournalBusyError: If readers keep old files in use: forgotten, erased from the files at the next opening.
-            JournalError: If a backup could not be reached.
+            JournalError: As ``DurableMemory.forget``.
         """
-        receipt, copies = forget_namespace(self._log, namespace)
-        copies.check()
-        if receipt is None and not copies.erased:
-            raise no_namespace(namespace)
-        found = receipt or Receipt("", self._log.clock(), 0)
-        return Receipt(found.entry, found.time, found.operations, (), copies.erased, copies.missing)
+        return forget_namespace(self._log, namespace)
 
     def receipts(self) -> tuple[Receipt, ...]:
         """Return the receipts of all namespaces that were forgotten."""
@@ -161,37 +145,16 @@ class Journal:
             InputError: If the file exists, or its folder does not.
             JournalError: If it could not be written (nothing of it is left then), or the store is not SQLite.
         """
-        backend = self._log.backend
-        if not isinstance(backend, SqliteBackend):
-            raise JournalError(f"{backend.url} makes no backups of its own", fix="pg_dump, or export")
+        database = self._log.database
+        if not isinstance(database, Sqlite) or database.path is None:
+            raise JournalError(f"{database.url} makes no backups of its own", fix="pg_dump, or export")
         target = new_file(path).resolve()
-        with self._log.lock, backend.alone():  # no forgetting between the note and the copy
+        with self._log.lock, database.alone():  # no forgetting between the note and the copy
             with self._log.writing():
-                backend.note_backup(str(target), there=True)
+                database.note_backup(str(target), there=True)
             try:
-                backend.copy_to(target)
+                database.copy_to(target)
             except BaseException:
                 with suppress(MemAlphaError), self._log.writing():  # if even that fails, it is called missing one day
-                    backend.note_backup(str(target), there=target.exists())
+                    database.note_backup(str(target), there=target.exists())
                 raise
-
-
-def _connect(url: str, wait: float, renew_witness: bool) -> SqlBackend:
-    if url == IN_MEMORY:
-        return InMemoryBackend()
-    try:
-        parts = urlsplit(url)
-        scheme, _ = parts.scheme, parts.port
-    except ValueError as error:  # says neither address nor error: both may hold the password
-        raise InputError(
-            f"a store at {url.split('://')[0]}://..., which is no address",
-            expected="postgresql://user:password@host:port/database, the port a number",
-        ) from error
-    if scheme in ("postgresql", "postgres"):
-        from memalpha.store.postgres import PostgresBackend
-
-        return PostgresBackend(url, wait=wait)
-    if scheme not in ("", "sqlite", "file"):
-        raise InputError(f"a store at {url!r}", expected="a path, sqlite:///path, postgresql://user@host/database or :memory:")
-    path = url.split("://", 1)[1].removeprefix("/") if scheme == "sqlite" else url
-    return SqliteBackend(Path(path), wait=wait, renew_witness=renew_witness)

@@ -1,4 +1,4 @@
-"""The log as one process sees it: the backend, the key, one lock, the registry of namespaces, and a clock that never goes back.
+"""The log as one process sees it: the database, the key, one lock, the registry of namespaces, and a clock that never goes back.
 
 Every read of records goes through ``stretch``, which checks the chain before anything is made of it: a damaged record raises, it
 is never answered from. Safe for threads (one at a time) and across ``fork`` (the child opens the store anew).
@@ -6,6 +6,7 @@ is never answered from. Safe for threads (one at a time) and across ``fork`` (th
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from memalpha.errors import JournalDamagedError, JournalError
-from memalpha.store import chain
-from memalpha.store.records import REGISTRY, Head, Kind, Namespace, Record, stamp, to_body
-from memalpha.store.sql import SqlBackend
+from memalpha.store.database import Database
+from memalpha.store.records import REGISTRY, Head, Kind, Namespace, Record, check, root, seal, stamp, to_body
+
+_LOG = logging.getLogger(__name__)
 
 
 class Begun(NamedTuple):
@@ -32,23 +34,23 @@ class Log:
     """The log.
 
     Args:
-        connect: Opens the backend; called again after a fork.
+        connect: Opens the database; called again after a fork.
         key: Keys the hashes, or None.
     """
 
-    def __init__(self, connect: Callable[[], SqlBackend], key: bytes | None = None) -> None:
+    def __init__(self, connect: Callable[[], Database], key: bytes | None = None) -> None:
         self.connect, self.key = connect, key
         self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.lock = threading.RLock()
-        self.backend = connect()
-        self._left_behind: list[SqlBackend] = []  # of the parent process: closing them here would disturb it
+        self.database = connect()
+        self._of_parents: list[Database] = []  # closing them in a forked child would disturb the parent
         self._pid = os.getpid()
         self._writer = False
         self.forget_registry()
 
     def forget_registry(self) -> None:
         """Read the registry anew at the next use."""
-        self.registry_head = Head(0, chain.root(REGISTRY))
+        self.registry_head = root(REGISTRY)
         self.registry_time = ""
         self.begun: dict[Namespace, Begun] = {}
         self.forgotten: dict[str, Record] = {}
@@ -56,8 +58,8 @@ class Log:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Hold the lock and read as of one moment; the registry is up to date inside."""
-        self._mind_fork()
-        with self.lock, self.backend.reading():
+        self._follow_fork()
+        with self.lock, self.database.reading():
             self._follow_registry()
             yield
 
@@ -69,13 +71,13 @@ class Log:
             JournalError: Inside another such block of this thread, or if it could not be put to disk.
             JournalBusyError: If another process did not finish writing in time.
         """
-        self._mind_fork()
+        self._follow_fork()
         with self.lock:
             if self._writer:
                 raise JournalError("a write inside a write of the same journal", fix="finish the first block before the next")
             self._writer = True
             try:
-                with self.backend.writing():
+                with self.database.writing():
                     self._follow_registry()
                     yield
             except BaseException:
@@ -84,16 +86,29 @@ class Log:
             finally:
                 self._writer = False
 
-    def _mind_fork(self) -> None:
+    def _follow_fork(self) -> None:
         if os.getpid() != self._pid:
             self.lock, self._pid, self._writer = threading.RLock(), os.getpid(), False
-            self._left_behind.append(self.backend)
-            self.backend = self.connect()
+            self._of_parents.append(self.database)
+            self.database = self.connect()
 
-    def scrub(self) -> None:
-        """Leave no byte of what was erased in any file (``SqlBackend.scrub``)."""
+    def scrub(self, strict: bool = True) -> None:
+        """Leave no byte of what was erased in any file (``Database.scrub``).
+
+        Args:
+            strict: Do it in any case, and raise if it cannot be done now. Else do it if an earlier one could not be finished, and
+                only warn: the store can be used all the same.
+        """
         with self.lock:
-            self.backend.scrub()
+            try:
+                if strict or self.database.to_scrub():
+                    self.database.scrub()
+            except JournalDamagedError:
+                raise
+            except JournalError as error:
+                if strict:
+                    raise
+                _LOG.warning("%s", error)
 
     # -------------------------------------------------------------------------------------------- reading
     def stretch(self, ns: str, before: Head | None = None) -> list[Record]:
@@ -102,26 +117,23 @@ class Log:
         Raises:
             JournalDamagedError: If they do not follow on each other up to the chain's head.
         """
-        head = self.backend.head(ns)
-        records = self.backend.rows(ns, before.seq if before else 0)
-        if faults := chain.check(ns, records, before, head, self.key):
+        head = self.database.head(ns)
+        records = self.database.rows(ns, before.seq if before else 0)
+        if faults := check(ns, records, before, head, self.key):
+            name = next((str(name) for name, begun in self.begun.items() if begun.ns == ns), ns or "(registry)")
             raise JournalDamagedError(
-                f"{self.backend.url}, namespace {self.name_of(ns)}: {'; '.join(faults[:5])}",
-                fix="journal.verify() lists everything; bring a backup back, or salvage what is left",
+                f"{self.database.url}, namespace {name}: {'; '.join(faults[:5])}",
+                fix="bring a backup back; journal.verify() lists everything",
             )
         return records
 
-    def name_of(self, ns: str) -> str:
-        """Return the name of a chain for messages."""
-        return next((str(name) for name, begun in self.begun.items() if begun.ns == ns), ns or "(registry)")
-
     def _follow_registry(self) -> None:
-        head = self.backend.head(REGISTRY)
+        head = self.database.head(REGISTRY)
         if head == self.registry_head:
             return
         if head.seq <= self.registry_head.seq:
             raise JournalDamagedError(
-                f"{self.backend.url}: the registry of namespaces lost what it held", fix="bring a backup back"
+                f"{self.database.url}: the registry of namespaces lost what it held", fix="bring a backup back"
             )
         before = self.registry_head if self.registry_head.seq else None
         for record in self.stretch(REGISTRY, before):
@@ -129,10 +141,10 @@ class Log:
                 self.forgotten[record.entry] = record
                 self.begun = {name: begun for name, begun in self.begun.items() if begun.ns != record.entry}
             elif record.body is not None:
-                data = record.data()
-                name = Namespace(data["user"], data["agent"], data["session"])
-                self.begun[name] = Begun(record.entry, data["schema"], record.seq, record.time)
-            self.registry_head, self.registry_time = Head(record.seq, record.hash), record.time
+                found = record.registered()
+                name = Namespace(found.user, found.agent, found.session)
+                self.begun[name] = Begun(record.entry, found.shape, record.seq, record.time)
+            self.registry_head, self.registry_time = record.head, record.time
 
     # -------------------------------------------------------------------------------------------- writing
     def now(self, after: str) -> tuple[str, str]:
@@ -143,16 +155,15 @@ class Log:
     def register(self, name: Namespace, ns: str, shape: Any, time: str) -> None:
         """Begin a namespace; inside ``writing``."""
         body = to_body({"user": name.user, "agent": name.agent, "session": name.session, "schema": shape})
-        self._append_registry(
-            chain.seal(self.registry_head, self.key, ns=REGISTRY, kind=Kind.BEGIN, time=time, entry=ns, body=body)
-        )
+        self._append_registry(seal(self.registry_head, self.key, ns=REGISTRY, kind=Kind.BEGIN, time=time, entry=ns, body=body))
 
-    def unregister(self, ns: str, note: str, time: str) -> Record:
+    def unregister(self, ns: str, note: str) -> Record:
         """Put the receipt of a forgotten namespace into the registry; inside ``writing``."""
-        record = chain.seal(self.registry_head, self.key, ns=REGISTRY, kind=Kind.FORGET, time=time, entry=ns, gone=True, note=note)
+        time = self.now(self.registry_time)[0]
+        record = seal(self.registry_head, self.key, ns=REGISTRY, kind=Kind.FORGET, time=time, entry=ns, gone=True, note=note)
         self._append_registry(record)
         return record
 
     def _append_registry(self, record: Record) -> None:
-        self.backend.append([record])
+        self.database.append([record])
         self._follow_registry()

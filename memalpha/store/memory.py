@@ -1,8 +1,8 @@
-"""The memory of one namespace, which every process builds from the same records by the same code.
+"""The memory of one namespace, made from its records, and its past.
 
-It is ``memalpha.memory.memory.Memory`` with two differences. Its changes are numbered as the journal's operations are, so
-``Entry.created`` and ``Entry.updated`` name operations. And it takes an operation inside ``DurableMemory.writing`` only: elsewhere
-nobody would log it.
+``JournalMemory`` is ``memalpha.memory.memory.Memory`` with two differences. Its changes are numbered as the journal's operations
+are, so ``Entry.created`` and ``Entry.updated`` name operations. And it takes an operation inside ``DurableMemory.writing`` only:
+elsewhere nobody would log it.
 
 What always holds: the memory after an operation and the memory rebuilt from the log to that operation are equal: entries, their
 order, the order of ``newest``, the next id. ``Memory.apply`` decides an operation once, when it is written, and the record keeps
@@ -13,14 +13,15 @@ what came of it; taking a record goes through the same commit, so another tokeni
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 
-from memalpha.errors import JournalDamagedError, JournalError
+from memalpha.errors import ForgottenError, InputError, JournalConflictError, JournalDamagedError, JournalError
 from memalpha.memory.memory import Memory, Snapshot, count_words
-from memalpha.memory.schema import MemorySchema
+from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
-from memalpha.store.records import Kind, Record
+from memalpha.store.records import Event, Kind, Origin, Receipt, Record, moment_of, stamp
 from memalpha.types import Change, Entry, Operation, OperationResult
 
 
@@ -46,7 +47,6 @@ class JournalMemory(Memory):
         self.seq = 0
         self._draft: list[Written] | None = None
 
-    # -------------------------------------------------------------------------------------------- writing
     def begin(self) -> None:
         """Take operations from now on."""
         self._draft = []
@@ -93,29 +93,27 @@ class JournalMemory(Memory):
         kept: list[Entry] = []
         for record in records:
             if record.kind == Kind.KEEP and self.seq == 0:
-                kept += [entry] if (entry := record.after()) is not None else []
+                kept += [entry] if (entry := self._after(record)) is not None else []
                 continue
             if kept:
-                self._begin_with(kept)
+                self._restore(kept)
                 kept = []
             self._take(record)
         if kept:
-            self._begin_with(kept)
+            self._restore(kept)
         if records:
             self.seq = records[-1].seq
             self._clock = self.seq + 1
 
-    def _begin_with(self, entries: list[Entry]) -> None:
+    def _restore(self, entries: Iterable[Entry]) -> None:
         super().restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
 
     def _take(self, record: Record) -> None:
         if record.kind == Kind.BASE:
-            self._next_id = max(self._next_id, int(record.facts()["next_id"]))
+            self._next_id = max(self._next_id, record.facts().next_id)
             return
         self._clock = record.seq
-        before, after = self.get(record.entry), record.after()
-        if after is not None and (after.section not in self.schema or after.id != record.entry):
-            raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
+        before, after = self.get(record.entry), self._after(record)
         if record.kind == Kind.UNDO or (after is not None and before is None and after.created < record.seq):
             self._put(record.entry, after)
         elif before != after:
@@ -127,14 +125,150 @@ class JournalMemory(Memory):
         if record.kind != Kind.KEEP:
             self.seq = record.seq
 
+    def _after(self, record: Record) -> Entry | None:
+        before, after = self.get(record.entry), record.data().after
+        if after is not None and (
+            after.section not in self.schema or after.id != record.entry or (before and before.section != after.section)
+        ):
+            raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
+        return after
+
     def _put(self, entry_id: str, after: Entry | None) -> None:
         """Bring an entry to a state it had before, at the place its number of creation gives it."""
         entries = [entry for entry in self if entry.id != entry_id]
         if after is not None:
             insort(entries, after, key=lambda entry: entry.created)
-        super().restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
+        self._restore(entries)
 
 
+# ------------------------------------------------------------------------------------------------ schemas
 def shape(schema: MemorySchema) -> dict[str, object]:
     """Return what of a schema must not change under a log: its name, its sections' names, kinds and whether they keep times."""
     return {"name": schema.name, "sections": [[s.name, s.kind.value, s.timestamps] for s in schema.sections]}
+
+
+def schema_of(shape: Any) -> MemorySchema:
+    """Return a schema of a recorded shape that limits nothing and allows everything.
+
+    Raises:
+        JournalDamagedError: If it is no shape of a schema.
+    """
+    try:
+        sections = tuple(Section(name, SectionKind(kind), timestamps=times) for name, kind, times in shape["sections"])
+        return MemorySchema(str(shape["name"]), sections)
+    except (TypeError, ValueError, KeyError) as error:
+        raise JournalDamagedError(
+            f"{str(shape)[:200]!r} is recorded as a schema", expected='{"name": ..., "sections": [[name, kind, times], ...]}'
+        ) from error
+
+
+# ------------------------------------------------------------------------------------------------ the past
+def events(records: Sequence[Record]) -> Iterator[tuple[str, Event]]:
+    """Turn checked records into (entry id, event), in order."""
+    states: dict[str, Entry | None] = {}
+    for record in records:
+        if record.kind == Kind.BASE:
+            continue
+        data = record.data()
+        before = None if record.kind == Kind.FORGET else states.get(record.entry)
+        origin = Origin(*data.origin) if data.origin else None
+        forgotten = record.erased or record.kind == Kind.FORGET
+        moment = moment_of(record.time)
+        yield record.entry, Event(record.seq, Kind(record.kind), moment, origin, data.operation, before, data.after, forgotten)
+        states[record.entry] = data.after
+
+
+def receipts(records: Iterable[Record]) -> list[Receipt]:
+    """Return all receipts of a chain, those that a compaction carried over first."""
+    found = []
+    for record in records:
+        if record.kind == Kind.BASE:
+            found += [Receipt(e, moment_of(t), n, said) for e, t, n, said in record.facts().receipts]
+        elif record.kind == Kind.FORGET:
+            found.append(receipt_of(record))
+    return found
+
+
+def receipt_of(record: Record) -> Receipt:
+    """Read a receipt back from its record."""
+    facts = record.facts()
+    count = len(facts.erased) if facts.operations is None else facts.operations
+    return Receipt(record.entry, moment_of(record.time), count, facts.said_by)
+
+
+def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, count_tokens: TokenCounter) -> Memory:
+    """Return the memory after an operation or at a time, in process and free to be changed.
+
+    Raises:
+        InputError: If there is no such operation.
+        JournalError: If a compaction dropped what was before it.
+    """
+    memory = JournalMemory(schema, count_tokens)
+    memory.replay(records[: _until(records, at)])
+    return memory.copy()
+
+
+def _until(records: Sequence[Record], at: int | datetime) -> int:
+    """How many of the records happened until then."""
+    last = records[-1].seq if records else 0
+    if isinstance(at, bool) or not isinstance(at, int | datetime):
+        raise InputError(f"a moment given as {at!r}", expected="the number of an operation, or an aware datetime")
+    if isinstance(at, int) and not 0 <= at <= last:
+        raise InputError(f"operation {at}", expected=f"a number from 0 to {last}, the last operation of this namespace")
+    moment = stamp(at) if isinstance(at, datetime) else ""
+    count = sum(record.seq <= at if isinstance(at, int) else record.time <= moment for record in records)
+    base = (
+        1 + records[0].facts().entries if records and records[0].kind == Kind.BASE else 0
+    )  # records that stand for what was dropped
+    if count < base and not (isinstance(at, int) and at >= records[0].seq - 1):
+        raise JournalError(
+            f"what was before {at} was dropped by the compaction of {records[0].time}",
+            expected=f"operation {records[0].seq - 1} or later",
+            fix="a backup or an export from before it",
+        )
+    return max(count, base)
+
+
+def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None]:
+    """Return an operation to undo and what its entry was before.
+
+    Raises:
+        InputError: If there is no such operation, or it is none that can be undone.
+        ForgottenError: If it, or what was before it, was forgotten.
+        JournalConflictError: If its entry was written since, and that was not taken back.
+    """
+    target = next((record for record in records if record.seq == seq), None)
+    if target is None or target.kind not in (Kind.APPLY, Kind.UNDO, Kind.FORGET):
+        last = records[-1].seq if records else 0
+        raise InputError(
+            f"operation {seq!r} cannot be undone", expected=f"the number of an operation of this namespace, up to {last}"
+        )
+    about = [record for record in records if record.entry == target.entry]
+    later = [record for record in about if record.seq > seq]
+    if target.erased or target.kind == Kind.FORGET or any(record.kind == Kind.FORGET for record in later):
+        raise ForgottenError(f"operation {seq} was forgotten: forgetting wins over undo")
+    if later and later[-1].data().after != target.data().after:
+        raise JournalConflictError(
+            f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}",
+            fix=f"undo {later[-1].seq} first",
+        )
+    earlier = [record for record in about if record.seq < seq]
+    if not earlier or earlier[-1].kind == Kind.FORGET:
+        return target, None
+    if earlier[-1].erased:
+        raise ForgottenError(f"what was before operation {seq} was forgotten: forgetting wins over undo")
+    return target, earlier[-1].data().after
+
+
+def refuse_twin(memory: Memory, entry: Entry | None) -> None:
+    """Refuse to bring back what another entry says by now: JournalConflictError; no two entries of a section say the same."""
+    for other in memory if entry else ():
+        assert entry is not None
+        if other.id != entry.id and (other.section, other.content, other.timestamp) == (
+            entry.section,
+            entry.content,
+            entry.timestamp,
+        ):
+            raise JournalConflictError(
+                f"entry {other.id} says by now what entry {entry.id} said", fix="nothing: it is there already"
+            )

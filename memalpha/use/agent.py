@@ -36,9 +36,8 @@ from memalpha.memory.tools import is_text
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.qa.evaluator import answer, find_passages
 from memalpha.qa.readers import ModelReader, RecallReader
-from memalpha.store.in_memory import IN_MEMORY
 from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import Event, Journal, Namespace, Origin, Receipt, hash_prompt
+from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt, hash_prompt
 from memalpha.store.memory import JournalMemory
 from memalpha.text import one_line
 from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling

@@ -23,10 +23,9 @@ from pathlib import Path
 from stores import BY, MARTA, SCHEMA, contents, delete, files_with, insert, opened, update
 
 from memalpha.retrieval.two_layer import retriever_factory
-from memalpha.store import sqlite
+from memalpha.store.database import Database
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace
-from memalpha.store.witness import Witness
 
 
 class Model:
@@ -100,7 +99,7 @@ def act(journal, durable, action):
     elif action[0] == "compact":
         durable.compact()
     elif action[0] == "backup":
-        journal.backup(journal._log.backend.path.with_name("copy.db"))
+        journal.backup(journal._log.database.path.with_name("copy.db"))
     else:  # another namespace comes and goes
         other = Namespace("other", "x", "y")
         if other in journal.namespaces():
@@ -179,7 +178,7 @@ def random_kills(folder, trials, seed):
         if trial % 25 == 0:
             model, path = Model(), Path(tempfile.mkdtemp(dir=folder)) / "store.db"
             counts["stores"] += 1
-        moment = rng.choice([0.01, 0.05, 0.2, 0.4]) * rng.random()
+        moment = rng.choice([0.02, 0.1, 0.4, 1.0]) * rng.random()
         begun = random.Random(rng.random())
 
         def kill(pid, moment=moment):
@@ -218,10 +217,7 @@ def arm(at):
         setattr(owner, name, watched)
 
     for owner, name in (
-        (sqlite.SqliteBackend, "execute"),
-        (sqlite.SqliteBackend, "execute_many"),
-        (Witness, "write"),
-        (os, "pwrite"),
+        (Database, "execute"),
         (os, "fsync"),
         (Path, "rename"),
     ):

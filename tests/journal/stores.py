@@ -36,6 +36,15 @@ def opened(path: Path, namespace: Namespace = MARTA, **more) -> tuple[Journal, D
     return journal, journal.memory(namespace, SCHEMA)
 
 
+def tell_a_story(durable):
+    """1 insert, 2 insert, 3 update of 1, 4 core, 5 delete of 2."""
+    durable.apply(insert("Marta lives in Oslo"), BY, chunk=3, time="2024-01-01")
+    durable.apply(insert("tea", "notes"), BY)
+    durable.apply(update("1", "Marta lives in Rome"), Origin("other"), time="2024-05-05")
+    durable.apply(core("likes rain"), BY)
+    durable.apply(delete("2", "notes"), BY)
+
+
 def contents(memory) -> dict[str, str]:
     return {entry.id: entry.content for entry in memory}
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,7 +66,7 @@ def agrees_with_plain_memories(path, plans):
             asked = [operation(s, mark_of(name)) for plan in plans for who, steps in plan if who == name for s in steps]
             inserted = {op.content for op in asked if op.kind == "insert"}
             assert {event.operation.content for event in durable.operations() if event.operation.kind == "insert"} <= inserted
-        return {name: store.durable(name).position for name in NAMES}
+        return {name: store.memory(name).seq for name in NAMES}
 
 
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -117,26 +116,6 @@ def test_processes_that_were_forked(folder, plans):
     agrees_with_plain_memories(path, plans)
 
 
-def test_nothing_is_lost_among_four_threads_of_one_namespace(folder):
-    """Each adds twenty texts of its own through a store of its own; all eighty are there, in one gapless order."""
-
-    def run(who):
-        journal, durable = opened(folder / "store.db")
-        for i in range(20):
-            assert durable.apply(insert(f"{who}-{i}"), BY).changed
-        journal.close()
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(run, range(4)))
-    journal, durable = opened(folder / "store.db")
-    assert sorted(contents(durable.memory).values()) == sorted(f"{who}-{i}" for who in range(4) for i in range(20))
-    assert sorted(contents(durable.memory), key=int) == [str(i) for i in range(1, 81)] and durable.position == 80
-    for who in range(4):
-        mine = [e.operation.content for e in durable.operations() if e.operation.content.startswith(f"{who}-")]
-        assert mine == [f"{who}-{i}" for i in range(20)]
-    journal.close()
-
-
 HOLDER = """
 import sys, time
 sys.path[:0] = {paths!r}
@@ -160,7 +139,7 @@ def test_a_second_writer_waits_then_says_so_and_readers_read_on(folder):
         assert contents(durable.memory) == {"1": "before"}  # readers do not wait, and see nothing half done
         with pytest.raises(JournalBusyError, match=r"written by another process for more than 0\.3 s"):
             durable.apply(insert("not now"), BY)
-        journal._log.backend._lock.timeout = 30
+        journal._log.database._lock.timeout = 30
         threading.Timer(0.3, lambda: holder.send_signal(signal.SIGKILL)).start()
         assert durable.apply(insert("waited"), BY).entry_id == "2"
     finally:
@@ -177,7 +156,7 @@ def test_readers_see_acknowledged_writes_of_others_at_once(folder):
     writer.undo(5, BY)
     assert len(reader.memory) == 4
     writer.compact()
-    assert contents(reader.memory) == contents(writer.memory) and reader.position == writer.position
+    assert contents(reader.memory) == contents(writer.memory) and reader.memory.seq == writer.memory.seq
     writer.forget("1")
     assert contents(reader.memory) == {"2": "n1", "3": "n2", "4": "n3"}
     assert reader.memory.snapshot() == reader.rebuilt().snapshot() == writer.memory.snapshot()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, insert, opened, update
 
-from memalpha.errors import ForgottenError, JournalBusyError, JournalDamagedError, JournalError
+from memalpha.errors import ForgottenError, JournalBusyError, JournalError
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal
@@ -134,21 +134,6 @@ def test_an_export_moves_a_store_from_one_to_the_other(url, folder):
         store = IndexedStore(grown, SCHEMA, retriever_factory())
         assert store.check(MARTA) == [] and [h.entry.id for h in store.search(MARTA, "fact 17", 1)] == ["18"]
     assert (folder / "a.jsonl").read_bytes() == (folder / "b.jsonl").read_bytes()
-
-
-def test_edits_are_found(url, server):
-    journal, durable = opened(url)
-    for i in range(6):
-        durable.apply(insert(f"fact {i}"), BY)
-    server.sql("UPDATE log SET body = replace(body, 'fact 3', 'FACT 3')")
-    assert any("its body is not the one" in line for line in journal.verify().faults)
-    with pytest.raises(JournalDamagedError):
-        _ = opened(url)[1].memory
-    server.sql("DELETE FROM log WHERE seq = 4 AND ns != ''")
-    assert any("those between are missing" in line for line in journal.verify().faults)
-    server.sql("DELETE FROM heads WHERE ns != ''")
-    with pytest.raises(JournalDamagedError, match="missing or the list"):
-        Journal.open(url)
 
 
 def test_writers_wait_and_nothing_is_lost(url):

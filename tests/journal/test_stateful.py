@@ -160,7 +160,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def look_back(self, data):
         seq = data.draw(st.sampled_from(sorted(self.states)))
-        if self.store.durable(MARTA).position:
+        if self.store.memory(MARTA).seq:
             past = self.store.durable(MARTA).as_of(seq)
             assert {e.id: (e.section, e.content) for e in past} == self.states[seq]
 
