@@ -24,7 +24,7 @@ from memalpha.errors import MemAlphaError, RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
 from memalpha.evaluation.underway import UnderWay
 from memalpha.files import append_lines, drop_cut_line, write_yaml
-from memalpha.provenance import environment
+from memalpha.provenance import environment, masked
 from memalpha.runs import RunFolder, holds_something
 
 LISTS = ("sets", "systems", "readers")
@@ -69,11 +69,11 @@ class EvaluationFolder:
         self._run = RunFolder(path) if goes_on else RunFolder.create(path, config, overwrite=overwrite)
         here = environment()
         if goes_on:
-            check_goes_on(self._run.config, config)
+            check_goes_on(self._run.config, masked(config))
             self._check_inputs(inputs)
             began = self._run.read_json("environment.json") if (self.path / "environment.json").is_file() else {}
             here = {**began, "continued": [*began.get("continued", []), here]} if began else here
-            write_yaml(self.path / "config.yaml", config)
+            write_yaml(self.path / "config.yaml", masked(config))
         self._run.write_json("environment.json", here)
         self._run.write_json("inputs.json", inputs)
         self._file = self.path / RESULTS_FILE

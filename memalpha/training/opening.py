@@ -11,7 +11,7 @@ from pathlib import Path
 from accelerate import PartialState
 
 from memalpha.data.load import source_names
-from memalpha.provenance import environment
+from memalpha.provenance import environment, masked
 from memalpha.runs import RunFolder, check_apart, set_aside
 from memalpha.training.config import TrainArguments
 from memalpha.training.resume import check_same_options, check_same_processes
@@ -80,7 +80,7 @@ def _open(arguments: TrainArguments, state: PartialState) -> RunFolder:
         if run.resume:
             folder.check_training()
             began = folder.read_json("environment.json")
-            check_same_options(folder.config, config)
+            check_same_options(folder.config, masked(config))
             check_same_processes(began, state.num_processes)
             here = {**began, "resumed": [*began.get("resumed", []), here]}
         folder.write_json("environment.json", here)

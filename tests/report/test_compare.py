@@ -8,8 +8,16 @@ import pytest
 from rich.console import Console
 
 from memalpha.cli import run as memalpha
-from memalpha.report.compare import Line, check_same_but_seed, comparison, differences, group_runs, read_run, spread_note
-from memalpha.report.compare_page import write_comparison
+from memalpha.report.compare import (
+    Row,
+    check_same_but_seed,
+    comparison,
+    differences,
+    group_runs,
+    read_run,
+    spread_note,
+    write_comparison,
+)
 from memalpha.runs import RunFolder
 
 EVIL = "<script>alert(1)</script>"
@@ -48,10 +56,6 @@ def runs(tmp_path: Path) -> list[RunFolder]:
     ]
 
 
-def table(lines: list[Line]) -> dict[str, tuple[str, ...]]:
-    return {line.name: line.cells for line in lines}
-
-
 def test_runs_that_differ_in_their_seed_alone_are_one_column(runs: list[RunFolder]) -> None:
     groups = group_runs([read_run(run) for run in runs])
     assert [(group.label, [run.name for run in group.runs]) for group in groups] == [
@@ -64,7 +68,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_column(runs: list[RunFolde
 
 def test_the_table_by_hand(runs: list[RunFolder]) -> None:
     groups = group_runs([read_run(run) for run in runs])
-    found = table(comparison(groups))
+    found = dict(comparison(groups))
     assert found["runs"] == ("2", "1")
     # .3 and .6: mean .45, standard error .15, 12.706 of them; the other alone with its standard error over instances
     assert found["held-out accuracy after"] == ("0.450 ± 1.906", "0.600 ± 0.050")
@@ -72,11 +76,11 @@ def test_the_table_by_hand(runs: list[RunFolder]) -> None:
     assert found["change in accuracy, paired"] == ("+0.350 ± 1.906", "+0.500 ± 0.020")
     # x: .7 - .3, y: .5 - .6; z was not scored. Mean .15, deviation .3536, standard error .25
     assert found["after, against plain, paired by instance"] == ("reference", "+0.150 ± 0.250 (n 2)")
-    assert found["memory tokens after"] == ("40.0 ± 0.0", "40.0")
+    assert found["after: memory tokens"] == ("40.0 ± 0.0", "40.0")
     # the last two of ten steps: .95 + seed
     assert found["training reward, last fifth"] == ("2.450 ± 6.353", "1.950")
     assert found["minutes in all"] == ("1.0 ± 0.0", "1.0")
-    assert "reward after" not in found  # no run has it
+    assert "after: reward" not in found  # no run has it
     assert spread_note(groups) == (
         "With one run ± is the standard error over held-out instances; with several, ± is half the 95% t interval over runs."
     )
@@ -84,18 +88,18 @@ def test_the_table_by_hand(runs: list[RunFolder]) -> None:
 
 def test_what_is_not_known_is_a_dash(runs: list[RunFolder], tmp_path: Path) -> None:
     bare = RunFolder.create(tmp_path / "bare", {"seed": 3, "learning_rate": 0.9})
-    found = table(comparison(group_runs([read_run(run) for run in (bare, runs[0])])))
+    found = dict(comparison(group_runs([read_run(run) for run in (bare, runs[0])])))
     assert found["held-out accuracy after"][0] == "–"
     assert not [name for name in found if "against" in name]  # nothing to pair
     alone = comparison(group_runs([read_run(bare)]))
-    assert alone == [Line("runs", ("1",))]
+    assert alone == [Row("runs", ("1",))]
 
 
 def test_the_same_id_with_another_text_is_another_instance(runs: list[RunFolder]) -> None:
     rows = list(runs[1].read_lines("held_out/after.jsonl"))
     rows[0]["rollout"]["steps"][0]["text"] = "something else"
     runs[1].write_lines("held_out/after.jsonl", rows)
-    found = table(comparison(group_runs([read_run(run) for run in runs])))
+    found = dict(comparison(group_runs([read_run(run) for run in runs])))
     assert found["after, against plain, paired by instance"] == ("reference", "-0.100 (n 1)")
 
 

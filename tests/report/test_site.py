@@ -10,10 +10,9 @@ from urllib.parse import unquote
 import pytest
 
 from memalpha.errors import InputError
-from memalpha.report.catalogue import catalogue_of
+from memalpha.report.catalogue import catalogue_of, find_picks, pairs_of, picks
 from memalpha.report.compare import read_run
-from memalpha.report.examples import find_picks, picks
-from memalpha.report.site import _pairs, write_site
+from memalpha.report.site import write_site
 from memalpha.report.terminal import list_rollouts
 from memalpha.runs import RunFolder
 
@@ -27,7 +26,7 @@ def index_of(page: Any) -> list[list[Any]]:
 
 def titles(run: RunFolder) -> list[str]:
     facts = catalogue_of([run]).facts
-    return [f"{pick.instance} ({pick.why})" for pick in find_picks(facts, _pairs(facts))]
+    return [f"{instance} ({why})" for why, instance, _ in find_picks(facts, pairs_of(facts))]
 
 
 def test_the_site_has_a_page_a_rollout_a_group_and_a_pair(finished_run: RunFolder) -> None:
