@@ -205,7 +205,7 @@ def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Rename a run that is to be overwritten to ``.NAME.replaced``, replacing an older one; return the new path, if there was a run.
+    """Rename a run that is to be overwritten to ``.NAME.replaced``, replacing an older one; return that path if there was a run.
 
     Raises:
         RunFolderError: If the folder holds something else, is the working directory, or cannot be moved.

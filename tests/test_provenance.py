@@ -65,7 +65,7 @@ def test_a_portable_command_names_no_folder_of_a_machine(word: str, shown: str) 
     [
         (["--hub_token", "S3CRET", "--seed", "1"], ["--hub_token", "<HUB_TOKEN>", "--seed", "1"]),
         (["--hub-token=S3CRET"], ["--hub-token=<HUB-TOKEN>"]),
-        (["--api_key", "S3CRET", "S3CRET", "--db_password=S3CRET"], ["--api_key", *["<API_KEY>"] * 2, "--db_password=<DB_PASSWORD>"]),
+        (["--api_key", "S3CRET", "S3CRET", "--password=S3CRET"], ["--api_key", *["<API_KEY>"] * 2, "--password=<PASSWORD>"]),
         (["--client_secret", "S3CRET"], ["--client_secret", "<CLIENT_SECRET>"]),
         (["--judge_extra", "S3CRET"], ["--judge_extra", "<JUDGE_EXTRA>"]),
         (

@@ -1,7 +1,7 @@
 """What a run shows while it runs: progress bars and a table of the last step in a terminal, plain lines elsewhere.
 
-Time left is of rich's progress bar: the mean pace since the first step. Tokens a second count prompts and completions of all processes
-over the whole step. What a step does not know is a dash.
+Time left is that of rich's progress bar: the mean pace since the first step. Tokens a second count prompts and completions of all
+processes over the whole step. What a step does not know is a dash.
 """
 
 from __future__ import annotations

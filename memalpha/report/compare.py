@@ -133,7 +133,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 def _label(names: Sequence[str]) -> str:
     """Name a group: what its runs' names begin with, without a seed's number; the first name if they share nothing."""
-    common = os.path.commonprefix(list(names))
+    common = os.path.commonprefix(list(names))  # noqa: RUF071 (character by character is meant)
     return re.sub(r"([-_.]?(seed|s))?[-_.]?\d*$", "", common) or names[0] if len(names) > 1 else names[0]
 
 

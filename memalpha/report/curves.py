@@ -1,7 +1,7 @@
 """The curves of one or several runs, drawn from ``metrics.jsonl``: small SVG pictures for pages, one PNG for a README.
 
-With one run, a thin line is what each step measured and a thick one the mean over the last steps. With several runs of a variant the
-thin lines are the runs, the thick one their mean and the band Student's 95% interval of it, over the steps that every run has.
+With one run, a thin line is what each step measured and a thick one the mean over the last steps. With several runs of a variant
+the thin lines are the runs, the thick one their mean and the band Student's 95% interval of it, over the steps that every run has.
 Panels without data are left out, and so are unknown values. A picture depends on its data alone (no date, no random ids).
 Matplotlib is imported when something is drawn, and only its classes are used, no global state.
 """

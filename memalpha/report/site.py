@@ -164,8 +164,9 @@ class _Site:
         """The index that the list filters, as JSON for a data block; it holds no ``<``."""
         rows = [
             [
-                fact.page, self._where(fact), fact.instance, _rounded(fact.reward), _rounded(fact.accuracy), fact.calls, fact.failed,
-                fact.inserts, fact.updates, fact.deletes, fact.wrong, fact.questions, fact.cut, int(fact.masked), fact.entries,
+                fact.page, self._where(fact), fact.instance, _rounded(fact.reward), _rounded(fact.accuracy), fact.calls,
+                fact.failed, fact.inserts, fact.updates, fact.deletes, fact.wrong, fact.questions, fact.cut, int(fact.masked),
+                fact.entries,
             ]
             for fact in self.catalogue.facts
         ]  # fmt: skip
@@ -219,7 +220,7 @@ class _Site:
                 path.write_text(summary_markdown(summary), encoding="utf-8")
         else:
             groups = [Group(run.name, [run]) for run in found] + [Group("mean", found)]
-            columns, rows, note = tuple(self.names) + ("mean",), tuple(comparison(groups)), spread_note(groups)
+            columns, rows, note = (*self.names, "mean"), tuple(comparison(groups)), spread_note(groups)
         variant = Variant("", [run.metrics for run in found], [run.summary for run in found])
         self._save(
             "overview.html",

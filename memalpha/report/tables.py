@@ -1,6 +1,6 @@
 """What the first page of a report says in numbers: the before/after table, how far the run came, where time went, what went wrong.
 
-Read from ``summary.json``, ``metrics.jsonl`` and the catalogue alone. The difference in accuracy is the paired one, with its standard
+Read from ``summary.json``, ``metrics.jsonl`` and the catalogue. The difference in accuracy is the paired one, with its standard
 error; every other difference is between the two means. What is not known is a dash.
 """
 

@@ -1,6 +1,6 @@
 """How the numbers, calls and memories of a recorded rollout are shown, on pages and in the terminal.
 
-Rollouts are the JSON of ``memalpha.training.records``. An unknown number (null or NaN: it could not be scored) is shown as a dash and
+Rollouts are the JSON of ``memalpha.training.records``. An unknown number (null or NaN: it could not be scored) is shown as a dash,
 never as 0. An applied call stands with the change it made.
 """
 

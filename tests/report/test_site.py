@@ -259,22 +259,18 @@ def test_picks_are_each_taken_once() -> None:
     assert picks({"a": 1.0}, names) == {"a": "high"}
 
 
-def test_how_held_out_rollouts_were_drawn(finished_run: RunFolder, read_page: Read) -> None:
-    warm = RunFolder.create(finished_run.path.with_name("warm"), {"eval_temperature": 0.7})
-    warm.write_json("summary.json", finished_run.read_json("summary.json"))
-    assert "Rollouts drawn at temperature 0.7; ± is" in read_page(write_site([warm])).words
-
-
-def test_a_control_says_so(bare_run: RunFolder, read_page: Read) -> None:
-    assert "A control" not in read_page(write_site([bare_run])).words
-    control = RunFolder.create(bare_run.path.with_name("control"), {"shuffle_advantages": True})
-    assert "A control: the advantages of this run were shuffled" in read_page(write_site([control])).words
+def test_a_sampled_evaluation_and_a_control_say_so(finished_run: RunFolder, read_page: Read) -> None:
+    other = RunFolder.create(finished_run.path.with_name("other"), {"eval_temperature": 0.7, "shuffle_advantages": True})
+    other.write_json("summary.json", finished_run.read_json("summary.json"))
+    words = read_page(write_site([other])).words
+    assert "Rollouts drawn at temperature 0.7; ± is" in words and "A control: the advantages of this run were shuffled" in words
+    assert "A control" not in read_page(write_site([finished_run])).words
 
 
 def test_a_damaged_file_is_named_before_anything_is_written(finished_run: RunFolder) -> None:
     path = finished_run.path / "held_out" / "after.jsonl"
     path.write_text(path.read_text(encoding="utf-8") + json.dumps({"result": 1})[:-3] + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"after\.jsonl, line 4 is damaged"):
+    with pytest.raises(InputError, match=r"after\.jsonl, line 4"):
         write_site([finished_run])
     assert not (finished_run.path / "report").exists()
 
@@ -288,7 +284,7 @@ def test_a_line_that_is_no_record_of_a_rollout_is_named(finished_run: RunFolder,
     finished_run.write_lines(name, rows)
     readers: list[Callable[[RunFolder], Any]] = [lambda run: write_site([run]), list_rollouts]
     for read in readers + ([read_run] if name.startswith("held_out") else []):
-        with pytest.raises(InputError, match=rf"{name}, line 2 is no record of a rollout: KeyError '{missing}'"):
+        with pytest.raises(InputError, match=rf"{name}, line 2 .*'{missing}'"):
             read(finished_run)
     assert not (finished_run.path / "report").exists()
 
@@ -315,10 +311,10 @@ def test_seeds_make_one_site(finished_run: RunFolder, config: dict[str, Any], re
     assert "finished second mean" in words
     assert {row[1] for row in index_of(read_page(root / "rollouts.html"))} >= {"finished: after", "second: after"}
     assert len(list((root / "pairs").iterdir())) == 6
-    with pytest.raises(InputError, match="2 runs and no folder"):
+    with pytest.raises(InputError, match="--output"):
         write_site([finished_run, other])
     stranger = RunFolder.create(tmp_path / "third", {**config, "tool_weight": 0.9})
-    with pytest.raises(InputError, match=r"differ in more than their seed: tool_weight is '0\.5' and '0\.9'"):
+    with pytest.raises(InputError, match=r"tool_weight is '0\.5' and '0\.9'"):
         write_site([finished_run, stranger], tmp_path / "x")
 
 

