@@ -1,8 +1,6 @@
-"""Files that are written whole or by lines, and read with their mistakes said: JSON, JSON Lines, YAML.
+"""Files on disk: JSON, JSON Lines and YAML, written whole or by lines, and read with clear errors.
 
-What always holds: a file that is replaced is never seen half written; JSON has no NaN, so what is not known is null there.
-
-Files on disk: put there for certain, and told apart by their bytes.
+A file that is replaced is never seen half written. JSON has no NaN: NaN and infinity are written as null.
 """
 
 from __future__ import annotations
@@ -25,11 +23,7 @@ _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surro
 
 
 def path_of(name: str, expected: str) -> Path:
-    """Return a path that can be looked for, there or not.
-
-    Raises:
-        InputError: If the system refuses to look: a name that is too long, a folder without rights.
-    """
+    """Return a path, whether it exists or not; InputError if the system refuses to look (name too long, no permission)."""
     path = Path(name)
     try:
         path.exists()
@@ -41,7 +35,7 @@ def path_of(name: str, expected: str) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give another path to write to, which takes the place of ``path`` at the end: a reader sees the old file or the new one."""
+    """Give a temporary path to write to; it replaces ``path`` at the end, so a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     yield temporary
@@ -67,11 +61,11 @@ def write_yaml(path: Path, data: Mapping[str, Any]) -> None:
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a JSON-lines file whole."""
     with replacing(path) as temporary, temporary.open("w", **_UTF8) as file:
-        file.writelines(_line(row) for row in rows)
+        file.writelines(map(_line, rows))
 
 
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append to a JSON-lines file, in one piece."""
+    """Append to a JSON-lines file, with one write."""
     lines = "".join(map(_line, rows))
     with path.open("a", **_UTF8) as file:
         file.write(lines)
@@ -84,16 +78,12 @@ def drop_cut_line(path: Path) -> None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON or YAML file of names and values.
-
-    Raises:
-        RunFolderError: If it is empty, cut short, not UTF-8, or holds something else.
-    """
+    """Read a JSON or YAML mapping; RunFolderError if the file is empty, cut short, not UTF-8, or holds something else."""
     found, wrong = None, ""
     try:
         text = path.read_text(encoding="utf-8")
         found = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:  # what json and UTF-8 find wrong are ValueErrors
+    except (ValueError, yaml.YAMLError) as error:  # json and UTF-8 errors are ValueErrors
         wrong = str(error)
     if isinstance(found, dict):
         return found
@@ -117,23 +107,17 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """The same data with null for every number that is NaN or infinite."""
+    """The same data with None for every number that is NaN or infinite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def known(value: float | None) -> float:
     """A number that ``finite`` may have made null: NaN then."""
     return math.nan if value is None else float(value)
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(finite(row), ensure_ascii=False) + "\n"
 
 
 def flush(path: Path) -> None:
@@ -149,3 +133,7 @@ def file_sha256(path: Path) -> str:
     """Return the sha256 of a file in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(finite(row), ensure_ascii=False) + "\n"

@@ -1,24 +1,33 @@
-"""Where numbers come from: command, code, libraries, machine, time."""
+"""Where numbers come from: command, code, libraries, machine, time; and what of it must not be written down.
+
+``masked`` is the one place that keeps secrets out of run folders: ``environment.json`` and ``config.yaml`` pass through it.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from memalpha.version import __version__
 
 _PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "numpy")
+_SECRET = re.compile(r"token(?!s|i)|key(?!word)|secret|passw|authorization|credential", re.IGNORECASE)  # not view_tokens, tokenizer
+_EXTRA = re.compile("extra", re.IGNORECASE)  # fields of an endpoint's requests, which may be credentials
+_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s]+@")  # of an address
 
 
 def environment(world_size: int = 1) -> dict[str, Any]:
-    """Describe what a run runs on: code, versions, machine, command, time."""
+    """Describe what a run runs on: code, versions, machine, command (without secrets), time."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -26,7 +35,7 @@ def environment(world_size: int = 1) -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             versions[package] = "not installed"
     return {
-        "command": sys.argv,
+        "command": masked_command(sys.argv),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -36,6 +45,46 @@ def environment(world_size: int = 1) -> dict[str, Any]:
         "packages": versions,
         "code": code_version(),
     }
+
+
+def masked(value: Any, name: str = "") -> Any:
+    """Return a configuration with its secrets replaced by ``<NAME>``; masking twice changes nothing.
+
+    Masked are: every value whose name contains token, key, secret or password (but not ``tokens``: those are counts); every text
+    inside a mapping called extra; and the password of an address. Numbers and switches inside extra stay, for reproducibility.
+
+    Args:
+        value: A mapping of options, or the value of one.
+        name: Name of the option; empty for a whole configuration.
+    """
+    if value in (None, "") or isinstance(value, bool):
+        return value
+    extra, hidden = _EXTRA.search(name), f"<{name.removeprefix('extra ').upper()}>"
+    if _SECRET.search(name):
+        return hidden
+    if isinstance(value, Mapping):  # below extra, every name counts as extra
+        return {key: masked(item, f"extra {key}" if extra else str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item, name) for item in value]
+    if not isinstance(value, str):
+        return value
+    if (found := _mapping(value)) is not None:
+        inside = masked(found, name)
+        return value if inside == found else yaml.safe_dump(inside, default_flow_style=True, width=10_000).strip()
+    return hidden if extra else _PASSWORD.sub(r"\1***@", value)
+
+
+def masked_command(words: Sequence[str]) -> list[str]:
+    """Return the words of a command, the values of ``--name value`` and ``--name=value`` as ``masked`` does."""
+    found, name = [], ""
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if word.startswith("--"):
+            name = flag[2:]
+            found.append(f"{flag}={masked(value, name)}" if equals else word)
+        else:
+            found.append(masked(word, name))
+    return found
 
 
 def code_version() -> str:
@@ -65,6 +114,15 @@ def nameless(word: str) -> str:
     flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
     parts = (Path(part).name if Path(part.strip()).is_absolute() else part for part in value.split(","))
     return f"{flag}{equals}{','.join(parts)}"
+
+
+def _mapping(text: str) -> dict[str, Any] | None:
+    """A mapping written as text, such as ``{a: 1}``; None for any other text."""
+    try:
+        found = yaml.safe_load(text) if text.lstrip().startswith("{") else None
+    except yaml.YAMLError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _processor() -> str:

@@ -1,6 +1,6 @@
 """The run folder: everything that happened in a run, as files that other tools read.
 
-    config.yaml               resolved options
+    config.yaml               resolved options, without secrets
     environment.json          versions, machine, command, time, world size, and of each resumption; digests of the data
     metrics.jsonl             one line a training step, with the fingerprint of the weights it left
     trajectories/             one file a training step and rank, one line a rollout; names the weights that wrote it
@@ -24,7 +24,7 @@ from typing import Any
 
 from memalpha.errors import InputError, RunFolderError
 from memalpha.files import append_lines, drop_cut_line, parse_line, read_object, write_lines, write_object, write_yaml
-from memalpha.provenance import portable
+from memalpha.provenance import masked, portable
 
 logger = logging.getLogger(__name__)
 
@@ -33,18 +33,11 @@ _TRAJECTORY = re.compile(r"step-[0-9]+-rank-[0-9]+")
 
 
 class RunFolder:
-    """A run folder that exists.
-
-    Args:
-        path: Its path.
-
-    Raises:
-        RunFolderError: If there is no run folder.
-    """
+    """A run folder that exists, at ``path``; RunFolderError if there is none."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        with _said_clearly(self.path):
+        with _clear_errors(self.path):
             is_run = (self.path / _MARKER).is_file()
         if not is_run:
             raise RunFolderError(
@@ -55,7 +48,7 @@ class RunFolder:
     def create(
         cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False, resume: bool | None = None
     ) -> RunFolder:
-        """Make a run folder, or take up one to resume; ``resume`` is None for what cannot be resumed.
+        """Make a run folder with its ``config.yaml``, or open one to resume; ``resume`` is None for what cannot be resumed.
 
         Raises:
             RunFolderError: As ``check_free``; or both ``overwrite`` and ``resume`` are given, there is nothing to resume, or the
@@ -67,15 +60,15 @@ class RunFolder:
         if resume:
             return cls(folder)
         exists = cls.check_free(folder, overwrite=overwrite, resumable=resume is not None)
-        with _said_clearly(folder):
+        with _clear_errors(folder):
             if exists:
                 shutil.rmtree(folder)
-            write_yaml(folder / _MARKER, config)
+            write_yaml(folder / _MARKER, masked(config))
         return cls(folder)
 
     @staticmethod
     def check_free(folder: Path, *, overwrite: bool, resumable: bool = False) -> bool:
-        """See that a run folder can be made, before anything slow is done; return whether there is a run that it replaces.
+        """Check that a run folder can be made, before anything slow is done; return whether it replaces a run.
 
         Raises:
             RunFolderError: If there is a run and ``overwrite`` is not given, the folder holds something else, it is a file, or no
@@ -123,7 +116,7 @@ class RunFolder:
         append_lines(self.path / name, [row])
 
     def drop_after(self, step: int) -> None:
-        """Forget metrics and trajectories past a step, which a resumed run writes again, and what a kill left half done."""
+        """Delete metrics and trajectories past a step, which a resumed run writes again, and files that a kill left half done."""
         drop_cut_line(self.path / "metrics.jsonl")
         if metrics := self.metrics():
             self.write_lines("metrics.jsonl", [row for row in metrics if int(row.get("step", 0)) <= step])
@@ -153,7 +146,7 @@ class RunFolder:
                     yield parse_line(line, path, number)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One row a logged training step; of a run that was killed as it wrote one, without that one, which is said."""
+        """One row a logged training step; a last line cut by a kill is left out, with a warning."""
         path = self.path / "metrics.jsonl"
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         if lines and not lines[-1].endswith(b"\n"):
@@ -178,12 +171,8 @@ class RunFolder:
 
 
 def holds_something(folder: Path) -> bool:
-    """Whether there is a folder with something in it.
-
-    Raises:
-        RunFolderError: If a file is in its place, or no folder can be there.
-    """
-    with _said_clearly(folder):
+    """Whether there is a folder with something in it; RunFolderError if a file is in its place, or no folder can be there."""
+    with _clear_errors(folder):
         file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
         if file is not None:
             said = f"{str(file)!r} is a file" + (f", so {str(folder)!r} cannot be made" if file != folder else "")
@@ -193,19 +182,16 @@ def holds_something(folder: Path) -> bool:
 
 def make_folder(folder: Path) -> None:
     """Make a folder, with those above it, unless it is there; RunFolderError if that cannot be done."""
-    with _said_clearly(folder):
+    with _clear_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
-    """See that a run that is to be overwritten holds nothing that the new one reads.
+    """Raise InputError if a run that is to be overwritten holds something that the new run reads.
 
     Args:
         folder: The run's folder.
-        reads: Paths that the new run reads, by the name of their option; names of what is no path are passed over.
-
-    Raises:
-        InputError: If one of them lies in the folder.
+        reads: What the new run reads, by the name of the option; only what exists as a path counts.
     """
     place = folder.resolve()
     for option, paths in reads.items():
@@ -218,30 +204,9 @@ def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
                 )
 
 
-def set_aside(folder: Path) -> Path | None:
-    """Move a run that is to be overwritten beside itself, in place of one that was left there; return where it is, if there is one.
-
-    Raises:
-        RunFolderError: If the folder holds something else, is the one that this process works in, or cannot be moved.
-    """
-    if not RunFolder.check_free(folder, overwrite=True):
-        return None
-    if Path.cwd().is_relative_to(folder.resolve()):
-        raise RunFolderError(
-            f"the run to be overwritten, {str(folder)!r}, is the folder that this command was given in",
-            expected="another working directory",
-            fix="give the command from outside of it",
-        )
-    aside = folder.with_name(f".{folder.name}.replaced")
-    with _said_clearly(folder):
-        if aside.exists():
-            shutil.rmtree(aside)
-        return folder.rename(aside)
-
-
 @contextmanager
-def _said_clearly(folder: Path) -> Iterator[None]:
-    """Say of a folder that it cannot be made or read, instead of an OSError: no such place, no permission, too long a name."""
+def _clear_errors(folder: Path) -> Iterator[None]:
+    """Turn an OSError (no such place, no permission, too long a name) into a RunFolderError that names the folder."""
     try:
         yield
     except OSError as error:

@@ -1,15 +1,20 @@
-"""Where numbers come from: the versions, the machine, and the exact code."""
+"""Where numbers come from: the versions, the machine, the exact code; and no secret of a user."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memalpha import provenance
-from memalpha.provenance import environment, portable
+from memalpha.cli import run as memalpha
+from memalpha.provenance import environment, masked, masked_command, portable
+from memalpha.report.site import write_site
+from memalpha.runs import RunFolder
 from memalpha.version import __version__
 
 
@@ -35,25 +40,75 @@ def test_the_code_version_is_that_of_the_checkout_and_says_when_it_differs(tmp_p
     git("add", ".")
     git("commit", "-qm", "x")
     commit = git("rev-parse", "HEAD").strip()
-    assert provenance.code_version() == commit[:12]
     (tmp_path / "notes.txt").write_text("not code")
     assert provenance.code_version() == commit[:12]
     (tmp_path / "memalpha" / "provenance.py").write_text("2")
-    assert provenance.code_version() == commit[:12] + "+changes"
-    assert environment()["code"] == commit[:12] + "+changes"
+    assert provenance.code_version() == environment()["code"] == commit[:12] + "+changes"
 
 
 @pytest.mark.parametrize(
     ("word", "shown"),
     [
-        ("/" + "home/ann/a b", "a b"),
         ("/" + "home/ann/a.jsonl,/" + "home/ann/b", "a.jsonl,b"),
-        ("runs/a,/" + "home/ann/b", "runs/a,b"),
         ("--config=/" + "home/ann/c.yaml", "--config=c.yaml"),
         ("--train_data=/" + "home/ann/a,runs/b", "--train_data=a,runs/b"),
         ("{n: 4, split: train}", "{n: 4, split: train}"),
-        ("--seed", "--seed"),
     ],
 )
 def test_a_portable_command_names_no_folder_of_a_machine(word: str, shown: str) -> None:
     assert portable(["/" + "home/ann/memalpha/__main__.py", "train", word]) == ["memalpha", "train", shown]
+
+
+# ---------------------------------------------------------------------------------------------------- secrets
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--hub_token", "S3CRET", "--seed", "1"], ["--hub_token", "<HUB_TOKEN>", "--seed", "1"]),
+        (["--hub-token=S3CRET"], ["--hub-token=<HUB-TOKEN>"]),
+        (["--api_key", "S3CRET", "S3CRET", "--password=S3CRET"], ["--api_key", *["<API_KEY>"] * 2, "--password=<PASSWORD>"]),
+        (["--client_secret", "S3CRET"], ["--client_secret", "<CLIENT_SECRET>"]),
+        (["--judge_extra", "S3CRET"], ["--judge_extra", "<JUDGE_EXTRA>"]),
+        (
+            ["--endpoint_extra", "{user: S3CRET, chat_template_kwargs: {enable_thinking: false}, top_k: 5}"],
+            ["--endpoint_extra", "{chat_template_kwargs: {enable_thinking: false}, top_k: 5, user: <USER>}"],
+        ),
+        (["--eval_options={n: 4, auth: {token: S3CRET}}"], ["--eval_options={auth: {token: <TOKEN>}, n: 4}"]),
+        (["--endpoint_url", "http://ann:S3CRET@host:80/v1"], ["--endpoint_url", "http://ann:***@host:80/v1"]),
+        (["--view_tokens", "64", "--tokenizer", "x", "--train_options", "{n:  4}"],) * 2,
+    ],
+)  # fmt: skip
+def test_secrets_of_a_command_are_masked_and_nothing_else(words: list[str], shown: list[str]) -> None:
+    assert masked_command(["memalpha", "train", *words]) == ["memalpha", "train", *shown]
+
+
+def test_secrets_of_a_configuration_are_masked_once_and_for_all() -> None:
+    config: dict[str, Any] = {
+        "hub_token": "S3CRET", "view_tokens": 64, "include_num_input_tokens_seen": "no", "push_to_hub_token": None,
+        "endpoint_extra": {"headers": {"Authorization": "Bearer S3CRET"}, "stop": ["S3CRET"], "max_tokens": 9, "echo": True},
+        "judge_extra": "{api_key: S3CRET}", "systems": [{"name": "mem0", "options": {"api_key": "S3CRET", "n": 1}}],
+    }  # fmt: skip
+    found = masked(config)
+    assert found == {
+        "hub_token": "<HUB_TOKEN>", "view_tokens": 64, "include_num_input_tokens_seen": "no", "push_to_hub_token": None,
+        "endpoint_extra": {"headers": {"Authorization": "<AUTHORIZATION>"}, "stop": ["<STOP>"], "max_tokens": 9, "echo": True},
+        "judge_extra": "{api_key: <API_KEY>}", "systems": [{"name": "mem0", "options": {"api_key": "<API_KEY>", "n": 1}}],
+    }  # fmt: skip
+    assert masked(found) == found
+
+
+def test_no_file_of_a_run_folder_and_no_page_of_its_report_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["memalpha", "train", "--hub_token", "S3CRET", "--endpoint_extra={api_key: S3CRET}"])
+    run = RunFolder.create(tmp_path / "run", {"hub_token": "S3CRET", "endpoint_extra": {"api_key": "S3CRET"}, "seed": 1})
+    run.write_json("environment.json", environment())
+    assert "--hub_token &lt;HUB_TOKEN&gt;" in write_site([run]).read_text()
+    assert [path for path in run.path.rglob("*") if path.is_file() and b"S3CRET" in path.read_bytes()] == []
+
+
+def test_a_run_with_secret_options_is_resumed_with_them(tmp_path: Path) -> None:
+    nano = str(Path(__file__).parents[1] / "configs" / "train" / "nano.yaml")
+    small = ["--warm_start_steps", "0", "--eval_data", "", "--train_options", "{n: 8, split: train}", "--save_steps", "1"]
+    secret = ["--per_device_train_batch_size", "8", "--endpoint_extra", "{api_key: S3CRET, top_k: 5}"]
+    for more in (["--max_steps", "1"], ["--max_steps", "2", "--resume", "true"]):
+        assert memalpha(["train", "--config", nano, "--output_dir", str(tmp_path), *small, *secret, *more]) == 0
+    assert len(RunFolder(tmp_path).metrics()) == 2
+    assert RunFolder(tmp_path).config["endpoint_extra"] == {"api_key": "<API_KEY>", "top_k": 5}

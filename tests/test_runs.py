@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import threading
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -31,23 +28,17 @@ def everything(folder: Path) -> dict[str, bytes]:
 def test_a_new_run_holds_its_options(run: RunFolder) -> None:
     assert everything(run.path) == {"config.yaml": yaml.safe_dump(CONFIG, sort_keys=True).encode()}
     assert RunFolder(run.path).config == CONFIG
-
-
-def test_an_empty_folder_and_missing_parents_are_fine(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    assert RunFolder.create(tmp_path / "empty", CONFIG).config == CONFIG
-    assert RunFolder.create(tmp_path / "a" / "b", CONFIG).config == CONFIG
+    (run.path.parent / "empty").mkdir()
+    for path in (run.path.parent / "empty", run.path / "a" / "b"):
+        assert RunFolder.create(path, CONFIG).config == CONFIG
 
 
 def test_an_existing_run_is_left_alone_unless_told(run: RunFolder) -> None:
     run.append_line("metrics.jsonl", {"step": 1})
     before = everything(run.path)
-    with pytest.raises(RunFolderError, match=r"exists already(.|\n)*--overwrite or --resume"):
-        RunFolder.create(run.path, {"model": "other"}, resume=False)
-    with pytest.raises(RunFolderError, match=r"exists already(.|\n)*--overwrite, or choose another"):  # a rollout cannot be resumed
-        RunFolder.create(run.path, {"model": "other"})
-    with pytest.raises(RunFolderError, match="both overwrite and resume"):
-        RunFolder.create(run.path, {"model": "other"}, overwrite=True, resume=True)
+    for how in ({"resume": False}, {}, {"overwrite": True, "resume": True}):
+        with pytest.raises(RunFolderError):
+            RunFolder.create(run.path, {"model": "other"}, **how)
     assert everything(run.path) == before
     assert RunFolder.create(run.path, {"model": "other"}, resume=True).config == CONFIG
     assert everything(run.path) == before
@@ -132,57 +123,13 @@ def test_the_origin_of_numbers_names_no_folder_of_the_machine(run: RunFolder) ->
     assert origin["environment"]["resumed"] == [{"command": ["memalpha", "train", "--resume"]}]
 
 
-@pytest.mark.parametrize("name", ["summary.json", "rows.jsonl"])
-def test_a_write_that_fails_leaves_the_old_file(run: RunFolder, name: str) -> None:
-    def rows(last: Any) -> Iterator[dict[str, Any]]:
-        yield {"n": 1}
-        yield {"n": last}
-
-    def write(last: Any) -> None:
-        if name.endswith("l"):
-            run.write_lines(name, rows(last))
-        else:
-            run.write_json(name, list(rows(last)))
-
-    write(2)
-    old = (run.path / name).read_bytes()
-    with pytest.raises(TypeError):
-        write(object())
-    assert (run.path / name).read_bytes() == old
-
-
-def test_a_reader_never_sees_half_a_file(run: RunFolder) -> None:
-    sizes = (1, 20_000)
-    run.write_json("summary.json", [0])
-    stop, seen = threading.Event(), set()
-
-    def read() -> None:
-        while not stop.is_set():
-            seen.add(len(json.loads((run.path / "summary.json").read_text(encoding="utf-8"))))
-
-    failures: list[BaseException] = []
-    reader = threading.Thread(target=lambda: failures.extend(_failure(read)))
-    reader.start()
-    for index in range(40):
-        run.write_json("summary.json", [0] * sizes[index % 2])
-    stop.set()
-    reader.join()
-    assert failures == []
-    assert seen <= set(sizes)
-
-
-def _failure(action: Any) -> list[BaseException]:
-    try:
-        action()
-    except ValueError as error:
-        return [error]
-    return []
-
-
-def test_a_damaged_line_is_named(run: RunFolder) -> None:
-    (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "los\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2 is damaged(.|\n)*one JSON object a line"):
-        run.metrics()
+def test_a_write_that_fails_leaves_the_old_files(run: RunFolder) -> None:
+    for last, wrong in ((2, False), (object(), True)):
+        old = everything(run.path)
+        for write, name in ((run.write_lines, "rows.jsonl"), (run.write_json, "summary.json")):
+            with pytest.raises(TypeError) if wrong else nullcontext():
+                write(name, [{"n": 1}, {"n": last}])
+    assert {name: data for name, data in everything(run.path).items() if not name.startswith(".")} == old
 
 
 @pytest.mark.parametrize("cut", ['{"step": 2, "los', '{"step": 2}'])
@@ -203,34 +150,19 @@ def test_an_evaluations_folder_is_no_training_run(tmp_path: Path) -> None:
         run.check_training()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "wrong"),
-    [
-        ("config.yaml", b"", "it is empty"),
-        ("config.yaml", b"- 1\n", "it holds a list"),
-        ("config.yaml", b"model: [na", "flow sequence"),
-        ("config.yaml", b"model: \xff\n", "can't decode byte 0xff"),
-        ("summary.json", b"", "Expecting value"),
-        ("summary.json", b'{"steps": 1', "Expecting ',' delimiter"),
-        ("summary.json", b"null", "it is empty"),
-        ("summary.json", b"[1]", "it holds a list"),
-        ("summary.json", b'{"a": "\xff"}', "can't decode byte 0xff"),
-    ],
-)
-def test_a_damaged_file_is_named_with_what_is_wrong_and_what_to_do(run: RunFolder, name: str, content: bytes, wrong: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"- 1\n", b"model: [na", b'{"a": "\xff"}', b'{"steps": 1', b"null", b"[1]"])
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json"])
+def test_a_damaged_file_is_named(run: RunFolder, name: str, content: bytes) -> None:
     (run.path / name).write_bytes(content)
-    with pytest.raises(RunFolderError) as raised:
+    with pytest.raises(RunFolderError, match=name):
         _ = run.config if name == "config.yaml" else run.read_json(name)
-    said = str(raised.value)
-    assert f"{run.path / name} is damaged" in said and wrong in said and "to fix: put the file back" in said
 
 
-@pytest.mark.parametrize(("line", "wrong"), [(b"3", "holds a int"), (b'{"a": "\xff"}', "can't decode byte 0xff")])
-def test_a_line_that_is_no_object_or_no_text_is_named(run: RunFolder, line: bytes, wrong: str) -> None:
+@pytest.mark.parametrize("line", [b"3", b'{"a": "\xff"}', b'{"step": 2, "los'])
+def test_a_damaged_line_is_named(run: RunFolder, line: bytes) -> None:
     (run.path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2") as raised:
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2"):
         run.metrics()
-    assert wrong in str(raised.value)
 
 
 # ------------------------------------------------------------------------------------------------ resuming

@@ -13,8 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from memalpha.cli import chat, data, evaluate, export, journal, models, poison, router, runs, serve, training
-from memalpha.cli.console import tell_launcher, whose, with_notes
-from memalpha.cli.screen import printable_lines
+from memalpha.cli.screen import SafeFormatter, complain, printable_lines, tell_launcher, whose, with_notes
 from memalpha.errors import MemAlphaError, TrainingStopped
 from memalpha.version import __version__
 
@@ -46,26 +45,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: list[str]) -> int:
     """Run the command line and return its exit code."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    log = logging.StreamHandler()
+    log.setFormatter(SafeFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[log])
     parser = build_parser()
     known, rest = parser.parse_known_args(arguments)
     if rest and not known.takes_more:
-        parser.error(f"unknown arguments: {' '.join(rest)}; see memalpha {known.verb} --help")
+        parser.error(printable_lines(f"unknown arguments: {' '.join(rest)}; see memalpha {known.verb} --help"))
     try:
         return int(known.run(known, rest))
     except TrainingStopped as stop:
-        sys.stderr.write(f"{stop}\n")
+        complain(str(stop))
         return 130
     except MemAlphaError as error:
         if known.debug:
             raise
         tell_launcher(error)
-        sys.stderr.write(f"{whose()}error: {printable_lines(with_notes(error))}\n")
+        complain(f"{whose()}error: {with_notes(error)}")
         return 1
     except KeyboardInterrupt:
         if known.debug:
             raise
-        sys.stderr.write("interrupted; a training run goes on from its last checkpoint with --resume, an evaluation by itself\n")
+        complain("interrupted; a training run goes on from its last checkpoint with --resume, an evaluation by itself")
         return 130
     except Exception as error:  # the launcher says which rank failed, and why, before the traceback scrolls by
         tell_launcher(error)

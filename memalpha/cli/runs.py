@@ -87,7 +87,7 @@ def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def run_compare(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Show the table, write the page and print its path."""
-    from memalpha.report.compare_page import comparison_table, write_comparison
+    from memalpha.report.compare import comparison_table, write_comparison
 
     folders = _training_runs(arguments.run_folders)
     console.print(comparison_table(folders))
@@ -112,11 +112,7 @@ def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _recorded(run: RunFolder, held_out: str | None, step: int | None) -> list[dict[str, Any]]:
-    """Read the rollouts of a held-out evaluation, or of a training step (None = the last).
-
-    Raises:
-        InputError: If there are none of that name.
-    """
+    """Read the rollouts of a held-out evaluation, or of a training step (None = the last); InputError if there are none."""
     names = sorted(path.stem for path in (run.path / "held_out").glob("*.jsonl"))
     files = run.trajectory_files()
     steps = sorted({trajectory_step(file) for file in files})
@@ -129,19 +125,8 @@ def _recorded(run: RunFolder, held_out: str | None, step: int | None) -> list[di
         raise InputError(f"{str(run.path)!r} has no rollouts of training", expected=evaluations)
     chosen = steps[-1] if step is None else step
     if chosen not in steps:
-        raise InputError(f"--step is {chosen}", expected=f"a step with rollouts, {_ranges(steps)}")
+        raise InputError(f"--step is {chosen}", expected=f"a step with rollouts, {steps[0]} to {steps[-1]}")
     return [row for file in files if trajectory_step(file) == chosen for row in run.read_lines(f"trajectories/{file.name}")]
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Say which whole numbers there are: ``1 to 4, 7``."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ", ".join(f"{part[0]} to {part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
 def _training_runs(paths: Sequence[str]) -> list[RunFolder]:

@@ -28,7 +28,7 @@ from memalpha.agent.config import AGENT_FILE, ROUTER_FILE, SCHEMA_FILE
 from memalpha.errors import InputError, MemAlphaError, RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
 from memalpha.files import append_lines, drop_cut_line, read_object, write_yaml
-from memalpha.provenance import environment
+from memalpha.provenance import environment, masked
 from memalpha.runs import RunFolder, holds_something
 
 LISTS = ("sets", "systems", "readers")
@@ -77,7 +77,9 @@ class EvaluationFolder:
         self.run = RunFolder(path) if goes_on else RunFolder.create(path, config, overwrite=overwrite)
         here = environment()
         if goes_on:
-            different = differences(read_config(path), config) + _other_inputs(self.run.read_optional("inputs.json"), inputs)
+            different = differences(read_config(path), masked(config)) + _other_inputs(
+                self.run.read_optional("inputs.json"), inputs
+            )
             if different:
                 raise RunFolderError(
                     f"{str(path)!r} was begun otherwise: " + "; ".join(different),
@@ -86,7 +88,7 @@ class EvaluationFolder:
                 )
             if began := self.run.read_optional("environment.json"):
                 here = {**began, "continued": [*began.get("continued", []), here]}
-            write_yaml(self.path / "config.yaml", config)
+            write_yaml(self.path / "config.yaml", masked(config))
         self.run.write_json("environment.json", here)
         self.run.write_json("inputs.json", inputs)
         drop_cut_line(self.path / RESULTS_FILE)

@@ -1,41 +1,32 @@
 """The catalogue of a run's recorded rollouts: what there is, in which file, and the few facts that lists and filters need.
 
-One line of a file is held at a time, whatever a run's size. What always holds: the order is held-out evaluations first (before,
-after, then others by name), then training steps; a training group is kept whole; what is left out is counted.
+One line of a file is held at a time, whatever a run's size. The order is held-out evaluations first (before, after, then others by
+name), then training steps. A training group is kept whole; what is left out is counted.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.report.view import Tone, as_recorded, calls, known, recorded, rollout_accuracy, rollout_reward
+from memalpha.report.view import Tone, as_recorded, calls, known, number, recorded, rollout_accuracy, rollout_reward
 from memalpha.runs import RunFolder, trajectory_step
 
 _ORDER = {"before": 0, "after": 1}
 
 
 class Source(NamedTuple):
-    """One file of rollouts.
+    """One file of rollouts."""
 
-    Attributes:
-        run: Index of the run it belongs to.
-        folder: The run.
-        name: The file inside the run folder.
-        where: What its rollouts are called: ``before``, ``after``, ``step 3``.
-        step: Training step; None for held-out evaluations.
-        key: What the names of its pages begin with.
-    """
-
-    run: int
+    run: int  # index of the run it belongs to
     folder: RunFolder
-    name: str
-    where: str
-    step: int | None
-    key: str
+    name: str  # the file inside the run folder
+    where: str  # what its rollouts are called: "before", "after", "step 3"
+    step: int | None  # training step; None for held-out evaluations
+    key: str  # what the names of its pages begin with
 
     def rollouts(self) -> Iterator[Mapping[str, Any]]:
         """Iterate over its rollouts, one line at a time."""
@@ -44,51 +35,26 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What lists and filters need of one rollout.
-
-    Attributes:
-        source: Where it lies.
-        page: Name of its page, without a folder.
-        instance: What was read.
-        data: Name of the data set.
-        group: Name of its group's page; empty for a held-out rollout.
-        reward: Mean weighted reward; None if not known.
-        accuracy: Mean score of its questions; None if not known.
-        calls: Calls and unreadable stretches.
-        failed: Those that did not succeed.
-        inserts: Applied inserts.
-        updates: Applied updates.
-        deletes: Applied deletes.
-        questions: Questions asked.
-        wrong: Questions that scored below one half.
-        cut: Completions cut off at the longest length.
-        masked: Whether something in it could not be scored.
-        entries: Entries of the final memory.
-        tokens: Tokens of the final memory.
-        codes: Calls by why they failed.
-        errors: Messages of what could not be scored.
-    """
+    """What lists and filters need of one rollout."""
 
     source: Source
-    page: str
-    instance: str
-    data: str
-    group: str
-    reward: float | None
-    accuracy: float | None
-    calls: int
+    page: str  # name of its page, without a folder
+    instance: str  # id of what was read
+    group: str  # name of its group's page; empty for a held-out rollout
+    reward: float | None  # mean weighted reward
+    accuracy: float | None  # mean score of its questions
+    calls: int  # calls, and text that could not be read as a call
     failed: int
     inserts: int
     updates: int
     deletes: int
     questions: int
-    wrong: int
-    cut: int
-    masked: bool
-    entries: int
-    tokens: int
-    codes: Mapping[str, int]
-    errors: tuple[str, ...]
+    wrong: int  # questions that scored below one half
+    cut: int  # completions cut off at the longest length
+    masked: bool  # whether something in it could not be scored
+    entries: int  # of the final memory
+    codes: Mapping[str, int]  # failed calls by code
+    errors: tuple[str, ...]  # messages of what could not be scored
 
 
 class Catalogue(NamedTuple):
@@ -100,13 +66,15 @@ class Catalogue(NamedTuple):
 
 
 def sources_of(run: RunFolder, index: int = 0, prefix: str = "") -> list[Source]:
-    """Return the files of a run's rollouts, in order."""
-    held_out = sorted((run.path / "held_out").glob("*.jsonl"), key=lambda path: (_ORDER.get(path.stem, 2), path.stem))
-    found = [Source(index, run, f"held_out/{p.name}", _called(p), None, f"{prefix}{_slug(p.stem)}") for p in held_out]
+    """Return the files of a run's rollouts, in order; ``index`` and ``prefix`` tell several runs apart."""
+    found = []
+    for path in sorted((run.path / "held_out").glob("*.jsonl"), key=lambda path: (_ORDER.get(path.stem, 2), path.stem)):
+        key = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem)
+        where = "held out" if path.stem == "rollouts" else path.stem
+        found.append(Source(index, run, f"held_out/{path.name}", where, None, f"{prefix}{key}"))
     for path in run.trajectory_files():
         step, rank = trajectory_step(path), path.stem.rpartition("-")[2]
-        key = f"{prefix}step-{step:06d}-{rank}"
-        found.append(Source(index, run, f"trajectories/{path.name}", f"step {step}", step, key))
+        found.append(Source(index, run, f"trajectories/{path.name}", f"step {step}", step, f"{prefix}step-{step:06d}-{rank}"))
     return found
 
 
@@ -122,33 +90,28 @@ def catalogue_of(runs: Sequence[RunFolder], limit: int = 0) -> Catalogue:
         InputError: If a file is damaged; names the file and line.
     """
     found: list[Facts] = []
-    sources: list[Source] = []
     for index, run in enumerate(runs):
         for source in sources_of(run, index, f"run{index + 1}-" if len(runs) > 1 else ""):
-            before = len(found)
-            for number, rollout in enumerate(source.rollouts()):
-                with as_recorded(run.path / source.name, number + 1):
-                    found.append(facts_of(source, number, rollout))
-            sources += [source] if len(found) > before else []
+            for line, rollout in enumerate(source.rollouts(), 1):
+                with as_recorded(run.path / source.name, line):
+                    found.append(facts_of(source, line - 1, rollout))
     training = Counter((facts.source.run, facts.source.step) for facts in found if facts.source.step is not None)
-    kept = _kept_steps(training, limit)
+    kept = kept_steps(training, limit)
     chosen = [facts for facts in found if facts.source.step is None or (facts.source.run, facts.source.step) in kept]
-    used = {facts.source.key for facts in chosen}
-    return Catalogue(tuple(chosen), tuple(source for source in sources if source.key in used), sum(training.values()))
+    return Catalogue(tuple(chosen), tuple({facts.source.key: facts.source for facts in chosen}.values()), sum(training.values()))
 
 
-def facts_of(source: Source, number: int, rollout: Mapping[str, Any]) -> Facts:
-    """Return the facts of one rollout, the ``number``-th of its source."""
+def facts_of(source: Source, index: int, rollout: Mapping[str, Any]) -> Facts:
+    """Return the facts of one rollout, at an index of its source."""
     made = [call for step in rollout["steps"] for call in calls(step)]
     tones = Counter(call.tone for call in made)
     scores = [known(question["score"]) for question in rollout["questions"]]
     reward = rollout_reward(rollout)
-    parts = (*rollout["questions"], *rollout["steps"])
+    errors = tuple(str(part["error"]) for part in (*rollout["questions"], *rollout["steps"]) if part.get("error"))
     return Facts(
         source=source,
-        page=f"{source.key}-{number:04d}.html",
+        page=f"{source.key}-{index:04d}.html",
         instance=str(rollout["instance"]),
-        data=str(rollout["source"]),
         group=f"{source.key}-group-{int(rollout['group'])}.html" if "group" in rollout else "",
         reward=reward,
         accuracy=rollout_accuracy(rollout),
@@ -160,29 +123,78 @@ def facts_of(source: Source, number: int, rollout: Mapping[str, Any]) -> Facts:
         questions=len(scores),
         wrong=sum(score is not None and score < 0.5 for score in scores),
         cut=sum(step["stop"] == "length" for step in rollout["steps"]),
-        masked=None in scores or any(part.get("error") for part in parts) or (reward is None and bool(rollout["steps"])),
+        masked=None in scores or bool(errors) or (reward is None and bool(rollout["steps"])),
         entries=len(rollout["memory"]),
-        tokens=int(rollout["memory_tokens"]),
         codes=Counter(str(r["code"]) for step in rollout["steps"] for r in step["results"] if not r["ok"]),
-        errors=tuple(str(part["error"]) for part in parts if part.get("error")),
+        errors=errors,
     )
 
 
-def _kept_steps(counts: Mapping[tuple[int, int], int], limit: int) -> set[tuple[int, int]]:
+def kept_steps(counts: Mapping[tuple[int, int], int], limit: int) -> set[tuple[int, int]]:
     """Return the (run, step) pairs that get pages: as many as fit, evenly spread, the last first."""
     steps = list(counts)
     if not limit or sum(counts.values()) <= limit:
         return set(steps)
-    size = max(counts.values())
-    room = max(1, min(len(steps), limit // size))
+    fit = max(1, min(len(steps), limit // max(counts.values())))
     last = len(steps) - 1
-    return {steps[last - round(i * last / max(room - 1, 1))] for i in range(room)}
+    return {steps[last - round(i * last / max(fit - 1, 1))] for i in range(fit)}
 
 
-def _called(path: Path) -> str:
-    return "held out" if path.stem == "rollouts" else path.stem
+# ---------------------------------------------------------------------------------------------------- pairs and examples
+def pairs_of(facts: Sequence[Facts]) -> dict[tuple[int, str], str]:
+    """Page of each (run, instance) that was evaluated before and after training, in the order of the evaluation."""
+    before, after = ({(fact.source.run, fact.instance): fact for fact in facts if fact.source.where == name} for name in _ORDER)
+    return {key: fact.page.replace("after-", "pair-", 1) for key, fact in after.items() if key in before}
 
 
-def _slug(text: str) -> str:
-    """Return a text as part of a file name: letters, digits, dots and dashes."""
-    return "".join(char if char.isascii() and (char.isalnum() or char in ".-_") else "-" for char in text)
+def find_picks(facts: Sequence[Facts], pairs: Mapping[tuple[int, str], str]) -> list[tuple[str, str, str]]:
+    """Return up to three pages to look at first, as (why, instance, page), picked by rule; none if no rollout could be scored.
+
+    In order of what there is: held-out instances before against after training (largest gain, median, largest loss); one evaluation
+    alone (highest, median and lowest accuracy); the groups of the last training step whose rollouts differ most and least.
+
+    Args:
+        facts: Rollouts that have a page.
+        pairs: What ``pairs_of`` found in them.
+    """
+    held_out = [fact for fact in facts if fact.source.step is None and fact.source.run == 0 and fact.accuracy is not None]
+    before, after = ({fact.instance: fact for fact in held_out if fact.source.where == name} for name in _ORDER)
+    gains = {
+        name: (fact.accuracy or 0.0) - (before[name].accuracy or 0.0)
+        for name, fact in after.items()
+        if name in before and (0, name) in pairs
+    }
+    if gains:
+        names = ("largest gain", "median gain", "largest loss" if min(gains.values()) < 0 else "smallest gain")
+        return [
+            (f"{why} in accuracy: {number(gains[name], signed=True)}", name, f"pairs/{pairs[0, name]}")
+            for name, why in picks(gains, names).items()
+        ]
+    if found := after or before or {fact.instance: fact for fact in held_out}:
+        values = {name: fact.accuracy or 0.0 for name, fact in found.items()}
+        return [
+            (f"{why} accuracy: {number(values[name])}", name, f"rollouts/{found[name].page}")
+            for name, why in picks(values, ("highest", "median", "lowest")).items()
+        ]
+    scored = [fact for fact in facts if fact.source.step is not None and fact.reward is not None]
+    last = max((fact.source.step or 0 for fact in scored), default=0)
+    groups: dict[str, list[Facts]] = {}
+    for fact in scored:
+        if fact.source.step == last:
+            groups.setdefault(fact.group, []).append(fact)
+    rewards = {group: [fact.reward or 0.0 for fact in members] for group, members in groups.items()}
+    spreads = {group: max(values) - min(values) for group, values in rewards.items()}
+    return [
+        (f"{why} spread of reward in a group of step {last}: {number(spreads[name])}", groups[name][0].instance, f"groups/{name}")
+        for name, why in picks(spreads, ("largest", "median", "smallest")).items()
+    ]
+
+
+def picks(values: Mapping[str, float], names: tuple[str, str, str]) -> dict[str, str]:
+    """Return highest, median and lowest by value (by name among equals) with what they are called; each once."""
+    ranked = sorted(values, key=lambda name: (-values[name], name))
+    picked: dict[str, str] = {}
+    for index, name in ((0, names[0]), (-1, names[2]), ((len(ranked) - 1) // 2, names[1])):
+        if ranked:
+            picked.setdefault(ranked[index], name)
+    return {name: picked[name] for name in ranked if name in picked}

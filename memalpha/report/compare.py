@@ -1,28 +1,32 @@
-"""Runs side by side: which options differ, what was measured, and what that says.
+"""Runs side by side: which options differ, what was measured, and what that says; as a page and as a table for the terminal.
 
 Runs that differ in their seed alone are one variant; its numbers are means over its runs with the 95% interval over them. A variant
 of one run shows the standard error over held-out instances instead, and each table says which it is. Differences between variants
-are paired by held-out instance. What always holds: what is not known is a dash, never 0.
+are paired by held-out instance. What is not known is a dash, never 0.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
-from typing import Any, NamedTuple
+from functools import partial
+from pathlib import Path
+from statistics import stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from memalpha.errors import InputError
-from memalpha.report.curves import series
-from memalpha.report.figures import Variant
-from memalpha.report.seeds import interval
-from memalpha.report.tables import with_error
-from memalpha.report.view import UNKNOWN, known, mean, number, recorded
+from memalpha.report.curves import Variant, interval, series, write_figures
+from memalpha.report.pages import render, start_site
+from memalpha.report.view import UNKNOWN, known, mean, number, printable, recorded, with_error
 from memalpha.runs import RunFolder
-from memalpha.training.results import standard_error
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 INCIDENTAL = frozenset({
     "data_seed", "ddp_timeout", "disable_tqdm", "generation_rows", "local_rank", "output_dir", "overwrite", "project", "report_to",
@@ -33,22 +37,22 @@ INCIDENTAL = frozenset({
 INCIDENTAL_PREFIXES = ("save_", "logging_", "log_", "hub_")
 """Beginnings of the names of more such options."""
 
-HELD_OUT: tuple[tuple[str, str, int], ...] = (
-    ("reward", "reward after", 3),
-    ("tool_success", "tool success after", 3),
-    ("content", "content after", 3),
-    ("compression", "compression after", 3),
-    ("memory_tokens", "memory tokens after", 1),
-    ("entries", "entries after", 1),
-    ("calls_per_instance", "calls an instance after", 1),
-    ("update_share", "updates after, share of calls", 3),
-    ("delete_share", "deletes after, share of calls", 3),
-    ("cut_off", "completions cut off after, share", 3),
-    ("masked", "instances not scored after", 0),
+MEASURES: tuple[tuple[str, str, int], ...] = (
+    ("reward", "reward", 3),
+    ("tool_success", "tool success", 3),
+    ("content", "content", 3),
+    ("compression", "compression", 3),
+    ("memory_tokens", "memory tokens", 1),
+    ("input_tokens", "input tokens", 1),
+    ("entries", "entries", 1),
+    ("calls_per_instance", "calls an instance", 1),
+    ("update_share", "updates, share of calls", 3),
+    ("delete_share", "deletes, share of calls", 3),
+    ("cut_off", "completions cut off, share", 3),
+    ("n", "instances scored", 0),
+    ("masked", "instances that could not be scored", 0),
 )
-"""Key in an evaluation, name and decimals."""
-
-_ABSENT = "–"
+"""Key in an evaluation, name and decimals of what is shown beside accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +72,9 @@ class Group(NamedTuple):
     label: str
     runs: Sequence[Run]
 
-    @property
-    def variant(self) -> Variant:
-        """The group as curves are drawn of it."""
-        return Variant(self.label, [run.metrics for run in self.runs], [run.summary for run in self.runs])
 
-
-class Line(NamedTuple):
-    """One line of a table: what is measured, and a cell a group."""
+class Row(NamedTuple):
+    """One row of a table: what is measured, and its cells."""
 
     name: str
     cells: tuple[str, ...]
@@ -88,10 +87,18 @@ def read_run(folder: RunFolder) -> Run:
     return Run(folder.path.resolve().name, folder.config, folder.metrics(), folder.read_optional("summary.json"), accuracies)
 
 
+def _identity(row: Mapping[str, Any]) -> str:
+    """Name an instance by its id and what was read and asked: data sets of one kind use the same ids for different texts."""
+    rollout = row["rollout"]
+    texts = [step["text"] for step in rollout["steps"]] + [question["question"] for question in rollout["questions"]]
+    return f"{row['result']['instance']} {hashlib.sha256(json.dumps(texts).encode()).hexdigest()}"
+
+
+# ---------------------------------------------------------------------------------------------------- which runs belong together
 def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return the options in which runs differ beside the incidental ones, each with its value in every run."""
-    names = sorted({name for config in configs for name in config if not _incidental(name)})
-    values = {name: [config.get(name, _ABSENT) for config in configs] for name in names}
+    names = sorted({name for config in configs for name in config if name not in INCIDENTAL})
+    values = {name: [config.get(name, UNKNOWN) for config in configs] for name in names if not name.startswith(INCIDENTAL_PREFIXES)}
     return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
 
 
@@ -111,48 +118,55 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Put runs that differ in their seed alone together, in the order of their first runs; labels are unique."""
     found: list[list[Run]] = []
     for run in runs:
-        same = [members for members in found if not differences([members[0].config, run.config])]
-        if same:
-            same[0].append(run)
-        else:
+        same = next((members for members in found if not differences([members[0].config, run.config])), None)
+        if same is None:
             found.append([run])
-    labels: list[str] = []
+        else:
+            same.append(run)
+    groups: dict[str, Group] = {}
     for members in found:
         label = _label([run.name for run in members])
-        labels.append(label if label not in labels else f"{label} ({len(labels) + 1})")
-    return [Group(label, members) for label, members in zip(labels, found, strict=True)]
+        label = f"{label} ({len(groups) + 1})" if label in groups else label
+        groups[label] = Group(label, members)
+    return list(groups.values())
 
 
-def comparison(groups: Sequence[Group]) -> list[Line]:
-    """Return the table: a line a measure, a cell a group; measures that no group has are left out."""
-    lines = [
-        Line("runs", tuple(str(len(group.runs)) for group in groups)),
-        _line("steps", groups, lambda run: run.summary.get("steps"), 0),
+def _label(names: Sequence[str]) -> str:
+    """Name a group: what its runs' names begin with, without a seed's number; the first name if they share nothing."""
+    common = os.path.commonprefix(list(names))  # noqa: RUF071 (character by character is meant)
+    return re.sub(r"([-_.]?(seed|s))?[-_.]?\d*$", "", common) or names[0] if len(names) > 1 else names[0]
+
+
+# ---------------------------------------------------------------------------------------------------- the table
+def comparison(groups: Sequence[Group]) -> list[Row]:
+    """Return the table: a row a measure, a cell a group; measures that no group has are left out."""
+
+    def row(name: str, digits: int, value: Callable[[Run], Any]) -> Row:
+        return Row(name, tuple(_cell([value(run) for run in group.runs], digits) for group in groups))
+
+    rows = [
+        Row("runs", tuple(str(len(group.runs)) for group in groups)),
+        row("steps", 0, lambda run: run.summary.get("steps")),
         _accuracy("held-out accuracy before", groups, "before"),
         _accuracy("held-out accuracy after", groups, "after"),
         _accuracy("change in accuracy, paired", groups, "delta", signed=True),
         *_against_first(groups),
         *(
-            _line(name, groups, lambda run, key=key: (run.summary.get("after") or {}).get(key), digits)
-            for key, name, digits in HELD_OUT
+            row(f"after: {name}", digits, partial(_after, key))
+            for key, name, digits in MEASURES
+            if key not in ("input_tokens", "n")
         ),
-        _line("training reward, last fifth", groups, lambda run: _late(run, ("reward",)), 3),
-        _line("minutes in all", groups, lambda run: _minutes(run.summary.get("seconds")), 1),
+        row("training reward, last fifth", 3, _late_reward),
+        row("minutes in all", 1, lambda run: None if (s := known(run.summary.get("seconds"))) is None else s / 60),
     ]
-    return [line for line in lines if any(cell != UNKNOWN for cell in line.cells)]
+    return [one for one in rows if any(cell != UNKNOWN for cell in one.cells)]
 
 
 def spread_note(groups: Sequence[Group]) -> str:
     """Say what stands behind the ± of a table."""
     one = "± is the standard error over held-out instances" if any(len(group.runs) == 1 for group in groups) else ""
     several = "± is half the 95% t interval over runs" if any(len(group.runs) > 1 for group in groups) else ""
-    if one and several:
-        return f"With one run {one}; with several, {several}."
-    return f"{(one or several)[0]}{(one or several)[1:]}."
-
-
-def _line(name: str, groups: Sequence[Group], value: Any, digits: int) -> Line:
-    return Line(name, tuple(_cell([value(run) for run in group.runs], digits) for group in groups))
+    return f"With one run {one}; with several, {several}." if one and several else f"{one or several}."
 
 
 def _cell(values: Sequence[Any], digits: int, *, signed: bool = False) -> str:
@@ -160,69 +174,105 @@ def _cell(values: Sequence[Any], digits: int, *, signed: bool = False) -> str:
     if found is None:
         return UNKNOWN
     text = number(found.mean, digits, signed=signed)
-    return text if found.high is None else f"{text} ± {number(found.high - found.mean, digits)}"
+    return text if found.reach is None else f"{text} ± {number(found.reach, digits)}"
 
 
-def _identity(row: Mapping[str, Any]) -> str:
-    """Name an instance by its id and what was read and asked: data sets of one kind use the same ids for different texts."""
-    rollout = row["rollout"]
-    texts = [step["text"] for step in rollout["steps"]] + [question["question"] for question in rollout["questions"]]
-    return f"{row['result']['instance']} {hashlib.sha256(json.dumps(texts).encode()).hexdigest()}"
-
-
-def _accuracy(name: str, groups: Sequence[Group], key: str, *, signed: bool = False) -> Line:
+def _accuracy(name: str, groups: Sequence[Group], key: str, *, signed: bool = False) -> Row:
     cells = []
     for group in groups:
         found = [run.summary.get(key) or {} for run in group.runs]
         values = [data.get("accuracy") for data in found]
         alone = len(found) == 1
         cells.append(with_error(values[0], found[0].get("stderr"), signed=signed) if alone else _cell(values, 3, signed=signed))
-    return Line(name, tuple(cells))
+    return Row(name, tuple(cells))
 
 
-def _against_first(groups: Sequence[Group]) -> list[Line]:
+def _against_first(groups: Sequence[Group]) -> list[Row]:
     """Accuracy after training against the first group's, paired by instance, each instance a mean over a group's runs."""
-    if len(groups) < 2:
-        return []
-    first = _by_instance(groups[0])
-    cells = ["reference" if first else UNKNOWN]
-    for group in groups[1:]:
-        other = _by_instance(group)
+    means = []
+    for group in groups:
+        shared = set.intersection(*(set(run.accuracies) for run in group.runs))
+        means.append({name: sum(run.accuracies[name] for run in group.runs) / len(group.runs) for name in sorted(shared)})
+    first, *others = means
+    cells = []
+    for other in others:
         gaps = [other[instance] - first[instance] for instance in first if instance in other]
-        text = with_error(mean(gaps), standard_error(gaps), signed=True)
-        cells.append(f"{text} (n {len(gaps)})" if gaps else UNKNOWN)
-    return (
-        [Line(f"after, against {groups[0].label}, paired by instance", tuple(cells))]
-        if any(c != UNKNOWN for c in cells[1:])
-        else []
+        error = stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else None
+        cells.append(f"{with_error(mean(gaps), error, signed=True)} (n {len(gaps)})" if gaps else UNKNOWN)
+    name = f"after, against {groups[0].label}, paired by instance"
+    return [Row(name, ("reference", *cells))] if any(cell != UNKNOWN for cell in cells) else []
+
+
+def _after(key: str, run: Run) -> Any:
+    return (run.summary.get("after") or {}).get(key)
+
+
+def _late_reward(run: Run) -> float | None:
+    values = series(run.metrics, ("reward",)).values
+    return mean(values[-max(1, len(values) // 5) :])
+
+
+def _options(groups: Sequence[Group]) -> list[Row]:
+    found = differences([group.runs[0].config for group in groups])
+    return [Row(name, tuple("none" if value in ("", None) else str(value) for value in values)) for name, values in found.items()]
+
+
+# ---------------------------------------------------------------------------------------------------- page and terminal
+def write_comparison(folders: Sequence[RunFolder], target: Path) -> Path:
+    """Write ``index.html`` with tables and curves of several runs into a folder and return its path.
+
+    Args:
+        folders: The runs, in the order of the columns; a run's own report is linked if it has one.
+        target: Folder to write; only what this page consists of is replaced in it.
+
+    Raises:
+        InputError: If a file of a run is damaged.
+    """
+    runs = [read_run(folder) for folder in folders]
+    groups, alone = group_runs(runs), [Group(run.name, [run]) for run in runs]
+    variants = [Variant(label, [run.metrics for run in one], [run.summary for run in one]) for label, one in groups]
+    start_site(target)
+    page = render(
+        "compare.html",
+        root="",
+        here="index.html",
+        name="comparison",
+        lists={"index.html": "Comparison"},
+        groups=groups,
+        rows=comparison(groups),
+        note=spread_note(groups),
+        each=comparison(alone) if len(groups) < len(runs) else [],
+        each_note=spread_note(alone),
+        runs=runs,
+        links=[_link(folder, target) for folder in folders],
+        options=_options(groups),
+        pictures=write_figures(target / "figures", variants),
     )
+    path = target / "index.html"
+    path.write_text(page, encoding="utf-8")
+    return path
 
 
-def _by_instance(group: Group) -> dict[str, float]:
-    shared = set.intersection(*(set(run.accuracies) for run in group.runs))
-    return {name: sum(run.accuracies[name] for run in group.runs) / len(group.runs) for name in sorted(shared)}
+def _link(folder: RunFolder, target: Path) -> str:
+    """The way from the page to a run's own report; empty if there is none."""
+    page = folder.path / "report" / "index.html"
+    return quote(Path(os.path.relpath(page.resolve(), target.resolve())).as_posix()) if page.is_file() else ""
 
 
-def _late(run: Run, keys: Sequence[str]) -> float | None:
-    values = series(run.metrics, keys).values
-    return mean(values[-max(1, len(values) // 5) :]) if values else None
+def comparison_table(folders: Sequence[RunFolder]) -> Table:
+    """Return the comparison for a terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
 
-
-def _minutes(seconds: Any) -> float | None:
-    found = known(seconds)
-    return None if found is None else found / 60
-
-
-def _label(names: Sequence[str]) -> str:
-    """Name a group: what its runs' names begin with, without a seed's number; the first name if they share nothing."""
-    shared = re.sub(r"([-_.]?(seed|s))?[-_.]?\d*$", "", _common(names)) if len(names) > 1 else names[0]
-    return shared or names[0]
-
-
-def _common(names: Sequence[str]) -> str:
-    pairs = zip(*names, strict=False)
-    return "".join(letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, pairs))
-
-
-def _incidental(name: str) -> bool:
-    return name in INCIDENTAL or name.startswith(INCIDENTAL_PREFIXES)
+    groups = group_runs([read_run(folder) for folder in folders])
+    table = Table(box=box.SIMPLE_HEAD, caption=Text(spread_note(groups), "dim"), caption_justify="left")
+    table.add_column("")
+    for group in groups:
+        table.add_column(Text(printable(group.label)), justify="right")
+    for name, cells in _options(groups):
+        table.add_row(*(Text(printable(text), "dim") for text in (f"option {name}", *cells)))
+    for name, cells in comparison(groups):
+        style = "bold" if name == "change in accuracy, paired" else ""
+        table.add_row(*(Text(printable(text), style) for text in (name, *cells)))
+    return table

@@ -1,41 +1,34 @@
-"""The curves of a training run, drawn from ``metrics.jsonl``.
+"""The curves of one or several runs, drawn from ``metrics.jsonl``: small SVG pictures for pages, one PNG for a README.
 
-One small panel a question (does the reward rise, from which part, does the policy still speak, is it cut off, how long does a step
-take); a thin line is what each step measured, a thick one the mean over the last steps. Panels without data are left out, and so
-are values that are null. Matplotlib is imported when something is drawn, with its Agg canvas and no global state.
+With one run, a thin line is what each step measured and a thick one the mean over the last steps. With several runs of a variant
+the thin lines are the runs, the thick one their mean and the band Student's 95% interval of it, over the steps that every run has.
+Panels without data are left out, and so are unknown values. A picture depends on its data alone (no date, no random ids).
+Matplotlib is imported when something is drawn, and only its classes are used, no global state.
 """
 
 from __future__ import annotations
 
-import io
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.report.view import known
-from memalpha.runs import RunFolder
+from memalpha.report.view import known, known_values, number
 
-CURVES_FILE = "report/curves.png"
-"""Where the picture lies in a run folder."""
+Rows = Sequence[Mapping[str, Any]]
+"""Rows of one run's ``metrics.jsonl``."""
 
 _COLUMNS = 3
 _LONGEST_WINDOW = 25
+_STYLES = ("-", "--", ":")
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One panel.
+class Panel(NamedTuple):
+    """One panel."""
 
-    Attributes:
-        title: What it shows, with its unit.
-        lines: Label of each line and the keys it is read from; the first key that a run has counts.
-        share: Whether values are shares, so that the axis runs from 0 to 1.
-    """
-
-    title: str
-    lines: Mapping[str, tuple[str, ...]]
-    share: bool = False
+    title: str  # what it shows, with its unit
+    lines: Mapping[str, tuple[str, ...]]  # label of each line, and the keys it is read from; the first key that a run has counts
+    share: bool = False  # whether values are shares, so that the axis runs from 0 to 1
 
 
 PANELS: tuple[Panel, ...] = (
@@ -78,9 +71,8 @@ PANELS: tuple[Panel, ...] = (
 """Everything that can be drawn, in the order of the picture."""
 
 
-@dataclass(frozen=True, slots=True)
-class Theme:
-    """Colours of a picture; the lines' are told apart by colour-blind eyes (Okabe and Ito's palette, lighter on dark)."""
+class Theme(NamedTuple):
+    """Colours of a picture; those of the lines are told apart by colour-blind eyes (Okabe and Ito's palette, lighter on dark)."""
 
     background: str
     text: str
@@ -92,6 +84,15 @@ LIGHT = Theme("#ffffff", "#24292f", "#e4e7eb", ("#0072b2", "#d55e00", "#009e73",
 DARK = Theme("#161b22", "#d7dde4", "#2b323b", ("#56b4e9", "#f0883e", "#2fcf9e", "#e29bc4", "#e6c84f"))
 
 
+class Variant(NamedTuple):
+    """Runs that differ in their seed alone, under one name; the name is empty where there is but one variant."""
+
+    label: str
+    runs: Sequence[Rows]  # metrics of each run
+    summaries: Sequence[Mapping[str, Any]]  # summary.json of each run, empty where a run has none yet
+
+
+# ---------------------------------------------------------------------------------------------------- numbers
 class Series(NamedTuple):
     """Values over steps."""
 
@@ -99,7 +100,23 @@ class Series(NamedTuple):
     values: list[float]
 
 
-def series(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Series:
+class Interval(NamedTuple):
+    """A mean of ``n`` values and the reach of its 95% interval to either side; None where one value is all there is."""
+
+    mean: float
+    reach: float | None
+    n: int
+
+
+class Band(NamedTuple):
+    """The mean over ``n`` runs and its interval at each step."""
+
+    steps: list[float]
+    points: list[Interval]
+    n: int
+
+
+def series(rows: Rows, keys: Sequence[str]) -> Series:
     """Return the values of the first of ``keys`` that any row knows, over the steps of the rows that know it."""
     for key in keys:
         pairs = [(known(row.get("step")), known(row.get(key))) for row in rows]
@@ -120,87 +137,168 @@ def window_for(steps: int) -> int:
     return max(1, min(_LONGEST_WINDOW, steps // 5))
 
 
-def draw_figure(
-    rows: Sequence[Mapping[str, Any]],
-    summary: Mapping[str, Any] | None = None,
-    theme: Theme = LIGHT,
-    panels: Sequence[Panel] = PANELS,
-) -> Any:
-    """Return a matplotlib ``Figure`` of all panels that have data, or None if there is nothing to draw.
+def interval(values: Sequence[Any]) -> Interval | None:
+    """Return mean and Student's 95% t interval of the values that are known; None if none is."""
+    found = known_values(values)
+    if len(found) < 2:
+        return Interval(found[0], None, 1) if found else None
+    from scipy.stats import t
+
+    mean = math.fsum(found) / len(found)
+    variance = math.fsum((value - mean) ** 2 for value in found) / (len(found) - 1)
+    return Interval(mean, float(t.ppf(0.975, len(found) - 1)) * math.sqrt(variance / len(found)), len(found))
+
+
+def band(runs: Sequence[Rows], keys: Sequence[str], window: int = 1) -> Band:
+    """Return mean and interval of a measure over runs, at the steps that every run has.
 
     Args:
-        rows: Rows of ``metrics.jsonl``.
+        runs: Runs; those without the measure are left out.
+        keys: Names of the measure; the first that a run has counts.
+        window: Steps that each run's values are averaged over first.
+    """
+    found = [one for rows in runs if (one := series(rows, keys)).steps]
+    curves = [dict(zip(one.steps, rolling_mean(one.values, window), strict=True)) for one in found]
+    steps = sorted(set.intersection(*map(set, curves))) if curves else []
+    points = [point for step in steps if (point := interval([curve[step] for curve in curves]))]
+    return Band(steps, points, len(curves))
+
+
+# ---------------------------------------------------------------------------------------------------- drawing
+def draw_figure(rows: Rows, summary: Mapping[str, Any] | None = None, panels: Sequence[Panel] = PANELS) -> Any:
+    """Return a matplotlib ``Figure`` of all panels of one run that have data, or None if there is nothing to draw.
+
+    Args:
+        rows: The run's metrics.
         summary: Held-out accuracy before and after is marked in the panel of accuracy, at the first and last step.
-        theme: Colours.
         panels: What may be drawn, in order.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     panels = [panel for panel in panels if any(series(rows, keys).steps for keys in panel.lines.values())]
     if not panels:
         return None
     columns = min(_COLUMNS, len(panels))
     height = -(-len(panels) // columns)
-    figure = Figure(
-        figsize=(4.1 * columns, 2.5 * height + 0.4),
-        facecolor=theme.background,
-        layout=ConstrainedLayoutEngine(h_pad=0.1, w_pad=0.08),
-    )
-    FigureCanvasAgg(figure)
-    window = window_for(len(rows))
+    figure = Figure(figsize=(4.1 * columns, 2.5 * height + 0.4), facecolor=LIGHT.background, layout="constrained")
+    variant, window = Variant("", [rows], [summary or {}]), window_for(len(rows))
     for index, panel in enumerate(panels):
         axes = figure.add_subplot(height, columns, index + 1)
-        _draw_panel(axes, panel, rows, window, theme)
-        if panel.title == "accuracy":
-            _draw_held_out(axes, rows, summary or {}, theme)
-        finish_panel(axes, panel, theme, lowest_row=index + columns >= len(panels))
+        draw_panel(axes, panel, [variant], LIGHT, x_label=index + columns >= len(panels))
     note = f"thin: each step; thick: mean of the last {window} steps" if window > 1 else "each step"
-    figure.suptitle(note, fontsize=8, color=theme.text, alpha=0.75, ha="right", x=0.995)
+    figure.suptitle(note, fontsize=8, color=LIGHT.text, alpha=0.75, ha="right", x=0.995)
     return figure
 
 
-def _draw_panel(axes: Any, panel: Panel, rows: Sequence[Mapping[str, Any]], window: int, theme: Theme) -> None:
-    for (label, keys), colour in zip(panel.lines.items(), theme.lines, strict=False):
-        steps, values = series(rows, keys)
-        if not steps:
+def write_curves(path: Path, rows: Rows, summary: Mapping[str, Any]) -> None:
+    """Write the curves of one run as a PNG; nothing if there is nothing to draw."""
+    figure = draw_figure(rows, summary)
+    if figure is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="png", dpi=110, pil_kwargs={"optimize": True})
+
+
+class Picture(NamedTuple):
+    """One panel as files of the site, and in words."""
+
+    title: str
+    light: str
+    dark: str
+    words: str
+
+
+def write_figures(folder: Path, variants: Sequence[Variant], panels: Sequence[Panel] = PANELS) -> list[Picture]:
+    """Write every panel that has data as SVG, for light and for dark, and return them in order.
+
+    Args:
+        folder: Made if it does not exist; its name is what the pictures' paths begin with.
+        variants: What is drawn; with several of them a panel of several lines becomes one panel a line.
+        panels: What may be drawn.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    if len(variants) > 1:
+        panels = [one for panel in panels for one in _single_lines(panel)]
+    pictures = []
+    for index, panel in enumerate(panels):
+        if not (words := describe(panel, variants)):
             continue
-        marker = "o" if len(steps) == 1 else None
-        if window > 1:
-            axes.plot(steps, values, color=colour, linewidth=0.8, alpha=0.35, marker=marker)
-        axes.plot(
-            steps, rolling_mean(values, window), color=colour, linewidth=1.8, label=label or None, marker=marker, markersize=4
-        )
+        folder.mkdir(parents=True, exist_ok=True)
+        names = []
+        for shade, theme in (("light", LIGHT), ("dark", DARK)):
+            figure = Figure(figsize=(4.6, 2.7), facecolor=theme.background, layout="constrained")
+            draw_panel(figure.add_subplot(), panel, variants, theme)
+            names.append(f"{folder.name}/{index:02d}-{shade}.svg")
+            with rc_context({"svg.fonttype": "none", "svg.hashsalt": "memalpha"}):
+                figure.savefig(folder.parent / names[-1], format="svg", metadata={"Date": None, "Creator": None})
+        pictures.append(Picture(panel.title, names[0], names[1], words))
+    return pictures
 
 
-def _draw_held_out(axes: Any, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], theme: Theme) -> None:
-    """Mark the accuracy on held-out instances with its standard error, before the first step and at the last."""
-    last = max(known(row.get("step")) or 0.0 for row in rows)
-    points = [(step, summary.get(name)) for step, name in ((0.0, "before"), (last, "after"))]
-    found = [
-        (step, data["accuracy"], known(data.get("stderr")))
-        for step, data in points
-        if data and known(data.get("accuracy")) is not None
-    ]
-    if found:
-        steps, values, errors = zip(*found, strict=True)
-        axes.errorbar(
-            steps,
-            values,
-            yerr=[error or 0.0 for error in errors],
-            color=theme.lines[1],
-            fmt="D",
-            markersize=4.5,
-            capsize=3,
-            linewidth=1.2,
-            label="held out, before and after",
-            zorder=5,
-        )
+def describe(panel: Panel, variants: Sequence[Variant]) -> str:
+    """Return each line's first and last value in words; empty if the panel has no data."""
+    parts = []
+    for variant in variants:
+        for label, keys in panel.lines.items():
+            found = band(variant.runs, keys)
+            if found.steps:
+                name = ", ".join(part for part in (variant.label, label) if part)
+                ends = [f"{number(found.points[i].mean)} at step {found.steps[i]:g}" for i in (0, -1)]
+                over = f" (mean of {found.n} runs)" if found.n > 1 else ""
+                parts.append(f"{name}: {', '.join(ends)}{over}".removeprefix(": "))
+    return "; ".join(parts)
 
 
-def finish_panel(axes: Any, panel: Panel, theme: Theme, *, lowest_row: bool) -> None:
-    """Give axes their title, grid, colours and legend; those of the lowest row name what they run over."""
+def draw_panel(axes: Any, panel: Panel, variants: Sequence[Variant], theme: Theme, *, x_label: bool = True) -> None:
+    """Draw one panel into matplotlib axes."""
+    window = window_for(max(len(rows) for variant in variants for rows in variant.runs))
+    several = len(variants) > 1
+    for v, variant in enumerate(variants):
+        for line, (label, keys) in enumerate(panel.lines.items()):
+            index = v if several else line
+            colour, style = theme.lines[index % len(theme.lines)], _STYLES[index // len(theme.lines) % len(_STYLES)]
+            _draw_line(axes, variant, keys, window, colour, style, variant.label or label)
+        if panel.title.startswith("accuracy"):
+            mark = theme.lines[v % len(theme.lines)] if several else theme.lines[1]
+            _draw_held_out(axes, variant, mark, "" if several else "held out, before and after")
+    _finish(axes, panel, theme, x_label=x_label)
+
+
+def _draw_line(axes: Any, variant: Variant, keys: Sequence[str], window: int, colour: str, style: str, label: str) -> None:
+    found = band(variant.runs, keys, window)
+    marker = "o" if len(found.steps) == 1 else None
+    for rows in variant.runs:
+        steps, values = series(rows, keys)
+        shown = values if found.n < 2 else rolling_mean(values, window)
+        if steps and (found.n > 1 or window > 1):
+            axes.plot(steps, shown, color=colour, linewidth=0.8, alpha=0.4)
+    if found.n > 1 and found.steps:
+        low, high = ([point.mean + sign * (point.reach or 0.0) for point in found.points] for sign in (-1, 1))
+        axes.fill_between(found.steps, low, high, color=colour, alpha=0.16, linewidth=0)
+    if found.steps:
+        means = [point.mean for point in found.points]
+        label = f" {label}" if label.startswith("_") else label  # matplotlib leaves such labels out of a legend
+        axes.plot(found.steps, means, color=colour, linestyle=style, linewidth=2, label=label or None, marker=marker, markersize=4)
+
+
+def _draw_held_out(axes: Any, variant: Variant, colour: str, label: str) -> None:
+    """Mark held-out accuracy before the first step and at the last: its standard error for one run, the interval over several."""
+    last = max((known(row.get("step")) or 0.0 for rows in variant.runs for row in rows), default=0.0)
+    for step, name in ((0.0, "before"), (last, "after")):
+        found = [data for summary in variant.summaries if (data := summary.get(name))]
+        point = interval([data.get("accuracy") for data in found])
+        if point:
+            reach = point.reach if point.reach is not None else known(found[0].get("stderr")) or 0.0
+            named = label if name == "before" else None
+            axes.errorbar(
+                [step], [point.mean], yerr=[reach], color=colour, fmt="D", markersize=5, capsize=3, linewidth=1.4,
+                label=named or None, zorder=5,
+            )  # fmt: skip
+
+
+def _finish(axes: Any, panel: Panel, theme: Theme, *, x_label: bool) -> None:
+    """Give axes their title, grid, colours and legend."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_title(panel.title, fontsize=9.5, color=theme.text, loc="left", fontweight="bold")
@@ -215,33 +313,18 @@ def finish_panel(axes: Any, panel: Panel, theme: Theme, *, lowest_row: bool) -> 
         axes.spines[side].set_color(theme.grid)
     if panel.share:
         axes.set_ylim(-0.03, 1.03)
-    if lowest_row:
+    if x_label:
         axes.set_xlabel("step", fontsize=8, color=theme.text)
     if axes.get_legend_handles_labels()[1]:
-        legend = axes.legend(
-            fontsize=7.5, labelcolor=theme.text, loc="best", handlelength=1.4, ncols=2 if len(panel.lines) > 3 else 1
-        )
+        columns = 2 if len(panel.lines) > 3 else 1
+        legend = axes.legend(fontsize=7.5, labelcolor=theme.text, loc="best", handlelength=1.4, ncols=columns)
         legend.get_frame().set(facecolor=theme.background, edgecolor="none", alpha=0.8)
         for text in legend.get_texts():
             text.set_parse_math(False)  # a folder's name may hold dollar signs
 
 
-def curves_png(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any] | None = None, theme: Theme = LIGHT) -> bytes | None:
-    """Return the picture as PNG; None if there is nothing to draw."""
-    figure = draw_figure(rows, summary, theme)
-    if figure is None:
-        return None
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, facecolor=figure.get_facecolor(), pil_kwargs={"optimize": True})
-    return buffer.getvalue()
-
-
-def write_curves(run: RunFolder, summary: Mapping[str, Any] | None = None) -> Path | None:
-    """Write ``report/curves.png`` of a run and return its path; None if the run has no metrics yet."""
-    picture = curves_png(run.metrics(), summary)
-    if picture is None:
-        return None
-    path = run.path / CURVES_FILE
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(picture)
-    return path
+def _single_lines(panel: Panel) -> list[Panel]:
+    if len(panel.lines) == 1:
+        return [panel]
+    name = "{}, share of calls" if panel.title.startswith("what the calls did") else f"{{}}: {panel.title}"
+    return [Panel(name.format(label), {"": keys}, panel.share) for label, keys in panel.lines.items()]

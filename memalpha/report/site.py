@@ -5,28 +5,41 @@
     groups.html, pairs.html   training groups; held-out instances before against after
     rollouts/ groups/ pairs/  one page each
     figures/ assets/          curves; the one stylesheet and two scripts
+    curves.png table.md       of a single run, in its own folder: for a README
 
 Several runs make one site only if they differ in their seed alone (``memalpha compare`` is for the others). Two passes over the
-recorded rollouts, one line of a file at a time and one group in memory. What always holds: Jinja escapes every value, and each
-page's content security policy allows the site's own two scripts and no other, so text of a data set or a model is text; what has
-no page is counted on the overview.
+recorded rollouts, one line of a file at a time and one group in memory. Jinja escapes every value, and each page's content security
+policy allows the site's own two scripts and no other, so text of a data set or a model is text. What has no page is counted on the
+overview.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from memalpha.errors import InputError
-from memalpha.report.catalogue import Catalogue, Facts, catalogue_of
-from memalpha.report.compare import check_same_but_seed
-from memalpha.report.growth import histories, memory_after_steps
-from memalpha.report.page import overview_page
-from memalpha.report.templating import ASSETS, asset, render
+from memalpha.report.catalogue import Catalogue, Facts, catalogue_of, find_picks, pairs_of
+from memalpha.report.compare import Group, check_same_but_seed, comparison, read_run, spread_note
+from memalpha.report.curves import Variant, write_curves, write_figures
+from memalpha.report.pages import render, start_site
+from memalpha.report.tables import (
+    cards,
+    failures,
+    headline,
+    several_headline,
+    state,
+    summary_markdown,
+    summary_rows,
+    time_split,
+    troubles,
+)
+from memalpha.report.view import UNKNOWN, histories, known, known_values, memory_after_steps, number
 from memalpha.runs import RunFolder
 
 SITE = "report"
@@ -35,155 +48,20 @@ SITE = "report"
 PAGES = 2000
 """Training rollouts that get a page unless asked otherwise."""
 
-_OWN_FOLDERS = ("assets", "figures", "rollouts", "groups", "pairs")
+HIGHLIGHTS: Mapping[str, tuple[str, ...]] = {
+    "policy": ("model", "adapter", "full_finetuning", "lora_r", "lora_alpha", "warm_start_steps"),
+    "agent": ("schema", "codec", "max_chunk_tokens", "view_tokens", "max_completion_length", "retrieval", "embedder"),
+    "data": ("train_data", "train_options", "eval_data", "eval_options", "eval_instances", "eval_temperature"),
+    "questions": ("reader", "reader_tokens", "retrieve_k", "content_judge"),
+    "reward": ("accuracy_weight", "tool_weight", "compression_weight", "content_weight", "immediate_weight", "question_share"),
+    "training": (
+        "max_steps", "learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "num_generations", "grouping",
+        "loss_type", "scale_rewards", "beta", "temperature", "seed",
+    ),
+}  # fmt: skip
+"""Options shown first, by topic; all the others are on the page too, folded away."""
+
 _LONG_MEMORY = 30
-
-
-class Loaded(NamedTuple):
-    """A rollout with its facts and those of its neighbours on the site."""
-
-    facts: Facts
-    rollout: Mapping[str, Any]
-
-
-class Site:
-    """Writes the pages of one site.
-
-    Args:
-        runs: The runs, seeds of one configuration.
-        target: Folder to write.
-        catalogue: What gets a page.
-    """
-
-    def __init__(self, runs: Sequence[RunFolder], target: Path, catalogue: Catalogue) -> None:
-        self.runs, self.target, self.catalogue = runs, target, catalogue
-        self.names = [run.path.resolve().name for run in runs]
-        self.pairs = _pairs(catalogue.facts)
-        self.groups = list(dict.fromkeys(fact.group for fact in catalogue.facts if fact.group))
-        pages = {"rollout": [fact.page for fact in catalogue.facts], "group": self.groups, "pair": list(self.pairs.values())}
-        self._neighbours = {kind: _neighbours(names) for kind, names in pages.items()}
-        self._before: dict[tuple[int, str], Loaded] = {}
-
-    def write(self) -> Path:
-        """Write everything and return the path of the first page."""
-        for name in _OWN_FOLDERS:
-            shutil.rmtree(self.target / name, ignore_errors=True)
-        for name in ASSETS:
-            self._save(f"assets/{name}", asset(name))
-        for _, members in groupby(self._load(), key=lambda one: one.facts.group or one.facts.page):
-            self._write_together(list(members))
-        self._write_lists()
-        self._save("index.html", overview_page(self.runs, self.target, self.catalogue, self.pairs, self._shared("")))
-        return self.target / "index.html"
-
-    # ------------------------------------------------------------------------------------------------ rollouts
-    def _load(self) -> Iterator[Loaded]:
-        facts = iter(self.catalogue.facts)
-        for source in self.catalogue.sources:
-            for rollout in source.rollouts():
-                yield Loaded(next(facts), rollout)
-
-    def _write_together(self, members: list[Loaded]) -> None:
-        """Write the pages of one group, or of one held-out rollout, and of what they are compared in."""
-        for member in members:
-            self._write_rollout(member)
-        first = members[0].facts
-        if first.group:
-            ranked = sorted(members, key=lambda one: (one.facts.reward is None, -(one.facts.reward or 0.0)))
-            labels = [f"{rank} of {len(ranked)}" for rank in range(1, len(ranked) + 1)]
-            self._write_sides(f"groups/{first.group}", "group", ranked, labels)
-        elif (first.source.run, first.instance) in self.pairs:
-            self._write_pair(members[0])
-
-    def _write_pair(self, one: Loaded) -> None:
-        key = (one.facts.source.run, one.facts.instance)
-        if one.facts.source.where == "before":
-            self._before[key] = one
-        elif one.facts.source.where == "after":
-            self._write_sides(f"pairs/{self.pairs[key]}", "pair", [self._before.pop(key), one], ["before", "after"])
-
-    def _write_rollout(self, one: Loaded) -> None:
-        facts, rollout = one
-        previous, following = self._neighbours["rollout"][facts.page]
-        page = render(
-            "rollout.html",
-            **self._shared("../"),
-            facts=facts,
-            rollout=rollout,
-            where=self.where(facts),
-            memories=memory_after_steps(rollout),
-            histories=histories(rollout),
-            long_memory=_LONG_MEMORY,
-            previous=previous,
-            following=following,
-            pair=self.pairs.get((facts.source.run, facts.instance), "") if facts.source.where in ("before", "after") else "",
-        )
-        self._save(f"rollouts/{facts.page}", page)
-
-    def _write_sides(self, name: str, kind: str, members: Sequence[Loaded], labels: Sequence[str]) -> None:
-        steps = {len(member.rollout["steps"]) for member in members}
-        if len(steps) > 1:
-            raise InputError(
-                f"rollouts of {members[0].facts.instance!r} have {sorted(steps)} steps", expected="one number of steps"
-            )
-        previous, following = self._neighbours[kind][Path(name).name]
-        page = render(
-            "sides.html",
-            **self._shared("../"),
-            kind=kind,
-            members=members,
-            labels=labels,
-            where=self.where(members[0].facts),
-            previous=previous,
-            following=following,
-        )
-        self._save(name, page)
-
-    # ------------------------------------------------------------------------------------------------ lists
-    def _write_lists(self) -> None:
-        self._save("rollouts.html", render("rollouts.html", **self._shared(""), index=self._index(), several=len(self.runs) > 1))
-        if self.groups:
-            by_group: dict[str, list[Facts]] = {}
-            for fact in self.catalogue.facts:
-                if fact.group:
-                    by_group.setdefault(fact.group, []).append(fact)
-            self._save("groups.html", render("groups.html", **self._shared(""), groups=by_group, where=self.where))
-        if self.pairs:
-            found: dict[tuple[int, str], dict[str, Facts]] = {key: {} for key in self.pairs}
-            for fact in self.catalogue.facts:
-                if (fact.source.run, fact.instance) in found and fact.source.where in ("before", "after"):
-                    found[fact.source.run, fact.instance][fact.source.where] = fact
-            rows = sorted(found.items(), key=lambda item: -_gain(item[1]))
-            self._save("pairs.html", render("pairs.html", **self._shared(""), pairs=self.pairs, rows=rows, names=self.names))
-
-    def _index(self) -> str:
-        """The index that the list filters, as JSON for a data block; ``<`` never stands in it."""
-        rows = [
-            [
-                fact.page, self.where(fact), fact.instance, _rounded(fact.reward), _rounded(fact.accuracy), fact.calls, fact.failed,
-                fact.inserts, fact.updates, fact.deletes, fact.wrong, fact.questions, fact.cut, int(fact.masked), fact.entries,
-            ]
-            for fact in self.catalogue.facts
-        ]  # fmt: skip
-        return json.dumps(rows, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-    # ------------------------------------------------------------------------------------------------ shared
-    def where(self, facts: Facts) -> str:
-        """What a rollout's place is called; with several runs its run comes first."""
-        return f"{self.names[facts.source.run]}: {facts.source.where}" if len(self.runs) > 1 else facts.source.where
-
-    def _shared(self, root: str) -> dict[str, Any]:
-        """What every page is given: the way to the site's root, its name, and which lists there are."""
-        name = self.names[0] if len(self.runs) == 1 else f"{len(self.runs)} runs"
-        lists = {"index.html": "Overview", "rollouts.html": "Rollouts"}
-        lists |= {"groups.html": "Groups"} if self.groups else {}
-        lists |= {"pairs.html": "Before and after"} if self.pairs else {}
-        return {"root": root, "name": name, "lists": lists}
-
-    def _save(self, name: str, text: str) -> None:
-        path = self.target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
 
 def write_site(runs: Sequence[RunFolder], target: Path | None = None, limit: int = PAGES) -> Path:
@@ -200,27 +78,200 @@ def write_site(runs: Sequence[RunFolder], target: Path | None = None, limit: int
     check_same_but_seed(runs)
     if target is None and len(runs) > 1:
         raise InputError(f"{len(runs)} runs and no folder for their site", expected="--output DIR", fix="add --output runs/report")
-    return Site(runs, target or runs[0].path / SITE, catalogue_of(runs, limit)).write()
+    return _Site(runs, target or runs[0].path / SITE, catalogue_of(runs, limit)).write()
 
 
-def _neighbours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """The page before and the page after each, empty at the ends."""
-    return {name: (before, after) for before, name, after in zip(["", *names], names, [*names[1:], ""], strict=False)}
+class _Loaded(NamedTuple):
+    """A rollout with its facts."""
+
+    facts: Facts
+    rollout: Mapping[str, Any]
 
 
-def _pairs(facts: Sequence[Facts]) -> dict[tuple[int, str], str]:
-    """Page of each (run, instance) that was evaluated before and after, in the order of the evaluation."""
-    seen: dict[str, dict[tuple[int, str], Facts]] = {"before": {}, "after": {}}
-    for fact in facts:
-        if fact.source.where in seen:
-            seen[fact.source.where][fact.source.run, fact.instance] = fact
-    return {key: fact.page.replace("after-", "pair-", 1) for key, fact in seen["after"].items() if key in seen["before"]}
+class _Site:
+    """Writes the pages of one site of some runs into a folder."""
+
+    def __init__(self, runs: Sequence[RunFolder], target: Path, catalogue: Catalogue) -> None:
+        self.runs, self.target, self.catalogue = runs, target, catalogue
+        self.names = [run.path.resolve().name for run in runs]
+        self.pairs = pairs_of(catalogue.facts)
+        self.groups: dict[str, list[Facts]] = {}
+        for fact in catalogue.facts:
+            if fact.group:
+                self.groups.setdefault(fact.group, []).append(fact)
+        pages = {"rollouts": [fact.page for fact in catalogue.facts], "groups": [*self.groups], "pairs": [*self.pairs.values()]}
+        # the page before and the page after each, empty at the ends
+        self._neighbours = {
+            f"{kind}/{name}": {"previous": before, "following": after}
+            for kind, names in pages.items()
+            for before, name, after in zip(["", *names], names, [*names[1:], ""], strict=False)
+        }
+        self._before: dict[tuple[int, str], _Loaded] = {}
+
+    def write(self) -> Path:
+        """Write everything and return the path of the first page."""
+        start_site(self.target)
+        for _, members in groupby(self._load(), key=lambda one: one.facts.group or one.facts.page):
+            self._write_together(list(members))
+        self._save("rollouts.html", "rollouts.html", index=self._index())
+        if self.groups:
+            self._write_groups()
+        if self.pairs:
+            self._write_pairs()
+        self._write_overview()
+        return self.target / "index.html"
+
+    # ------------------------------------------------------------------------------------------------ rollouts
+    def _load(self) -> Iterator[_Loaded]:
+        facts = iter(self.catalogue.facts)
+        for source in self.catalogue.sources:
+            for rollout in source.rollouts():
+                yield _Loaded(next(facts), rollout)
+
+    def _write_together(self, members: list[_Loaded]) -> None:
+        """Write the pages of one group, or of one held-out rollout, and of what they are compared in."""
+        for facts, rollout in members:
+            self._save(
+                "rollout.html",
+                f"rollouts/{facts.page}",
+                facts=facts,
+                rollout=rollout,
+                where=self._where(facts),
+                memories=memory_after_steps(rollout),
+                histories=histories(rollout),
+                long_memory=_LONG_MEMORY,
+                pair=self.pairs.get((facts.source.run, facts.instance), "") if facts.source.where in ("before", "after") else "",
+            )
+        first, key = members[0].facts, (members[0].facts.source.run, members[0].facts.instance)
+        if first.group:
+            ranked = sorted(members, key=lambda one: (one.facts.reward is None, -(one.facts.reward or 0.0)))
+            labels = [f"{rank} of {len(ranked)}" for rank in range(1, len(ranked) + 1)]
+            self._write_sides(f"groups/{first.group}", "group", ranked, labels)
+        elif key in self.pairs and first.source.where == "before":
+            self._before[key] = members[0]
+        elif key in self.pairs and first.source.where == "after":
+            self._write_sides(f"pairs/{self.pairs[key]}", "pair", [self._before.pop(key), members[0]], ["before", "after"])
+
+    def _write_sides(self, path: str, kind: str, members: Sequence[_Loaded], labels: Sequence[str]) -> None:
+        steps = {len(member.rollout["steps"]) for member in members}
+        if len(steps) > 1:
+            raise InputError(f"rollouts of {members[0].facts.instance!r} have {sorted(steps)} steps", expected="the same number")
+        where = self._where(members[0].facts)
+        self._save("sides.html", path, kind=kind, members=members, labels=labels, where=where)
+
+    # ------------------------------------------------------------------------------------------------ lists
+    def _index(self) -> str:
+        """The index that the list filters, as JSON for a data block; it holds no ``<``."""
+        rows = [
+            [
+                fact.page, self._where(fact), fact.instance, _rounded(fact.reward), _rounded(fact.accuracy), fact.calls,
+                fact.failed, fact.inserts, fact.updates, fact.deletes, fact.wrong, fact.questions, fact.cut, int(fact.masked),
+                fact.entries,
+            ]
+            for fact in self.catalogue.facts
+        ]  # fmt: skip
+        return json.dumps(rows, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+    def _write_groups(self) -> None:
+        columns = ("group", "where", "rollouts", "best reward", "worst reward", "best accuracy", "worst accuracy")
+        rows = []
+        for page, facts in self.groups.items():
+            cells = [self._where(facts[0]), str(len(facts))]
+            for values in ([fact.reward for fact in facts], [fact.accuracy for fact in facts]):
+                found = [value for value in values if value is not None]
+                cells += [number(max(found)), number(min(found))] if found else [UNKNOWN, UNKNOWN]
+            rows.append((f"groups/{page}", facts[0].instance, cells))
+        what = "the rollouts of one instance in one training step"
+        self._save("list.html", "groups.html", title="Groups", what=what, columns=columns, rows=rows)
+
+    def _write_pairs(self) -> None:
+        sides: dict[tuple[int, str], dict[str, Facts]] = {key: {} for key in self.pairs}
+        for fact in self.catalogue.facts:
+            if (key := (fact.source.run, fact.instance)) in sides:
+                sides[key][fact.source.where] = fact
+        rows = []
+        for key, page in self.pairs.items():
+            before, after = sides[key]["before"], sides[key]["after"]
+            unknown = before.accuracy is None or after.accuracy is None
+            gain = None if unknown else (after.accuracy or 0.0) - (before.accuracy or 0.0)
+            run = [self.names[key[0]]] if len(self.runs) > 1 else []
+            accuracies = [number(before.accuracy), number(after.accuracy), number(gain, signed=True)]
+            rows.append((gain, (f"pairs/{page}", key[1], [*run, *accuracies, str(before.entries), str(after.entries)])))
+        rows.sort(key=lambda row: float("inf") if row[0] is None else -row[0])
+        columns = ["accuracy before", "after", "difference", "entries before", "after"]
+        columns = ["instance", *(["run"] if len(self.runs) > 1 else []), *columns]
+        what = "the same held-out instance, largest gain first"
+        self._save("list.html", "pairs.html", title="Before and after", what=what, columns=columns, rows=[row for _, row in rows])
+
+    # ------------------------------------------------------------------------------------------------ overview
+    def _write_overview(self) -> None:
+        """Write the first page and its curves; of a single run also ``curves.png`` and ``table.md`` into its own folder."""
+        found = [read_run(run) for run in self.runs]
+        config, metrics, summary = found[0].config, found[0].metrics, found[0].summary
+        seconds = [known(run.summary.get("seconds")) for run in found]
+        facts, alone = self.catalogue.facts, len(found) == 1
+        if alone:
+            columns, rows = summary_rows(summary)
+            note = "± is the standard error over instances."
+            write_curves(self.runs[0].path / SITE / "curves.png", metrics, summary)
+            if rows:
+                path = self.runs[0].path / SITE / "table.md"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(summary_markdown(summary), encoding="utf-8")
+        else:
+            groups = [Group(run.name, [run]) for run in found] + [Group("mean", found)]
+            columns, rows, note = (*self.names, "mean"), tuple(comparison(groups)), spread_note(groups)
+        variant = Variant("", [run.metrics for run in found], [run.summary for run in found])
+        self._save(
+            "overview.html",
+            "index.html",
+            headline=headline(summary) if alone else several_headline(variant.summaries),
+            states=[(run.name, state(run.metrics, run.summary)) for run in found],
+            environments=[run.read_optional("environment.json") for run in self.runs],
+            cards=cards(metrics, config) if alone else [],
+            control=bool(config.get("shuffle_advantages")),
+            table={"columns": columns, "rows": rows, "note": note},
+            temperature=known(config.get("eval_temperature")) or 0.0,
+            pictures=write_figures(self.target / "figures", [variant]),
+            split=time_split(
+                [row for run in found for row in run.metrics], None if None in seconds else sum(known_values(seconds))
+            ),
+            troubles=[trouble for run in found for trouble in troubles([], run.metrics)] + troubles(facts, []),
+            failures=failures(facts),
+            picks=find_picks(facts, self.pairs),
+            pages=len(facts),
+            training=sum(fact.source.step is not None for fact in facts),
+            all_training=self.catalogue.training,
+            highlights=_highlights(config),
+            config=yaml.safe_dump(config, sort_keys=True, allow_unicode=True),
+        )
+
+    # ------------------------------------------------------------------------------------------------ shared
+    def _where(self, facts: Facts) -> str:
+        """What a rollout's place is called; with several runs its run comes first."""
+        return f"{self.names[facts.source.run]}: {facts.source.where}" if len(self.runs) > 1 else facts.source.where
+
+    def _save(self, template: str, name: str, **context: Any) -> None:
+        """Write a page; every page is given its name, the way to the site's root, and which lists there are."""
+        lists = {"index.html": "Overview", "rollouts.html": "Rollouts"}
+        lists |= {"groups.html": "Groups"} if self.groups else {}
+        lists |= {"pairs.html": "Before and after"} if self.pairs else {}
+        shared = {"root": "../" * name.count("/"), "here": name, "lists": lists} | self._neighbours.get(name, {})
+        title = self.names[0] if len(self.runs) == 1 else f"{len(self.runs)} runs"
+        path = self.target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(render(template, name=title, **shared, **context), encoding="utf-8")
 
 
-def _gain(sides: Mapping[str, Facts]) -> float:
-    """Gain in accuracy, for sorting; what is not known comes last."""
-    before, after = sides["before"].accuracy, sides["after"].accuracy
-    return float("-inf") if before is None or after is None else after - before
+def _highlights(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    shown = {topic: {name: _option(config[name]) for name in names if name in config} for topic, names in HIGHLIGHTS.items()}
+    return {topic: values for topic, values in shown.items() if values}
+
+
+def _option(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
+    return "none" if value in ("", None) else str(value)
 
 
 def _rounded(value: float | None) -> float | None:

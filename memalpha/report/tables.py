@@ -1,45 +1,28 @@
-"""The before/after table of a run's ``summary.json``, as rows, as Markdown and as a rich table.
+"""What the first page of a report says in numbers: the before/after table, how far the run came, where time went, what went wrong.
 
-Read from the summary alone. What always holds: the difference in accuracy is the paired one, with its standard error; every other
-difference is between the two means; what is not known is a dash. A summary of ``memalpha evaluate``, which has one evaluation,
-gives one column.
+Read from ``summary.json``, ``metrics.jsonl`` and the catalogue. The difference in accuracy is the paired one, with its standard
+error; every other difference is between the two means. What is not known is a dash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memalpha.report.view import UNKNOWN, counted, known, number, printable
+from memalpha.report.catalogue import Facts
+from memalpha.report.compare import MEASURES, Row
+from memalpha.report.curves import Rows, interval, series
+from memalpha.report.view import UNKNOWN, counted, duration, known, known_values, number, printable, with_error
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-MEASURES: tuple[tuple[str, str, int], ...] = (
-    ("reward", "reward", 3),
-    ("tool_success", "tool success", 3),
-    ("content", "content", 3),
-    ("compression", "compression", 3),
-    ("memory_tokens", "memory tokens", 1),
-    ("input_tokens", "input tokens", 1),
-    ("entries", "entries", 1),
-    ("calls_per_instance", "calls an instance", 1),
-    ("update_share", "updates, share of calls", 3),
-    ("delete_share", "deletes, share of calls", 3),
-    ("cut_off", "completions cut off, share", 3),
-    ("n", "instances scored", 0),
-    ("masked", "instances that could not be scored", 0),
-)
-"""Key in the summary, name and decimals of each measure below accuracy."""
+TIMES: Mapping[str, str] = {"time/rollouts": "rollouts", "time/scoring": "scoring", "step_time": "update"}
+"""Parts of a training step's time, as ``metrics.jsonl`` has them, and what to call them. Those of the first process."""
 
 
-class Row(NamedTuple):
-    """One line of the table: a name, one cell an evaluation, and the difference where there are two."""
-
-    name: str
-    cells: tuple[str, ...]
-
-
+# ---------------------------------------------------------------------------------------------------- before and after
 class SummaryRows(NamedTuple):
     """The table as text: ``columns`` heads the cells of ``rows``; both are empty if nothing was evaluated."""
 
@@ -48,18 +31,25 @@ class SummaryRows(NamedTuple):
 
 
 def summary_rows(summary: Mapping[str, Any]) -> SummaryRows:
-    """Return the table of a summary.
-
-    Args:
-        summary: What ``summary.json`` holds, of a training run or of one evaluation.
-    """
+    """Return the table of a ``summary.json``: before, after and difference of a training run, or one column of one evaluation."""
     found = _evaluations(summary)
     if not found:
         return SummaryRows((), ())
-    rows = [_accuracy(found, summary.get("delta"))]
-    rows += [_measure(found, key, name, digits) for key, name, digits in MEASURES if any(key in data for data in found.values())]
-    rows += [_kind(found, kind) for kind in sorted({kind for data in found.values() for kind in data.get("kinds", {})})]
-    return SummaryRows((*found, *(["difference"] if len(found) == 2 else [])), tuple(rows))
+    two = len(found) == 2
+    accuracy = [with_error(data.get("accuracy"), data.get("stderr")) for data in found.values()]
+    if two:
+        delta = summary.get("delta") or {}
+        accuracy.append(with_error(delta.get("accuracy"), delta.get("stderr"), signed=True))
+    rows = [Row("accuracy", tuple(accuracy))]
+    for key, name, digits in MEASURES:
+        if any(key in data for data in found.values()):
+            rows.append(_row(name, [data.get(key) for data in found.values()], digits))
+    for kind in sorted({kind for data in found.values() for kind in data.get("kinds", {})}):
+        data = [evaluation.get("kinds", {}).get(kind, {}) for evaluation in found.values()]
+        counts = list(dict.fromkeys(number(item.get("questions"), 0) for item in data))
+        noun = "question" if counts == ["1"] else "questions"
+        rows.append(_row(f"accuracy: {kind} ({' and '.join(counts)} {noun})", [item.get("accuracy") for item in data], 3))
+    return SummaryRows((*found, *(["difference"] if two else [])), tuple(rows))
 
 
 def _evaluations(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -68,43 +58,18 @@ def _evaluations(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {name: summary[name] for name in ("before", "after") if summary.get(name)}
 
 
-def _accuracy(found: Mapping[str, Mapping[str, Any]], delta: Mapping[str, Any] | None) -> Row:
-    cells = [with_error(data.get("accuracy"), data.get("stderr")) for data in found.values()]
-    if len(found) == 2:
-        cells.append(with_error(delta.get("accuracy"), delta.get("stderr"), signed=True) if delta else UNKNOWN)
-    return Row("accuracy", tuple(cells))
-
-
-def _measure(found: Mapping[str, Mapping[str, Any]], key: str, name: str, digits: int) -> Row:
-    values = [data.get(key) for data in found.values()]
-    return Row(name, (*(number(value, digits) for value in values), *_difference(values, digits)))
-
-
-def _kind(found: Mapping[str, Mapping[str, Any]], kind: str) -> Row:
-    data = [evaluation.get("kinds", {}).get(kind, {}) for evaluation in found.values()]
-    counts = list(dict.fromkeys(number(item.get("questions"), 0) for item in data))
-    values = [item.get("accuracy") for item in data]
-    noun = "question" if counts == ["1"] else "questions"
-    return Row(f"accuracy: {kind} ({' and '.join(counts)} {noun})", (*map(number, values), *_difference(values, 3)))
-
-
-def _difference(values: list[Any], digits: int) -> list[str]:
-    if len(values) != 2:
-        return []
-    before, after = map(known, values)
-    return [UNKNOWN if before is None or after is None else number(after - before, digits, signed=True)]
-
-
-def with_error(value: Any, error: Any, *, signed: bool = False) -> str:
-    """Return ``0.412 ± 0.031``; without the error if that is not known (fewer than two instances)."""
-    text = number(value, signed=signed)
-    return text if UNKNOWN in (text, number(error)) else f"{text} ± {number(error)}"
+def _row(name: str, values: Sequence[Any], digits: int) -> Row:
+    cells = [number(value, digits) for value in values]
+    if len(values) == 2:
+        before, after = map(known, values)
+        cells.append(UNKNOWN if before is None or after is None else number(after - before, digits, signed=True))
+    return Row(name, tuple(cells))
 
 
 def headline(summary: Mapping[str, Any]) -> str:
     """Return in one or two sentences what the evaluation says; empty if nothing was evaluated.
 
-    A difference below two paired standard errors is said to be no more than noise could make.
+    A difference below two paired standard errors is said to be no clear difference.
     """
     found = _evaluations(summary)
     delta = summary.get("delta") or {}
@@ -115,14 +80,26 @@ def headline(summary: Mapping[str, Any]) -> str:
             for data in found.values()
         )
     before, after = (number(data.get("accuracy")) for data in found.values())
+    text = f"Held-out accuracy {before} before and {after} after training"
     if change is None:
-        return f"Held-out accuracy {before} before and {after} after training; no instance was scored both times."
-    text = f"Held-out accuracy {before} before and {after} after training: {with_error(change, error, signed=True)}"
-    text += f", paired over {counted(int(delta.get('n', 0)), 'instance')}."
+        return f"{text}; no instance was scored both times."
+    text += f": {with_error(change, error, signed=True)}, paired over {counted(int(delta.get('n', 0)), 'instance')}."
     if error is None:
         return text
     verdict = "more than two standard errors." if abs(change) > 2 * error else "within two standard errors: no clear difference."
     return f"{text} That is {verdict}"
+
+
+def several_headline(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """Return in a sentence what several seeds of one configuration say; empty if none was evaluated both times."""
+    change = interval([(summary.get("delta") or {}).get("accuracy") for summary in summaries])
+    if change is None:
+        return ""
+    ends = [UNKNOWN if change.reach is None else number(change.mean + sign * change.reach, signed=True) for sign in (-1, 1)]
+    return (
+        f"Held-out accuracy changed by {number(change.mean, signed=True)} (95% interval {' to '.join(ends)}), "
+        f"mean of {counted(change.n, 'run')}."
+    )
 
 
 def summary_markdown(summary: Mapping[str, Any]) -> str:
@@ -130,13 +107,9 @@ def summary_markdown(summary: Mapping[str, Any]) -> str:
     columns, rows = summary_rows(summary)
     if not rows:
         return "No held-out instances were evaluated.\n"
-    lines = [("", *columns), ("---", *["---:"] * len(columns)), *((_cell(row.name), *row.cells) for row in rows)]
+    escapes = str.maketrans({"\\": "\\\\", "|": "\\|", "\n": " ", "<": "&lt;"})  # a kind of question must not end its cell
+    lines = [("", *columns), ("---", *["---:"] * len(columns)), *((row.name.translate(escapes), *row.cells) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _cell(text: str) -> str:
-    """Keep a name of the data (a kind of question) from ending its cell."""
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
@@ -151,6 +124,80 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for index, row in enumerate(rows):
-        style = "bold" if index == 0 else ""
-        table.add_row(Text(printable(row.name), style), *(Text(cell, style) for cell in row.cells))
+        table.add_row(*(Text(printable(text), "" if index else "bold") for text in (row.name, *row.cells)))
     return table
+
+
+# ---------------------------------------------------------------------------------------------------- the run
+def cards(metrics: Rows, config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return what the head of the page shows of one run as (name, number, note): the last step's, and what it was at the first."""
+    if not metrics:
+        return []
+    found = [
+        _last("reward", metrics, ("reward",), 3),
+        _last("accuracy in training", metrics, ("rewards/accuracy/mean", "memory/reward_accuracy"), 3),
+        _last("tokens a completion", metrics, ("completions/mean_length",), 1),
+        _last("tokens in the final memory", metrics, ("memory/tokens",), 1),
+        _last("entropy", metrics, ("entropy",), 2),
+        _last("KL to the reference", metrics, ("kl",), 4) if known(config.get("beta")) else ("KL term", "off", ""),
+    ]
+    if masked := known_values([row.get("memory/masked") for row in metrics]):
+        found.append(("rollouts not scored", f"{number(100 * sum(masked) / len(masked), 1)}%", "of all"))
+    return [card for card in found if card]
+
+
+def _last(name: str, metrics: Rows, keys: Sequence[str], digits: int) -> tuple[str, str, str] | None:
+    values = series(metrics, keys).values
+    if not values:
+        return None
+    note = f"from {number(values[0], digits)} at the first step" if len(values) > 1 else "at the only step"
+    return name, number(values[-1], digits), note
+
+
+def state(metrics: Rows, summary: Mapping[str, Any]) -> str:
+    """How far a run came, in one line."""
+    if "steps" in summary:
+        return f"{number(summary['steps'], 0)} steps in {duration(summary.get('seconds'))}"
+    if summary:
+        return f"evaluation in {duration(summary.get('seconds'))}"
+    if not metrics:
+        return "no step logged yet"
+    return f"unfinished: step {number(metrics[-1].get('step'), 0)} of {number(metrics[-1].get('max_steps'), 0)}"
+
+
+def time_split(metrics: Rows, seconds: float | None) -> dict[str, float]:
+    """Return the seconds of each part of a run: those of its steps that were measured, and everything else.
+
+    Args:
+        metrics: Rows of all runs.
+        seconds: Of all runs; None if one has not ended, and everything else is not known.
+    """
+    sums = {name: sum(known_values([row.get(key) for row in metrics])) for key, name in TIMES.items()}
+    sums = {name: value for name, value in sums.items() if value}
+    rest = (seconds or 0.0) - sum(sums.values())
+    return sums | ({"everything else": rest} if sums and rest > 0 else {})
+
+
+def troubles(facts: Sequence[Facts], metrics: Rows) -> list[tuple[str, str, int]]:
+    """Return which steps were skipped and what could not be scored as (where, message, times), by place, in order."""
+    found = [
+        (f"step {number(row.get('step'), 0)}", "the step was skipped: loss or gradient was not finite", 1)
+        for row in metrics
+        if known(row.get("skipped"))
+    ]
+    places: dict[str, Counter[str]] = {}
+    for fact in facts:
+        if fact.errors:
+            places.setdefault(fact.source.where, Counter()).update(fact.errors)
+    return found + [(where, text, count) for where, counts in places.items() for text, count in counts.most_common()]
+
+
+def failures(facts: Sequence[Facts]) -> dict[str, tuple[int, list[tuple[str, int]]]]:
+    """Return the number of calls, and (code, number) of the failed ones: of training together, and of each held-out evaluation."""
+    calls: Counter[str] = Counter()
+    codes: dict[str, Counter[str]] = {}
+    for fact in facts:
+        where = fact.source.where if fact.source.step is None else "training"
+        calls[where] += fact.calls
+        codes.setdefault(where, Counter()).update(fact.codes)
+    return {where: (calls[where], found.most_common()) for where, found in codes.items()}

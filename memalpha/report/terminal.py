@@ -1,11 +1,12 @@
 """One rollout in the terminal: what was read, what was called, what became of the memory, what it earned, what was asked.
 
-Everything a data set or a model wrote is shown as plain text: never read as rich markup, and with control characters spelt out.
+Everything a data set or a model wrote is shown as plain text: never read as rich markup, and with control characters escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -14,10 +15,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from memalpha.report.catalogue import sources_of
 from memalpha.report.view import (
     SIGNS,
     UNKNOWN,
     Tone,
+    as_recorded,
     calls,
     change_tone,
     counted,
@@ -26,13 +29,12 @@ from memalpha.report.view import (
     mean,
     number,
     printable,
-    recorded,
-    retrieved,
+    printable_lines,
     reward_parts,
     rollout_accuracy,
     rollout_reward,
 )
-from memalpha.runs import RunFolder, trajectory_step
+from memalpha.runs import RunFolder
 
 STYLES: Mapping[Tone, str] = {
     Tone.INSERT: "green",
@@ -45,30 +47,33 @@ STYLES: Mapping[Tone, str] = {
 
 
 def show_rollout(rollout: Mapping[str, Any], console: Console) -> None:
-    """Print one recorded rollout.
+    """Print one recorded rollout, wrapped at the console's width.
 
     Args:
         rollout: The JSON of ``memalpha.training.results.rollout_to_json``.
-        console: Where to; lines are wrapped at its width.
+        console: Where to.
     """
-    read = f"{counted(len(rollout['steps']), 'chunk')}, {counted(rollout['input_tokens'], 'token')} read"
-    heading = _bold(printable(rollout["instance"])).append(f"  from {printable(rollout['source'])}, {read}", "dim")
-    _print(console, heading)
-    for step in rollout["steps"]:
-        _show_step(step, len(rollout["steps"]), console)
-    _show_questions(rollout, console)
+
+    def show(*items: Text | Panel) -> None:
+        for item in items:
+            console.print(item, soft_wrap=False, markup=False, highlight=False)
+
+    steps = rollout["steps"]
+    read = f"{counted(len(steps), 'chunk')}, {counted(rollout['input_tokens'], 'token')} read"
+    show(_bold(_inline(rollout["instance"])).append(f"  from {_inline(rollout['source'])}, {read}", "dim"))
+    for step in steps:
+        title = f"chunk {step['chunk'] + 1} of {len(steps)}" + (f" · {step['time']}" if step["time"] else "")
+        text = Text(printable_lines(step["text"]))
+        show(Panel(text, title=Text(printable(title)), title_align="left", border_style="blue", box=box.ROUNDED))
+        show(_calls(step), _changes(step), _earned(step), Text())
+    if not rollout["questions"]:
+        show(Text("no questions were asked", "dim"))
+    memory = {entry["id"]: entry_text(entry) for entry in rollout["memory"]}
+    for index, question in enumerate(rollout["questions"], 1):
+        show(_question(index, question, memory))
     line = _bold(f"accuracy {number(rollout_accuracy(rollout))}").append(f"   mean reward {number(rollout_reward(rollout))}")
     line.append(f"   memory {counted(len(rollout['memory']), 'entry')}, {counted(rollout['memory_tokens'], 'token')}")
-    _print(console, line)
-
-
-def _show_step(step: Mapping[str, Any], total: int, console: Console) -> None:
-    title = f"chunk {step['chunk'] + 1} of {total}" + (f" · {step['time']}" if step["time"] else "")
-    _print(console, Panel(_plain(step["text"]), title=_plain(title), title_align="left", border_style="blue", box=box.ROUNDED))
-    _print(console, _calls(step))
-    _print(console, _diff(step))
-    _print(console, _earned(step))
-    _print(console, Text())
+    show(Text(), line)
 
 
 def _calls(step: Mapping[str, Any]) -> Text:
@@ -79,7 +84,7 @@ def _calls(step: Mapping[str, Any]) -> Text:
     if not found:
         text.append("\n  none: the policy kept silent", "dim")
     for call in found:
-        text.append(f"\n  {call.sign} {printable(call.head)}", STYLES[call.tone])
+        text.append(f"\n  {SIGNS[call.tone]} {_inline(call.head)}", STYLES[call.tone])
         text.append(f"  {_inline(call.content)}" if call.content else "")
         text.append(f"  {_inline(call.note)}" if call.note else "", "italic" if call.tone is Tone.SAME else "red")
     if any(call.head == "no call" for call in found):
@@ -87,7 +92,7 @@ def _calls(step: Mapping[str, Any]) -> Text:
     return text
 
 
-def _diff(step: Mapping[str, Any]) -> Text:
+def _changes(step: Mapping[str, Any]) -> Text:
     text = _bold("memory ")
     text.append(f"({counted(step['entries'], 'entry')}, {counted(step['memory_tokens'], 'token')} afterwards)", "dim")
     if not step["changes"]:
@@ -95,7 +100,7 @@ def _diff(step: Mapping[str, Any]) -> Text:
     for change in step["changes"]:
         tone = change_tone(change)
         shown = change["after"] or change["before"]
-        text.append(f"\n  {SIGNS[tone]} {printable(shown['section'])} {printable(shown['id'])}  ", STYLES[tone])
+        text.append(f"\n  {SIGNS[tone]} {_inline(shown['section'])} {_inline(shown['id'])}  ", STYLES[tone])
         if tone is Tone.UPDATE:
             text.append(_inline(entry_text(change["before"])), "strike dim").append(" → ", STYLES[tone])
         text.append(_inline(entry_text(shown)), STYLES[tone])
@@ -113,25 +118,21 @@ def _earned(step: Mapping[str, Any]) -> Text:
     return text
 
 
-def _show_questions(rollout: Mapping[str, Any], console: Console) -> None:
-    if not rollout["questions"]:
-        _print(console, Text("no questions were asked", "dim"))
-    for index, question in enumerate(rollout["questions"], 1):
-        score = known(question["score"])
-        style = "dim" if score is None else "green" if score >= 0.5 else "red"
-        text = _bold(f"question {index} {_inline(question['question'])}")
-        text.append(f"  {_inline(question['kind'])}", "dim")
-        for name, value in retrieved(rollout, question):
-            text.append("\n  retrieved ", "dim").append(f"{printable(name)} {_inline(value)}")
-        text.append("\n  answer    ", "dim").append(UNKNOWN if question["answer"] is None else _inline(question["answer"]))
-        text.append("\n  gold      ", "dim").append(_inline(" | ".join(question["answers"])))
-        if question["stale"]:
-            text.append("\n  stale     ", "dim").append(_inline(" | ".join(question["stale"])))
-        text.append("\n  score     ", "dim").append(number(question["score"], 2), style)
-        if question["error"]:
-            text.append(f"  could not be scored: {_inline(question['error'])}", "red")
-        _print(console, text)
-    _print(console, Text())
+def _question(index: int, question: Mapping[str, Any], memory: Mapping[str, str]) -> Text:
+    score = known(question["score"])
+    text = _bold(f"question {index} {_inline(question['question'])}").append(f"  {_inline(question['kind'])}", "dim")
+    lines = [("retrieved", f"{_inline(name)} {_inline(memory.get(name, UNKNOWN))}") for name in question["entries"]]
+    lines.append(("answer", UNKNOWN if question["answer"] is None else _inline(question["answer"])))
+    lines.append(("gold", _inline(" | ".join(question["answers"]))))
+    if question["stale"]:
+        lines.append(("stale", _inline(" | ".join(question["stale"]))))
+    for name, value in lines:
+        text.append(f"\n  {name:9} ", "dim").append(value)
+    text.append("\n  score     ", "dim")
+    text.append(number(question["score"], 2), "dim" if score is None else "green" if score >= 0.5 else "red")
+    if question["error"]:
+        text.append(f"  could not be scored: {_inline(question['error'])}", "red")
+    return text
 
 
 def list_rollouts(run: RunFolder) -> Table:
@@ -140,36 +141,18 @@ def list_rollouts(run: RunFolder) -> Table:
     table.add_column("memalpha inspect RUN ...", no_wrap=True)
     for column in ("rollouts", "reward", "accuracy"):
         table.add_column(column, justify="right", no_wrap=True)
-    for path in sorted((run.path / "held_out").glob("*.jsonl")):
-        _add(table, f"--held-out {path.stem} --rollout N", _means(run, f"held_out/{path.name}"))
-    steps: dict[int, list[str]] = {}
-    for path in run.trajectory_files():
-        steps.setdefault(trajectory_step(path), []).append(path.name)
-    for step, names in steps.items():
-        _add(table, f"--step {step} --rollout N", [pair for name in names for pair in _means(run, f"trajectories/{name}")])
+    found: dict[str, list[tuple[float | None, float | None]]] = {}
+    for source in sources_of(run):
+        option = f"--held-out {Path(source.name).stem}" if source.step is None else f"--step {source.step}"
+        for line, rollout in enumerate(source.rollouts(), 1):
+            with as_recorded(run.path / source.name, line):
+                found.setdefault(option, []).append((rollout_reward(rollout), rollout_accuracy(rollout)))
+    for option, numbers in found.items():
+        means = (number(mean([one[i] for one in numbers])) for i in (0, 1))
+        table.add_row(Text(printable(f"{option} --rollout N")), f"0 to {len(numbers) - 1}", *means)
     if not table.rows:
         table.add_row("no rollouts yet", "", "", "")
     return table
-
-
-def _means(run: RunFolder, name: str) -> list[tuple[float | None, float | None]]:
-    """Mean reward and accuracy of each rollout of a file."""
-
-    def read(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
-        rollout = row["rollout"] if name.startswith("held_out") else row
-        return rollout_reward(rollout), rollout_accuracy(rollout)
-
-    return list(recorded(run, name, read))
-
-
-def _add(table: Table, what: str, found: Sequence[tuple[float | None, float | None]]) -> None:
-    last = f"0 to {len(found) - 1}" if found else "none"
-    means = (number(mean([pair[index] for pair in found])) for index in (0, 1))
-    table.add_row(Text(printable(what)), last, *means)
-
-
-def _plain(text: str) -> Text:
-    return Text(printable(text))
 
 
 def _bold(text: str) -> Text:
@@ -179,9 +162,4 @@ def _bold(text: str) -> Text:
 
 def _inline(text: str) -> str:
     """A text on one line; an empty one says so."""
-    return printable(text).replace("\n", " ⏎ ") or "(empty)"
-
-
-def _print(console: Console, item: Any) -> None:
-    """Wrap at the console's width even where the console itself does not."""
-    console.print(item, soft_wrap=False, markup=False, highlight=False)
+    return printable(text, "\n\t").replace("\n", " ⏎ ") or "(empty)"

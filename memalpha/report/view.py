@@ -1,14 +1,16 @@
-"""How numbers, calls and changes of a recorded rollout read, for the page and the terminal alike.
+"""How the numbers, calls and memories of a recorded rollout are shown, on pages and in the terminal.
 
-Rollouts are the JSON of ``memalpha.training.results``. What always holds: an unknown number (null or NaN: it could not be scored)
-reads as a dash and never as 0; the operation of an applied call and the change it made stand together.
+Rollouts are the JSON of ``memalpha.training.results``. An unknown number (null or NaN: it could not be scored) is shown as a dash,
+never as 0. An applied call stands with the change it made.
 """
 
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -18,52 +20,13 @@ from memalpha.runs import RunFolder
 
 Read = TypeVar("Read")
 
-_OPTIONAL_PARTS = ("immediate",)
-
 UNKNOWN = "–"
-"""How a number that is not known reads."""
+"""How an unknown number is shown."""
 
 
-class Tone(StrEnum):
-    """What a call did to the memory; each view gives every tone a colour."""
-
-    INSERT = "insert"
-    UPDATE = "update"
-    DELETE = "delete"
-    SAME = "same"
-    """A success that changed nothing."""
-    FAILED = "failed"
-
-
-SIGNS: Mapping[Tone, str] = {Tone.INSERT: "+", Tone.UPDATE: "~", Tone.DELETE: "-", Tone.SAME: "=", Tone.FAILED: "x"}
-"""One character a tone, so that nothing is said by colour alone."""
-
-
-class Call(NamedTuple):
-    """One call of a completion and what came of it.
-
-    Attributes:
-        tone: What it did.
-        head: Operation, section and entry, e.g. ``update facts 3``; ``no call`` for a stretch that could not be read.
-        content: The text written; empty for deletes.
-        was: The text before, of updates and deletes that were applied; else empty.
-        note: Why it failed or changed nothing; empty for an applied call.
-    """
-
-    tone: Tone
-    head: str
-    content: str
-    was: str
-    note: str
-
-    @property
-    def sign(self) -> str:
-        """The tone as one character."""
-        return SIGNS[self.tone]
-
-
+# ---------------------------------------------------------------------------------------------------- reading
 def recorded(run: RunFolder, name: str, read: Callable[[dict[str, Any]], Read]) -> Iterator[Read]:
-    """Iterate over what is read of each line of a file of a run; InputError of ``as_recorded`` if one is no record."""
+    """Iterate over what ``read`` finds in each line of a file of a run; InputError as of ``as_recorded``."""
     for line, row in enumerate(run.read_lines(name), 1):
         with as_recorded(run.path / name, line):
             found = read(row)
@@ -72,11 +35,7 @@ def recorded(run: RunFolder, name: str, read: Callable[[dict[str, Any]], Read]) 
 
 @contextmanager
 def as_recorded(path: Path, line: int) -> Iterator[None]:
-    """Say of a line that it is no record of a rollout, where what is read of it is not there or is something else.
-
-    Raises:
-        InputError: Then; names the file and the line.
-    """
+    """Raise InputError, with file and line, where a line lacks a field of a rollout or holds another type."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, StopIteration) as error:
@@ -87,6 +46,103 @@ def as_recorded(path: Path, line: int) -> Iterator[None]:
         ) from error
 
 
+# ---------------------------------------------------------------------------------------------------- numbers and text
+def known(value: Any) -> float | None:
+    """Return a number as a float, and None for null, NaN, a missing value or anything that is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return None
+    return float(value)
+
+
+def known_values(values: Sequence[Any]) -> list[float]:
+    """Return the values that are known."""
+    return [item for value in values if (item := known(value)) is not None]
+
+
+def mean(values: Sequence[Any]) -> float | None:
+    """Return the mean of the numbers that are known; None if none is."""
+    found = known_values(values)
+    return sum(found) / len(found) if found else None
+
+
+def number(value: Any, digits: int = 3, *, signed: bool = False) -> str:
+    """Return a number with so many decimals; a dash if it is not known."""
+    found = known(value)
+    if found is None:
+        return UNKNOWN
+    rounded = round(found, digits) + 0.0  # no "-0.000"
+    return f"{rounded:+,.{digits}f}" if signed else f"{rounded:,.{digits}f}"
+
+
+def with_error(value: Any, error: Any, *, signed: bool = False) -> str:
+    """Return ``0.412 ± 0.031``; without the error if that is not known (fewer than two instances)."""
+    text = number(value, signed=signed)
+    return text if UNKNOWN in (text, number(error)) else f"{text} ± {number(error)}"
+
+
+def duration(seconds: Any) -> str:
+    """Return a time in seconds, minutes or hours."""
+    found = known(seconds)
+    if found is None or found < 120:
+        return f"{number(found, 1)} s"
+    return f"{number(found / 60, 1)} min" if found < 7200 else f"{number(found / 3600, 1)} h"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return ``1 entry`` or ``2 entries``."""
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else many}"
+
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_JOINERS = "\u200c\u200d"  # needed to write Persian, Hindi and many emoji; they steer nothing
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Return a text with every character that a terminal would obey or hide written as its escape (``\x1b``, ``\u202e``).
+
+    Args:
+        text: Any text, such as of a data set, a model or an error message.
+        keep: Characters to leave as they are.
+    """
+    return "".join(
+        char.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(char) in _UNSEEN and char not in _JOINERS and char not in keep
+        else char
+        for char in text
+    )
+
+
+def printable_lines(text: str) -> str:
+    """Return a text as ``printable`` does, its line ends and tabs kept."""
+    return text if text.isascii() and text.isprintable() else printable(text, "\n\t")
+
+
+# ---------------------------------------------------------------------------------------------------- calls
+class Tone(StrEnum):
+    """What a call did to the memory; each view gives every tone a colour."""
+
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+    SAME = "same"  # a success that changed nothing
+    FAILED = "failed"
+
+
+SIGNS: Mapping[Tone, str] = {Tone.INSERT: "+", Tone.UPDATE: "~", Tone.DELETE: "-", Tone.SAME: "=", Tone.FAILED: "x"}
+"""One character a tone, so that nothing is said by colour alone."""
+
+
+class Call(NamedTuple):
+    """One call of a completion and what came of it."""
+
+    tone: Tone
+    head: str  # operation, section and entry, e.g. "update facts 3"; "no call" for text that could not be read as a call
+    content: str  # the text written; empty for deletes
+    was: str  # the text before an applied update or delete
+    note: str  # why it failed or changed nothing; empty for an applied call
+
+
 def calls(step: Mapping[str, Any]) -> list[Call]:
     """Return the calls of one step of a rollout, in order, each applied one with the change it made."""
     changes = iter(step["changes"])
@@ -95,14 +151,13 @@ def calls(step: Mapping[str, Any]) -> list[Call]:
 
 def _call(result: Mapping[str, Any], change: Mapping[str, Any] | None) -> Call:
     operation = result["operation"]
-    unapplied = Tone.SAME if result["ok"] else Tone.FAILED
-    tone = change_tone(change) if change is not None else unapplied
+    tone = change_tone(change) if change else Tone.SAME if result["ok"] else Tone.FAILED
+    note = "" if change else f"{result['code']}: {result['message']}"
     if operation is None:
-        return Call(tone, "no call", "", "", f"{result['code']}: {result['message']}")
+        return Call(tone, "no call", "", "", note)
     entry = result["entry"] or operation["entry_id"]
     names = [operation["kind"], operation["section"], *([entry] if entry and entry != operation["section"] else [])]
     was = change["before"]["content"] if change and change["before"] else ""
-    note = "" if change else f"{result['code']}: {result['message']}"
     return Call(tone, " ".join(names), operation["content"] or "", was, note)
 
 
@@ -118,43 +173,9 @@ def entry_text(entry: Mapping[str, Any]) -> str:
     return f"[{entry['timestamp']}] {entry['content']}" if entry["timestamp"] else str(entry["content"])
 
 
-def retrieved(rollout: Mapping[str, Any], question: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (id, text) of the entries a question retrieved from the final memory, best first."""
-    memory = {entry["id"]: entry_text(entry) for entry in rollout["memory"]}
-    return [(name, memory.get(name, UNKNOWN)) for name in question["entries"]]
-
-
-def known(value: Any) -> float | None:
-    """Return a number as a float, and None for null, NaN, a missing value or anything that is no number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        return None
-    return float(value)
-
-
-def number(value: Any, digits: int = 3, *, signed: bool = False) -> str:
-    """Return a number with so many decimals; a dash if it is not known."""
-    found = known(value)
-    if found is None:
-        return UNKNOWN
-    rounded = round(found, digits) + 0.0  # no "-0.000"
-    return f"{rounded:+,.{digits}f}" if signed else f"{rounded:,.{digits}f}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return ``1 entry`` or ``2 entries``."""
-    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{count:,} {noun if count == 1 else many}"
-
-
-def mean(values: Sequence[Any]) -> float | None:
-    """Return the mean of the numbers that are known; None if none is."""
-    found = [item for value in values if (item := known(value)) is not None]
-    return sum(found) / len(found) if found else None
-
-
 def reward_parts(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a step's reward by name; one that a run may do without is left out where it has no value."""
-    return {name: value for name, value in step["reward"].items() if name not in _OPTIONAL_PARTS or known(value) is not None}
+    """Return the parts of a step's reward by name; the optional part ``immediate`` only where it has a value."""
+    return {name: value for name, value in step["reward"].items() if name != "immediate" or known(value) is not None}
 
 
 def rollout_accuracy(rollout: Mapping[str, Any]) -> float | None:
@@ -168,9 +189,93 @@ def rollout_reward(rollout: Mapping[str, Any]) -> float | None:
     return mean(totals) if None not in totals else None
 
 
-def printable(text: str) -> str:
-    """Return a text safe for a terminal: control characters but newline and tab are spelt out, so none can move the cursor."""
-    return text.translate(_CONTROLS)
+# ---------------------------------------------------------------------------------------------------- memories
+class Shown(NamedTuple):
+    """One entry after a step."""
+
+    id: str  # a block's is its section's name
+    text: str  # after the step; of a deleted entry the text it had
+    tone: Tone | None  # what the step did to it
+    was: str  # the text before an update, else empty
 
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+class Event(NamedTuple):
+    """One write to an entry: the index of its step, what it did and the text it left (or took away)."""
+
+    step: int
+    tone: Tone
+    text: str
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that happened to one entry."""
+
+    number: int  # place in the order of creation, from 1
+    id: str
+    section: str
+    text: str  # its last text
+    alive: bool = False  # whether the final memory holds it
+    events: list[Event] = field(default_factory=list)
+    questions: list[int] = field(default_factory=list)  # indices of the questions that retrieved it
+
+    @property
+    def written(self) -> int | None:
+        """Index of the step that wrote its last text; None if no recorded step did."""
+        return next((event.step for event in reversed(self.events) if event.tone is not Tone.DELETE), None)
+
+
+def memory_after_steps(rollout: Mapping[str, Any]) -> list[list[Shown]]:
+    """Return, for each step, the entries of the memory after it in the order of creation, with those that it removed.
+
+    Read from the recorded changes alone. An entry written and removed inside one step is shown as removed.
+    """
+    memory: dict[str, Mapping[str, Any]] = {}
+    found = []
+    for step in rollout["steps"]:
+        before = dict(memory)
+        last: dict[str, Mapping[str, Any]] = {}  # the last text of each entry that the step touched
+        for change in step["changes"]:
+            entry = change["after"] or change["before"]
+            name = str(entry["id"])
+            last[name] = entry
+            if change["before"] is not None and name not in memory:
+                before.setdefault(name, change["before"])  # the record began with a memory that was not empty
+            if change["after"] is None:
+                memory.pop(name, None)
+            else:
+                memory[name] = entry
+        found.append([_shown(name, before.get(name), memory.get(name), last.get(name)) for name in {**before, **last}])
+    return found
+
+
+def _shown(name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, last: Mapping[str, Any] | None) -> Shown:
+    tone = None
+    if last is not None:
+        tone = Tone.DELETE if after is None else Tone.UPDATE if before else Tone.INSERT
+    return Shown(
+        name, entry_text(after or last or before or {}), tone, entry_text(before) if before and tone is Tone.UPDATE else ""
+    )
+
+
+def histories(rollout: Mapping[str, Any]) -> dict[str, History]:
+    """Return the history of every entry that ever was, by its id, in the order of creation."""
+    found: dict[str, History] = {}
+
+    def history(entry: Mapping[str, Any]) -> History:
+        name = str(entry["id"])
+        one = found.setdefault(name, History(len(found) + 1, name, entry["section"], ""))
+        one.section, one.text = entry["section"], entry_text(entry)
+        return one
+
+    for index, step in enumerate(rollout["steps"]):
+        for change in step["changes"]:
+            one = history(change["after"] or change["before"])
+            one.events.append(Event(index, change_tone(change), one.text))
+    for entry in rollout["memory"]:
+        history(entry).alive = True
+    for index, question in enumerate(rollout["questions"]):
+        for name in dict.fromkeys(map(str, question["entries"])):
+            if name in found:
+                found[name].questions.append(index)
+    return found

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError
-from memalpha.provenance import environment
+from memalpha.provenance import environment, masked
 from memalpha.runs import RunFolder, check_apart, checkpoint_step
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import TrainArguments
@@ -57,7 +57,7 @@ def open_folder(arguments: TrainArguments) -> RunFolder:
         if run.resume:
             folder.check_training()
             began = folder.read_json("environment.json")
-            check_same_options(folder.config, config)
+            check_same_options(folder.config, masked(config))
             check_same_processes(began, state.num_processes)
             here = {**began, "resumed": [*began.get("resumed", []), here]}
         folder.write_json("environment.json", here)

@@ -3,13 +3,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from rich.console import Console
 
 from memalpha.cli import run as memalpha
-from memalpha.report.compare import Line, check_same_but_seed, comparison, differences, group_runs, read_run, spread_note
-from memalpha.report.compare_page import write_comparison
+from memalpha.report.compare import (
+    Row,
+    check_same_but_seed,
+    comparison,
+    differences,
+    group_runs,
+    read_run,
+    spread_note,
+    write_comparison,
+)
 from memalpha.runs import RunFolder
 
 EVIL = "<script>alert(1)</script>"
@@ -48,10 +57,6 @@ def runs(tmp_path: Path) -> list[RunFolder]:
     ]
 
 
-def table(lines: list[Line]) -> dict[str, tuple[str, ...]]:
-    return {line.name: line.cells for line in lines}
-
-
 def test_runs_that_differ_in_their_seed_alone_are_one_column(runs: list[RunFolder]) -> None:
     groups = group_runs([read_run(run) for run in runs])
     assert [(group.label, [run.name for run in group.runs]) for group in groups] == [
@@ -64,7 +69,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_column(runs: list[RunFolde
 
 def test_the_table_by_hand(runs: list[RunFolder]) -> None:
     groups = group_runs([read_run(run) for run in runs])
-    found = table(comparison(groups))
+    found = dict(comparison(groups))
     assert found["runs"] == ("2", "1")
     # .3 and .6: mean .45, standard error .15, 12.706 of them; the other alone with its standard error over instances
     assert found["held-out accuracy after"] == ("0.450 ± 1.906", "0.600 ± 0.050")
@@ -72,57 +77,48 @@ def test_the_table_by_hand(runs: list[RunFolder]) -> None:
     assert found["change in accuracy, paired"] == ("+0.350 ± 1.906", "+0.500 ± 0.020")
     # x: .7 - .3, y: .5 - .6; z was not scored. Mean .15, deviation .3536, standard error .25
     assert found["after, against plain, paired by instance"] == ("reference", "+0.150 ± 0.250 (n 2)")
-    assert found["memory tokens after"] == ("40.0 ± 0.0", "40.0")
+    assert found["after: memory tokens"] == ("40.0 ± 0.0", "40.0")
     # the last two of ten steps: .95 + seed
     assert found["training reward, last fifth"] == ("2.450 ± 6.353", "1.950")
     assert found["minutes in all"] == ("1.0 ± 0.0", "1.0")
-    assert "reward after" not in found  # no run has it
-    assert spread_note(groups) == (
-        "With one run ± is the standard error over held-out instances; with several, ± is half the 95% t interval over runs."
-    )
+    assert "after: reward" not in found  # no run has it
+    assert "standard error" in spread_note(groups) and "95% t interval" in spread_note(groups)
+    assert "interval" not in spread_note(groups[1:])
 
 
 def test_what_is_not_known_is_a_dash(runs: list[RunFolder], tmp_path: Path) -> None:
     bare = RunFolder.create(tmp_path / "bare", {"seed": 3, "learning_rate": 0.9})
-    found = table(comparison(group_runs([read_run(run) for run in (bare, runs[0])])))
+    found = dict(comparison(group_runs([read_run(run) for run in (bare, runs[0])])))
     assert found["held-out accuracy after"][0] == "–"
     assert not [name for name in found if "against" in name]  # nothing to pair
     alone = comparison(group_runs([read_run(bare)]))
-    assert alone == [Line("runs", ("1",))]
+    assert alone == [Row("runs", ("1",))]
 
 
 def test_the_same_id_with_another_text_is_another_instance(runs: list[RunFolder]) -> None:
     rows = list(runs[1].read_lines("held_out/after.jsonl"))
     rows[0]["rollout"]["steps"][0]["text"] = "something else"
     runs[1].write_lines("held_out/after.jsonl", rows)
-    found = table(comparison(group_runs([read_run(run) for run in runs])))
+    found = dict(comparison(group_runs([read_run(run) for run in runs])))
     assert found["after, against plain, paired by instance"] == ("reference", "-0.100 (n 1)")
 
 
 def test_the_page_shows_tables_curves_and_the_way_to_each_run(
     runs: list[RunFolder], tmp_path: Path, read_page: Callable[[Path], Any]
 ) -> None:
+    runs[1] = RunFolder(runs[1].path.rename(tmp_path / "run#1 50%?x"))
     (runs[1].path / "report").mkdir()
     (runs[1].path / "report" / "index.html").write_text("mine")
     first = write_comparison(runs, tmp_path / "compared")
     page = read_page(first)
     assert "3 runs compared" in page.words
-    assert "plain fast learning_rate 0.1 0.5" in page.words
+    assert "plain run#1 50%?x learning_rate 0.1 0.5" in page.words
     assert "after, against plain, paired by instance reference +0.150 ± 0.250 (n 2)" in page.words
-    assert "plain-seed1 fast plain-seed2 runs 1 1 1" in page.words
-    assert "../fast/report/index.html" in page.links
+    assert "plain-seed1 run#1 50%?x plain-seed2 runs 1 1 1" in page.words
+    assert "../run%231%2050%25%3Fx/report/index.html" in page.links
     assert {path.name for path in (tmp_path / "compared" / "figures").iterdir()} == {"00-light.svg", "00-dark.svg"}
     for link in page.links:
-        assert link.startswith(("#", "data:")) or (first.parent / link).resolve().is_file(), link
-
-
-def test_a_run_is_linked_whatever_its_folder_is_called(tmp_path: Path, read_page: Callable[[Path], Any]) -> None:
-    run = make(tmp_path / "run#1 50%?x", {"seed": 1}, {"x": 0.2}, 0.1)
-    (run.path / "report").mkdir()
-    (run.path / "report" / "index.html").write_text("mine")
-    page = read_page(write_comparison([run], tmp_path / "compared"))
-    assert "../run%231%2050%25%3Fx/report/index.html" in page.links
-    assert "run#1 50%?x" in page.words
+        assert link.startswith(("#", "data:")) or (first.parent / unquote(link)).resolve().is_file(), link
 
 
 def test_the_command_shows_the_table_and_says_where_the_page_is(
@@ -152,19 +148,17 @@ def test_the_report_command_takes_seeds_and_refuses_what_differs(
     assert "--pages is -1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "environment.json"])
-@pytest.mark.parametrize("verb", ["report", "compare"])
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [("report", "config.yaml"), ("report", "environment.json"), ("compare", "config.yaml"), ("compare", "summary.json")],
+)
 def test_a_damaged_run_is_one_clear_message(
     verb: str, name: str, finished_run: RunFolder, bare_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (finished_run.path / name).write_text("")
     folders = [str(finished_run.path)] + ([str(bare_run.path)] if verb == "compare" else [])
-    code = memalpha([verb, *folders, "--output", str(tmp_path / "site")])
-    error = capsys.readouterr().err
-    if verb == "compare" and name == "environment.json":  # which it does not read
-        assert code == 0
-    else:
-        assert code == 1 and f"{finished_run.path / name} is damaged" in error and "to fix: " in error
+    assert memalpha([verb, *folders, "--output", str(tmp_path / "site")]) == 1
+    assert f"{finished_run.path / name} is damaged" in capsys.readouterr().err
 
 
 def test_what_would_be_an_empty_page_is_refused(
@@ -175,44 +169,27 @@ def test_what_would_be_an_empty_page_is_refused(
     run, other, empty = (str(folder.path) for folder in (finished_run, evaluation, bare_run))
     for arguments, said in (
         (["report", other], f"{other!r} is the folder of an evaluation"),
-        (["compare", other, other + "/"], "is given twice"),
         (["compare", run, other], f"{other!r} is the folder of an evaluation"),
         (["compare", run, run + "/../finished"], f"{run!r} is given twice"),
-        (["report", run, run], f"{run!r} is given twice"),
-        (["report", empty], "metrics.jsonl holds no step"),
+        (["report", empty], "metrics.jsonl"),
     ):
         assert memalpha([*arguments, "--output", str(tmp_path / "site")]) == 1
         assert said in capsys.readouterr().err
     assert not (tmp_path / "site").exists()
 
 
-def test_a_run_killed_as_it_wrote_a_line_is_shown_without_it(
-    finished_run: RunFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with (finished_run.path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 11, "los')
-    assert memalpha(["report", str(finished_run.path), "--output", str(tmp_path / "site")]) == 0
-    assert "ends in a cut line" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--held-out", "middle"], "--held-out is 'middle'\n  expected: one of after, before"),
-        (["--step", "99"], "--step is 99\n  expected: a step with rollouts, 1 to 2"),
-        (["--step", "1", "--rollout", "2"], "--rollout is 2\n  expected: 0 to 1"),
-        (["--rollout", "-1"], "--rollout is -1\n  expected: 0 to 1"),
-    ],
-)
 def test_inspect_names_the_value_and_the_choices(
-    options: list[str], said: str, finished_run: RunFolder, capsys: pytest.CaptureFixture[str]
+    finished_run: RunFolder, bare_run: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert memalpha(["inspect", str(finished_run.path), *options]) == 1
-    assert said in capsys.readouterr().err
-
-
-def test_inspect_says_what_there_is_where_nothing_was_trained(bare_run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    assert memalpha(["inspect", str(bare_run.path)]) == 1
-    assert "has no rollouts of training" in capsys.readouterr().err
-    assert memalpha(["inspect", str(bare_run.path), "--held-out", "before"]) == 1
-    assert "--held-out is 'before'\n  expected: nothing: none yet" in capsys.readouterr().err
+    run, bare = str(finished_run.path), str(bare_run.path)
+    for arguments, value, expected in (
+        ([run, "--held-out", "middle"], "--held-out is 'middle'", "after, before"),
+        ([run, "--step", "99"], "--step is 99", "1 to 2"),
+        ([run, "--step", "1", "--rollout", "2"], "--rollout is 2", "0 to 1"),
+        ([run, "--rollout", "-1"], "--rollout is -1", "0 to 1"),
+        ([bare], repr(bare), "expected: "),
+        ([bare, "--held-out", "before"], "--held-out is 'before'", "expected: "),
+    ):
+        assert memalpha(["inspect", *arguments]) == 1
+        said = capsys.readouterr().err
+        assert value in said and expected in said

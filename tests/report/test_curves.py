@@ -1,24 +1,61 @@
+"""Intervals, bands and pictures against numbers worked by hand."""
+
 from __future__ import annotations
 
-import io
 import math
+import statistics
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from memalpha.report.curves import DARK, LIGHT, PANELS, curves_png, draw_figure, rolling_mean, series, window_for, write_curves
-from memalpha.runs import RunFolder
+from memalpha.report.curves import (
+    DARK,
+    LIGHT,
+    PANELS,
+    Interval,
+    Panel,
+    Variant,
+    band,
+    describe,
+    draw_figure,
+    draw_panel,
+    interval,
+    rolling_mean,
+    series,
+    window_for,
+    write_curves,
+    write_figures,
+)
+
+REWARD = Panel("reward", {"": ("reward",)})
+PARTS = Panel("parts", {"tool": ("tool",), "content": ("content",)}, share=True)
+T95 = {1: 12.7062047, 2: 4.3026527, 4: 2.7764451, 10: 2.2281389, 30: 2.0422725}  # printed table, by degrees of freedom
 
 
-def lines(figure: Any, title: str) -> list[tuple[list[float], list[float]]]:
-    (axes,) = [axes for axes in figure.axes if axes.get_title(loc="left") == title]
+def rows(factor: float, steps: int = 10) -> list[dict[str, Any]]:
+    return [{"step": step, "reward": factor * step, "tool": 1.0, "content": 0.5} for step in range(1, steps + 1)]
+
+
+def drawn(panel: Panel, variants: list[Variant]) -> Any:
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    draw_panel(axes, panel, variants, LIGHT)
+    return axes
+
+
+def lines(axes: Any) -> list[tuple[list[float], list[float]]]:
     return [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()]
 
 
+# ---------------------------------------------------------------------------------------------------- numbers
 def test_rolling_mean_by_hand() -> None:
     assert rolling_mean([1.0, 3.0, 5.0, 7.0], 2) == [1.0, 2.0, 4.0, 6.0]
     assert rolling_mean([1.0, 3.0], 10) == [1.0, 2.0]
-    assert rolling_mean([], 3) == []
     assert [window_for(n) for n in (0, 4, 10, 30, 1000)] == [1, 1, 2, 6, 25]
 
 
@@ -29,52 +66,109 @@ def test_series_leaves_out_what_is_not_known_and_takes_the_first_key_a_run_has()
     assert series(rows, ("missing",)) == ([], [])
 
 
-def test_the_picture_shows_the_values_of_the_metrics() -> None:
-    rows = [{"step": step, "reward": float(step), "memory/insert_share": 0.5, "memory/reward_tool": 0.25} for step in range(1, 11)]
-    rows[4]["reward"] = None
-    figure = draw_figure(rows)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "reward",
-        "other parts of the reward",
-        "what the calls did, share",
-    ]
-    steps = [1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0, 10.0]
-    assert lines(figure, "reward") == [(steps, steps), (steps, [1.0, 1.5, 2.5, 3.5, 5.0, 6.5, 7.5, 8.5, 9.5])]
-    assert lines(figure, "other parts of the reward")[1] == ([float(s) for s in range(1, 11)], [0.25] * 10)
+def test_an_interval_by_hand() -> None:
+    # mean 2, unbiased standard deviation 1, standard error 1 / sqrt 3
+    assert interval([1.0, None, 2.0, math.nan, 3.0]) == Interval(2.0, pytest.approx(T95[2] / math.sqrt(3)), 3)
+    assert interval([0.5, None]) == Interval(0.5, None, 1)
+    assert interval([None, math.nan]) is None
 
 
-def test_held_out_accuracy_is_marked_where_it_was_measured() -> None:
-    rows = [{"step": step, "rewards/accuracy/mean": 0.5} for step in (1, 2, 3)]
-    summary = {"before": {"accuracy": 0.25, "stderr": None}, "after": {"accuracy": 0.75, "stderr": 0.125}}
-    curve, *marked = lines(draw_figure(rows, summary), "accuracy")
-    assert curve == ([1.0, 2.0, 3.0], [0.5] * 3)
-    # the marks, then the lower and upper ends of their errors; an unknown error has no length
-    assert sorted(marked) == sorted([([0.0, 3.0], values) for values in ([0.25, 0.75], [0.25, 0.625], [0.25, 0.875])])
-    assert len(lines(draw_figure(rows, {"before": {"accuracy": None}}), "accuracy")) == 1
+@pytest.mark.parametrize("freedom", T95)
+@given(data=st.data())
+def test_an_interval_is_the_students(freedom: int, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.floats(-100, 100), min_size=freedom + 1, max_size=freedom + 1))
+    found = interval(values)
+    assert found is not None
+    assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-9)
+    assert found.reach == pytest.approx(T95[freedom] * statistics.stdev(values) / math.sqrt(len(values)), rel=1e-6, abs=1e-6)
 
 
-def test_every_panel_can_be_drawn_and_every_line_has_a_colour() -> None:
+def test_a_band_has_the_steps_that_every_run_has() -> None:
+    found = band([rows(1.0, 3), rows(3.0, 2), [{"step": 1}]], ("reward",))
+    assert (found.steps, [point.mean for point in found.points], found.n) == ([1.0, 2.0], [2.0, 4.0], 2)
+    assert [point.reach for point in found.points] == pytest.approx([T95[1], 2 * T95[1]])  # the standard error is the step
+    alone = band([rows(1.0, 3)], ("reward",), window=2)
+    assert alone == ([1.0, 2.0, 3.0], [Interval(value, None, 1) for value in (1.0, 1.5, 2.5)], 1)
+    assert band([], ("reward",)) == ([], [], 0)
+
+
+# ---------------------------------------------------------------------------------------------------- one picture
+def test_one_run_is_drawn_thin_and_as_its_rolling_mean() -> None:
+    axes = drawn(REWARD, [Variant("", [rows(1.0)], [{}])])
+    steps = [float(step) for step in range(1, 11)]
+    assert lines(axes) == [(steps, steps), (steps, [1.0, *(step - 0.5 for step in steps[1:])])]
+    assert not axes.collections
+
+
+def test_seeds_are_drawn_thin_with_their_mean_and_band() -> None:
+    axes = drawn(REWARD, [Variant("", [rows(1.0), rows(3.0)], [{}, {}])])
+    first, second, mean = lines(axes)
+    assert (first[1][-1], second[1][-1]) == (9.5, 28.5)
+    assert mean[1] == pytest.approx([(a + b) / 2 for a, b in zip(first[1], second[1], strict=True)])
+    (area,) = axes.collections
+    ends = area.get_paths()[0].get_extents()
+    assert (ends.y0, ends.y1) == pytest.approx((19 - 9.5 * T95[1], 19 + 9.5 * T95[1]))  # at the last step, 9.5 and 28.5
+
+
+@pytest.mark.parametrize(("runs", "ends"), [(1, (0.1, 0.3)), (2, (0.3 - 0.1 * T95[1], 0.3 + 0.1 * T95[1]))])
+def test_held_out_accuracy_has_its_standard_error_or_the_interval_over_runs(runs: int, ends: tuple[float, float]) -> None:
+    summaries = [{"before": {"accuracy": 0.2, "stderr": 0.1}}, {"before": {"accuracy": 0.4, "stderr": 0.1}}]
+    variant = Variant("", [rows(1.0)] * runs, summaries[:runs])
+    caps = sorted(ys[0] for xs, ys in lines(drawn(Panel("accuracy", REWARD.lines), [variant])) if xs == [0.0])
+    assert (caps[0], caps[-1]) == pytest.approx(ends)
+
+
+def test_variants_have_a_colour_each_and_a_panel_a_line(tmp_path: Path) -> None:
+    variants = [Variant("a", [rows(1.0), rows(3.0)], [{}, {}]), Variant("b", [rows(0.5)], [{}])]
+    thick = [line for line in drawn(REWARD, variants).get_lines() if line.get_label() in ("a", "b")]
+    assert [line.get_color() for line in thick] == list(LIGHT.lines[:2])
+    assert [picture.title for picture in write_figures(tmp_path / "f", variants, (PARTS,))] == ["tool: parts", "content: parts"]
+    assert describe(REWARD, variants) == (
+        "a: 2.000 at step 1, 20.000 at step 10 (mean of 2 runs); b: 0.500 at step 1, 5.000 at step 10"
+    )
+    assert describe(PARTS, [Variant("", [rows(1.0)], [{}])]) == (
+        "tool: 1.000 at step 1, 1.000 at step 10; content: 0.500 at step 1, 0.500 at step 10"
+    )
+    assert describe(Panel("nothing", {"": ("missing",)}), variants) == ""
+
+
+# ---------------------------------------------------------------------------------------------------- files
+def test_pictures_are_svg_of_both_shades_and_depend_on_the_data_alone(tmp_path: Path) -> None:
+    variants = [Variant("", [rows(1.0)], [{}])]
+    panels = (REWARD, Panel("nothing", {"": ("missing",)}), PARTS)
+    (reward, parts) = write_figures(tmp_path / "a", variants, panels)
+    write_figures(tmp_path / "b", variants, panels)
+    assert (reward.title, reward.light, parts.dark) == ("reward", "a/00-light.svg", "a/02-dark.svg")
+    assert len(list((tmp_path / "a").iterdir())) == 4
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+        text = path.read_text(encoding="utf-8")
+        assert ElementTree.fromstring(text).tag.endswith("svg") and "script" not in text
+        assert (DARK if "dark" in path.name else LIGHT).background in text
+
+
+def test_a_legend_shows_every_name_as_it_is(tmp_path: Path) -> None:
+    names = ["_old", r"$\frac$", "a_$b$"]
+    (picture,) = write_figures(tmp_path / "f", [Variant(name, [rows(1.0)], [{}]) for name in names], (REWARD,))
+    texts = [element.text for element in ElementTree.parse(tmp_path / picture.light).iter() if element.tag.endswith("}text")]
+    assert [text.strip() for text in texts if text and text.strip() in names] == names
+
+
+def test_one_figure_holds_every_panel_with_data(tmp_path: Path) -> None:
+    def titles(figure: Any) -> list[str]:
+        return [axes.get_title(loc="left") for axes in figure.axes]
+
+    some = draw_figure([{"step": step, "reward": step, "memory/reward_tool": 0.25} for step in (1, 2)])
+    assert titles(some) == ["reward", "other parts of the reward"]
     row = {"step": 1} | {keys[0]: 0.5 for panel in PANELS for keys in panel.lines.values()}
-    figure = draw_figure([row], theme=DARK)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [panel.title for panel in PANELS]
-    assert [len(axes.get_lines()) for axes in figure.axes] == [len(panel.lines) for panel in PANELS]
+    every = draw_figure([row])
+    assert titles(every) == [panel.title for panel in PANELS]
+    assert [len(axes.get_lines()) for axes in every.axes] == [len(panel.lines) for panel in PANELS]
     assert max(len(panel.lines) for panel in PANELS) <= min(len(LIGHT.lines), len(DARK.lines))
-
-
-def test_a_picture_is_written_only_where_there_is_something_to_draw(bare_run: RunFolder) -> None:
-    assert curves_png([]) is None
-    assert write_curves(bare_run) is None
-    bare_run.append_line("metrics.jsonl", {"step": 1, "reward": math.nan})
-    assert write_curves(bare_run) is None
-    assert not (bare_run.path / "report").exists()
-
-
-def test_the_file_is_a_picture_of_the_theme(finished_run: RunFolder) -> None:
+    assert draw_figure([{"step": 1, "reward": math.nan}]) is None
+    write_curves(tmp_path / "curves.png", [], {})
+    assert not (tmp_path / "curves.png").exists()
+    write_curves(tmp_path / "curves.png", [row], {})
     from matplotlib.image import imread
 
-    path = write_curves(finished_run)
-    assert path == finished_run.path / "report" / "curves.png"
-    light, dark = imread(path), imread(io.BytesIO(curves_png(finished_run.metrics(), theme=DARK) or b""))
-    assert light.shape == dark.shape
-    assert light[0, 0, :3] == pytest.approx([1.0, 1.0, 1.0])
-    assert dark[0, 0, :3] == pytest.approx([0x16 / 255, 0x1B / 255, 0x22 / 255], abs=1e-6)
+    assert imread(tmp_path / "curves.png")[0, 0, :3] == pytest.approx([1.0, 1.0, 1.0])

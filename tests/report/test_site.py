@@ -1,3 +1,5 @@
+"""The pages of a site by value, read without a browser; test_browser.py opens them in one."""
+
 from __future__ import annotations
 
 import json
@@ -10,10 +12,9 @@ from urllib.parse import unquote
 import pytest
 
 from memalpha.errors import InputError
-from memalpha.report.catalogue import catalogue_of
+from memalpha.report.catalogue import catalogue_of, find_picks, pairs_of, picks
 from memalpha.report.compare import read_run
-from memalpha.report.examples import find_picks, picks
-from memalpha.report.site import _pairs, write_site
+from memalpha.report.site import write_site
 from memalpha.report.terminal import list_rollouts
 from memalpha.runs import RunFolder
 
@@ -27,61 +28,24 @@ def index_of(page: Any) -> list[list[Any]]:
 
 def titles(run: RunFolder) -> list[str]:
     facts = catalogue_of([run]).facts
-    return [f"{pick.instance} ({pick.why})" for pick in find_picks(facts, _pairs(facts))]
+    return [f"{instance} ({why})" for why, instance, _ in find_picks(facts, pairs_of(facts))]
 
 
-def test_the_site_has_a_page_a_rollout_a_group_and_a_pair(finished_run: RunFolder) -> None:
-    first = write_site([finished_run])
-    assert first == finished_run.path / "report" / "index.html"
-    found = sorted(path.relative_to(first.parent).as_posix() for path in first.parent.rglob("*.html"))
-    assert found == [
-        "groups.html", "groups/step-000001-0-group-0.html", "groups/step-000002-0-group-0.html", "index.html",
-        "pairs.html", *(f"pairs/pair-000{i}.html" for i in range(3)),
-        "rollouts.html", *(f"rollouts/{name}-000{i}.html" for name in ("after", "before") for i in range(3)),
-        *(f"rollouts/step-00000{step}-0-000{i}.html" for step in (1, 2) for i in range(2)),
-    ]  # fmt: skip
-
-
-def test_every_link_of_every_page_leads_somewhere(finished_run: RunFolder, read_page: Read) -> None:
-    root = write_site([finished_run]).parent
-    pages = {path.resolve(): read_page(path) for path in root.rglob("*.html")}
-    checked = 0
-    for path, page in pages.items():
-        assert len(page.ids) == len(set(page.ids)), path
-        for link in page.links:
-            target, _, anchor = link.partition("#")
-            if link.startswith("data:"):
-                continue
-            checked += 1
-            lies = (path.parent / unquote(target)).resolve() if target else path
-            assert lies.is_file(), (path.name, link)
-            assert root.resolve() in lies.parents
-            if anchor and lies.name != "rollouts.html":
-                assert anchor in pages[lies].ids, (path.name, link)
-    assert checked > 200
-
-
-def test_the_first_page_shows_the_run_by_value(finished_run: RunFolder, read_page: Read) -> None:
-    words = read_page(write_site([finished_run])).words
-    assert "Held-out accuracy 0.333 before and 0.333 after training: +0.000 ± 0.577, paired over 3 instances." in words
-    assert "within two standard errors: no clear difference" in words
-    assert "10 steps in 12.5 s" in words
-    assert "accuracy in training 0.500 from 0.050 at the first step" in words
-    assert "before after difference accuracy 0.333 ± 0.333 0.333 ± 0.333 +0.000 ± 0.577 reward" in words
-    assert "Greedy rollouts; ± is" in words
-    assert "tool_weight 0.5" in words
-    assert "train_options n 4" in words
-    assert "adapter none" in words
-    assert "before: unparsed 1 (33.3%) of 3 calls" in words
-    assert "Everything was scored and no step was skipped." in words
-    assert "10 rollouts have a page: all of them, with filters." in words
-    assert (finished_run.path / "report" / "table.md").read_text(encoding="utf-8").startswith("|  | before | after | difference |")
-
-
-def test_a_rollout_stands_on_its_page_by_value(finished_run: RunFolder, read_page: Read) -> None:
-    root = write_site([finished_run]).parent
-    page = read_page(root / "rollouts" / "after-0000.html")
-    for text in (
+VALUES = {
+    "index.html": (
+        "Held-out accuracy 0.333 before and 0.333 after training: +0.000 ± 0.577, paired over 3 instances.",
+        "10 steps in 12.5 s",
+        "accuracy in training 0.500 from 0.050 at the first step",
+        "before after difference accuracy 0.333 ± 0.333 0.333 ± 0.333 +0.000 ± 0.577 reward",
+        "Greedy rollouts; ± is",
+        "tool_weight 0.5",
+        "train_options n 4",
+        "adapter none",
+        "before: unparsed 1 (33.3%) of 3 calls",
+        "Everything was scored and no step was skipped.",
+        "10 rollouts have a page: all of them, with filters.",
+    ),
+    "rollouts/after-0000.html": (
         "ann after from hand · 2 chunks,",
         "accuracy 1.000 mean reward 1.375 memory 1 entry",
         "calls 3 1 insert, 1 update, 0 delete, 1 failed",
@@ -94,85 +58,86 @@ def test_a_rollout_stands_on_its_page_by_value(finished_run: RunFolder, read_pag
         "1 Where does Ann live? ✓ 1.00 right kind latest gold Oslo no longer true Rome answer [2023-02-03] Ann lives in Oslo",
         "entry 1, written at chunk 2",
         "+ insert at chunk 1 ~ update at chunk 2 1",
-    ):
-        assert text in page.words, text
-    assert {"#step-2", "#entry-1", "#question-1", "../pairs/pair-0000.html", "before-0002.html", "after-0001.html"} <= set(
-        page.links
-    )
-    cut = read_page(root / "rollouts" / "after-0002.html").words
-    assert "cut off at the longest completion" in cut
-    assert "no call: the policy kept silent" in cut
-    training = read_page(root / "rollouts" / "step-000001-0-0001.html").words
-    assert "advantage ▼ -0.500" in training
-    assert "✗ 0.00 wrong" in training
-
-
-def test_a_group_runs_from_best_to_worst(finished_run: RunFolder, read_page: Read) -> None:
-    rows = list(finished_run.read_lines("trajectories/step-000001-rank-0.jsonl"))
-    finished_run.write_lines("trajectories/step-000001-rank-0.jsonl", reversed(rows))
-    page = read_page(write_site([finished_run]).parent / "groups" / "step-000001-0-group-0.html")
-    assert "ann step 1: 2 rollouts, best to worst" in page.words
-    assert "1 of 2 1.500 1.000 1 2 0 ▲ +0.500 ▲ +0.250 2 of 2 0.000 0.000 0 0 0 ▼ -0.500 ▼ -0.250" in page.words
-    assert [link for link in page.links if "step-000001-0-000" in link][:2] == [
-        "../rollouts/step-000001-0-0001.html",
-        "../rollouts/step-000001-0-0000.html",
-    ]
-
-
-def test_before_stands_against_after(finished_run: RunFolder, read_page: Read) -> None:
-    root = write_site([finished_run]).parent
-    words = read_page(root / "pairs" / "pair-0000.html").words
-    for text in (
+    ),
+    "rollouts/after-0002.html": ("cut off at the longest completion", "no call: the policy kept silent"),
+    "rollouts/step-000001-0-0000.html": ("advantage ▼ -0.500", "✗ 0.00 wrong"),
+    "groups/step-000001-0-group-0.html": (
+        "ann step 1: 2 rollouts, best to worst",
+        "1 of 2 1.500 1.000 1 2 0 ▲ +0.500 ▲ +0.250 2 of 2 0.000 0.000 0 0 0 ▼ -0.500 ▼ -0.250",
+    ),
+    "groups.html": ("ann step 1 2 1.500 0.000 1.000 0.000 ann step 2 2 1.500 0.000 1.000 0.000",),
+    "pairs/pair-0000.html": (
         "before 0.250 0.000 1 2 1 after 1.375 1.000 1 3 1",
         "before + insert facts 1 Ann lives in Rome reward 0.500",
         "x no call failed unparsed: ",
         f"after ~ update facts 1 Ann lives in Rome {EVIL} Ann lives in Oslo [bold red]x",
         "question 1 Where does Ann live? latest · gold: Oslo · no longer true: Rome before ✗ 0.00 wrong",
         "after ✓ 1.00 right",
-    ):
-        assert text in words, text
-    listed = read_page(root / "pairs.html").words
-    assert "ann 0.000 1.000 +1.000 1 1 train-3-0 0.000 0.000 +0.000 0 0 bob 1.000 0.000 -1.000 1 1" in listed
+    ),
+    "pairs.html": ("ann 0.000 1.000 +1.000 1 1 train-3-0 0.000 0.000 +0.000 0 0 bob 1.000 0.000 -1.000 1 1",),
+}
 
 
-def test_the_index_holds_what_the_filters_need(finished_run: RunFolder, read_page: Read) -> None:
-    page = read_page(write_site([finished_run]).parent / "rollouts.html")
-    rows = {row[0]: row[1:] for row in index_of(page)}
-    assert len(rows) == 10
+def test_every_page_is_there_shows_its_values_and_links_lead_somewhere(finished_run: RunFolder, read_page: Read) -> None:
+    rows = list(finished_run.read_lines("trajectories/step-000001-rank-0.jsonl"))
+    finished_run.write_lines("trajectories/step-000001-rank-0.jsonl", reversed(rows))  # so that the group must be sorted
+    first = write_site([finished_run])
+    root = first.parent.resolve()
+    assert first == finished_run.path / "report" / "index.html"
+    assert (root / "curves.png").is_file() and (root / "table.md").read_text().startswith("|  | before | after | difference |")
+    pages = {path.relative_to(root).as_posix(): read_page(path) for path in root.rglob("*.html")}
+    assert sorted(pages) == [
+        "groups.html", "groups/step-000001-0-group-0.html", "groups/step-000002-0-group-0.html", "index.html",
+        "pairs.html", *(f"pairs/pair-000{i}.html" for i in range(3)),
+        "rollouts.html", *(f"rollouts/{name}-000{i}.html" for name in ("after", "before") for i in range(3)),
+        *(f"rollouts/step-00000{step}-0-000{i}.html" for step in (1, 2) for i in range(2)),
+    ]  # fmt: skip
+    for name, values in VALUES.items():
+        assert [value for value in values if value not in pages[name].words] == [], name
+    ranked = [link for link in pages["groups/step-000001-0-group-0.html"].links if "step-000001-0-000" in link]
+    assert ranked[:2] == ["../rollouts/step-000001-0-0001.html", "../rollouts/step-000001-0-0000.html"]
+    found = {row[0]: row[1:] for row in index_of(pages["rollouts.html"])}
+    assert len(found) == 10
     # where, instance, reward, accuracy, calls, failed, inserts, updates, deletes, wrong, questions, cut off, masked, entries
-    assert rows["after-0000.html"] == ["after", "ann", 1.375, 1.0, 3, 1, 1, 1, 0, 0, 1, 0, 0, 1]
-    assert rows["before-0000.html"] == ["before", "ann", 0.25, 0.0, 2, 1, 1, 0, 0, 1, 1, 0, 0, 1]
-    assert rows["step-000002-0-0001.html"] == ["step 2", "ann", 0.0, 0.0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0]
+    assert found["after-0000.html"] == ["after", "ann", 1.375, 1.0, 3, 1, 1, 1, 0, 0, 1, 0, 0, 1]
+    assert found["before-0000.html"] == ["before", "ann", 0.25, 0.0, 2, 1, 1, 0, 0, 1, 1, 0, 0, 1]
+    assert found["step-000002-0-0001.html"] == ["step 2", "ann", 0.0, 0.0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0]
+    checked = 0
+    for name, page in pages.items():
+        assert len(page.ids) == len(set(page.ids)), name
+        for link in page.links:
+            target, _, anchor = link.partition("#")
+            if link.startswith("data:"):
+                continue
+            checked += 1
+            lies = (root / name).parent.joinpath(unquote(target)).resolve() if target else root / name
+            assert lies.is_file() and root in lies.parents, (name, link)
+            if anchor and lies.name != "rollouts.html":
+                assert anchor in pages[lies.relative_to(root).as_posix()].ids, (name, link)
+    assert checked > 200
 
 
-def test_text_of_data_and_options_is_text(finished_run: RunFolder, read_page: Read) -> None:
+def test_text_of_data_and_options_is_text_and_nothing_is_fetched(finished_run: RunFolder, read_page: Read) -> None:
     rows = list(finished_run.read_lines("held_out/after.jsonl"))
     hostile = "</script><script>alert(2)</script>"
     rows[0]["rollout"]["instance"] = rows[0]["result"]["instance"] = hostile
     finished_run.write_lines("held_out/after.jsonl", rows)
-    root = write_site([finished_run]).parent
-    for path in root.rglob("*.html"):
-        html = path.read_text(encoding="utf-8")
-        page = read_page(path)
-        lists = path.name == "rollouts.html"
-        assert page.tags.count("script") == (3 if lists else 1), path
-        assert html.count("<script") == page.tags.count("script")
-        assert [text for text in page.scripts if text.strip()] == ([page.scripts[-1]] if lists else [])
-        assert not [name for name, _ in page.attributes if name.startswith("on")]
-    page = read_page(root / "rollouts" / "after-0000.html")
-    assert page.text.count(EVIL) >= 6
-    assert page.words.startswith(f"{hostile}, after · memalpha")
-    assert hostile in [row[2] for row in index_of(read_page(root / "rollouts.html"))]
-    assert f"nano {EVIL}" in read_page(root / "index.html").text
-
-
-def test_the_site_needs_nothing_else(finished_run: RunFolder, read_page: Read) -> None:
     root = write_site([finished_run]).parent
     for path in [*root.rglob("*.html"), *root.rglob("*.css"), *root.rglob("*.js")]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"https?:|url\(|@import|fetch\(|XMLHttp|innerHTML|eval\(", text), path
         if path.suffix == ".html":
             assert "default-src 'none'; style-src 'self' file:; script-src 'self' file:; img-src 'self' file: data:" in text
+            page = read_page(path)
+            lists = path.name == "rollouts.html"
+            assert text.count("<script") == page.tags.count("script") == (3 if lists else 1), path
+            assert [script for script in page.scripts if script.strip()] == ([page.scripts[-1]] if lists else [])
+            assert not [name for name, _ in page.attributes if name.startswith("on")]
+    page = read_page(root / "rollouts" / "after-0000.html")
+    assert page.text.count(EVIL) >= 6
+    assert page.words.startswith(f"{hostile}, after · memalpha")
+    assert hostile in [row[2] for row in index_of(read_page(root / "rollouts.html"))]
+    assert f"nano {EVIL}" in read_page(root / "index.html").text
 
 
 def test_a_second_site_leaves_no_page_of_the_first(finished_run: RunFolder) -> None:
@@ -184,13 +149,12 @@ def test_a_second_site_leaves_no_page_of_the_first(finished_run: RunFolder) -> N
     assert (root / "notes.txt").read_text(encoding="utf-8") == "mine"
 
 
+# ---------------------------------------------------------------------------------------------------- less than everything
 def test_a_run_without_anything_yet(bare_run: RunFolder, read_page: Read) -> None:
     first = write_site([bare_run])
     page = read_page(first)
-    assert "no step logged yet" in page.words
-    assert "No training step was logged." in page.words
-    assert "No rollout was scored yet." in page.words
-    assert "img" not in page.tags
+    for text in ("no step logged yet", "No training step was logged.", "No rollout was scored yet."):
+        assert text in page.words
     assert sorted(path.name for path in first.parent.iterdir()) == ["assets", "index.html", "rollouts.html"]
     assert index_of(read_page(first.parent / "rollouts.html")) == []
 
@@ -211,17 +175,20 @@ def test_a_run_on_its_way_shows_how_far_it_is(finished_run: RunFolder, read_page
     assert titles(finished_run) == ["ann (largest spread of reward in a group of step 2: 1.500)"]
 
 
-def test_one_evaluation_alone(finished_run: RunFolder, read_page: Read) -> None:
-    rows = list(finished_run.read_lines("held_out/after.jsonl"))
-    for name in ("before", "after"):
-        (finished_run.path / "held_out" / f"{name}.jsonl").unlink()
-    finished_run.write_lines("held_out/rollouts.jsonl", rows)
-    finished_run.write_json("summary.json", {"seconds": 300, **finished_run.read_json("summary.json")["after"]})
-    root = write_site([finished_run]).parent
+def test_one_evaluation_alone_sampled_and_a_control(finished_run: RunFolder, read_page: Read) -> None:
+    other = RunFolder.create(finished_run.path.with_name("other"), {"eval_temperature": 0.7, "shuffle_advantages": True})
+    other.write_lines("held_out/rollouts.jsonl", finished_run.read_lines("held_out/after.jsonl"))
+    other.write_json("summary.json", {"seconds": 300, **finished_run.read_json("summary.json")["after"]})
+    root = write_site([other]).parent
     words = read_page(root / "index.html").words
-    assert "Accuracy 0.333 ± 0.333 on 3 held-out instances." in words
-    assert "evaluation in 5.0 min" in words
-    assert titles(finished_run)[0] == "ann (highest accuracy: 1.000)"
+    for text in (
+        "Accuracy 0.333 ± 0.333 on 3 held-out instances.",
+        "evaluation in 5.0 min",
+        "at temperature 0.7; ± is",
+        "A control:",
+    ):
+        assert text in words
+    assert titles(other)[0] == "ann (highest accuracy: 1.000)"
     assert "ann held out from hand" in read_page(root / "rollouts" / "rollouts-0000.html").words
 
 
@@ -238,16 +205,14 @@ def test_what_could_not_be_scored_is_not_zero(finished_run: RunFolder, read_page
     root = write_site([finished_run]).parent
     assert [title[:3] for title in titles(finished_run)] == ["tra", "bob"]
     words = read_page(root / "rollouts" / "after-0000.html").words
-    assert "accuracy – mean reward – memory" in words
-    assert "– not scored kind latest" in words
-    assert "not scored the reader is down" in words
-    assert "Something in this rollout could not be scored" in words
+    for text in ("accuracy – mean reward – memory", "– not scored kind latest", "not scored the reader is down", "it is masked"):
+        assert text in words
     assert "after: the reader is down" in read_page(root / "index.html").words
     row = next(row for row in index_of(read_page(root / "rollouts.html")) if row[0] == "after-0000.html")
     assert (row[3], row[4], row[10], row[13]) == (None, None, 0, 1)
     assert "ann 0.000 – – 1 1" in read_page(root / "pairs.html").words
-    finished_run.write_lines("held_out/after.jsonl", [mask(row) for row in rows])
-    finished_run.write_lines("held_out/before.jsonl", [mask(row) for row in rows])
+    for name in ("before", "after"):
+        finished_run.write_lines(f"held_out/{name}.jsonl", [mask(row) for row in rows])
     for path in finished_run.trajectory_files():
         path.unlink()
     assert titles(finished_run) == []
@@ -260,40 +225,26 @@ def test_picks_are_each_taken_once() -> None:
     assert picks({"a": 1.0}, names) == {"a": "high"}
 
 
-def test_how_held_out_rollouts_were_drawn(finished_run: RunFolder, read_page: Read) -> None:
-    warm = RunFolder.create(finished_run.path.with_name("warm"), {"eval_temperature": 0.7})
-    warm.write_json("summary.json", finished_run.read_json("summary.json"))
-    assert "Rollouts drawn at temperature 0.7; ± is" in read_page(write_site([warm])).words
-
-
-def test_a_control_says_so(bare_run: RunFolder, read_page: Read) -> None:
-    assert "A control" not in read_page(write_site([bare_run])).words
-    control = RunFolder.create(bare_run.path.with_name("control"), {"shuffle_advantages": True})
-    assert "A control: the advantages of this run were shuffled" in read_page(write_site([control])).words
-
-
-def test_a_damaged_file_is_named_before_anything_is_written(finished_run: RunFolder) -> None:
-    path = finished_run.path / "held_out" / "after.jsonl"
-    path.write_text(path.read_text(encoding="utf-8") + json.dumps({"result": 1})[:-3] + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"after\.jsonl, line 4 is damaged"):
-        write_site([finished_run])
-    assert not (finished_run.path / "report").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "missing"), [("held_out/after.jsonl", "rollout"), ("trajectories/step-000002-rank-0.jsonl", "steps")]
 )
-def test_a_line_that_is_no_record_of_a_rollout_is_named(finished_run: RunFolder, name: str, missing: str) -> None:
+def test_a_line_that_is_no_record_of_a_rollout_is_named_before_anything_is_written(
+    finished_run: RunFolder, name: str, missing: str
+) -> None:
     rows = list(finished_run.read_lines(name))
     del rows[1][missing]
     finished_run.write_lines(name, rows)
     readers: list[Callable[[RunFolder], Any]] = [lambda run: write_site([run]), list_rollouts]
     for read in readers + ([read_run] if name.startswith("held_out") else []):
-        with pytest.raises(InputError, match=rf"{name}, line 2 is no record of a rollout: KeyError '{missing}'"):
+        with pytest.raises(InputError, match=rf"{name}, line 2 .*'{missing}'"):
             read(finished_run)
+    (finished_run.path / name).write_text('{"result": 1\n', encoding="utf-8")
+    with pytest.raises(InputError, match=rf"{name}, line 1"):
+        write_site([finished_run])
     assert not (finished_run.path / "report").exists()
 
 
+# ---------------------------------------------------------------------------------------------------- more than one page holds
 def test_pages_are_limited_by_whole_steps_and_the_page_says_so(finished_run: RunFolder, read_page: Read) -> None:
     root = write_site([finished_run], limit=2).parent
     found = {path.name for path in (root / "rollouts").glob("step-*")}
@@ -316,10 +267,10 @@ def test_seeds_make_one_site(finished_run: RunFolder, config: dict[str, Any], re
     assert "finished second mean" in words
     assert {row[1] for row in index_of(read_page(root / "rollouts.html"))} >= {"finished: after", "second: after"}
     assert len(list((root / "pairs").iterdir())) == 6
-    with pytest.raises(InputError, match="2 runs and no folder"):
+    with pytest.raises(InputError, match="--output"):
         write_site([finished_run, other])
     stranger = RunFolder.create(tmp_path / "third", {**config, "tool_weight": 0.9})
-    with pytest.raises(InputError, match=r"differ in more than their seed: tool_weight is '0\.5' and '0\.9'"):
+    with pytest.raises(InputError, match=r"tool_weight is '0\.5' and '0\.9'"):
         write_site([finished_run, stranger], tmp_path / "x")
 
 

@@ -1,8 +1,9 @@
+"""A rollout in the terminal, by value; text of data and models stays text."""
+
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from rich.console import Console
 
 from memalpha.agent.step import AgentStep
@@ -15,14 +16,8 @@ def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
 
 
 def shown(item: Any, *, width: int = 100, colour: bool = False) -> str:
-    console = Console(
-        width=width,
-        soft_wrap=True,
-        highlight=False,
-        force_terminal=colour,
-        no_color=False,
-        color_system="standard" if colour else None,
-    )
+    system = "standard" if colour else None
+    console = Console(width=width, soft_wrap=True, highlight=False, force_terminal=colour, no_color=False, color_system=system)
     with console.capture() as capture:
         if isinstance(item, dict):
             show_rollout(item, console)
@@ -48,24 +43,21 @@ def test_a_rollout_is_shown_by_value(finished_run: RunFolder, agent: AgentStep) 
         "+ insert facts 1 Ann lives in Rome <script>alert(1)</script>",
         f"reward accuracy 1.000 tool 1.000 compression {1 - count(last) / read:.3f} content – total 1.500",
         "~ facts 1 [2023-01-02] Ann lives in Rome <script>alert(1)</script> → [2023-02-03] Ann lives in Oslo",
+        "x delete facts 9 unknown_id:",
         "question 1 Where does Ann live? latest",
         "gold Oslo",
         "stale Rome",
         "score 1.00",
         "answer [2023-02-03] Ann lives in Oslo [bold red]x[/bold red] [/] \\x1b[2J",
         "retrieved 1 [2023-02-03] Ann lives in Oslo [bold red]x[/bold red] [/] \\x1b[2J",
+        f"accuracy 1.000 mean reward 1.375 memory 1 entry, {count(last)} tokens",
     ):
         assert any(found.startswith(line) for found in lines), line
-    assert any(line.startswith("x update facts") or line.startswith("x delete") or line.startswith("x no call") for line in lines)
-    assert lines[-1].startswith(f"accuracy 1.000 mean reward 1.375 memory 1 entry, {count(last)} tokens")
 
 
 def test_markup_and_control_characters_of_the_data_stay_text(finished_run: RunFolder) -> None:
-    text = shown(rollout_of(finished_run, "after", "ann"), width=200)
-    assert "[bold red]x[/bold red] [/] \\x1b[2J" in text
-    assert "\x1b" not in text
     evil = rollout_of(finished_run, "after", "ann")
-    hostile = "[/red] [link=x]y[/link] \x1b]0;title\x07"
+    hostile = "[/red] [link=x]y[/link] \x1b]0;title\x07\u202e"
     for step in evil["steps"]:
         step.update(text=hostile, time=hostile, completion=hostile)
         for result in step["results"]:
@@ -77,42 +69,36 @@ def test_markup_and_control_characters_of_the_data_stay_text(finished_run: RunFo
     evil["questions"][0].update(question=hostile, kind=hostile, answer=hostile, answers=[hostile], stale=[hostile], error=hostile)
     evil.update(instance=hostile, source=hostile)
     text = shown(evil, width=400)
-    assert "\x1b" not in text
-    assert "\x07" not in text
+    assert not [char for char in text if not char.isprintable() and char != "\n"]
     # the heading 2, each chunk's panel 2, three calls' section and text 6, one note 1, two changes 4 each, the question 6
-    assert text.count("[/red] [link=x]y[/link] \\x1b]0;title\\x07") == 2 + 2 * 2 + 6 + 1 + 2 * 4 + 6
+    assert text.count("[/red] [link=x]y[/link] \\x1b]0;title\\x07\\u202e") == 2 + 2 * 2 + 6 + 1 + 2 * 4 + 6
 
 
-@pytest.mark.parametrize(("sign", "colour"), [("+", 32), ("~", 33), ("-", 31)])
-def test_what_changed_has_its_colour(finished_run: RunFolder, sign: str, colour: int) -> None:
+def test_what_changed_has_its_colour(finished_run: RunFolder) -> None:
     rollout = rollout_of(finished_run, "after", "ann")
     insert, update = rollout["steps"][0]["changes"][0], rollout["steps"][1]["changes"][0]
     rollout["steps"][1]["changes"] = [insert, update, {"before": update["after"], "after": None}]
     rollout["steps"][1]["results"] = []
-    assert f"\x1b[{colour}m  {sign} facts 1" in shown(rollout, colour=True, width=200)
+    text = shown(rollout, colour=True, width=200)
+    assert [f"\x1b[{colour}m  {sign} facts 1" in text for sign, colour in (("+", 32), ("~", 33), ("-", 31))] == [True] * 3
 
 
-def test_silence_cuts_advantages_and_failures_are_said(finished_run: RunFolder) -> None:
-    cut = shown(rollout_of(finished_run, "after", "train-3-0"))
+def test_silence_cuts_advantages_and_failures_are_said_and_long_lines_wrap(finished_run: RunFolder) -> None:
+    rollout = rollout_of(finished_run, "after", "train-3-0")
+    cut = shown(rollout)
     assert cut.count("none: the policy kept silent") == 2
     assert cut.count("cut off at the longest completion") == 1
     assert cut.count("  unchanged") == 3  # twice silent, once broken off within its only line
     assert "advantage" not in cut
+    narrow = shown(rollout, width=40)
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert [word for word in rollout["steps"][0]["text"].split() if word not in narrow] == []
     worst = list(finished_run.read_lines("trajectories/step-000002-rank-0.jsonl"))[1]
     assert [line.split("advantage ")[1] for line in shown(worst).splitlines() if "advantage" in line] == ["-0.500", "-0.250"]
     worst["questions"][0].update(score=None, answer=None, error="the reader is down")
     lines = lines_of(shown(worst))
-    assert "score – could not be scored: the reader is down" in lines
-    assert "answer –" in lines
+    assert "score – could not be scored: the reader is down" in lines and "answer –" in lines
     assert "no questions were asked" in shown({**worst, "questions": []})
-
-
-def test_long_lines_wrap_at_the_width_of_the_console(finished_run: RunFolder) -> None:
-    rollout = rollout_of(finished_run, "after", "train-3-0")
-    text = shown(rollout, width=40)
-    assert max(map(len, text.splitlines())) <= 40
-    words = rollout["steps"][0]["text"].split()
-    assert [word for word in words if word not in text] == []
 
 
 def test_the_list_says_how_to_show_each(finished_run: RunFolder, bare_run: RunFolder) -> None:
