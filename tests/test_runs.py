@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from memalpha.errors import InputError, RunFolderError
-from memalpha.runs import RunFolder, set_aside, trajectory_name, trajectory_step
+from memalpha.runs import RunFolder, trajectory_name, trajectory_step
 
 CONFIG = {"model": "nano", "seed": 3, "train_options": {"n": 4}}
 
@@ -42,24 +42,6 @@ def test_an_existing_run_is_left_alone_unless_told(run: RunFolder) -> None:
     assert everything(run.path) == before
     assert RunFolder.create(run.path, {"model": "other"}, resume=True).config == CONFIG
     assert everything(run.path) == before
-
-
-def test_a_run_set_aside_is_whole_and_takes_the_place_of_one_left_there(run: RunFolder) -> None:
-    before = everything(run.path)
-    aside = set_aside(run.path)
-    assert aside == run.path.with_name(".run.replaced") and everything(aside) == before and not run.path.exists()
-    assert set_aside(run.path) is None and everything(aside) == before
-    newer = RunFolder.create(run.path, {"model": "other"})
-    assert set_aside(newer.path) == aside and everything(aside) == {"config.yaml": b"model: other\n"}
-
-
-@pytest.mark.parametrize("inside", ["", "deep"])
-def test_the_folder_one_works_in_is_not_set_aside(run: RunFolder, inside: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run.path / "deep").mkdir()
-    monkeypatch.chdir(run.path / inside)
-    with pytest.raises(RunFolderError, match="the folder that this command was given in"):
-        set_aside(run.path)
-    assert RunFolder(run.path).config == CONFIG
 
 
 def test_overwrite_leaves_nothing_of_the_old_run(run: RunFolder) -> None:

@@ -181,7 +181,7 @@ class SectionTask:
         if key not in self._found:
             case, sizes = self.cases[number], self.sizes[number]
             names = [name for name, wanted in zip(self.sections, chosen, strict=True) if wanted]
-            (record,) = self.evaluator.evaluate(case.memory, _Within(case.retriever, names), [case.question])
+            ((record,),) = self.evaluator.evaluate_many([(case.memory, _Within(case.retriever, names), [case.question])])
             self._found[key] = Found(record.score, float(sizes[chosen].sum() / max(1, sizes.sum())))
         return self._found[key]
 

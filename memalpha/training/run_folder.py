@@ -37,7 +37,7 @@ def check_place(arguments: TrainArguments) -> None:
     if run.resume:
         RunFolder(path)
     elif RunFolder.check_free(path, overwrite=run.overwrite, resumable=True):
-        check_apart(path, inputs(arguments))
+        check_apart(path, {**inputs(arguments), "working directory": [str(Path.cwd())]})
 
 
 def open_folder(arguments: TrainArguments) -> RunFolder:

@@ -133,7 +133,7 @@ class System:
 
 def searched(memory: Memory, retriever: Retriever, k: int) -> Finder:
     """Return the finder of a memory: its blocks, then the ``k`` entries found, as in training."""
-    return lambda questions, room: [find_passages(memory, retriever, question, k).passages for question in questions]
+    return lambda questions, room: [find_passages(memory, retriever, question.text, k).passages for question in questions]
 
 
 def rendered(memory: Memory) -> tuple[str, ...]:

@@ -346,7 +346,7 @@ def about(question: Question, texts: Sequence[str]) -> tuple[str, ...]:
 def answers_first(question: Question, found: Sequence[Piece], count: TokenCounter) -> tuple[str, ...]:
     """Return pieces as passages: those that hold an accepted answer first, each group in the order of BM25, then of reading."""
     memory = piece_memory(found, count)
-    ranked = find_passages(memory, TwoLayerRetriever(memory), question, len(memory)).passages
+    ranked = find_passages(memory, TwoLayerRetriever(memory), question.text, len(memory)).passages
     passages = dict.fromkeys([*ranked, *rendered(memory)])
     return tuple(sorted(passages, key=lambda text: not _answers(question, text)))
 
