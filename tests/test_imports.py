@@ -150,7 +150,7 @@ PLANTED = [
     ),
     ("qa/readers.py", "from memalpha.data import x", "memalpha.qa.readers imports memalpha.data, which is not below it"),
     ("memory/memory.py", "try:\n    import faiss.contrib\nexcept ImportError:\n    pass", "memalpha.memory.memory imports faiss"),
-    ("training/warmup.py", "from trl import GRPOTrainer", "memalpha.training.warm_start imports trl"),
+    ("training/warmup.py", "from trl import GRPOTrainer", "memalpha.training.warmup imports trl"),
     ("novel.py", "", "memalpha.novel is in no room"),
     ("memory/schema.py", "import memalpha.memory.memory", "import cycle"),
     ("memory/memory.py", "if TYPE_CHECKING:\n    from memalpha.cli import main", None),

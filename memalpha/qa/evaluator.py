@@ -149,8 +149,8 @@ def ask_all(
         logger.warning("%s: %s", who, error)
         outcomes = error.outcomes
     except ServiceError as error:
-        logger.warning("%s: %s; asking %d requests one by one", who, error, len(requests))
-        outcomes = _ask_singly(ask, requests, who)
+        logger.warning("%s: %s", who, error)
+        outcomes = _ask_singly(ask, requests, who) if len(requests) > 1 else [error]
     return list(_one_each(outcomes, len(requests), who))
 
 

@@ -14,7 +14,7 @@ from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError
 from memalpha.provenance import environment, masked
-from memalpha.runs import RunFolder, check_apart, checkpoint_step
+from memalpha.runs import RunFolder, check_apart, checkpoint_step, make_folder
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import TrainArguments
 from memalpha.types import Instance
@@ -38,6 +38,9 @@ def check_place(arguments: TrainArguments) -> None:
         RunFolder(path)
     elif RunFolder.check_free(path, overwrite=run.overwrite, resumable=True):
         check_apart(path, {**inputs(arguments), "working directory": [str(Path.cwd())]})
+    if not path.exists():  # can it be made?
+        make_folder(path)
+        path.rmdir()
 
 
 def open_folder(arguments: TrainArguments) -> RunFolder:

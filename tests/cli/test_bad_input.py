@@ -152,7 +152,7 @@ def test_what_looks_at_a_run_does_not_overwrite_it(tmp_path, nano, capsys):
     capsys.readouterr()
     onto = ("--output_dir", str(folder), "--overwrite", "true")
     for command, value in (
-        (["rollout", "--config", NANO, "--adapter", start], start),
+        (["rollout", "--config", NANO, "--full_finetuning", "false", "--adapter", start], start),
         (["rollout", "--config", NANO, "--eval_data", str(mine)], str(mine)),
         (["evaluate", "--trained", str(folder), "--data", "toy"], start),
         (["evaluate", "--model", "nano", "--sets", str([str(mine)]), "--systems", "[gold]"], str(mine)),

@@ -49,6 +49,6 @@ def setting(
 ) -> Setting:
     """A setting whose tokenizer has each word of the instances as one token."""
     host = StubHost(texts_of(instances), script)
-    config = AgentConfig(schema=schema, codec="compact", view_tokens=256, max_new_tokens=max_new_tokens)
+    config = AgentConfig(schema=schema, codec="compact", view_tokens=256, max_completion_length=max_new_tokens)
     step = AgentStep(config, host.tokenizer)
     return Setting(step, host, reader_tokens, retrieve_k, temperature)  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ def adapter(tmp_path_factory) -> Path:
             torch.nn.init.normal_(weight, std=0.5)
     folder = tmp_path_factory.mktemp("adapter")
     policy.save_pretrained(folder)
-    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=64, max_new_tokens=6).save(folder)
+    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=64, max_completion_length=6).save(folder)
     return folder
 
 
@@ -265,7 +265,7 @@ def test_other_weights_or_settings_in_the_same_place_are_refused(what, said, ada
         weights = model / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     else:
-        AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=64, max_new_tokens=5).save(own)
+        AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=64, max_completion_length=5).save(own)
     with pytest.raises(RunFolderError, match=said):
         outcome(options, folder, *more, *systems)
     joined = parse_evaluate_options(command(options, tmp_path / "all", *more, *systems)[1:])

@@ -191,14 +191,13 @@ def test_a_question_is_embedded_once_by_a_shared_embedder(tmp_path):
 
 def test_an_agents_folder_holds_its_router_and_the_agent_uses_it(tmp_path):
     checkpoint(others(-1, **{HEALTH: 1})).save(tmp_path / "r.pt")
-    retrieval = RetrievalConfig(router=str(tmp_path / "r.pt"))
-    config = AgentConfig(schema="nine_categories", codec="compact", max_chunk_tokens=64, retrieval=retrieval)
+    config = AgentConfig(schema="nine_categories", codec="compact", max_chunk_tokens=64, router=str(tmp_path / "r.pt"))
     folder = tmp_path / "adapter"
     folder.mkdir()
     config.save(folder)
     (tmp_path / "r.pt").unlink()
     loaded = AgentConfig.load(folder)
-    assert loaded == replace(config, retrieval=replace(retrieval, router=str(folder / "memalpha_router.pt")))
+    assert loaded == replace(config, router=str(folder / "memalpha_router.pt"))
     loaded.save(folder)  # into its own folder: nothing is lost
     lines = f"+{WORK} Marta works as a nurse\n+{HEALTH} Marta has a cold"
     agent = MemoryAgent(AgentStep(AgentConfig.load(folder), make_tokenizer(["Marta"], 4096)), ScriptedGenerator([lines]))

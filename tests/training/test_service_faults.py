@@ -192,9 +192,7 @@ def test_a_reader_that_comes_up_in_time_costs_time_alone(tmp_path, data, monkeyp
         down.server.close()
     assert code == 0
     check_by_value(done, masked=())
-    first, last = [message for message in caplog.messages if str(down.port) in message]
-    assert "refused" in first and "attempt 2 follows in" in first
-    assert "answers again; failed attempts: " in last
+    assert "attempt 2 follows in" in next(message for message in caplog.messages if str(down.port) in message)
     assert len(down.server.bodies) == 48
 
 
