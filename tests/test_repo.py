@@ -151,6 +151,15 @@ def test_the_docstring_check_can_fail() -> None:
     assert exported('__all__ = ["b", "a"]') == ["b", "a"]
 
 
+def test_every_planted_fault_stands_once_and_names_tests_that_are_there() -> None:
+    faults = yaml.safe_load((ROOT / "scripts" / "faults.yaml").read_text(encoding="utf-8"))
+    texts = {fault["file"]: (ROOT / fault["file"]).read_text(encoding="utf-8") for fault in faults}
+    assert [fault["name"] for fault in faults if texts[fault["file"]].count(fault["old"]) != 1] == []
+    assert len({fault["name"] for fault in faults}) == len(faults)
+    tests = {test.partition("::")[0] for fault in faults for test in fault["tests"]}
+    assert [test for test in tests if not (ROOT / test).is_file()] == []
+
+
 def test_licence_and_version() -> None:
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
     assert text.split()[:4] == ["Apache", "License", "Version", "2.0,"]
