@@ -184,7 +184,7 @@ def _is_list(hint: Any) -> bool:
 
 
 def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> dict[str, Any]:
-    """The words of a command line by option: a text, a list of texts, or True; those of ``lists`` may be given several times."""
+    """The words of a command line by option: a text, a list of texts, or True; those of ``lists`` add up, but for a YAML list."""
     flags: dict[str, Any] = {}
     name = ""
     for word in arguments:
@@ -196,6 +196,7 @@ def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> di
             raise InputError(f"unrecognized argument {word!r}", expected=f"--name value, as {program} --options lists them")
         else:
             flags[name].append(word)
+    flags = {name: words[-1:] if words and words[-1].startswith("[") else words for name, words in flags.items()}  # a whole list
     return {name: True if not words else words[0] if len(words) == 1 else words for name, words in flags.items()}
 
 

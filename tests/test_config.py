@@ -57,6 +57,8 @@ def write(tmp_path, text):
         (["--more", "{a: 1}"], {"more": {"a": 1}}),
         (["--rows", "a", "b"], {"rows": ("a", "b")}),
         (["--rows", "a"], {"rows": ("a",)}),
+        (["--rows", "a", "--size", "4", "--rows", "b"], {"rows": ("a", "b"), "size": 4}),
+        (["--rows", "a", "--rows", "[b, c]"], {"rows": ("b", "c")}),
         (["--on"], {"on": True}),
         (["--on", "false"], {"on": False}),
     ],
