@@ -1,8 +1,8 @@
-"""Options: one way from YAML files, command lines and keyword arguments to checked dataclasses.
+"""Options: YAML files, command lines and keyword arguments become checked dataclasses.
 
-Every command's options are dataclasses ("groups") that share one flat namespace: ``--config FILE.yaml`` gives values,
-``--name value`` overrides them. A group of our own derives from ``Options``, which checks each value against its annotation
-(pydantic's types such as ``PositiveInt`` included) however it is made; groups of libraries (``GRPOConfig``) check themselves.
+The options of a command are dataclasses ("groups") that share one flat namespace. ``--config FILE.yaml`` gives values,
+``--name value`` overrides them. Our own groups derive from ``Options``, which checks each value against its annotation; groups of
+libraries (``GRPOConfig``) check themselves.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ Range = Annotated[tuple[int, int], BeforeValidator(lambda value: re.split("[-,]"
 
 
 class Options:
-    """Base of our own groups of options: a dataclass whose values fit their annotations, or InputError."""
+    """Base of our own groups of options: a dataclass that raises InputError for values that do not fit their annotations."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        """Check and convert every field, then whatever ``check`` adds."""
+        """Check and convert every field, then call ``check``."""
         for name in names(type(self)):
             object.__setattr__(self, name, fit(type(self), name, getattr(self, name)))
         self.check()
 
     def check(self) -> None:
-        """Raise InputError for values that do not fit together; for subclasses."""
+        """Raise InputError for values that do not fit together; subclasses override it."""
 
 
 def names(group: type) -> list[str]:
@@ -54,7 +54,7 @@ def names(group: type) -> list[str]:
 
 @cache
 def _adapters(group: Any) -> Mapping[str, tuple[Any, TypeAdapter[Any] | None]]:
-    """Each option's annotation and what checks it; None for other dataclasses and what pydantic does not know."""
+    """Each option's annotation and its checker; None for other dataclasses and types that pydantic does not know."""
     found: dict[str, tuple[Any, TypeAdapter[Any] | None]] = {}
     for name, hint in get_type_hints(group, include_extras=True).items():
         try:
@@ -65,11 +65,7 @@ def _adapters(group: Any) -> Mapping[str, tuple[Any, TypeAdapter[Any] | None]]:
 
 
 def fit(group: Any, name: str, value: Any, where: str = "") -> Any:
-    """Return a value as the type of an option, reading texts of the command line as YAML where they are not texts.
-
-    Raises:
-        InputError: If it does not fit.
-    """
+    """Return a value as the type of an option; a text may be read as YAML. InputError if it does not fit."""
     hint, adapter = _adapters(group)[name]
     if adapter is None:
         return value
@@ -93,16 +89,10 @@ def _takes_none(group: Any, name: str) -> bool:
 
 
 def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: str = "") -> _T:
-    """Make one group from a mapping; a value of None stands for the default where the option cannot be None.
+    """Make one group from options by name; InputError if an option is unknown, missing, or does not fit.
 
-    Args:
-        group: A dataclass.
-        values: Options by name.
-        what: What the options belong to, for messages, such as ``source 'synthetic'``.
-        listed: Where all options are listed, for messages.
-
-    Raises:
-        InputError: If an option is unknown, missing, or does not fit.
+    None stands for the default unless the option accepts None. ``what`` (such as ``source 'synthetic'``) and ``listed`` (where all
+    options are listed) are for messages.
     """
     if not isinstance(values if values is not None else {}, Mapping):
         raise InputError(f"{what} is {values!r}", expected="a mapping of options")
@@ -123,13 +113,10 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
 
 
 def parse(arguments: Sequence[str], groups: Sequence[type], program: str) -> tuple[Any, ...]:
-    """Read ``--config FILE`` and ``--name value`` into one object of each group; an option in several groups goes to each.
+    """Read ``--config FILE`` and ``--name value`` into one object per group; an option in several groups goes to each.
 
-    A flag may be written with ``-`` or ``_``, ``--name=value`` too; several words make a list, none means true. Given again, it
-    overrides itself, or adds to a list of any length.
-
-    Raises:
-        InputError: If the file is missing or no YAML mapping, or an option is unknown or does not fit.
+    A flag may use ``-`` or ``_``, and ``--name=value``. Several words make a list, no word means true. A repeated flag overrides,
+    or extends a list of any length. InputError for a bad file, or an option that is unknown or does not fit.
     """
     flags = _flags(arguments, program, {name for group in groups for name in names(group) if _is_list(_adapters(group)[name][0])})
     values: dict[str, Any] = {}
@@ -153,7 +140,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -> None:
-    """Raise InputError, which says what is nearest, if no group has an option of a name."""
+    """Raise InputError, with the nearest known name, if no group has an option of this name."""
     known = [option for group in groups for option in names(group)]
     if name not in known:
         near = get_close_matches(name, known, n=1)
@@ -162,7 +149,7 @@ def check_name(name: str, groups: Sequence[type], what: str, listed: str = "") -
 
 
 def listing(groups: Sequence[type]) -> str:
-    """Return every option with its default and what it does, a group after the other."""
+    """Return every option of the groups with its default and its description."""
     lines = []
     for group in groups:
         texts: dict[str, str] = {}
@@ -184,7 +171,7 @@ def _is_list(hint: Any) -> bool:
 
 
 def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> dict[str, Any]:
-    """The words of a command line by option: a text, a list of texts, or True; those of ``lists`` add up, but for a YAML list."""
+    """The words of a command line by option: a text, a list of texts, or True. Repeated options in ``lists`` are joined."""
     flags: dict[str, Any] = {}
     name = ""
     for word in arguments:

@@ -1,14 +1,10 @@
-"""A client of OpenAI-compatible chat servers (vLLM, llama.cpp, hosted ones), and the options that name them.
+"""A client of OpenAI-compatible chat servers (vLLM, llama.cpp, hosted ones), and its options.
 
-What always holds: a reply is a completion or an error, never an empty stand-in. One attempt lasts at most ``timeout`` seconds,
-whatever the server sends. Timeouts, lost connections, 408, 429, 5xx and replies that are no chat completion are retried with
-exponential backoff and jitter, waiting at least as long as ``Retry-After`` asks; after the last attempt they are a ServiceError.
-Any other refusal is not retried: 401, 403, 404 and redirects mean a wrong key, model or URL and raise InputError; the rest (a
-prompt too long for the server) are a ServiceError of that one request. The key is read from an environment variable, is in no
-message and no ``repr``, and goes to no other host. Marks that the server's tokenizer would take for special tokens are broken
-(``break_marks``). Ctrl-C ends a batch at once.
-
-It does not cover streaming or tool parsing by the server.
+What always holds: a reply is a completion or an error. One attempt lasts at most ``timeout`` seconds. Timeouts, lost connections,
+408, 429, 5xx and malformed replies are retried with exponential backoff and jitter, not earlier than ``Retry-After``; after the
+last attempt they are a ServiceError. 401, 403, 404 and redirects raise InputError; other refusals are a ServiceError of that
+request. The key comes from an environment variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a
+batch at once. Not covered: streaming, tool parsing by the server.
 """
 
 from __future__ import annotations
@@ -40,15 +36,12 @@ _RETRIED = {408, 429}
 _WRONG_SETUP = {401: "the server does not accept the key", 403: "the key may not use this model", 404: "no such model or URL"}
 _STOPS = {"stop": StopReason.END, "length": StopReason.LENGTH}
 _SHOWN = 300  # characters of a server's message that an error shows
-_MAX_BODY = 2**24  # bytes of a reply past which it is garbage
+_MAX_BODY = 2**24  # longest reply in bytes
 _WARN_EVERY = 10.0  # seconds between warnings about one server
-_OWN_FIELDS = ("model", "messages", "stream", "n")
-"""Fields of a request that ``extra`` may not change: the reply would not be one reply to what was asked."""
+_OWN_FIELDS = ("model", "messages", "stream", "n")  # fields that ``extra`` may not change
 
 
 class _Transient(Exception):
-    """An attempt failed in a way worth repeating; ``retry_after`` is the server's wish in seconds."""
-
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
@@ -60,15 +53,14 @@ class ChatClient(Options):
 
     Attributes:
         base_url: URL up to and including the version, e.g. ``http://localhost:8000/v1``.
-        model: Name of the model there.
-        api_key_env: Environment variable that holds the key; without a value in it no key is sent.
+        model: Name of the model on the server.
+        api_key_env: Environment variable that holds the key; if it is empty, no key is sent.
         timeout: Seconds one attempt may take.
         retries: How many times a failed attempt is repeated.
         backoff: Seconds before the first repetition; doubled each time, then scaled by a random factor in [0.5, 1).
-        max_wait: Most seconds between attempts; a server that asks for more in ``Retry-After`` is given up.
-        concurrency: Requests of one batch under way at once.
-        extra: More fields of the request body, e.g. ``{"chat_template_kwargs": {"enable_thinking": False}}``; they replace those
-            of the sampling.
+        max_wait: Longest wait between attempts in seconds; a request whose ``Retry-After`` is longer fails.
+        concurrency: Parallel requests of one batch.
+        extra: More fields of the request body, e.g. ``{"top_k": 20}``; they override those of the sampling.
     """
 
     base_url: str
@@ -84,7 +76,7 @@ class ChatClient(Options):
     _quiet_until: float = field(default=0.0, init=False, repr=False)
 
     def check(self) -> None:
-        """Check the URL, the model's name, the extra fields and the key."""
+        """Check the values, and read the key from the environment."""
         check_url(self.base_url)
         if not self.model:
             raise InputError("the endpoint's model name is empty", expected="a name that the server lists under /models")
@@ -101,11 +93,11 @@ class ChatClient(Options):
 
     @property
     def url(self) -> str:
-        """The URL that is asked."""
+        """URL of the requests."""
         return f"{self.base_url.rstrip('/')}/chat/completions"
 
     def complete(self, messages: Sequence[Message], sampling: Sampling, *, may_be_empty: bool = False) -> Completion:
-        """Return the model's reply, without ``ids``. Errors as ``complete_many``, but a ServiceError is the request's own."""
+        """Return one reply, without ``ids``; errors as in ``complete_many``, but with the request's own ServiceError."""
         try:
             return self.complete_many([messages], sampling, may_be_empty=may_be_empty)[0]
         except PartialServiceError as error:
@@ -114,26 +106,17 @@ class ChatClient(Options):
     def complete_many(
         self, batch: Sequence[Sequence[Message]], sampling: Sampling, *, may_be_empty: bool = False
     ) -> list[Completion]:
-        """Return one reply a request, in order.
+        """Return one reply per request, in order; the seed grows by one per request, so equal prompts may get different replies.
 
-        A seed is advanced by one from request to request, so that equal prompts may differ. Once ``2 * concurrency`` requests (at
-        least eight) have failed in a row, each after all its attempts, the server counts as down and the rest is not sent. Requests
-        go in a mixed order, so that neighbours which fail for a reason of their own do not look like an outage.
-
-        Args:
-            batch: The chats.
-            sampling: How to draw the replies.
-            may_be_empty: Whether a reply without text is an answer; a reader's is a failure, a policy may be silent.
-
-        Raises:
-            PartialServiceError: If any request failed; it holds the replies of the others.
-            InputError: If the server says that the key, model or URL is wrong; requests not yet sent are dropped.
+        PartialServiceError if a request failed; it holds the other replies. InputError if the server refuses the key, model or URL.
+        After ``max(8, 2 * concurrency)`` failures in a row the server counts as down and the rest, in shuffled order, is not sent.
+        ``may_be_empty`` allows a reply without text.
         """
         from anyio.from_thread import start_blocking_portal
 
         if not batch:
             return []
-        with start_blocking_portal() as portal:  # a thread with a loop of its own: also inside a running loop, as in a notebook
+        with start_blocking_portal() as portal:  # own thread and loop: works in a notebook
             outcomes = portal.call(self._complete_all, batch, sampling, may_be_empty)
         replies = [outcome for outcome in outcomes if isinstance(outcome, Completion)]
         if len(replies) < len(outcomes):
@@ -160,7 +143,7 @@ class ChatClient(Options):
                     in_a_row = 0
                 except ServiceError as error:
                     outcomes[index] = error
-                    if isinstance(error.__cause__, _Transient):  # a refusal says that the server is up
+                    if isinstance(error.__cause__, _Transient):  # a refusal means that the server is up
                         in_a_row += 1
                     if in_a_row >= down:
                         unsent = ServiceError(f"{error}; the server seems to be down, so this was not sent")
@@ -191,7 +174,6 @@ class ChatClient(Options):
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _warn(self, text: str) -> None:
-        """Say why a run waits, as a warning at most every ten seconds."""
         news = time.monotonic() >= self._quiet_until
         if news:
             self._quiet_until = time.monotonic() + _WARN_EVERY
@@ -227,7 +209,7 @@ class ChatClient(Options):
             if status < 400:
                 raise _Transient(f"{type(error).__name__}: {error}") from error
         if self._key:
-            raw = raw.replace(self._key.encode(), b"***")  # some servers repeat what they refuse
+            raw = raw.replace(self._key.encode(), b"***")  # some servers echo the key
         if status == 200:
             return _parse(raw, may_be_empty)
         said = f"HTTP {status}: {_said(raw)}"
@@ -243,23 +225,23 @@ class ChatClient(Options):
 
 
 def check_url(url: str) -> None:
-    """Raise InputError unless an endpoint's base URL can be asked."""
+    """Raise InputError if a base URL cannot be used."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and parts.username is None
     except ValueError:
         good = False
-    plain = url.isascii() and url.isprintable() and not {" ", "?", "#"} & set(url)  # a path is put behind it
+    plain = url.isascii() and url.isprintable() and not {" ", "?", "#"} & set(url)  # a path is appended
     if not good or not plain:
         raise InputError(f"endpoint {url!r}", expected="a URL such as http://localhost:8000/v1, without a user name, '?' or '#'")
 
 
 def _parse(raw: bytes, may_be_empty: bool) -> Completion:
-    """Read a chat completion; _Transient if the body is anything else, or has no text where there must be some."""
+    """Read a chat completion; _Transient if the body is anything else, or empty where text is needed."""
     try:
         choice = json.loads(raw)["choices"][0]
         text, stop = choice["message"]["content"], _STOPS[choice["finish_reason"]]
-        text.encode()  # a lone surrogate is no text
+        text.encode()  # fails for a lone surrogate
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise _Transient(f"the reply is no finished chat completion ({type(error).__name__}): {_said(raw)!r}") from error
     if not may_be_empty and not text.strip():
@@ -268,7 +250,6 @@ def _parse(raw: bytes, may_be_empty: bool) -> Completion:
 
 
 def _said(raw: bytes) -> str:
-    """A server's own message, shortened, on one line and fit to be printed and stored."""
     text = raw.decode("utf-8", "replace")
     with suppress(ValueError, LookupError, TypeError, RecursionError):
         text = str(json.loads(raw)["error"]["message"])
@@ -276,7 +257,7 @@ def _said(raw: bytes) -> str:
 
 
 def _retry_after(value: str | None) -> float:
-    """Seconds a ``Retry-After`` header asks for, in seconds or as a date (RFC 9110, section 10.2.3); 0 if it cannot be read."""
+    """Seconds that ``Retry-After`` asks for, as a number or a date (RFC 9110, section 10.2.3); 0 if unreadable."""
     if not value:
         return 0.0
     if re.fullmatch(r"\s*\d+(\.\d*)?\s*", value):
@@ -292,17 +273,16 @@ def _retry_after(value: str | None) -> float:
 class EndpointOptions(Options):
     """Which servers read and judge.
 
-    One server (``endpoint_*``) serves both unless the judge has its own (``judge_*``). Keys come from the environment, and a judge
-    on another server never sees the reader's: $MEMALPHA_API_KEY, and $MEMALPHA_JUDGE_API_KEY for a ``judge_url`` of its own.
+    One server (``endpoint_*``) serves both unless ``judge_*`` is given. The key is $MEMALPHA_API_KEY; a separate ``judge_url`` gets
+    only $MEMALPHA_JUDGE_API_KEY.
 
     Attributes:
         endpoint_url: Base URL, for ``reader: endpoint`` and ``content_judge: endpoint``.
-        endpoint_model: Name of the model there.
-        endpoint_timeout: Seconds one attempt may take. Processes wait for the slowest: keep all attempts of a request far below
-            ``ddp_timeout``.
+        endpoint_model: Name of the model on the server.
+        endpoint_timeout: Seconds one attempt may take; keep the sum over all attempts far below ``ddp_timeout``.
         endpoint_retries: How often a failed attempt is repeated before the sample is masked.
         endpoint_backoff: Seconds before the first repetition, doubled each time.
-        endpoint_concurrency: Requests under way at once, a process.
+        endpoint_concurrency: Parallel requests per process.
         endpoint_extra: More fields of each request, e.g. ``{chat_template_kwargs: {enable_thinking: false}}``.
         judge_url: Base URL of the judges' server (empty: ``endpoint_url``).
         judge_model: Name of the judges' model (empty: ``endpoint_model``).
@@ -322,7 +302,7 @@ class EndpointOptions(Options):
 
     @property
     def has_judge(self) -> bool:
-        """Whether a judge can be asked, by the options of its own or the common ones."""
+        """Whether the options name a server and a model for judges."""
         return bool((self.judge_url or self.endpoint_url) and (self.judge_model or self.endpoint_model))
 
     def reader_client(self) -> ChatClient:
@@ -380,11 +360,9 @@ _MARK = re.compile(
 
 
 def break_marks(text: str) -> str:
-    """Return the text with a space inside every mark that a chat model's tokenizer may take for a special token.
+    """Put a space into every mark that a chat model's tokenizer may read as a special token.
 
-    A policy at hand tokenises texts from data with special tokens switched off (``memalpha.text``). A chat server puts messages
-    into its template and tokenises the whole, so ``<|im_end|>`` inside a chunk would end the turn; here it becomes
-    ``< |im_end|>``. Text without such a mark is returned as it is. Marks that structure a reply (``<think>``, ``<tool_call>``)
-    stay: our own prompts hold them.
+    A server tokenises messages with its template: ``<|im_end|>`` in a chunk would end the turn, so it becomes ``< |im_end|>``.
+    ``<think>`` and ``<tool_call>`` stay, because our own prompts use them.
     """
     return _MARK.sub(lambda found: f"{found[0]} ", text)

@@ -1,6 +1,6 @@
-"""Files on disk: JSON, JSON Lines and YAML, written whole or by lines, and read with clear errors.
+"""Reading and writing of JSON, JSON Lines and YAML files.
 
-A file that is replaced is never seen half written. JSON has no NaN: NaN and infinity are written as null.
+A replaced file is never seen half written. NaN and infinity are written as null.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surro
 
 
 def path_of(name: str, expected: str) -> Path:
-    """Return a path, whether it exists or not; InputError if the system refuses to look (name too long, no permission)."""
+    """Return a path, which need not exist; InputError if the system cannot check it (name too long, no permission)."""
     path = Path(name)
     try:
         path.exists()
@@ -35,7 +35,7 @@ def path_of(name: str, expected: str) -> Path:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to; it replaces ``path`` at the end, so a reader sees the old file or the new one."""
+    """Give a temporary path; it replaces ``path`` at the end, so a reader sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     yield temporary
@@ -43,42 +43,42 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file, in place of what is there."""
+    """Write or replace a text file."""
     with replacing(path) as temporary:
         temporary.write_text(text, newline="\n", **_UTF8)
 
 
 def write_object(path: Path, data: Any) -> None:
-    """Write a JSON file whole. NaN becomes null."""
+    """Write or replace a JSON file."""
     write_whole(path, json.dumps(finite(data), indent=2, ensure_ascii=False) + "\n")
 
 
 def write_yaml(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a YAML file whole, sorted by name."""
+    """Write or replace a YAML file, sorted by name."""
     write_whole(path, yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=True))
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a JSON-lines file whole."""
+    """Write or replace a JSON-lines file."""
     with replacing(path) as temporary, temporary.open("w", **_UTF8) as file:
         file.writelines(map(_line, rows))
 
 
 def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append to a JSON-lines file, with one write."""
+    """Append to a JSON-lines file in one write."""
     lines = "".join(map(_line, rows))
     with path.open("a", **_UTF8) as file:
         file.write(lines)
 
 
 def drop_cut_line(path: Path) -> None:
-    """Cut off a last line without its line break: its writer was killed. Nothing happens if there is no file."""
+    """Remove a last line without its line break; nothing if there is no file."""
     if path.is_file() and not (data := path.read_bytes()).endswith(b"\n"):
         path.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Read a JSON or YAML mapping; RunFolderError if the file is empty, cut short, not UTF-8, or holds something else."""
+    """Read a JSON or YAML mapping; RunFolderError if the file is empty, damaged, not UTF-8, or not a mapping."""
     found, wrong = None, ""
     try:
         text = path.read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
-    """Read one line of a JSON-lines file; InputError, with its number, if it is damaged or no object."""
+    """Read one line of a JSON-lines file; InputError with the line number if it is not an object."""
     try:
         row = json.loads(line.decode("utf-8"))
     except ValueError as error:
@@ -107,7 +107,7 @@ def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """The same data with None for every number that is NaN or infinite."""
+    """Return the data with None for every NaN or infinite number."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -116,12 +116,12 @@ def finite(value: Any) -> Any:
 
 
 def known(value: float | None) -> float:
-    """A number that ``finite`` may have made null: NaN then."""
+    """Return a number that ``finite`` may have written: NaN for None."""
     return math.nan if value is None else float(value)
 
 
 def flush(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on disk."""
+    """Wait until the content of a file, or the names in a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

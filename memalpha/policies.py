@@ -1,19 +1,15 @@
-"""Policy networks that choose for K deciders among A options, with a value of the state; and the files that hold them.
+"""Policy networks: K deciders choose among A options each, plus a state value; and their checkpoint files.
 
 | kind | policy | value |
 | --- | --- | --- |
-| separate | one network of the observation, K x A logits | a network of its own |
+| separate | one network of the observation, K x A logits | its own network |
 | shared_encoder | a head on an encoder | another head on the same encoder |
-| team | an actor a decider, or one for all that gets the decider's one-hot; each sees its view | a network that sees all |
+| team | an actor per decider on its view, or one for all with the decider's one-hot | a network of the whole observation |
 
-Wide observations (sentence embeddings) go through a *learned projection* first. Weights start orthogonal: gain sqrt(2) before a
-ReLU, 0.01 for logits (so that all options start about equally likely), 1 for values; biases start at 0.
-
-A checkpoint is one file, read without running code it might hold (``weights_only``), and written whole or not at all.
-
-Fault of the public code that is mended here: its optimizers held only the heads, so the shared encoder never learned.
-``Policy.parameter_groups`` puts every parameter in exactly one group: what the logits use learns at the actor's rate, the rest at
-the critic's.
+A *learned projection* can come first, for wide observations (sentence embeddings). Weights are orthogonal: gain sqrt(2) before a
+ReLU, 0.01 for logits, 1 for values; biases are 0. A checkpoint is loaded with ``weights_only`` and written completely or not at
+all. Departure from the public code: its optimizers held only the heads, so the shared encoder never learned.
+``Policy.parameter_groups`` covers every parameter: those of the logits use the actor's learning rate, the rest the critic's.
 """
 
 from __future__ import annotations
@@ -36,14 +32,7 @@ from memalpha.files import replacing
 
 
 class Shape(NamedTuple):
-    """Input and output of a policy.
-
-    Attributes:
-        size: Length of an observation.
-        deciders: K, how many choices are made at a time.
-        choices: A, options of each decider.
-        views: For each decider, (start, stop) of the part of the observation that it sees.
-    """
+    """Observation length, K deciders, A choices of each, and for each decider the (start, stop) part that it sees."""
 
     size: int
     deciders: int
@@ -53,13 +42,13 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions(Options):
-    """A policy's networks.
+    """Networks of a policy.
 
     Attributes:
         kind: ``separate``, ``shared_encoder`` or ``team``.
         hidden: Widths of the hidden layers.
         projection: Width of the learned projection in front (0 = none).
-        share_actors: Team: one actor for all deciders, whose views must then have the same length.
+        share_actors: Team: one actor for all deciders; their views must then have the same length.
     """
 
     kind: Literal["separate", "shared_encoder", "team"] = "separate"
@@ -69,15 +58,7 @@ class PolicyOptions(Options):
 
 
 class Policy(nn.Module):
-    """A policy and a value of one of the kinds above.
-
-    Args:
-        shape: Input and output.
-        options: The networks.
-
-    Raises:
-        InputError: If one actor is to serve views of different lengths.
-    """
+    """A policy with a value; InputError if one actor is to serve views of different lengths."""
 
     def __init__(self, shape: Shape, options: PolicyOptions) -> None:
         super().__init__()
@@ -117,7 +98,7 @@ class Policy(nn.Module):
         return value.squeeze(-1)
 
     def log_probs(self, observations: Tensor) -> Tensor:
-        """Return log-probabilities of every option, shape (n, K, A)."""
+        """Return the log-probabilities of all options, shape (n, K, A)."""
         return torch.log_softmax(self.logits(observations), dim=-1)
 
     def parameter_groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -129,7 +110,7 @@ class Policy(nn.Module):
 
 
 def make_policy(shape: Shape, options: PolicyOptions, seed: int) -> Policy:
-    """Return a policy whose first weights depend on the seed alone; the global random state stays as it was."""
+    """Return a policy with seeded initial weights; the global random state does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Policy(shape, options)
@@ -142,7 +123,7 @@ def mean_probabilities(policies: Sequence[Policy], observations: Tensor) -> Tens
 
 
 def _network(size: int, options: PolicyOptions, out: int = 0, gain: float = 1.0) -> nn.Sequential:
-    """Return projection, hidden layers and, where ``out`` is given, a last linear layer with its own gain."""
+    """Return projection, hidden layers and, if ``out`` is given, a last linear layer with ``gain``."""
     layers: list[nn.Module] = []
     if options.projection:
         layers.append(_linear(size, options.projection, gain=1.0))
@@ -164,23 +145,16 @@ def _linear(size: int, out: int, gain: float) -> nn.Linear:
 
 # ------------------------------------------------------------------------------------------------ files
 FORMAT = 1
-"""Version of a checkpoint's form."""
+"""Version of the checkpoint format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A trained router or tool selector.
 
-    Attributes:
-        learner: Name of what trained it.
-        updates: Updates taken.
-        steps: Steps of the environment taken.
-        seed: Seed of the run.
-        config: The run's configuration, as plain data.
-        state: What the learner's ``state`` returned; ``members`` are its policies (``memalpha.routing.ppo``).
-        routes: What is routed: ``sections``, ``trained_sections`` and ``embedder`` of a section router, ``tools`` and their
-            descriptions of a selector; else empty.
-        format: Version of this form.
+    ``updates`` and environment ``steps`` count training; ``config`` is the run's, as plain data; ``state`` comes from the learner
+    (``members`` are its policies, see ``memalpha.routing.ppo``). ``routes`` has ``sections``, ``trained_sections`` and ``embedder``
+    of a section router, ``tools`` and their descriptions of a selector, or is empty.
     """
 
     learner: str
@@ -193,17 +167,13 @@ class Checkpoint:
     format: int = FORMAT
 
     def save(self, path: str | Path) -> None:
-        """Write the file, whole."""
+        """Write the file atomically."""
         with replacing(Path(path)) as temporary:
             torch.save({item.name: getattr(self, item.name) for item in fields(self)}, temporary)
 
     @classmethod
     def load(cls, path: str | Path) -> Checkpoint:
-        """Read a file, or ``checkpoint.pt`` of a run folder.
-
-        Raises:
-            InputError: If there is none, it is damaged, or it has another form.
-        """
+        """Read a file, or ``checkpoint.pt`` of a run folder; InputError if missing, damaged or of another format."""
         file = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
         if not file.is_file():
             raise InputError(f"no router at {str(file)!r}", expected="a checkpoint", fix="make one with memalpha router train")
@@ -216,7 +186,7 @@ class Checkpoint:
         return checkpoint
 
     def policies(self) -> list[Policy]:
-        """Return the policies that it holds, trained."""
+        """Return the trained policies."""
         found = []
         for packed in self.state.get("members", []):
             shape = packed["policy"]["shape"]
@@ -227,12 +197,12 @@ class Checkpoint:
         return found
 
 
-# What torch.load raises for a file that is damaged or something else, depending on where it fails.
+# Errors of torch.load for a damaged or foreign file.
 _DAMAGE = (EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError)
 
 
 def plain(data: Any) -> Any:
-    """Return data of mappings, sequences and scalars as dicts, lists and scalars."""
+    """Return data as plain dicts, lists and scalars."""
     return json.loads(json.dumps(data))
 
 

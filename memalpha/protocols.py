@@ -1,4 +1,4 @@
-"""The seams: what the layers ask of each other. Any object of the right shape fits; nothing here needs torch."""
+"""Interfaces between the layers. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TokenCounter = Callable[[str], int]
 
 @runtime_checkable
 class Generator(Protocol):
-    """Draws one completion a prompt. Prompts of one call are independent; order is kept."""
+    """Draws one completion per prompt. The prompts of one call are independent."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion for each prompt, in order."""
@@ -35,19 +35,19 @@ class Embedder(Protocol):
         ...
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return float32 of shape (len(texts), dimension), each row of Euclidean norm 1 (or all zero for an empty text)."""
+        """Return float32 (len(texts), dimension); each row has Euclidean norm 1, or is all zero for an empty text."""
         ...
 
 
 class Hit(NamedTuple):
-    """A retrieved entry and its score; scores order one result list and mean nothing across lists."""
+    """A retrieved entry and its score. Compare scores only inside one result list."""
 
     entry: Entry
     score: float
 
 
 class Retriever(Protocol):
-    """Finds entries of the one memory it was made for; sees every change of that memory at once."""
+    """Finds entries of one memory. It sees every change of that memory at once."""
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
         """Return at most ``k`` entries of list sections, best first; ``sections`` restricts layer 1."""
@@ -55,29 +55,28 @@ class Retriever(Protocol):
 
 
 RetrieverFactory = Callable[["Memory"], Retriever]
-"""Makes the retriever of one memory."""
 
 
 class ReadRequest(NamedTuple):
-    """A question and what was found for it, best first, core text before everything else."""
+    """A question and its retrieved passages: core text first, then best first."""
 
     question: Question
     passages: tuple[str, ...]
 
 
 class Reader(Protocol):
-    """Answers questions from passages. Raises ServiceError when its infrastructure fails; never answers for it.
+    """Answers questions from passages.
 
-    Readers and judges that can answer some requests of a batch raise PartialServiceError, which holds those answers.
+    Readers and judges raise ServiceError if their service fails, and PartialServiceError if only some requests of a batch fail.
     """
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
-        """Return one answer a request, in order."""
+        """Return one answer per request, in order."""
         ...
 
 
 class AnswerRequest(NamedTuple):
-    """What an answer judge looks at."""
+    """A question and the answer to judge."""
 
     question: Question
     answer: Answer
@@ -87,42 +86,33 @@ class AnswerJudge(Protocol):
     """Decides whether answers are right where no string metric can."""
 
     def judge(self, requests: Sequence[AnswerRequest]) -> list[bool]:
-        """Return for each request, in order, whether the answer is right; raises ServiceError when the judge cannot tell."""
+        """Return for each request, in order, whether the answer is right; ServiceError if the judge cannot tell."""
         ...
 
 
 class WriteRequest(NamedTuple):
-    """What a content judge looks at: one chunk, the applied results of its writes, and the memory before and after.
-
-    Attributes:
-        instance_id: Id of the instance.
-        chunk_index: Index of the chunk.
-        chunk: What was read.
-        results: The applied writes, in order.
-        before: For each of them the entry that it touched, as it was; None for an insert.
-        kept: All entries of the memory after the chunk's writes.
-    """
+    """What a content judge sees: one chunk and what was written during it."""
 
     instance_id: str
     chunk_index: int
     chunk: Chunk
-    results: tuple[OperationResult, ...]
-    before: tuple[Entry | None, ...]
-    kept: tuple[Entry, ...]
+    results: tuple[OperationResult, ...]  # the applied writes, in order
+    before: tuple[Entry | None, ...]  # the touched entry before each write; None for an insert
+    kept: tuple[Entry, ...]  # all entries after the writes of the chunk
 
 
 class ContentJudge(Protocol):
-    """Judges each applied write of a chunk: is what was written (or removed) right, given the chunk?"""
+    """Judges each applied write of a chunk: is the written (or deleted) content right, given the chunk?"""
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
-        """Return one verdict for each result of each request, in order; raises ServiceError when the judge cannot tell."""
+        """Return one verdict per result of each request, in order; ServiceError if the judge cannot tell."""
         ...
 
 
 @runtime_checkable
 class SilenceJudge(Protocol):
-    """What a content judge may know besides: whether a chunk after which nothing changed was one after which nothing had to."""
+    """Optional for a content judge: was it right that a chunk changed nothing?"""
 
     def nothing_due(self, request: WriteRequest) -> bool | None:
-        """Whether the memory, as ``request.kept`` has it, is right about what the chunk says; None if the judge cannot tell."""
+        """Whether ``request.kept`` already agrees with what the chunk says; None if the judge cannot tell."""
         ...

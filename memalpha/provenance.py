@@ -1,6 +1,6 @@
-"""Where numbers come from: command, code, libraries, machine, time; and what of it must not be written down.
+"""Origin of a run: command, code, libraries, machine, time.
 
-``masked`` is the one place that keeps secrets out of run folders: ``environment.json`` and ``config.yaml`` pass through it.
+``masked`` removes secrets; ``environment.json`` and ``config.yaml`` of a run pass through it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from memalpha.version import __version__
 
 _PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "numpy")
 _SECRET = re.compile(r"token(?!s|i)|key(?!word)|secret|passw|authorization|credential", re.IGNORECASE)  # not view_tokens, tokenizer
-_EXTRA = re.compile("extra", re.IGNORECASE)  # fields of an endpoint's requests, which may be credentials
+_EXTRA = re.compile("extra", re.IGNORECASE)  # request fields of an endpoint, which may hold credentials
 _PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s]+@")  # of an address
 
 
 def environment(world_size: int = 1) -> dict[str, Any]:
-    """Describe what a run runs on: code, versions, machine, command (without secrets), time."""
+    """Describe code, versions, machine, command (without secrets) and time of a run."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -48,14 +48,10 @@ def environment(world_size: int = 1) -> dict[str, Any]:
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """Return a configuration with its secrets replaced by ``<NAME>``; masking twice changes nothing.
+    """Return a configuration, or the value of the option ``name``, with secrets replaced by ``<NAME>``.
 
-    Masked are: every value whose name contains token, key, secret or password (but not ``tokens``: those are counts); every text
-    inside a mapping called extra; and the password of an address. Numbers and switches inside extra stay, for reproducibility.
-
-    Args:
-        value: A mapping of options, or the value of one.
-        name: Name of the option; empty for a whole configuration.
+    Secrets are values whose name contains token (not ``tokens``), key, secret or password, every text inside a mapping called
+    extra, and the password of an address. Masking twice changes nothing.
     """
     if value in (None, "") or isinstance(value, bool):
         return value
@@ -75,7 +71,7 @@ def masked(value: Any, name: str = "") -> Any:
 
 
 def masked_command(words: Sequence[str]) -> list[str]:
-    """Return the words of a command, the values of ``--name value`` and ``--name=value`` as ``masked`` does."""
+    """Return the words of a command, with the values of its options masked."""
     found, name = [], ""
     for word in words:
         flag, equals, value = word.partition("=")
@@ -88,7 +84,7 @@ def masked_command(words: Sequence[str]) -> list[str]:
 
 
 def code_version() -> str:
-    """Return the commit of the checkout this code runs from, with ``+changes`` if files differ from it; else the release."""
+    """Return the commit of this checkout, with ``+changes`` if files differ from it; else the release."""
     root = Path(__file__).resolve().parent.parent
 
     def git(*arguments: str) -> str:
@@ -104,20 +100,20 @@ def code_version() -> str:
 
 
 def portable(command: Sequence[str]) -> list[str]:
-    """A command with programs and files by their names, and this package as ``memalpha``, however it was started."""
+    """Return a command without absolute paths, starting with ``memalpha`` however it was started."""
     program, *rest = map(nameless, command)
     return ["memalpha" if program == "__main__.py" else program, *rest]
 
 
 def nameless(word: str) -> str:
-    """A word of a command, or an option's value: of each absolute path in it, also after ``--name=`` or a comma, the last part."""
+    """Replace each absolute path in a word, also after ``--name=`` or a comma, by its last part."""
     flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
     parts = (Path(part).name if Path(part.strip()).is_absolute() else part for part in value.split(","))
     return f"{flag}{equals}{','.join(parts)}"
 
 
 def _mapping(text: str) -> dict[str, Any] | None:
-    """A mapping written as text, such as ``{a: 1}``; None for any other text."""
+    """A mapping written as text, such as ``{a: 1}``; else None."""
     try:
         found = yaml.safe_load(text) if text.lstrip().startswith("{") else None
     except yaml.YAMLError:

@@ -33,7 +33,7 @@ _TRAJECTORY = re.compile(r"step-[0-9]+-rank-[0-9]+")
 
 
 class RunFolder:
-    """A run folder that exists, at ``path``; RunFolderError if there is none."""
+    """An existing run folder at ``path``; RunFolderError if there is none."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -48,11 +48,9 @@ class RunFolder:
     def create(
         cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False, resume: bool | None = None
     ) -> RunFolder:
-        """Make a run folder with its ``config.yaml``, or open one to resume; ``resume`` is None for what cannot be resumed.
+        """Make a run folder with its ``config.yaml``, or open one to resume; ``resume`` is None if resuming is not possible.
 
-        Raises:
-            RunFolderError: As ``check_free``; or both ``overwrite`` and ``resume`` are given, there is nothing to resume, or the
-                folder cannot be made.
+        RunFolderError as in ``check_free``; or for ``overwrite`` with ``resume``, nothing to resume, or no folder made.
         """
         folder = Path(path)
         if overwrite and resume:
@@ -68,11 +66,9 @@ class RunFolder:
 
     @staticmethod
     def check_free(folder: Path, *, overwrite: bool, resumable: bool = False) -> bool:
-        """Check that a run folder can be made, before anything slow is done; return whether it replaces a run.
+        """Check that a run folder can be made; return whether it replaces a run.
 
-        Raises:
-            RunFolderError: If there is a run and ``overwrite`` is not given, the folder holds something else, it is a file, or no
-                folder can be there.
+        RunFolderError if a run exists without ``overwrite``, the folder holds something else, or no folder can be made there.
         """
         if not holds_something(folder):
             return False
@@ -93,7 +89,7 @@ class RunFolder:
         return read_object(self.path / _MARKER)
 
     def check_training(self) -> None:
-        """Raise RunFolderError if the folder is of ``memalpha evaluate``, which has another layout."""
+        """Raise RunFolderError if ``memalpha evaluate`` wrote the folder: its layout differs."""
         if {"sets", "systems", "readers"} <= self.config.keys():
             raise RunFolderError(
                 f"{str(self.path)!r} is the folder of an evaluation",
@@ -104,7 +100,7 @@ class RunFolder:
 
     # -------------------------------------------------------------------------------------------- writing
     def write_json(self, name: str, data: Any) -> None:
-        """Write a JSON file of the run, as ``write_object`` does."""
+        """Write a JSON file of the run."""
         write_object(self.path / name, data)
 
     def write_lines(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -116,7 +112,7 @@ class RunFolder:
         append_lines(self.path / name, [row])
 
     def drop_after(self, step: int) -> None:
-        """Delete metrics and trajectories past a step, which a resumed run writes again, and files that a kill left half done."""
+        """Delete metrics and trajectories after a step, and incomplete files; a resumed run writes them again."""
         drop_cut_line(self.path / "metrics.jsonl")
         if metrics := self.metrics():
             self.write_lines("metrics.jsonl", [row for row in metrics if int(row.get("step", 0)) <= step])
@@ -128,17 +124,17 @@ class RunFolder:
 
     # -------------------------------------------------------------------------------------------- reading
     def read_json(self, name: str) -> dict[str, Any]:
-        """Read a JSON file; RunFolderError if it is not there, damaged, or holds no object."""
+        """Read a JSON object; RunFolderError if the file is missing or damaged."""
         if not (self.path / name).is_file():
             raise RunFolderError(f"{str(self.path)!r} has no {name}", expected="a run that came that far")
         return read_object(self.path / name)
 
     def read_optional(self, name: str) -> dict[str, Any]:
-        """Read a JSON file as ``read_json`` does; empty if it is not there yet."""
+        """Read a JSON object; empty if the file is missing."""
         return self.read_json(name) if (self.path / name).is_file() else {}
 
     def read_lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """Iterate over a JSON-lines file; nothing if it is not there."""
+        """Iterate over a JSON-lines file; nothing if the file is missing."""
         path = self.path / name
         if path.is_file():
             with path.open("rb") as file:
@@ -146,7 +142,7 @@ class RunFolder:
                     yield parse_line(line, path, number)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One row a logged training step; a last line cut by a kill is left out, with a warning."""
+        """One row per logged training step; an incomplete last line is left out with a warning."""
         path = self.path / "metrics.jsonl"
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         if lines and not lines[-1].endswith(b"\n"):
@@ -155,23 +151,23 @@ class RunFolder:
         return [parse_line(line, path, number) for number, line in enumerate(lines, 1)]
 
     def origin(self) -> dict[str, Any]:
-        """What makes published numbers traceable: ``config``, and ``environment``, whose commands name no folder of a machine."""
+        """Return ``config`` and ``environment`` (commands without absolute paths), to publish with numbers."""
         environment = self.read_json("environment.json")
         for part in (environment, *environment.get("resumed", []), *environment.get("continued", [])):
             part["command"] = portable(part["command"])
         return {"config": self.config, "environment": environment}
 
     def trajectory_files(self) -> list[Path]:
-        """Files of training trajectories in order of their step."""
+        """Files of training trajectories, sorted by step."""
         return sorted(file for file in (self.path / "trajectories").glob("step-*.jsonl") if _TRAJECTORY.fullmatch(file.stem))
 
     def checkpoints(self) -> list[Path]:
-        """Checkpoint folders in order of their step."""
+        """Checkpoint folders, sorted by step."""
         return checkpoints_in(self.path)
 
 
 def holds_something(folder: Path) -> bool:
-    """Whether there is a folder with something in it; RunFolderError if a file is in its place, or no folder can be there."""
+    """Whether a folder exists and is not empty; RunFolderError if it is a file, or no folder can be made there."""
     with _clear_errors(folder):
         file = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
         if file is not None:
@@ -181,17 +177,15 @@ def holds_something(folder: Path) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, with those above it, unless it is there; RunFolderError if that cannot be done."""
+    """Make a folder and its parents; RunFolderError if that fails."""
     with _clear_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
-    """Raise InputError if a run that is to be overwritten holds something that the new run reads.
+    """Raise InputError if a run that will be overwritten holds input of the new run.
 
-    Args:
-        folder: The run's folder.
-        reads: What the new run reads, by the name of the option; only what exists as a path counts.
+    ``reads`` maps the name of an option to what it reads; only existing paths count.
     """
     place = folder.resolve()
     for option, paths in reads.items():
@@ -206,7 +200,7 @@ def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
 
 @contextmanager
 def _clear_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError (no such place, no permission, too long a name) into a RunFolderError that names the folder."""
+    """Turn an OSError into a RunFolderError that names the folder."""
     try:
         yield
     except OSError as error:
@@ -218,21 +212,21 @@ def _clear_errors(folder: Path) -> Iterator[None]:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoint folders inside a folder, in order of their step."""
+    """Return the checkpoint folders inside a folder, sorted by step."""
     found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[1].isdigit() and path.is_dir()]
     return sorted(found, key=checkpoint_step)
 
 
 def checkpoint_step(path: Path) -> int:
-    """The step a checkpoint was saved after."""
+    """The step of a checkpoint."""
     return int(path.name.split("-")[1])
 
 
 def trajectory_name(step: int, rank: int) -> str:
-    """File name of one step's trajectories of one rank, inside the run folder."""
+    """File name of the trajectories of one step and rank, relative to the run folder."""
     return f"trajectories/step-{step:06d}-rank-{rank}.jsonl"
 
 
 def trajectory_step(path: Path) -> int:
-    """The step a trajectory file belongs to."""
+    """The step of a trajectory file."""
     return int(path.stem.split("-")[1])

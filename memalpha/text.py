@@ -1,22 +1,10 @@
-"""Chat messages to token ids, so that text from data can never become a special token.
+"""From chat messages to token ids, and quoting of untrusted text (chunks, memory entries).
 
-The chat template is rendered once with placeholders; its own parts are tokenised with special tokens, the texts put in their place
-without (``<|im_end|>`` inside a chunk is a few ordinary tokens). Parts are tokenised apart and joined, so the boundary between
-what the rollouts of a step share and what is each one's own is exact.
-
-Tokenizers also know added tokens that are not called special and yet carry structure (``<tool_call>``, ``<think>``): text from data
-gives none of those either. Added tokens of white space alone are ordinary text.
-
-Templates that can switch thinking off (Qwen3) are told to, as in the published system: a completion is the calls alone.
-
-Keeps text from data inside its place in a prompt: fences it cannot close, a line it cannot leave, JSON it cannot end.
-
-What always holds: ``quote`` leaves no ``<`` before the name of a fence, ``one_line`` no line break, ``quoted_json`` no quotation
-mark that ends a string; also after a tokenizer's normalisation (NFKC, case, invisible characters left out). Ordinary text is
-returned as it is.
-
-It does not cover what a text says: a model may obey it all the same, which is measured and not prevented
-(``memalpha.evaluation.poisoning``). Special tokens are the business of ``memalpha.text``.
+What always holds: text from data never becomes a special token, nor an added token with structure (``<tool_call>``, ``<think>``).
+The template is rendered once with slots; its own parts and the texts are tokenised separately and joined, so the end of the prefix
+that rollouts share is exact. ``quote``, ``one_line`` and ``quoted_json`` keep a text inside its fence, line or JSON string, also if
+the tokenizer normalises (NFKC, case, invisible characters). Thinking is switched off where the template allows it (Qwen3), as in
+the published system. Not covered: a model may still obey what a text says; ``memalpha.evaluation.poisoning`` measures that.
 """
 
 from __future__ import annotations
@@ -36,23 +24,19 @@ if TYPE_CHECKING:
 import json
 import unicodedata
 
-_TOKENIZING = threading.Lock()  # a tokenizer keeps the treatment of special tokens as its own state between threads
-_KEPT = 16_384
-"""Characters of the longest text whose tokens are kept after counting."""
+_TOKENIZING = threading.Lock()  # tokenizers keep split_special_tokens as shared state
+_KEPT = 16_384  # texts up to this many characters are cached by ``count``
 _SLOT = "\u27e6slot:{}\u27e7"
 _SLOT_PATTERN = re.compile(_SLOT.format(r"(\w+)"))
 
 
 class PromptEncoder:
-    """Tokenises one fixed chat layout with changing texts in it.
+    """Tokenises one fixed chat layout with changing texts; InputError without a chat template, or if it drops a slot.
 
     Args:
         tokenizer: A tokenizer with a chat template.
         messages: The layout: chat messages whose contents hold slots written ``slot(name)``.
-        tools: Tool schemas for a chat template that takes them.
-
-    Raises:
-        InputError: If the tokenizer has no chat template, or the template drops a slot.
+        tools: Tool schemas for the chat template.
     """
 
     def __init__(
@@ -79,7 +63,7 @@ class PromptEncoder:
             return list(self.tokenizer(text, add_special_tokens=False).input_ids) if text else []
 
     def _untrusted(self, text: str) -> tuple[int, ...]:
-        """Token ids of a text from data, none of them an added token; a mark of one is cut after its first character."""
+        """Token ids of a text from data, without added tokens: a mark is cut after its first character."""
         ids = self._plain(text)
         if self._added.isdisjoint(ids):
             return ids
@@ -87,18 +71,16 @@ class PromptEncoder:
         pieces = [self._plain(text[start:end]) for start, end in pairwise(cuts)]
         if self._added.isdisjoint(chain.from_iterable(pieces)):
             return tuple(chain.from_iterable(pieces))
-        return tuple(chain.from_iterable(self._plain(char) for char in text))  # a mark that only normalising makes one
+        return tuple(chain.from_iterable(self._plain(char) for char in text))  # a mark that appears only after normalisation
 
     def _plain(self, text: str) -> tuple[int, ...]:
         with _TOKENIZING:
             return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else ()
 
     def encode(self, texts: Mapping[str, str], shared: str) -> tuple[tuple[int, ...], int]:
-        """Return the token ids with ``texts`` in their slots, and how many of them end where the slot after ``shared`` begins.
+        """Return the token ids, and how many of them come before the slot after ``shared``.
 
-        Args:
-            texts: Text of every slot.
-            shared: Name of the last slot whose text all rollouts of a step have in common; another slot must follow it.
+        ``shared`` names the last slot whose text all rollouts of a step have in common; another slot must follow it.
         """
         ids: list[int] = []
         boundary, passed = 0, False
@@ -111,12 +93,12 @@ class PromptEncoder:
         return tuple(ids + self._tail), boundary
 
     def count(self, text: str) -> int:
-        """Number of tokens of a text from data; a long text is not kept for the next time."""
+        """Number of tokens of a text from data."""
         return len(self.untrusted(text) if len(text) <= _KEPT else self._untrusted(text))
 
 
 def slot(name: str) -> str:
-    """Return the mark that stands for a text in a layout."""
+    """Return the placeholder of a text in a layout."""
     return _SLOT.format(name)
 
 
@@ -126,11 +108,7 @@ def slots(text: str) -> list[str]:
 
 
 def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
-    """Render messages through the tokenizer's chat template, ready for the assistant's turn.
-
-    Raises:
-        InputError: If the tokenizer has no chat template.
-    """
+    """Render messages with the chat template, ready for the assistant's turn; InputError if there is no template."""
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
             f"the tokenizer of {tokenizer.name_or_path!r} has no chat template",
@@ -144,10 +122,9 @@ def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message],
 
 
 def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> tuple[int, ...]:
-    """Return the token ids of a chat, ready for the assistant's turn, with every message's content as text from data.
+    """Return the token ids of a chat, ready for the assistant's turn; message contents count as text from data.
 
-    Raises:
-        InputError: If the tokenizer has no chat template, or the template drops a message.
+    InputError if the tokenizer has no chat template, or the template drops a message.
     """
     texts = {f"message_{i}": str(message["content"]) for i, message in enumerate(messages)}
     layout = [{**message, "content": slot(name)} for name, message in zip(texts, messages, strict=True)]
@@ -155,7 +132,7 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) ->
 
 
 def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the chat template announces tools given as ``tools=``."""
+    """Whether the chat template shows the tools given as ``tools=``."""
     probe = {
         "type": "function",
         "function": {"name": "probe_tool_7f3a", "description": "", "parameters": {"type": "object", "properties": {}}},
@@ -164,19 +141,19 @@ def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 _FENCES = ("chunk", "/chunk", "memory", "/memory")
-_OPENING = re.compile("[<\ufe64\uff1c]")  # the characters that NFKC makes a "<"
-_SKIPPED = frozenset({"Cc", "Cf", "Mn", "Me"})  # characters nobody sees
+_OPENING = re.compile("[<\ufe64\uff1c]")  # NFKC maps these to "<"
+_SKIPPED = frozenset({"Cc", "Cf", "Mn", "Me"})  # invisible characters
 _LINE_BREAK = re.compile("\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 _JSON_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "\uff02\uff3c\ufe68"})  # NFKC: a quotation mark, backslashes
 
 
 def quote(text: str) -> str:
-    """Keep a text from closing (or opening) the fences it stands between; ``<`` before a fence's name becomes ``&lt;``."""
+    """Write ``<`` before a fence's name as ``&lt;``, so that a text cannot close or open a fence."""
     return _OPENING.sub(lambda found: "&lt;" if _names_a_fence(text, found.end()) else found[0], text)
 
 
 def _names_a_fence(text: str, start: int) -> bool:
-    """Whether a fence's name begins at a place of a text, read as a person or a normalising tokenizer might."""
+    """Whether a fence's name begins at ``start``, as a normalising tokenizer might read it."""
     read = ""
     for index in range(start, len(text)):
         char = text[index]
@@ -192,10 +169,10 @@ def _names_a_fence(text: str, start: int) -> bool:
 
 
 def one_line(text: str) -> str:
-    r"""Write every line break of a text as the two characters ``\n``, so that it stays on its line."""
+    r"""Write every line break as the two characters ``\n``."""
     return _LINE_BREAK.sub(r"\\n", text)
 
 
 def quoted_json(data: Any) -> str:
-    """Return data as JSON on one line, readable (not all ASCII), whose strings end where they should."""
+    """Return data as JSON on one line, not limited to ASCII, safe under NFKC normalisation."""
     return json.dumps(data, ensure_ascii=False).translate(_JSON_ESCAPES)

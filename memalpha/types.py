@@ -1,11 +1,4 @@
-"""The nouns every layer shares: frozen data, no behaviour beyond validation, no imports from this package.
-
-Instance = chunks + questions            what a data set is made of
-Operation, OperationResult, Change       what is done to a memory and what came of it
-Prompt, Sampling, Completion             what a generator takes and gives
-ToolCall, CallError, ParsedCompletion    what a codec reads out of a completion
-Answer, QuestionRecord                   what a reader says and how it scored
-"""
+"""Data types that every layer shares: frozen data classes. This module imports nothing from this package."""
 
 from __future__ import annotations
 
@@ -21,40 +14,24 @@ Message = Mapping[str, Any]
 # ------------------------------------------------------------------------------------------------ data sets
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One piece of the input, read in one step.
-
-    Attributes:
-        text: The text as the agent sees it.
-        time: When it was said or written (ISO 8601 where the source allows), or None.
-    """
+    """One piece of the input, read in one step."""
 
     text: str
-    time: str | None = None
+    time: str | None = None  # when it was said or written; ISO 8601 where the source allows
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question about an instance, asked after its last chunk.
-
-    Attributes:
-        text: The question.
-        answers: Accepted answers. Metrics that need *all* of them (``bound_all``, ``keywords``) say so.
-        metric: Name of the metric in ``memalpha.qa.metrics.METRICS``.
-        kind: What is asked for, e.g. ``single``, ``latest``, ``removed``, ``time``, ``count``; free for other sources.
-        subject: Who or what the answer must be bound to, where the source says so.
-        stale: Values that were true once and must no longer be given.
-        evidence: Indices of the chunks that hold the answer; None where the source does not say.
-        id: Identifier inside its instance.
-    """
+    """One question about an instance, asked after its last chunk."""
 
     text: str
-    answers: tuple[str, ...]
-    metric: str = "substring"
-    kind: str = "single"
-    subject: str | None = None
-    stale: tuple[str, ...] = ()
-    evidence: tuple[int, ...] | None = None
-    id: str = ""
+    answers: tuple[str, ...]  # accepted answers; the metrics ``bound_all`` and ``keywords`` need all of them
+    metric: str = "substring"  # a name in ``memalpha.qa.metrics.METRICS``
+    kind: str = "single"  # e.g. ``single``, ``latest``, ``removed``, ``time``, ``count``; any other name is allowed
+    subject: str | None = None  # who or what the answer must belong to
+    stale: tuple[str, ...] = ()  # earlier values that are now wrong
+    evidence: tuple[int, ...] | None = None  # indices of the chunks that hold the answer; None if unknown
+    id: str = ""  # unique inside its instance
 
 
 class FactAction(StrEnum):
@@ -67,42 +44,25 @@ class FactAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """An annotation of what one chunk says; known for generated data only, never shown to the policy.
+    """What one chunk says. Known for generated data only; the policy never sees it."""
 
-    Attributes:
-        chunk: Index of the chunk that says it.
-        action: ``state`` (new), ``change`` (replaces ``previous``) or ``retract`` (``value`` no longer holds).
-        subject: Who it is about.
-        attribute: Which attribute of the subject.
-        value: The value stated, changed to, or retracted.
-        previous: The value replaced by a change, else None.
-    """
-
-    chunk: int
+    chunk: int  # index of the chunk
     action: FactAction
     subject: str
     attribute: str
-    value: str
-    previous: str | None = None
+    value: str  # the value stated, changed to, or retracted
+    previous: str | None = None  # the value that a change replaces
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One long input and its questions.
+    """One long input and its questions."""
 
-    Attributes:
-        id: Unique inside its data set.
-        source: Name of the data set.
-        chunks: The input, in reading order; at least one.
-        questions: What is asked after the last chunk; may be empty for inference.
-        facts: Annotations of the chunks, for generated data.
-    """
-
-    id: str
-    source: str
-    chunks: tuple[Chunk, ...]
-    questions: tuple[Question, ...]
-    facts: tuple[Fact, ...] = ()
+    id: str  # unique inside its data set
+    source: str  # name of the data set
+    chunks: tuple[Chunk, ...]  # in reading order; at least one
+    questions: tuple[Question, ...]  # may be empty for inference
+    facts: tuple[Fact, ...] = ()  # generated data only
 
 
 # ------------------------------------------------------------------------------------------------ memory operations
@@ -112,37 +72,26 @@ class OperationKind(StrEnum):
     INSERT = "insert"
     UPDATE = "update"
     DELETE = "delete"
-    REPLACE = "replace"
-    """Replace the whole text of a block section (the published system's core memory)."""
+    REPLACE = "replace"  # the whole text of a block section (the core memory of the published system)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One change asked of a memory, as plain data that a log can hold.
-
-    Attributes:
-        kind: What to do.
-        section: Name of a section of the schema.
-        content: New text (insert, update, replace); None for delete.
-        entry_id: Which entry (update, delete); None for insert and replace.
-        timestamp: When the content was true, as given by the model; None takes the chunk's time where the section keeps times.
-        importance: Weight of the entry; None takes the schema's default.
-    """
+    """One requested change of a memory, as plain data."""
 
     kind: OperationKind
-    section: str
-    content: str | None = None
-    entry_id: str | None = None
-    timestamp: str | None = None
-    importance: float | None = None
+    section: str  # name of a section of the schema
+    content: str | None = None  # new text; None for delete
+    entry_id: str | None = None  # for update and delete; else None
+    timestamp: str | None = None  # when the content was true; None: the chunk's time if the section keeps times
+    importance: float | None = None  # weight; None: the schema's default
 
 
 class ResultCode(StrEnum):
     """Why an operation succeeded or failed."""
 
     APPLIED = "applied"
-    DUPLICATE = "duplicate"
-    """The very same content is there already: a success that changes nothing."""
+    DUPLICATE = "duplicate"  # the same content exists: a success that changes nothing
     UNKNOWN_TOOL = "unknown_tool"
     BAD_ARGUMENTS = "bad_arguments"
     UNKNOWN_SECTION = "unknown_section"
@@ -151,57 +100,37 @@ class ResultCode(StrEnum):
     EMPTY = "empty"
     TOO_LONG = "too_long"
     SECTION_FULL = "section_full"
-    UNPARSED = "unparsed"
-    """A stretch of the completion that is not a call."""
+    UNPARSED = "unparsed"  # a part of the completion that is not a call
 
 
 @dataclass(frozen=True, slots=True)
 class OperationResult:
-    """What came of one call.
+    """The outcome of one call."""
 
-    Attributes:
-        ok: Whether it succeeded. A duplicate is a success.
-        code: Why.
-        message: One sentence for people and for the model.
-        operation: The operation, or None if the call never became one.
-        entry_id: The entry written or deleted, or the entry a duplicate repeats.
-    """
-
-    ok: bool
+    ok: bool  # True for a duplicate too
     code: ResultCode
-    message: str
-    operation: Operation | None = None
-    entry_id: str | None = None
+    message: str  # one sentence for people and for the model
+    operation: Operation | None = None  # None if the call could not be read as an operation
+    entry_id: str | None = None  # the entry written or deleted, or the existing entry of a duplicate
 
     @property
     def changed(self) -> bool:
-        """Whether the memory is different afterwards."""
+        """Whether the operation changed the memory."""
         return self.code is ResultCode.APPLIED
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a memory.
+    """One entry of a memory."""
 
-    Attributes:
-        id: Unique in its memory, stable over updates and never used again after a delete.
-        section: The section that holds it. A block section is one entry whose id is the section's name.
-        content: Its text.
-        timestamp: When the content was true, or None where the section keeps no times.
-        importance: Weight, 1.0 unless given.
-        source_chunk: Index of the chunk during which it was last written, or None.
-        created: Number of the change that created it; numbers grow over a memory's life, also across a restore.
-        updated: Number of the change that wrote it last.
-    """
-
-    id: str
-    section: str
+    id: str  # unique in its memory, stable over updates, never reused
+    section: str  # a block section is one entry whose id is the section's name
     content: str
-    timestamp: str | None = None
+    timestamp: str | None = None  # when the content was true; None if the section keeps no times
     importance: float = 1.0
-    source_chunk: int | None = None
-    created: int = 0
-    updated: int = 0
+    source_chunk: int | None = None  # index of the chunk of the last write
+    created: int = 0  # number of the change that created it; numbers only grow, also across a restore
+    updated: int = 0  # number of the last change
 
 
 class Change(NamedTuple):
@@ -214,96 +143,60 @@ class Change(NamedTuple):
 # ------------------------------------------------------------------------------------------------ generation
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt, as messages and as the token ids the policy sees.
-
-    Attributes:
-        messages: For generators behind a chat API.
-        ids: Token ids, special tokens included; chunk and memory text never yields a special token.
-        shared: How many leading ids are the same for every rollout that reads the same chunk (system text and chunk).
-    """
+    """One prompt, as messages (for chat APIs) and as token ids (for the policy)."""
 
     messages: tuple[Message, ...]
-    ids: tuple[int, ...]
-    shared: int = 0
+    ids: tuple[int, ...]  # special tokens included, but none from chunk or memory text
+    shared: int = 0  # number of leading ids equal for all rollouts of the same chunk (system text and chunk)
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw completions.
+    """How to draw completions."""
 
-    Attributes:
-        max_new_tokens: Upper bound on a completion's length, in tokens, its end token included.
-        temperature: 0 = greedy.
-        top_p: Nucleus mass, 1 = off.
-        top_k: 0 = off.
-        seed: Seeds this call alone; None goes on with the generator's own random state.
-    """
-
-    max_new_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int | None = None
+    max_new_tokens: int  # end token included
+    temperature: float = 0.0  # 0 = greedy
+    top_p: float = 1.0  # 1 = off
+    top_k: int = 0  # 0 = off
+    seed: int | None = None  # for this call only; None continues the generator's own random state
 
 
 class StopReason(StrEnum):
     """Why a completion ended."""
 
-    END = "end"
-    """The model wrote its end token."""
-    LENGTH = "length"
-    """Cut off at ``max_new_tokens``."""
+    END = "end"  # the model wrote its end token
+    LENGTH = "length"  # cut off at ``max_new_tokens``
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One completion.
+    """One completion."""
 
-    Attributes:
-        ids: The sampled token ids as sampled, the end token included when there is one. Empty if the backend gives only text.
-        text: Their text without special tokens.
-        stop: Why it ended.
-        logprobs: Log-probability of each id under the sampling distribution's model, or None if the backend gives none.
-    """
-
-    ids: tuple[int, ...]
-    text: str
+    ids: tuple[int, ...]  # sampled ids, with the end token if there is one; empty if the backend returns only text
+    text: str  # without special tokens
     stop: StopReason
-    logprobs: tuple[float, ...] | None = None
+    logprobs: tuple[float, ...] | None = None  # of each id under the sampling distribution; None if the backend returns none
 
     @property
     def cut_off(self) -> bool:
-        """Whether it ended at its limit, wherever it was."""
+        """Whether it reached the length limit."""
         return self.stop is StopReason.LENGTH
 
 
 # ------------------------------------------------------------------------------------------------ tool calls
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call read out of a completion; not yet checked against a schema.
+    """A tool call read from a completion, not yet checked; ``start`` and ``end`` are offsets in the completion's text."""
 
-    Attributes:
-        name: Tool name as the model wrote it.
-        arguments: Its arguments, of any JSON type.
-        start: Offset of its first character in the completion's text.
-        end: Offset after its last character.
-    """
-
-    name: str
-    arguments: Mapping[str, Any]
+    name: str  # as the model wrote it
+    arguments: Mapping[str, Any]  # any JSON type
     start: int = 0
     end: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CallError:
-    """A stretch of a completion that should have been a call and is not.
-
-    Attributes:
-        message: What is wrong with it.
-        start: Offset of its first character in the completion's text.
-        end: Offset after its last character.
-    """
+    """A part of a completion that is not a valid call; ``start`` and ``end`` are offsets in the completion's text."""
 
     message: str
     start: int
@@ -312,7 +205,7 @@ class CallError:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCompletion:
-    """What a codec read: calls in order and located errors; both may be empty (the model kept silent)."""
+    """What a codec read: calls in order, and errors with their place. Both may be empty."""
 
     calls: tuple[ToolCall, ...]
     errors: tuple[CallError, ...]
@@ -321,35 +214,21 @@ class ParsedCompletion:
 # ------------------------------------------------------------------------------------------------ question answering
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a reader said.
+    """A reader's answer."""
 
-    Attributes:
-        text: The answer. For a reader that only retrieves: its passages, one a line.
-        passages: The passages themselves when the answer *is* what was retrieved, else None. Metrics that bind an answer to its
-            subject look inside one passage at a time.
-    """
-
-    text: str
-    passages: tuple[str, ...] | None = None
+    text: str  # for a reader that only retrieves: its passages, one per line
+    passages: tuple[str, ...] | None = None  # set if the answer is the retrieved passages; some metrics check each passage alone
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionRecord:
-    """One scored question.
-
-    Attributes:
-        question: What was asked.
-        entry_ids: Retrieved entries given to the reader, best first.
-        answer: What the reader said; None if it failed.
-        score: Score in [0, 1]; NaN if the reader or judge failed (masked, never a zero).
-        error: Why it failed, else None.
-    """
+    """One scored question."""
 
     question: Question
-    entry_ids: tuple[str, ...]
-    answer: Answer | None
-    score: float
-    error: str | None = None
+    entry_ids: tuple[str, ...]  # retrieved entries given to the reader, best first
+    answer: Answer | None  # None if the reader failed
+    score: float  # in [0, 1]; NaN (masked) if the reader or judge failed
+    error: str | None = None  # why it failed
 
 
 __all__ = [

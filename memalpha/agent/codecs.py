@@ -1,16 +1,13 @@
-"""Text to tool calls and back, behind one interface.
+"""Codecs: text to tool calls and back.
 
-* ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, what chat templates with tools teach (about 34 tokens);
-* ``compact``: one operation a line, about 6 tokens a call, for small policies:
-  ``+ text`` inserts into the first list section that takes insertions (``+section text`` into another), ``= id text`` updates,
-  ``- id`` deletes, ``* text`` replaces the first block (``*section text`` another), ``.`` says that nothing is worth keeping.
-  It has no place for a time or an importance.
-* ``compact_text``: the same, but an entry is named by its text, not by a number: ``= old text`` and ``> new text`` on the next line
-  update, ``- old text`` deletes. A language model copies a text more surely than it looks up a number, and a name that is wrong
-  names nothing, where a wrong number names another entry. The view shows no ids.
+* ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, about 34 tokens a call; text around calls is ignored;
+* ``compact``: one operation a line, about 6 tokens a call, for small policies. ``+ text`` inserts into the first list section
+  (``+section text`` into another), ``= id text`` updates, ``- id`` deletes, ``* text`` replaces the first block (``*section text``
+  another), ``.`` does nothing. It has no timestamp and no importance. Every line must be an operation;
+* ``compact_text``: like ``compact``, but the text of an entry replaces its id: ``= old text`` and ``> new text`` on the next line
+  update, ``- old text`` deletes. The view shows no ids.
 
-Parsing is total and runs in linear time: any text gives calls and located errors, never an exception. Silence (no call, no error)
-is allowed. Text around hermes calls is commentary and no error; in compact every line must be an operation.
+Parsing is linear and never raises: any text gives calls and located errors. A text without calls and errors is allowed.
 """
 
 from __future__ import annotations
@@ -36,15 +33,11 @@ class Codec(Protocol):
     """Whether ``entry_id`` of a call is the text of the entry as the view shows it (``AgentStep`` finds the entry)."""
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
-        """Read a completion's text. Total: never raises. If it was cut off by its limit, what it broke off in is an error."""
+        """Read a completion; never raises. ``cut_off``: it ended at its limit, so an incomplete last call is an error."""
         ...
 
     def render(self, calls: Sequence[ToolCall]) -> str:
-        """Write calls the way the policy should; ``parse`` reads them back.
-
-        Raises:
-            ValueError: If the notation cannot say what a call says.
-        """
+        """Write calls so that ``parse`` reads them back; ValueError if the notation cannot express a call."""
         ...
 
 
@@ -60,7 +53,7 @@ class HermesCodec:
         self.schema = schema
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
-        """Read every ``<tool_call>`` block; a block without its closing tag is an error (it was cut off)."""
+        """Read every ``<tool_call>`` block; a block without closing tag is an error."""
         calls: list[ToolCall] = []
         errors: list[CallError] = []
         opened: re.Match[str] | None = None
@@ -81,7 +74,7 @@ class HermesCodec:
         return ParsedCompletion(tuple(calls), tuple(errors))
 
     def render(self, calls: Sequence[ToolCall]) -> str:
-        """Write one block a call, each on lines of its own."""
+        """Write one block a call."""
         return "\n".join(
             f"<tool_call>\n{_escape_tags(json.dumps(_as_json(call), ensure_ascii=False))}\n</tool_call>" for call in calls
         )
@@ -95,7 +88,7 @@ def _as_json(call: ToolCall) -> dict[str, Any]:
 
 
 def _escape_tags(text: str) -> str:
-    """Keep a tag inside an argument from ending the block: JSON reads an escaped ``<`` back."""
+    """Escape tags inside arguments; JSON restores them."""
     return re.sub(r"<(?=/?tool_call>)", r"\\u003c", text)
 
 
@@ -130,13 +123,10 @@ class CompactCodec:
         self._sections = {"+": inserts, "*": [section.name for section in schema.blocks]}
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
-        """Read line by line; an empty line and a lone ``.`` are silence, any other line that is no operation is an error.
-
-        A text that was cut off says nothing on its last line, unless that is ended: half a sentence would be stored as a whole one.
-        """
+        """Read line by line; empty lines and ``.`` do nothing. If ``cut_off``, an unfinished last line is an error."""
         calls: list[ToolCall] = []
         errors: list[CallError] = []
-        end = len(text) if cut_off else -1  # no line that is ended ends there
+        end = len(text) if cut_off else -1  # -1: no line ends there
         for found in self._read_lines(_lines(text)):
             if found.end == end:
                 errors.append(CallError("cut off by the length limit", found.start, found.end))
@@ -147,7 +137,7 @@ class CompactCodec:
         return ParsedCompletion(tuple(calls), tuple(errors))
 
     def operations(self) -> str:
-        """The notation of what the schema allows, one form a line, as the instructions list it."""
+        """Return the operations that the schema allows, one form a line, for the instructions."""
         allowed = {kind for section in self.schema.sections for kind in section.operations}
         inserts = self._sections["+"]
         lines = ["+ text"] if inserts else []
@@ -187,11 +177,7 @@ class CompactCodec:
         return ToolCall(tool_name(OperationKind.UPDATE), {"entry_id": entry_id, "content": content.strip()}, start, end)
 
     def render(self, calls: Sequence[ToolCall]) -> str:
-        """Write one line a call, a lone ``.`` where there is none; a run of white space inside a content becomes one space.
-
-        Raises:
-            ValueError: If a call says what the notation cannot: a time, an importance, an empty content, an unknown tool.
-        """
+        """Write one line a call, or ``.``; ValueError for a timestamp, an importance, an empty content or an unknown tool."""
         return "\n".join(self._write_line(call) for call in calls) or "."
 
     def _write_line(self, call: ToolCall) -> str:
@@ -218,7 +204,7 @@ class CompactCodec:
 
 
 class CompactTextCodec(CompactCodec):
-    """One operation a line or, for updates, two; entries are named by their texts."""
+    """One operation a line (updates: two); calls name entries by their texts."""
 
     name = "compact_text"
     names_by_text = True
@@ -227,7 +213,7 @@ class CompactTextCodec(CompactCodec):
     _NEW = re.compile(r">[ \t]+(?P<content>\S.*)", re.ASCII | re.DOTALL)
 
     def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
-        """Join each update with the line that says its new text."""
+        """Join each update with the next line, its new text."""
         update: ToolCall | None = None
         for line in lines:
             joined = self._joined(update, line) if update is not None else None
@@ -262,7 +248,7 @@ def _half(update: ToolCall) -> CallError:
 
 
 class _Line(NamedTuple):
-    """A line of a completion, stripped, and where it stands."""
+    """A stripped line of a completion and its position."""
 
     text: str
     start: int
@@ -270,7 +256,7 @@ class _Line(NamedTuple):
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """The lines that say something."""
+    """Lines that are not empty and not ``.``."""
     start = 0
     for raw in text.split("\n"):
         if (line := raw.strip()) and line != ".":

@@ -1,4 +1,4 @@
-"""What fixes an agent besides its weights: saved beside every adapter, so that use equals training."""
+"""Configuration of an agent besides its weights; saved beside every adapter."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ class AgentConfig(Options):
     Attributes:
         schema: Preset name or YAML path of the memory schema.
         codec: Tool-call format: ``compact``, ``compact_text`` or ``hermes``.
-        max_chunk_tokens: Longest chunk accepted, in tokens; a longer one is an error, never cut.
+        max_chunk_tokens: Longest chunk accepted, in tokens; a longer one is an error.
         max_completion_length: Longest completion of one chunk, in tokens.
-        view_tokens: Budget of the entries shown while writing, in tokens (blocks and the sections' names come on top).
+        view_tokens: Budget of the entries shown while writing, in tokens (blocks and section names are extra).
         view_recent: How many of the newest entries the view prefers when not all fit.
-        view_related: Whether the view also shows the entries most related to the chunk; without them it shows the ``view_recent``
-            newest alone, as published.
+        view_related: Whether the view also shows entries related to the chunk; if not, only the ``view_recent`` newest (published).
         show_times: Whether the view shows the entries' and the chunk's times.
         retrieval: How entries are found, while writing and while answering: ``lexical``, ``dense`` or ``hybrid``.
         embedder: Embedder of ``dense`` and ``hybrid``.
@@ -64,7 +63,7 @@ class AgentConfig(Options):
         return RetrievalConfig(self.retrieval, self.embedder, self.sections_kept, router=self.router)
 
     def save(self, folder: str | Path) -> None:
-        """Write the configuration into a folder (an adapter's or a run's), with the schema file and the router it names."""
+        """Write the configuration into a folder, with the schema file and the router it names."""
         saved, folder = self, Path(folder)
         if self.schema not in presets():
             (folder / SCHEMA_FILE).write_text(Path(self.schema).read_text(encoding="utf-8"), encoding="utf-8")
@@ -79,7 +78,7 @@ class AgentConfig(Options):
 
     @classmethod
     def load(cls, folder: str | Path) -> AgentConfig:
-        """Read what ``save`` wrote; InputError if the folder holds none or it does not fit."""
+        """Read what ``save`` wrote; InputError if there is none or it is not valid."""
         path = Path(folder) / AGENT_FILE
         if not path.is_file():
             raise InputError(f"no {AGENT_FILE} in {str(folder)!r}", expected="the folder of an adapter that memalpha trained")

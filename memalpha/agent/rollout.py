@@ -1,7 +1,6 @@
 """Lockstep rollouts: all rollouts read their first chunk in one batch, then their second, and so on.
 
-A rollout is one pass over one instance by one sample of the policy: a fresh memory, a fresh prompt a chunk, one completion a
-chunk. The record keeps everything that training, reports and tests need and holds no trainer's types.
+A rollout is one pass over one instance with one sample of the policy: a new memory, and one prompt and completion per chunk.
 """
 
 from __future__ import annotations
@@ -18,16 +17,7 @@ from memalpha.types import Completion, Instance, Prompt, QuestionRecord, Samplin
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step of a rollout.
-
-    Attributes:
-        chunk_index: Which chunk was read.
-        prompt: What the policy saw.
-        completion: What it wrote.
-        outcome: What that did.
-        memory_tokens: Tokens of the memory afterwards.
-        entries: Number of entries afterwards.
-    """
+    """One step of a rollout; ``memory_tokens`` and ``entries`` (their number) are counted after the step."""
 
     chunk_index: int
     prompt: Prompt
@@ -39,16 +29,7 @@ class StepRecord:
 
 @dataclass(slots=True)
 class Rollout:
-    """One pass over one instance.
-
-    Attributes:
-        instance: What was read.
-        memory: The memory as it stands; final once the rollout is done.
-        retriever: Follows the memory.
-        steps: One record a chunk read so far.
-        questions: Scored questions, once evaluated.
-        content_errors: Why the content judge gave no verdict, by index of the chunk, once evaluated.
-    """
+    """One pass over one instance; ``content_errors``: why the content judge gave no verdict, by chunk index."""
 
     instance: Instance
     memory: Memory
@@ -60,7 +41,7 @@ class Rollout:
 
 @dataclass(slots=True)
 class RolloutTimes:
-    """Where the time of a batch of rollouts went, in seconds."""
+    """Time of a batch of rollouts, in seconds."""
 
     prompt: float = 0.0
     generate: float = 0.0
@@ -80,22 +61,15 @@ def run_rollouts(
     on_step: StepCallback | None = None,
     times: RolloutTimes | None = None,
 ) -> list[Rollout]:
-    """Run one rollout for each instance given (repeat an instance for a group), in lockstep over chunks.
+    """Run one rollout for each instance, in lockstep; InputError if a chunk is too long, ServiceError if the generator fails.
 
     Args:
-        instances: One for each rollout wanted; may differ in their number of chunks.
+        instances: One for each rollout; repeat an instance for a group. Numbers of chunks may differ.
         agent: Makes prompts and applies completions.
-        generator: Draws the completions; one call a lockstep.
-        sampling: How to draw them; its seed, where there is one, goes up by 1 from chunk to chunk.
-        on_step: Progress.
+        generator: Draws the completions; one call per lockstep.
+        sampling: How to draw them; its seed, if any, increases by 1 from chunk to chunk.
+        on_step: Progress callback.
         times: Filled with the time spent, if given.
-
-    Returns:
-        The finished rollouts, in order.
-
-    Raises:
-        InputError: If a chunk is longer than the agent accepts.
-        ServiceError: If the generator fails.
     """
     rollouts = [_start(instance, agent) for instance in instances]
     total = max((len(instance.chunks) for instance in instances), default=0)
@@ -105,7 +79,7 @@ def run_rollouts(
         clock = time.perf_counter()
         prompts = [agent.prompt(rollout.memory, rollout.retriever, rollout.instance.chunks[t]) for rollout in active]
         times.prompt, clock = times.prompt + time.perf_counter() - clock, time.perf_counter()
-        seed = None if sampling.seed is None else sampling.seed + t  # each chunk draws numbers of its own
+        seed = None if sampling.seed is None else sampling.seed + t  # another seed for each chunk
         completions = generator.generate(prompts, replace(sampling, seed=seed))
         times.generate, clock = times.generate + time.perf_counter() - clock, time.perf_counter()
         for rollout, prompt, completion in zip(active, prompts, completions, strict=True):

@@ -1,14 +1,10 @@
-"""The spine: the one function that makes a step's prompt and the one that applies a completion to a memory.
+"""The agent step: make the prompt of a chunk, and apply the completion to a memory. Training, evaluation and use all call these.
 
-Training, evaluation and use call these two and nothing else builds a prompt or writes to a memory on a model's behalf.
+What always holds: the system text and the chunk precede the memory, so rollouts of a chunk share a prefix; text from chunks and
+entries cannot become a special token, close its fence or start a new line of the view; nothing is truncated (a chunk over the limit
+is an error; an entry that does not fit is not shown).
 
-What always holds: the system text and the chunk come before the memory, so all rollouts that read a chunk share a prefix
-(computed once, in generation and in the update); text from a chunk or an entry never becomes a special token, closes its
-quotation or leaves its line of the view; nothing is cut (a chunk over the limit is an error, an entry that does not fit the view
-is left out whole and stays in the memory).
-
-Departure from the published system (arXiv 2509.25911): besides the newest entries the view shows those most related to the chunk,
-so old facts can be corrected; the published prompt shows the last five alone.
+Departure from arXiv 2509.25911: the view shows the newest entries and those related to the chunk; there only the last five.
 """
 
 from __future__ import annotations
@@ -48,20 +44,14 @@ if TYPE_CHECKING:
 from typing import Any
 
 TIME_TOKENS = 32
-"""Room for a chunk's time, with its brackets."""
-_LINE_TOKENS = 4  # about the least that a line of the view takes: a number, two words, a line end
-_LEAST_LOOKED_AT = 64  # candidates of each kind, also in the smallest view
+"""Most tokens of a chunk's time, with its brackets."""
+_LINE_TOKENS = 4  # least tokens of a view line, roughly
+_LEAST_LOOKED_AT = 64  # least number of candidates of each kind
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """What a completion did to a memory.
-
-    Attributes:
-        parsed: What the codec read.
-        results: One result a call and one a parse error, in the order they stand in the completion.
-        changes: The applied changes, in order.
-    """
+    """Effect of a completion: what was parsed, one result per call or parse error, and the applied changes, all in order."""
 
     parsed: ParsedCompletion
     results: tuple[OperationResult, ...]
@@ -69,15 +59,7 @@ class StepOutcome:
 
 
 class AgentStep:
-    """Prompt maker and applier for one configuration and one tokenizer.
-
-    Args:
-        config: Schema, codec and budgets.
-        tokenizer: The policy's tokenizer, with a chat template.
-
-    Raises:
-        InputError: If the tokenizer has no chat template, or the schema or codec is unknown.
-    """
+    """Makes prompts and applies completions; InputError if the tokenizer has no chat template or a name is unknown."""
 
     def __init__(self, config: AgentConfig, tokenizer: PreTrainedTokenizerBase) -> None:
         self.config = config
@@ -85,7 +67,7 @@ class AgentStep:
         self.codec: Codec = make_codec(config.codec, self.schema)
         described = not (self.codec.uses_tool_template and takes_tools(tokenizer))
         self.system = system_text(self.codec, self.schema, described)
-        self._spelt_out = system_text(self.codec, self.schema, True)  # a chat server is given messages and no ``tools=``
+        self._spelt_out = system_text(self.codec, self.schema, True)  # chat servers get no ``tools=``
         layout = [
             {"role": "system", "content": self.system},
             {"role": "user", "content": f"<chunk>\n{slot('chunk')}\n</chunk>\n<memory>\n{slot('memory')}\n</memory>"},
@@ -95,7 +77,7 @@ class AgentStep:
         self._cost = lru_cache(maxsize=100_000)(self._line_tokens)
 
     def new_memory(self) -> Memory:
-        """Return an empty memory whose limits are counted with the policy's tokenizer."""
+        """Return an empty memory that counts tokens with the policy's tokenizer."""
         return Memory(self.schema, self.encoder.count)
 
     def new_retriever(self, memory: Memory) -> Retriever:
@@ -104,11 +86,7 @@ class AgentStep:
 
     # -------------------------------------------------------------------------------------------- prompt
     def prompt(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> Prompt:
-        """Make the prompt of one step.
-
-        Raises:
-            InputError: If the chunk is longer than ``max_chunk_tokens``.
-        """
+        """Make the prompt of one step; InputError if the chunk is longer than ``max_chunk_tokens``."""
         self._check_text(chunk, "a chunk")
         text = quote(f"[{one_line(chunk.time)}]\n{chunk.text}" if self.config.show_times and chunk.time else chunk.text)
         view = self.view(memory, retriever, chunk)
@@ -118,7 +96,7 @@ class AgentStep:
         return Prompt(messages, ids, shared)
 
     def check_chunk(self, chunk: Chunk, where: str = "a chunk") -> None:
-        """Raise InputError naming ``where`` unless a prompt has room for the chunk, and for its time where times are shown."""
+        """Raise InputError, naming ``where``, if the text or the shown time of a chunk is too long or not Unicode."""
         self._check_text(chunk, where)
         if self.config.show_times and chunk.time and self.time_tokens(chunk.time) > TIME_TOKENS:
             raise InputError(
@@ -143,24 +121,19 @@ class AgentStep:
             )
 
     def chunk_tokens(self, text: str) -> int:
-        """Return the tokens of a chunk's text as a prompt shows it, where it cannot close its fence."""
+        """Return the tokens of a chunk's text as the prompt shows it (quoted)."""
         return self.encoder.count(quote(text))
 
     def time_tokens(self, time: str) -> int:
-        """Return the tokens of a chunk's time as a prompt shows it, with its brackets and line end."""
+        """Return the tokens of a chunk's time as the prompt shows it, with brackets and line end."""
         return self.encoder.count(quote(f"[{one_line(time)}]\n"))
 
     def view(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> str:
-        """Render what the policy sees of its memory: blocks, then the entries that fit the budget, by section, oldest first.
+        """Render the memory for the policy: blocks, then the entries that fit the budget, by section, oldest first; one line each.
 
-        A block and an entry take one line each, whatever they hold, so sections and ids can be read off the lines.
-
-        If all entries fit, all are shown. If not, candidates are taken in turn as long as they fit: the entries most related to
-        the chunk and the ``view_recent`` newest, one of each by turns, then the other newest. Of either kind, a quarter of
-        ``view_tokens`` entries (at least 64) are candidates; a line takes about four tokens or more, so this is what the view
-        could hold if it were filled by that kind alone. The bound keeps the cost of a step from growing with the memory. It
-        changes nothing in a memory of no more entries than that; in a larger one it leaves out entries so far down the ranking that
-        they would only fill the last tokens by being short. With ``view_related`` off only the ``view_recent`` newest are shown.
+        If not all entries fit, candidates are added while they fit: the entries most related to the chunk and the ``view_recent``
+        newest in turn, then the other newest. There are at most ``view_tokens`` / 4 candidates of each kind (at least 64), so that
+        the cost of a step does not grow with the memory. With ``view_related`` off, only the ``view_recent`` newest are candidates.
         """
         shown: dict[str, list[str]] = {section.name: [] for section in self.schema.sections}
         for entry in sorted(self._select(memory, retriever, chunk), key=lambda entry: entry.created):
@@ -176,7 +149,7 @@ class AgentStep:
         return "\n".join(lines) or "empty"
 
     def _line(self, entry: Entry) -> str:
-        """An entry's line: its id and text, or, where entries are named by their texts, a space, which begins no section's line."""
+        """An entry's id (empty if entries are named by text), a space and its text."""
         return f"{'' if self.codec.names_by_text else entry.id} {self._shown(entry)}"
 
     def _shown(self, entry: Entry) -> str:
@@ -202,7 +175,7 @@ class AgentStep:
         return chosen
 
     def _fitting(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Entries up to the first that is over the budget of the view."""
+        """Entries before the first that exceeds the view's budget."""
         fitting: list[Entry] = []
         left = self.config.view_tokens
         for entry in entries:
@@ -213,24 +186,24 @@ class AgentStep:
         return fitting
 
     def _line_tokens(self, entry: Entry) -> int:
-        """Tokens of an entry's line, its line end included; ``_cost`` remembers them."""
+        """Tokens of an entry's line with its line end; cached as ``_cost``."""
         return self.encoder.count(self._line(entry)) + 1
 
     def forget_texts(self) -> None:
-        """Drop the token ids and lengths that are remembered for speed, and with them the texts they are remembered by."""
+        """Clear the caches of token ids and lengths, which hold texts."""
         self.encoder.untrusted.cache_clear()
         self._cost.cache_clear()
 
     # -------------------------------------------------------------------------------------------- completion
     def apply(self, memory: Memory, index: int, chunk: Chunk, completion: str, cut_off: bool = False) -> StepOutcome:
-        """Apply a completion's calls to the memory, in order. Whatever the text holds, this does not raise.
+        """Apply a completion's calls to the memory, in place and in order; never raises.
 
         Args:
-            memory: Changed in place.
+            memory: The memory to change.
             index: The chunk's index in its instance.
             chunk: The chunk that was read.
             completion: The completion's text.
-            cut_off: Whether it ended at its limit; a call that it broke off in is an error, not a shorter call.
+            cut_off: Whether the completion ended at its limit; an incomplete last call is then an error.
         """
         parsed = self.codec.parse(completion, cut_off)
         start = len(memory.changes)
@@ -245,25 +218,21 @@ class AgentStep:
         return memory.apply(operation, chunk=index, time=chunk.time) if isinstance(operation, Operation) else operation
 
     def _by_text(self, call: ToolCall, memory: Memory) -> ToolCall | OperationResult:
-        """The call with the id of the entry whose text it gives; the oldest, if sections share the text."""
+        """Replace the text by the id of the oldest entry with that text."""
         text = call.arguments["entry_id"]
         found = memory.reading(text)
-        if found is None and (self.config.show_times or "&lt;" in text or "\\n" in text):  # shown otherwise than it is
+        if found is None and (self.config.show_times or "&lt;" in text or "\\n" in text):  # the view shows another text
             found = next((entry for entry in memory.entries() if self._shown(entry) == text), None)
         if found is None:
             return OperationResult(False, ResultCode.UNKNOWN_ID, f"no entry reads {text!r}")
         return replace(call, arguments={**call.arguments, "entry_id": found.id})
 
     def name_of(self, entry: Entry) -> str:
-        """Return what calls name a list entry by: its id or, in notations that have none, its text as the view shows it."""
+        """Return how calls name a list entry: its id or, with ``names_by_text``, its text as the view shows it."""
         return self._shown(entry) if self.codec.names_by_text else entry.id
 
     def write(self, memory: Memory, operations: Sequence[Operation]) -> str:
-        """Return the completion that asks for operations, to be applied to this memory in order; ``apply`` reads it back.
-
-        Raises:
-            ValueError: If the notation cannot say what an operation says.
-        """
+        """Return the completion that asks for operations, applied in order; ValueError if the notation cannot express one."""
         if not self.codec.names_by_text:
             return self.codec.render([to_call(operation) for operation in operations])
         calls, trial = [], memory.copy()
@@ -286,7 +255,7 @@ def _interleave(first: Sequence[Entry], second: Sequence[Entry]) -> list[tuple[E
 
 
 def system_text(codec: Codec, schema: MemorySchema, described: bool) -> str:
-    """Return the instructions for a codec and schema; ``described`` spells out the tools for templates that take none."""
+    """Return the instructions for a codec and schema; ``described`` lists the tools, for templates without tools."""
     folder = resources.files("memalpha.agent") / "prompts"
     if isinstance(codec, CompactCodec):
         return (folder / "compact.txt").read_text(encoding="utf-8").format(operations=codec.operations()).strip()
@@ -307,13 +276,13 @@ def _described_tool(function: dict[str, object]) -> str:
 
 
 def positions_of(model_config: Any) -> int | None:
-    """Return how many tokens a model was made for; None if its configuration does not say."""
+    """Return a model's maximum number of positions; None if unknown."""
     positions: int | None = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     return positions or None
 
 
 def longest_prompt(agent: AgentStep) -> int:
-    """Return the most tokens a prompt of this agent can have; a block without a limit counts as empty."""
+    """Return the maximum number of prompt tokens; a block without a limit counts as empty."""
     frame, _ = agent.encoder.encode({"chunk": "", "memory": ""}, shared="chunk")
     sections = agent.schema.sections
     names = sum(agent.encoder.count(f"{section.name}:\n") for section in sections) if len(sections) > 1 else 0
@@ -323,11 +292,7 @@ def longest_prompt(agent: AgentStep) -> int:
 
 
 def check_context(agent: AgentStep, model_config: Any) -> None:
-    """Compare the longest prompt and completion with the positions a model was made for.
-
-    Raises:
-        InputError: If they do not fit; names the budgets.
-    """
+    """Raise InputError if the longest prompt and completion exceed the model's positions."""
     positions = positions_of(model_config)
     needed = longest_prompt(agent) + agent.config.max_completion_length
     if positions and needed > positions:

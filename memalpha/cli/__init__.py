@@ -1,6 +1,6 @@
-"""The command line: one verb a module, heavy imports inside the verb, errors as one clear message.
+"""The command line: one verb per module; heavy imports are inside the verbs.
 
-A traceback is shown with ``--debug`` only. Exit codes: 0 done, 1 an error of this package, 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 an error of this package, 2 wrong usage, 130 interrupted. Tracebacks need ``--debug``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit; what the terminal's encoding lacks is shown as its escape."""
+    """Run the command line and exit; characters that the terminal cannot encode are escaped."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
@@ -68,6 +68,6 @@ def run(arguments: list[str]) -> int:
             raise
         complain("interrupted; a training run goes on from its last checkpoint with --resume, an evaluation by itself")
         return 130
-    except Exception as error:  # the launcher says which rank failed, and why, before the traceback scrolls by
+    except Exception as error:  # the launcher names the failed rank and the error
         tell_launcher(error)
         raise

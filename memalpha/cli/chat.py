@@ -1,4 +1,4 @@
-"""``memalpha chat``: talk to a model with a memory, see what it remembers and why it said what it said."""
+"""``memalpha chat``: talk to a model with a memory, and see what it remembers and uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from memalpha.types import Change
     from memalpha.use.agent import Added, MemoryAgent
 
-_CONTEXT = 4096  # tokens, assumed of a model that does not say, such as one behind a server
+_CONTEXT = 4096  # tokens; default for a model that does not say, e.g. behind a server
 HELP = """\
 /memory           what is remembered
 /why              the entries that the last answer was read from
@@ -40,7 +40,7 @@ class ChatOptions(Options):
     """Who talks.
 
     Attributes:
-        user: Your name: whose memory it is, and who speaks.
+        user: Your name: owner of the memory, and speaker.
         agent: Which agent's memory.
         session: Which session's memory.
         read_every: Messages that are read at a time.
@@ -68,7 +68,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Talk until told to stop."""
+    """Talk until /quit or the end of input."""
     from memalpha.cli.conversation import ChatReader, Conversation
     from memalpha.store.journal import Namespace
 
@@ -84,7 +84,6 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _answerer(agent: MemoryAgent, client: ChatClient | None, max_new_tokens: int) -> tuple[Answerer, int]:
-    """Return what answers, and its context in tokens: a server, the base without the adapter, or the whole trained model."""
     from memalpha.types import Prompt, Sampling
 
     sampling = Sampling(max_new_tokens)
@@ -107,16 +106,8 @@ def _answerer(agent: MemoryAgent, client: ChatClient | None, max_new_tokens: int
     return answer, context
 
 
-# ------------------------------------------------------------------------------------------------ the terminal
 def talk(conversation: Conversation, lines: TextIO | None = None) -> None:
-    """Answer line after line until /quit or the end of input; what was not read by then is read.
-
-    A mistake or failure is one message and the conversation goes on.
-
-    Args:
-        conversation: With whom.
-        lines: Where messages come from; None takes the terminal, or the pipe.
-    """
+    """Answer lines (None = the terminal or pipe) until /quit or the end of input, then read the rest; errors are printed."""
     if console.is_terminal:
         _say(f"Talking as {conversation.reader.user}. /help lists the commands, /quit leaves.")
     for line in _lines(lines):
@@ -143,7 +134,7 @@ def talk(conversation: Conversation, lines: TextIO | None = None) -> None:
 def _lines(lines: TextIO | None) -> Iterator[str]:
     source = lines or sys.stdin
     if isinstance(source, io.TextIOWrapper):
-        source.reconfigure(errors="surrogateescape")  # a line in another encoding is that line's mistake
+        source.reconfigure(errors="surrogateescape")  # a line in another encoding fails alone
     interactive = source.isatty() and console.is_terminal
     if interactive:
         import readline  # noqa: F401 - gives input() its line editing
@@ -199,7 +190,6 @@ def _why(conversation: Conversation) -> None:
 
 
 def _show_added(added: Added | None) -> None:
-    """Say what reading did to the memory, the model's failed calls too."""
     if added is None:
         return
     numbers = iter(added.operations)

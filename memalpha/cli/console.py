@@ -1,7 +1,6 @@
-"""What a run shows while it runs: progress bars and a table of the last step in a terminal, plain lines elsewhere.
+"""Progress output of a run: bars and a table of the last step in a terminal, plain lines elsewhere.
 
-Time left is that of rich's progress bar: the mean pace since the first step. Tokens a second count prompts and completions of all
-processes over the whole step. What a step does not know is a dash.
+Time left uses the mean pace since the first step. Tokens per second count prompts and completions of all processes. Unknown = dash.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from memalpha.report.view import UNKNOWN, duration, known, mean, number
 from memalpha.runs import RunFolder, trajectory_name
 
 WINDOW = 10
-"""Steps that a mean of the table is over."""
 
 _HISTORY = 40
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -45,18 +43,12 @@ PARTS: Mapping[str, tuple[str, int]] = {
     "tokens/s": ("tokens_per_second", 0),
     "s/step": ("seconds", 1),
 }
-"""What is shown of a step: its key in the metrics and its decimals. Those a run does not have are left out."""
 
 
 class Reporter:
-    """Shows the events of a run; a process other than the first is silent. Use it as a context: it gives the terminal back.
+    """Shows the events of a run; silent unless ``enabled``. Use it as a context manager.
 
-    Args:
-        enabled: Whether to show anything.
-        folder: The run folder, for showing rollouts.
-        log_rollouts: Steps between rollouts shown (0 = none); the first one of the step is taken.
-        target: Where to.
-        clock: Seconds, from any beginning.
+    Every ``log_rollouts`` steps (0 = never) it shows the step's first rollout from the run ``folder``; ``clock`` is in seconds.
     """
 
     def __init__(
@@ -122,7 +114,6 @@ class Reporter:
                 show_rollout(rollout, self.target)
 
     def _advance(self, name: str, done: int, total: int) -> float | None:
-        """Say how much of something is done; return the seconds left, if that is known."""
         if self._live:
             self._live.start()
         if name not in self._tasks:
@@ -148,7 +139,7 @@ class Reporter:
 
 
 def sparkline(values: list[float | None]) -> str:
-    """Draw values as blocks between their smallest and largest; a dash where one is not known."""
+    """Draw values as blocks scaled from minimum to maximum; None is a dash."""
     found = [value for value in values if value is not None]
     if not found:
         return ""

@@ -1,4 +1,4 @@
-"""``memalpha prepare``: from a data set's original files, or a generator, to a folder of instances."""
+"""``memalpha prepare``: make a folder of instances from original files or a generator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Prepare a data set and print its manifest in short."""
+    """Prepare a data set and print a short manifest."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from memalpha.data.counting import count_words_and_signs, tokenizer_counter

@@ -37,7 +37,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Run or go on with an evaluation; 1 if some results failed and wait for another try."""
+    """Run or continue an evaluation; return 1 if some results failed."""
     quiet_libraries()
     from memalpha.config import listing
     from memalpha.evaluation.options import GROUPS, parse_evaluate_options
@@ -63,11 +63,6 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _one_agent(arguments: argparse.Namespace) -> list[str]:
-    """Options that stand for measuring one trained agent; none where a configuration says what to do.
-
-    Raises:
-        InputError: If a trained folder is given without data, or data without one, or the folder is none.
-    """
     if bool(arguments.trained) != bool(arguments.data):
         raise InputError(
             f"--trained is {arguments.trained!r} and --data is {arguments.data!r}",

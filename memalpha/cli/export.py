@@ -1,4 +1,4 @@
-"""``memalpha export``: a trained agent as a folder of its own, and onto the Hub."""
+"""``memalpha export``: a trained agent as a separate folder, and to the Hub."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ExportOptions(Options):
 
     Attributes:
         output: Folder to make.
-        merge: Merge the adapter into its base: a whole model, checked against both.
+        merge: Merge the adapter into its base and check the whole model against both.
         model: Base of the adapter; null takes the one it names.
-        dtype: Type of the weights on disk; null keeps an adapter's as they are, and stores a merged model in float32.
+        dtype: Type of the stored weights; null keeps an adapter's, and stores a merged model in float32.
         note: A line for the card about what this agent cannot do.
-        push: Upload the folder to this repository on the Hub, OWNER/NAME.
-        private: Make the repository private if it is new.
+        push: Upload the folder to this Hub repository, OWNER/NAME.
+        private: Make a new repository private.
     """
 
     output: str

@@ -1,4 +1,4 @@
-"""What several verbs are given alike: an agent with its store and options, a file with a key, the number of an operation."""
+"""Inputs that several verbs share: an agent with its store, a key file, an operation number."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class AgentOptions(Options):
         store: Path of a SQLite file, or postgresql://user@host/database.
         key_file: File with the key of a keyed store.
         model: Base of the adapter; null takes the one the adapter names.
-        device: Where the model runs, as torch names it.
+        device: Torch device of the model.
         retrieve_k: Entries retrieved for a question; null takes the agent's own.
-        reader_url: An OpenAI-compatible server that answers questions, up to and including the version.
+        reader_url: An OpenAI-compatible server that answers questions, including the version.
         reader_model: The name of the model there.
     """
 
@@ -44,14 +44,14 @@ class AgentOptions(Options):
     reader_model: str = ""
 
     def load(self, trained: str) -> MemoryAgent:
-        """Load the agent of a folder or Hub name on its store."""
+        """Load the agent of a folder or Hub name with its store."""
         from memalpha.use.agent import MemoryAgent
 
         key = read_key(self.key_file)
         return MemoryAgent.load(trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, device=self.device)
 
     def reader(self) -> ChatClient | None:
-        """Return the server that answers, None if none is named."""
+        """Return the server that answers, None if not set."""
         if not (self.reader_url or self.reader_model):
             return None
         from memalpha.endpoints import ChatClient
@@ -60,14 +60,14 @@ class AgentOptions(Options):
 
 
 def add_verb(verbs: Any, name: str, run: Callable[[argparse.Namespace, list[str]], int], **texts: str) -> None:
-    """Add a verb that takes TRAINED and then options; ``texts`` are argparse's help, description and epilog."""
+    """Add a verb with TRAINED and options; ``texts`` go to argparse (help, description, epilog)."""
     parser = verbs.add_parser(name, usage=f"memalpha {name} TRAINED [--name value ...]", allow_abbrev=False, **texts)
     parser.add_argument("--options", action="store_true", help="list every option with its default")
     parser.set_defaults(run=run, takes_more=True)
 
 
 def read_options(arguments: argparse.Namespace, rest: list[str], *groups: type) -> tuple[Any, ...]:
-    """Return TRAINED, the word after the verb, and the options that follow it, an object a group; InputError if one is wrong."""
+    """Return TRAINED and the parsed options, one object per group; InputError if one is wrong."""
     program = f"memalpha {arguments.verb}"
     if arguments.options:
         out(f"TRAINED: folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent\n{listing(groups)}")
@@ -78,7 +78,7 @@ def read_options(arguments: argparse.Namespace, rest: list[str], *groups: type) 
 
 
 def read_key(path: str | None) -> bytes | None:
-    """Return the key in a file, None for no file; InputError if it cannot be read or is empty."""
+    """Return the key in a file, None without a file; InputError if it is unreadable or empty."""
     if path is None:
         return None
     try:
@@ -91,5 +91,5 @@ def read_key(path: str | None) -> bytes | None:
 
 
 def is_operation(text: str) -> bool:
-    """Whether a text is a number that an operation may have: decimal digits, of any script, no more than a store counts to."""
+    """Whether a text can be an operation number: decimal digits of any script, within a store's limit."""
     return text.isdecimal() and len(text) <= _DIGITS

@@ -1,4 +1,4 @@
-"""``memalpha journal``: look into a durable store, take back, erase, check and move what is in it."""
+"""``memalpha journal``: show, undo, erase, check and move the contents of a durable store."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def _add(actions: Any, name: str, action: Action, text: str, whose: bool | None = True) -> argparse.ArgumentParser:
-    """Add an action; ``whose``: it needs a namespace, may have one (False), or takes none (None)."""
+    """Add an action; its namespace is required (``whose`` True), optional (False) or absent (None)."""
     parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.add_argument("store", metavar="STORE", help="path of a SQLite file, or postgresql://user@host/database")
     if whose is not None:
@@ -79,7 +79,7 @@ def _add(actions: Any, name: str, action: Action, text: str, whose: bool | None 
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Open the store and do what was asked."""
+    """Open the store and run the action."""
     from memalpha.store.journal import Journal
 
     readers = {"namespace": _namespace, "moment": _moment, "before": _moment, "after": _moment, "operation": _number}
@@ -93,7 +93,6 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _check_files(arguments: argparse.Namespace) -> None:
-    """Refuse what is no store, or no export, before anything is made."""
     from memalpha.store.exchange import read_export
 
     def is_file(path: str) -> bool:
@@ -116,7 +115,6 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
 
 def _namespace(text: str) -> Namespace:
-    """Read ``user/agent/session``."""
     from memalpha.store.journal import Namespace
 
     parts: Any = text.split("/")
@@ -156,7 +154,6 @@ def _memory(journal: Journal, arguments: argparse.Namespace) -> DurableMemory:
     return journal.memory(arguments.namespace, journal.schema(arguments.namespace))
 
 
-# ------------------------------------------------------------------------------------------------ actions
 def namespaces(journal: Journal, arguments: argparse.Namespace) -> int:
     """List the namespaces."""
     rows = [asdict(name) for name in sorted(journal.namespaces())]
@@ -164,7 +161,7 @@ def namespaces(journal: Journal, arguments: argparse.Namespace) -> int:
 
 
 def history(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Show what happened."""
+    """Show the events."""
     durable = _memory(journal, arguments)
     events = durable.operations() if arguments.entry is None else durable.history(arguments.entry)
     if arguments.entry is not None and not events:
@@ -175,20 +172,20 @@ def history(journal: Journal, arguments: argparse.Namespace) -> int:
 
 
 def as_of(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Show the memory at a moment."""
+    """Show the memory at a moment (operation number or time)."""
     entries = tuple(_memory(journal, arguments).as_of(arguments.moment))
     rows = ((entry.id, entry.section, entry.timestamp or "", entry.content, entry.updated) for entry in entries)
     return _show(arguments, [asdict(entry) for entry in entries], _ENTRY_COLUMNS, rows)
 
 
 def diff(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Show what changed between two moments."""
+    """Show the changes between two moments."""
     changes = _memory(journal, arguments).diff(arguments.before, arguments.after)
     return _show(arguments, [_change_data(change) for change in changes], _CHANGE_COLUMNS, map(_change_row, changes))
 
 
 def undo(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Take one operation back."""
+    """Undo one operation."""
     from memalpha.store.journal import Origin
 
     change = _memory(journal, arguments).undo(arguments.operation, Origin(arguments.by))
@@ -216,13 +213,13 @@ def export(journal: Journal, arguments: argparse.Namespace) -> int:
 
 
 def import_file(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Take in an export."""
+    """Import an export."""
     count = journal.import_(arguments.file)
     return _say(arguments, {"store": arguments.store, "records": count}, f"{arguments.store}: {count} records taken in")
 
 
 def compact(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Drop the past of a namespace."""
+    """Drop the history of a namespace."""
     count = _memory(journal, arguments).compact()
     return _say(arguments, {"dropped": count}, f"{count} records dropped; history before this point is gone")
 
@@ -241,7 +238,6 @@ def forget(journal: Journal, arguments: argparse.Namespace) -> int:
     return _say(arguments, asdict(receipt), *lines)
 
 
-# ------------------------------------------------------------------------------------------------ showing
 def _event_row(event: Event) -> tuple[object, ...]:
     entry = event.after or event.before
     about = entry.id if entry else ("(forgotten)" if event.forgotten else "")
@@ -272,7 +268,7 @@ def _show(arguments: argparse.Namespace, data: Any, columns: tuple[str, ...], ro
 
 
 def _say(arguments: argparse.Namespace, data: Any, *lines: str) -> int:
-    """Print data as JSON where that was asked for, else lines of text."""
+    """Print JSON if asked for, else lines of text."""
     for line in [json.dumps(data, default=lambda moment: moment.isoformat())] if arguments.json else map(printable, lines):
         out(line)
     return 0

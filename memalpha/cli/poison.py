@@ -1,4 +1,4 @@
-"""``memalpha poison``: attack policies with hostile chunks and count what they let into the memory."""
+"""``memalpha poison``: attack policies with hostile chunks and count what enters the memory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,6 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _load(name: str, arguments: argparse.Namespace) -> tuple[AgentStep, Generator]:
-    """Load one policy; ``untrained`` is the base of another one, under its configuration."""
     from memalpha.agent.config import AgentConfig
     from memalpha.agent.step import AgentStep
     from memalpha.generation.hf import HFGenerator

@@ -1,4 +1,4 @@
-"""``memalpha router train`` and ``memalpha router evaluate``: learned routing, from a YAML file whose every option has a flag."""
+"""``memalpha router train`` and ``router evaluate``: learned routing, from a YAML file; every option is also a flag."""
 
 from __future__ import annotations
 
@@ -68,14 +68,12 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _report(row: dict[str, Any]) -> None:
-    """Write a line for each measurement."""
     if "fraction_of_optimal" in row:
         shown = f"reward {row['reward']:.3f}, {row['fraction_of_optimal']:.3f} of the optimum on held-out episodes"
         out(f"step {row['step']} of {row['steps']}: {shown}")
 
 
 def _draw(folder: Path) -> None:
-    """Draw the curves of a run."""
     from memalpha.report.curves import Panel, draw_figure
     from memalpha.runs import RunFolder
 

@@ -1,4 +1,4 @@
-"""``memalpha rollout``, ``report``, ``compare`` and ``inspect``: use a policy, and look at what it did."""
+"""``memalpha rollout``, ``report``, ``compare`` and ``inspect``: run a policy, and show what it did."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Write the site and print the path of its first page."""
+    """Write the report and print the path of its first page."""
     from memalpha.report.site import write_site
 
     if arguments.pages < 0:
@@ -112,7 +112,7 @@ def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _recorded(run: RunFolder, held_out: str | None, step: int | None) -> list[dict[str, Any]]:
-    """Read the rollouts of a held-out evaluation, or of a training step (None = the last); InputError if there are none."""
+    """Read the rollouts of a held-out evaluation or a training step (None = last); InputError if there are none."""
     names = sorted(path.stem for path in (run.path / "held_out").glob("*.jsonl"))
     files = run.trajectory_files()
     steps = sorted({trajectory_step(file) for file in files})
@@ -130,11 +130,7 @@ def _recorded(run: RunFolder, held_out: str | None, step: int | None) -> list[di
 
 
 def _training_runs(paths: Sequence[str]) -> list[RunFolder]:
-    """Open run folders that are to be shown.
-
-    Raises:
-        InputError: If one is given twice, is none or an evaluation's, or its file of metrics is there and holds no step.
-    """
+    """Open run folders; InputError if one is repeated, not a training run, or has metrics without a step."""
     places = [Path(path).resolve() for path in paths]
     if twice := next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None):
         raise InputError(f"{twice!r} is given twice", expected="each run once", fix="take one of them out")

@@ -1,8 +1,4 @@
-"""The terminal: one console, and one rule for what others wrote: it cannot steer the terminal, whatever it holds.
-
-``printable`` (``memalpha.report.view``) writes control, direction-changing and invisible characters as their escapes. The console
-applies it to everything it prints, ``out`` and ``complain`` to every line, and ``SafeFormatter`` to log messages.
-"""
+"""Terminal output: control characters in text from others are escaped (``printable`` of ``memalpha.report.view``)."""
 
 from __future__ import annotations
 
@@ -22,10 +18,10 @@ from memalpha.report.view import printable_lines as printable_lines
 
 
 class SafeConsole(Console):
-    """A rich console whose texts hold no control characters; rich's own codes for colours and cursor are kept apart from texts."""
+    """A rich console that escapes control characters in texts; rich's own codes stay."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render, with every text escaped."""
+        """Render with every text escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
 
@@ -34,7 +30,7 @@ class SafeFormatter(logging.Formatter):
     """Log messages without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the message, escaped."""
+        """Return the escaped message."""
         return printable_lines(super().format(record))
 
 
@@ -52,12 +48,12 @@ def complain(text: str) -> None:
 
 
 def with_notes(error: BaseException) -> str:
-    """Return an error's message and what was noted about it on its way, a note a line."""
+    """Return an error's message and its notes, one per line."""
     return "\n  ".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Show rows as a table on a terminal, as lines of cells between tabs elsewhere; ends quietly where nobody reads on."""
+    """Show a table on a terminal, tab-separated lines elsewhere; stops quietly on a closed pipe."""
     cells = [[printable(str(cell)) for cell in row] for row in rows]
     if console.is_terminal:
         table = Table(*columns)
@@ -66,25 +62,24 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
         console.print(table)
         return
     try:
-        console.file.writelines("\t".join(line) + "\n" for line in (columns, *cells))  # rich would turn tabs into spaces
+        console.file.writelines("\t".join(line) + "\n" for line in (columns, *cells))  # rich would replace tabs by spaces
         console.file.flush()
     except BrokenPipeError:
         console.on_broken_pipe()
 
 
-# ---------------------------------------------------------------------------------------------------- this process
 def is_main_process() -> bool:
-    """Whether this process is the first of its launch."""
+    """Whether this is the first process of its launch."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def whose() -> str:
-    """Name this process where there are several: ``[rank 1] ``."""
+    """Return the prefix of this process if there are several: ``[rank 1] ``."""
     return f"[rank {os.environ['RANK']}] " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
 
 
 def tell_launcher(error: BaseException) -> None:
-    """Leave an error where torchrun looks for it, so that its report on the first rank that failed has the message."""
+    """Write an error to the file that torchrun reports from."""
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
@@ -92,7 +87,7 @@ def tell_launcher(error: BaseException) -> None:
 
 
 def quiet_libraries() -> None:
-    """Switch off progress bars, and warnings of libraries about one another: what the command line shows is its own."""
+    """Switch off progress bars and warnings of libraries."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""``memalpha serve`` and ``token``: offer a trained agent and its store to programs, over HTTP and MCP."""
+"""``memalpha serve`` and ``token``: offer a trained agent and its store over HTTP and MCP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from memalpha.use.access import Callers, Grant
 
 TOKENS_VARIABLE = "MEMALPHA_TOKENS"
-"""Environment variable that may name the tokens file."""
 _EXTRA = ("fastapi", "mcp", "uvicorn", "starlette")
 
 
@@ -30,7 +29,7 @@ class ServeOptions(Options):
 
     Attributes:
         transport: ``http`` (HTTP and MCP at a port) or ``stdio`` (MCP over standard input and output).
-        tokens: YAML file of tokens; null takes the one that $MEMALPHA_TOKENS names. Required off loopback.
+        tokens: YAML file of tokens; null takes $MEMALPHA_TOKENS. Required off loopback.
         user: Without tokens, and over stdio: the one user.
         agent: Without tokens: the one agent; null: named by each request.
         session: Without tokens: the one session; null: named by each request.
@@ -45,7 +44,7 @@ class ServeOptions(Options):
     reader_tokens: PositiveInt = 2048
 
     def callers(self) -> Callers:
-        """Return who may call; InputError if nobody, or in two ways."""
+        """Return who may call; InputError if nobody, or if set in two ways."""
         from memalpha.use.access import Callers
 
         tokens = self.tokens or os.environ.get(TOKENS_VARIABLE)
@@ -57,14 +56,14 @@ class ServeOptions(Options):
         return Callers.load(tokens)
 
     def local(self) -> Grant:
-        """Return what everybody on this machine may reach; InputError if no user is named."""
+        """Return what local callers may reach; InputError without a user."""
         from memalpha.use.access import Grant
 
         if not self.user:
             expected = "--user NAME, or tokens (--tokens FILE)"
             raise InputError("nobody whose memory it is", expected=expected, fix="memalpha token NAME makes a token")
         grant = Grant("local", self.user, self.agent, self.session)
-        grant.namespace({})  # are these names?
+        grant.namespace({})  # validates the names
         return grant
 
 
@@ -88,7 +87,7 @@ def add_verbs(verbs: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Serve until told to stop."""
+    """Serve until stopped."""
     from memalpha.use.access import ServeConfig
 
     quiet_libraries()
@@ -120,14 +119,14 @@ def _show_url(url: str) -> None:
 
 
 def run_token(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Print a new token and the line of the tokens file that makes it known."""
+    """Print a new token and its line for the tokens file."""
     from memalpha.store.journal import Namespace
     from memalpha.use.access import make_token
 
     if not arguments.name.strip() or not arguments.name.isprintable():
         raise InputError(f"the token's name is {arguments.name!r}", expected="who will use it, in printable characters")
     reach = {part: value for part in ("user", "agent", "session") if (value := getattr(arguments, part)) is not None}
-    Namespace(**{"user": "any", **reach})  # an empty name is refused, never taken for "any"
+    Namespace(**{"user": "any", **reach})  # an empty name is refused, never replaced by "any"
     token, digest = make_token()
     row = {"name": arguments.name, "sha256": digest, **({} if "user" in reach else {"any_user": True}), **reach}
     out(f"# give this to {arguments.name}; it is shown once:  {token}")

@@ -1,4 +1,4 @@
-"""``memalpha warmup`` and ``memalpha train``: options as in a YAML file, every one of them overridable."""
+"""``memalpha warmup`` and ``memalpha train``: options come from a YAML file and from flags."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Train, then show before and after."""
+    """Train, then show results before and after."""
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
     quiet_libraries()
@@ -73,7 +73,6 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _check_given(arguments: argparse.Namespace, rest: list[str], verb: str, expected: str, example: str) -> None:
-    """Raise InputError where nothing at all is given."""
     if not rest and not arguments.options:
         raise InputError(
             f"memalpha {verb} without options",

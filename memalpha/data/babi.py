@@ -1,19 +1,11 @@
-"""bAbI tasks (Weston et al., arXiv 1502.05698): small stories with questions in between.
+"""bAbI tasks (Weston et al., arXiv 1502.05698): short stories with questions between the sentences.
 
-Reads the original text (``1 Mary went home.``, ``2 Where is Mary?<tab>home<tab>1``; a number that does not grow begins a story),
-one file or a folder of ``qa*.txt``, and rows on the Hub (``facebook/babi_qa``: ``{story{id[], type[], text[], supporting_ids[][],
-answer[]}}``).
-
-A question is an instance, since later sentences may change its answer: its chunks are the sentences before it, packed to at most
-``chunk_tokens``. The kind is the task, by the file's name. The metric is the published exact match; an answer of several things
-(``apple,milk``) is scored by the share of them (``keywords``).
-
-What always holds: stories stream; the evidence of a question is the chunks with its supporting sentences. Reasons to skip: ``empty
-answer``, ``asked before the end`` (with option ``questions=last``), ``malformed`` (a story one of whose lines is missing or has no
-number is left out whole, since what it says is not known; a last line that breaks off counts as a question). Where the names of a
-folder's files say several splits, those of option ``split`` are read, and the others are counted in ``notes``.
-
-Departures: the order that a path's answer has (task 19, ``n,w``) is not scored.
+Reads the original text (``1 Mary went home.``, ``2 Where is Mary?<tab>home<tab>1``; a number that does not grow starts a new
+story), one file or a folder of ``qa*.txt``, and Hub rows (``facebook/babi_qa``). Each question is an instance; its chunks are the
+sentences before it, its evidence the chunks with the supporting sentences, its kind the task from the file name. Metric: the
+published exact match, or ``keywords`` for an answer with several parts (``apple,milk``). Skip reasons: ``empty answer``, ``asked
+before the end`` (option ``questions=last``), ``malformed`` (a wrong line drops the whole story). If file names give several splits,
+only option ``split`` is read. Departure: the order of a path (task 19) is not scored.
 """
 
 from __future__ import annotations
@@ -44,9 +36,9 @@ class BabiOptions(CommonOptions):
     """How bAbI becomes instances.
 
     Attributes:
-        chunk_tokens: Most tokens of a chunk.
-        questions: Whether each question of a story is asked, or the last alone.
-        metric: Metric of every question ("" = ``exact_match``, ``keywords`` for several things).
+        chunk_tokens: Maximum tokens of a chunk.
+        questions: Ask each question of a story, or only the last.
+        metric: Metric of every question ("" = ``exact_match``; ``keywords`` for answers with several parts).
     """
 
     chunk_tokens: PositiveInt = 64
@@ -58,8 +50,6 @@ _Number = Annotated[int, Field(ge=0, lt=10**9)]
 
 
 class _Line(BaseModel):
-    """A sentence, or a question with its answer and the numbers of the sentences that support it."""
-
     number: _Number
     text: Text
     answer: Scalar | None = None
@@ -67,15 +57,13 @@ class _Line(BaseModel):
 
 
 class _Story(NamedTuple):
-    """A story of a text file: its task, its name, and its lines as they stand there."""
-
     task: str
     name: str
     lines: list[Row]
 
 
 def load_babi(source: str, options: BabiOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-    """Load bAbI story by story; raises InputError if the input cannot be read."""
+    """Load bAbI story by story; InputError if the input cannot be read."""
     result = LoadResult()
 
     def story(row: Row) -> list[Instance]:
@@ -87,7 +75,6 @@ def load_babi(source: str, options: BabiOptions, seed: int, count_tokens: TokenC
 
 
 def _stories(source: str, split: str, result: LoadResult) -> Iterator[Row]:
-    """Yield each ``_Story`` of text files, or the rows of another file or of the Hub."""
     if on_hub(source):
         yield from iter_rows(source, split)
         return
@@ -96,7 +83,7 @@ def _stories(source: str, split: str, result: LoadResult) -> Iterator[Row]:
 
 
 def _of_split(files: list[Path], split: str, result: LoadResult) -> list[Path]:
-    """The files of one split, and those whose name says none; all of them where no two differ in theirs."""
+    """The files of the split or of no split; all files if they name fewer than two splits."""
     named = {path: match[1] if (match := _SPLIT.search(path.name)) else "" for path in files}
     splits, wanted = sorted(set(named.values()) - {""}), split.replace("validation", "valid")
     if len(splits) < 2:
@@ -137,7 +124,6 @@ def _held(data: Any) -> int:
     return sum(kind in (1, "question") for kind in kinds) if isinstance(kinds, list) else 0
 
 
-# ------------------------------------------------------------------------------------------------ one story
 def _instances(row: Row, options: BabiOptions, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     if isinstance(row.data, _Story):
         task, name, lines = row.data.task, row.data.name, [_line(line) for line in row.data.lines]
@@ -173,16 +159,13 @@ def _question(line: _Line, task: str, metric: str, places: Mapping[int, set[int]
 
 
 def _chunks(lines: Iterable[_Line], limit: int, count: TokenCounter) -> tuple[tuple[Chunk, ...], Mapping[int, set[int]]]:
-    """Pack sentences; and the chunks in which each numbered sentence stands."""
     pieces = [(line.number, piece) for line in lines for piece in cut(line.text, limit, count)]
-    rng = random.Random(0)  # of no effect: there is one length to draw
+    rng = random.Random(0)  # no effect: both bounds are equal
     packed = list(pack_texts((text for _, text in pieces), (limit, limit), count, rng, separator="\n"))
     return tuple(Chunk(chunk.text) for chunk in packed), places_of(packed, [number for number, _ in pieces])
 
 
-# ------------------------------------------------------------------------------------------------ lines
 def _asks(line: str) -> bool:
-    """Whether a line is a question, also one whose answer is cut off."""
     return "\t" in line or line.rstrip().endswith("?")
 
 

@@ -1,26 +1,14 @@
-"""Sets of labelled sentences as instances: learn the labels' numbers from examples, then give those of sentences not seen.
+"""Classification sets as instances: learn the label numbers from examples, then label new sentences.
 
-An instance is some chunks of labelled examples, one after another as ``Sentence: ...`` and ``Label: number``, and questions for the
-label numbers of other sentences. The numbers are the labels in an order drawn for each instance, so they can be learned from its
-chunks alone. The metric is the published ``boxed``.
-
-Construction as published for Mem-alpha (arXiv 2509.25911, TREC, NLU, PubMed-RCT): 10 chunks, each of about the set's published
-length (``chunk_tokens``), and 100 questions. A sentence of the input is an example or a question once at most. With option
-``examples`` the input's sentences are all questions, and the examples of each instance are drawn from the file given, which is how
-a test set is evaluated with the training set's examples (MemoryAgentBench, arXiv 2507.05257).
-
-What always holds: no sentence stands among the examples of its own instance, not even in other letter case; the evidence of a
-question is the chunks with an example of its label; examples are drawn evenly over the labels while there are any; where they are
-sentences of the input, the last of a label that nobody took is never asked. A question of
-the input is a sentence of it; reasons to skip are ``shown as an example``, ``label not shown`` (its label has no example in the
-instance), ``repeated sentence``, ``held out``, ``left over`` (too few for another instance), ``other split``, ``empty
-sentence``, ``empty answer``, ``too long`` (for a chunk, so for an example), ``over max_questions``, ``over max_instances`` and
-``malformed``; of the files of options ``examples`` and ``held_out`` the manifest's notes say what could not be read. Sentences are
-kept on disk; memory grows by about 15 bytes a sentence.
-
-Departures: sentences are not repeated over instances (the published 180 instances of TREC hold its sentences several times over);
-MemoryAgentBench's test questions are never training questions unless its files are given as input, where the published training
-questions of TREC and NLU are those test questions (``memalpha.data.leaks`` finds such a thing).
+As published for Mem-alpha (arXiv 2509.25911: TREC, NLU, PubMed-RCT), an instance has 10 chunks of about ``chunk_tokens`` tokens
+with examples and 100 questions, metric ``boxed``. Label numbers are drawn per instance. With option ``examples`` all input
+sentences are questions and the examples come from that file, as in MemoryAgentBench (arXiv 2507.05257). An input sentence is used
+at most once; a question's sentence is never among the examples of its instance (letter case ignored). Evidence: the chunks with an
+example of the label. Skip reasons: ``shown as an example``, ``label not shown`` (no example in the instance), ``repeated
+sentence``, ``held out``, ``left over`` (too few for another instance), ``other split``, ``empty sentence``, ``empty answer``, ``too
+long`` (for a chunk), ``over max_questions``, ``over max_instances``, ``malformed``. Memory: about 15 bytes a sentence.
+Departures: sentences are not repeated over instances (the 180 published TREC instances repeat them); MemoryAgentBench's test
+questions are not training questions, as they are in the published TREC and NLU, unless its files are the input.
 """
 
 from __future__ import annotations
@@ -53,8 +41,8 @@ from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
 
 _EMPTY_SENTENCE, _TOO_LONG, _NOT_SHOWN = "empty sentence", "too long", "label not shown"
-_OUT_OF_SCOPE = "oos_"  # before a split's name where its sentences without an intent are kept apart, as in CLINC150's file
-_WIDE = 999  # a label number as wide as they get, for what must fit a chunk before the labels are known
+_OUT_OF_SCOPE = "oos_"  # prefix of the CLINC150 splits of sentences without an intent
+_WIDE = 999  # widest label number, to check lengths before the labels are known
 
 Fits = Callable[[str], bool]
 
@@ -64,13 +52,13 @@ class ClassificationOptions(CommonOptions):
     r"""How labelled sentences become instances.
 
     Attributes:
-        chunk_tokens: About how many tokens a chunk has (0 = the set's published length).
-        chunks: Chunks of an instance; fewer where the examples run out.
-        questions: Most questions of an instance (published: 100).
+        chunk_tokens: Approximate tokens of a chunk (0 = the published length of the set).
+        chunks: Chunks of an instance; fewer if the examples run out.
+        questions: Maximum questions of an instance (published: 100).
         examples: File or Hub name with the examples ("" = part of the input).
-        examples_split: Split of ``examples``, where it has several.
-        held_out: File or Hub name whose sentences are left out of the input, such as the test set ("" = none).
-        held_out_split: Split of ``held_out``, where it has several.
+        examples_split: Split of ``examples``, if it has several.
+        held_out: File or Hub name of sentences to leave out of the input, such as the test set ("" = none).
+        held_out_split: Split of ``held_out``, if it has several.
         metric: Metric of every question; ``boxed`` takes the number in ``\boxed{}``, ``label`` the first label given.
     """
 
@@ -86,15 +74,7 @@ class ClassificationOptions(CommonOptions):
 
 @dataclass(frozen=True, slots=True)
 class LabelledSet:
-    """One set: its loader when called.
-
-    Attributes:
-        name: ``Instance.source`` of everything made of it.
-        read: Reads its files.
-        chunk_tokens: Published tokens of a chunk, or of the set most like it.
-        word: What the examples call a sentence.
-        kind: Kind of a question by its label.
-    """
+    """A set and its loader: published ``chunk_tokens`` (or of the most similar set), ``word`` for a sentence, ``kind`` by label."""
 
     name: str
     read: Reader
@@ -103,7 +83,7 @@ class LabelledSet:
     kind: Callable[[str], str] = str
 
     def __call__(self, source: str, options: ClassificationOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-        """Load the set; the input is read once, to disk, before the first instance is made. InputError if it cannot be read."""
+        """Load the set; it is copied to disk before the first instance is made. InputError if it cannot be read."""
         result, limit = LoadResult(), options.chunk_tokens or self.chunk_tokens
 
         def fits(text: str) -> bool:
@@ -117,11 +97,11 @@ class LabelledSet:
         return result
 
     def example(self, text: str, number: int) -> str:
-        """Return a sentence with its label's number, as it stands in a chunk."""
+        """Return a sentence with its label number, as written in a chunk."""
         return f"{self.word}: {text}\nLabel: {number}"
 
     def _other(self, option: str, source: str, split: str, result: LoadResult, fits: Fits | None = None) -> SentencePool | None:
-        """The sentences of the file of an option, which asks nothing; None if none is named. What it lacks goes to the notes."""
+        """The sentences of the file of an option, None if not set; its skipped rows go to the notes."""
         if not source:
             return None
         other = LoadResult(problems=result.problems)
@@ -132,11 +112,7 @@ class LabelledSet:
 
 
 class SentencePool:
-    """The distinct sentences of one split, on disk, compared without regard to letter case; their labels in memory.
-
-    Each row read is in the pool or counted under its reason. Rows of no split are taken as well, and those of the split's
-    out-of-scope part (``oos_`` before it). InputError if there is no such split, or no sentence with a label in it.
-    """
+    """Distinct sentences of a split (letter case ignored), texts on disk; InputError if there is no such split or sentence."""
 
     def __init__(
         self,
@@ -169,7 +145,6 @@ class SentencePool:
         raise SchemaError(f"{source} has no labelled sentence: {', '.join(found)}", expected="sentences with labels")
 
     def _reason(self, row: Labelled, fits: Fits | None, held_out: SentencePool | None) -> str:
-        """Why a sentence is not kept, or ""."""
         key = row.text.casefold()
         if not row.text or not row.label:
             return _EMPTY_SENTENCE if not row.text else EMPTY_ANSWER
@@ -180,19 +155,19 @@ class SentencePool:
         return "" if fits is None or fits(row.text) else _TOO_LONG
 
     def text(self, number: int) -> tuple[str, str]:
-        """Return the sentence of that number, and its place in the input."""
+        """Return a sentence and its place in the input."""
         text, where = self.spool.get(number)[1][0]
         return text, where
 
     def queues(self, order: array[int]) -> dict[int, array[int]]:
-        """Return the sentences by label, in the given order."""
+        """Return the sentence numbers by label, in the given order."""
         queues: dict[int, array[int]] = {}
         for index in order:
             queues.setdefault(self.labels[index], array("I")).append(index)
         return queues
 
     def shuffled(self, rng: random.Random) -> array[int]:
-        """Return the numbers of all sentences in random order."""
+        """Return all sentence numbers in random order."""
         order = array("I", range(len(self.labels)))
         rng.shuffle(order)
         return order
@@ -205,7 +180,7 @@ class _Example(NamedTuple):
 
 
 def _next(queues: dict[int, array[int]], label: int, barred: Callable[[int], bool]) -> int | None:
-    """Take the next sentence of a label that is not barred, None if there is none; a queue that is used up is removed."""
+    """Remove and return the next sentence of a label that is not barred, or None; an empty queue is deleted."""
     queue, found = queues[label], None
     while queue and found is None:
         index = queue.pop()
@@ -216,8 +191,6 @@ def _next(queues: dict[int, array[int]], label: int, barred: Callable[[int], boo
 
 
 class _Builder:
-    """Draws the questions and examples of one instance after another."""
-
     def __init__(
         self,
         labelled: LabelledSet,
@@ -238,7 +211,6 @@ class _Builder:
         self.widest = max(range(len(self.labels)), key=lambda number: count(str(number)))
 
     def build(self) -> Iterator[Instance]:
-        """Yield instances until the sentences run out."""
         left, taken = self.asked.shuffled(self.rng), bytearray(len(self.asked.labels))
         own = self.asked.queues(left) if self.shown is None else {}
         free, number = len(left), 0
@@ -258,7 +230,6 @@ class _Builder:
             number += 1
 
     def _take(self, left: array[int], taken: bytearray, number: int) -> list[int]:
-        """Take the next so many sentences that nobody took, and mark them; of its own examples a label keeps one."""
         chosen: list[int] = []
         while left and len(chosen) < number:
             index = left.pop()
@@ -285,7 +256,6 @@ class _Builder:
     def _examples(
         self, pool: SentencePool, queues: dict[int, array[int]], rng: random.Random, barred: Callable[[int], bool]
     ) -> list[list[_Example]]:
-        """Take chunks of examples off the queues, one of each label in turn, leaving out those barred."""
         chunks, tokens = list[list[_Example]]([[]]), 0
         while queues:
             for label in rng.sample(sorted(queues), len(queues)):
@@ -326,7 +296,6 @@ class _Builder:
 
 
 def _before(mark: str) -> Callable[[str], str]:
-    """What stands before a mark in a label: its coarse class, where labels are made so."""
     return lambda label: label.partition(mark)[0]
 
 
@@ -344,4 +313,3 @@ _LABELLED = (
 )
 
 SOURCES = tuple(Source(labelled.name, reads, labelled, ClassificationOptions) for labelled, reads in _LABELLED)
-"""Every set of labelled sentences; their chunks have the published lengths, or those of the set most alike."""

@@ -1,8 +1,7 @@
-"""Token counters for preparing data that fit a policy's prompts: a tokenizer's, and words where none is at hand.
+"""Token counters: a tokenizer's, or a word count (``memalpha.memory.memory.count_words``) without one.
 
-Words are those of ``memalpha.memory.memory.count_words``. In a text with more signs of scripts that are written without spaces
-(Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan) than words, each of these signs counts as a word of its own. A run of other
-signs without white space is one word, however long it is.
+If signs of scripts without spaces (Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan) outnumber the words, each such sign
+is a word. Other text without white space is one word, whatever its length.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ _UNSPACED = re.compile(
 
 
 def apart(text: str) -> str:
-    """Return a text with each sign of a script without spaces standing alone, as words do in others."""
+    """Return a text with spaces around each sign of a script without spaces."""
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
 
 
 def count_words_and_signs(text: str) -> int:
-    """Count whitespace-separated words, and each sign as one where signs of scripts without spaces outnumber the words."""
+    """Count words; also each sign of scripts without spaces, if these outnumber the words."""
     words = count_words(text)
     if text.isascii() or len(_UNSPACED.findall(text)) <= words:
         return words
@@ -33,14 +32,7 @@ def count_words_and_signs(text: str) -> int:
 
 
 def tokenizer_counter(name_or_path: str) -> TokenCounter:
-    """Return a function that counts a text's tokens, special tokens neither added nor read out of the text.
-
-    Args:
-        name_or_path: Folder of a tokenizer, or its model's name on the Hugging Face Hub.
-
-    Raises:
-        InputError: If there is no such tokenizer.
-    """
+    """Return a token counter (no special tokens) for a tokenizer folder or Hub name; InputError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
     try:

@@ -1,34 +1,18 @@
-"""Long dialogues in sessions: LongMemEval, LoCoMo, Multi-Session Chat (MSC).
+"""Long dialogues in sessions: LongMemEval, LoCoMo, Multi-Session Chat (MSC). Skip reasons: ``empty answer``, ``malformed``.
 
-**LongMemEval** (Wu et al., arXiv 2410.10813), S, M and oracle: one question about a long history of chats. Reads a JSON list of
-``{question_id, question_type, question, answer, question_date, haystack_dates, haystack_session_ids,
-haystack_sessions[][{role, content, has_answer?}], answer_session_ids}`` item by item, or the same rows on the Hub
-(``xiaowu0162/longmemeval``). As published for Mem-alpha (arXiv 2509.25911) an item is an instance and consecutive sessions are
-joined to chunks of at most 2048 tokens, each session under a line that dates it. The kind is the ``question_type``, or
-``abstention`` where the id ends in ``_abs``; the metric is the published judge. Evidence: the turns marked ``has_answer``, else the
-sessions in ``answer_session_ids``. Departures: sessions are put in order of their dates, which the oracle file does not do (those
-whose date cannot be read keep their places, and are counted in ``notes``); a session longer than a chunk is cut between turns; the
-question's date goes on a line of its own before it.
-
-**LoCoMo** (Maharana et al., arXiv 2402.17753): conversations of two people, with questions of five categories, which are the kinds.
-Reads the JSON list of ``{sample_id, qa[{question, answer, evidence[], category}], conversation{speaker_a, speaker_b, session_N[],
-session_N_date_time}}``. A conversation is an instance and a session a chunk; a shared picture stands as its caption. The metric is
-the published F1. Evidence: the turns named, None where none of these is there (``notes``). Category 5 asks what was never said and
-gives only the answer to fall for: it is skipped (``adversarial, no gold answer``) unless option ``adversarial`` is on, which scores
-it by ``absent``: the answer must say that nothing is known and must not give the answer to fall for of the speaker named.
-Departures: the published F1 compares only what stands before a semicolon in category 3, and the parts between commas one by one in
-category 1; here one F1 compares the whole. Summaries, observations and events of the file are not read.
-
-**MSC** (Xu et al., arXiv 2107.07567): two people who meet several times. Reads the original JSON Lines
-(``session_N/{train,valid,test}.txt``: ``{dialog[{text, id}], previous_dialogs[{dialog[{text}], time_back}], personas[][]}``), the
-same with a ``self_instruct{B: question, A: answer}`` as MemGPT's retrieval task has it (Packer et al., arXiv 2310.08560;
-``MemGPT/MSC-Self-Instruct``), and rows of one session each, those of one dialogue after one another, as on the Hub
-(``nayohan/multi_session_chat``: ``{dialoug_id, session_id, dialogue[], speaker[], persona1[], persona2[]}``). A dialogue is an
-instance and a session a chunk. With ``self_instruct`` its question is asked (kind ``recall``, metric ``judge`` as published).
-Without, since the set itself asks nothing, one question a person asks what that person said of themselves (kind ``persona``, metric
-``f1`` against the annotated persona). How long ago a session was stands in its first line, since the set has no dates. No evidence.
-
-Reasons to skip in all: ``empty answer``, ``malformed``.
+**LongMemEval** (Wu et al., arXiv 2410.10813), S, M and oracle: original JSON or Hub rows (``xiaowu0162/longmemeval``). As published
+for Mem-alpha (arXiv 2509.25911), an item is an instance; consecutive sessions, each under a date line, are joined to chunks of at
+most 2048 tokens. Kind: ``question_type``, or ``abstention`` for ids in ``_abs``; metric: the published judge. Evidence: turns with
+``has_answer``, else ``answer_session_ids``. Departures: sessions are sorted by date (undated ones keep their place, see ``notes``);
+sessions longer than a chunk are cut between turns; the question date is on its own line.
+**LoCoMo** (Maharana et al., arXiv 2402.17753): original JSON. A conversation is an instance, a session a chunk, a category a kind;
+metric: F1. Pictures are shown as captions. Evidence: the named turns, None if none exists (``notes``). Category 5 has no gold
+answer and is skipped (``adversarial, no gold answer``); with option ``adversarial``, metric ``absent`` wants "not mentioned"
+without the given wrong answer. Departures: F1 uses whole answers (published: up to a semicolon in category 3, comma parts in 1).
+**MSC** (Xu et al., arXiv 2107.07567): original JSON Lines, the same with ``self_instruct`` (``MemGPT/MSC-Self-Instruct``, arXiv
+2310.08560), or Hub rows of one session each, in sequence (``nayohan/multi_session_chat``). A dialogue is an instance, a session a
+chunk; its first line says how long ago it was. With ``self_instruct`` its question is asked (``recall``, metric ``judge`` as
+published); otherwise, what each person said about themselves (``persona``, metric ``f1``). No evidence.
 """
 
 from __future__ import annotations
@@ -59,7 +43,7 @@ def _chunks(sessions: list[Session], where: str, limit: int, count: TokenCounter
 
 # ------------------------------------------------------------------------------------------------ LongMemEval
 UNDATED = "sessions without a date that can be read"
-"""Note of the sessions that are not put in order."""
+"""Note: sessions that are not sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +51,9 @@ class LongMemEvalOptions(CommonOptions):
     """How LongMemEval becomes instances.
 
     Attributes:
-        chunk_tokens: Most tokens of a chunk.
-        join: Whether consecutive sessions share a chunk while they fit.
-        metric: Metric of every question; ``judge`` as published, another where there is no judge.
+        chunk_tokens: Maximum tokens of a chunk.
+        join: Put consecutive sessions into one chunk while they fit.
+        metric: Metric of every question; ``judge`` as published, another one if there is no judge.
     """
 
     chunk_tokens: PositiveInt = 2048
@@ -120,7 +104,7 @@ def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter, res
 
 
 def _by_date(sessions: list[Session], result: LoadResult) -> list[Session]:
-    """The sessions in order of their dates, those without a date that can be read in their places."""
+    """Sort the sessions by date; those without a readable date keep their place."""
     dated = [session.time is not None and iso_date(session.time) is not None for session in sessions]
     result.notes[UNDATED] += dated.count(False)
     ordered = iter(sorted((s for s, known in zip(sessions, dated, strict=True) if known), key=lambda s: s.time or ""))
@@ -129,10 +113,9 @@ def _by_date(sessions: list[Session], result: LoadResult) -> list[Session]:
 
 # ------------------------------------------------------------------------------------------------ LoCoMo
 KINDS: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
-"""Name of each category."""
+"""Kind of each LoCoMo category."""
 
 NO_GOLD = "adversarial, no gold answer"
-"""Reason of the questions of category 5."""
 
 _SESSION = re.compile(r"session_0*([0-9]+)")
 _TURN = re.compile(r"D0*([0-9]+):0*([0-9]+)")
@@ -143,9 +126,9 @@ class LocomoOptions(CommonOptions):
     """How LoCoMo becomes instances.
 
     Attributes:
-        chunk_tokens: Most tokens of a chunk.
+        chunk_tokens: Maximum tokens of a chunk.
         metric: Metric of the questions that have an answer.
-        adversarial: Whether to ask category 5 as well.
+        adversarial: Also ask category 5.
     """
 
     chunk_tokens: PositiveInt = 2048
@@ -213,7 +196,6 @@ def _shown(turn: _LocomoTurn) -> str:
 
 
 def _turn_names(written: str) -> Iterator[str]:
-    """The turns that a text names, as ``D1:2`` whatever zeros stand before the numbers."""
     return (f"D{session}:{turn}" for session, turn in _TURN.findall(written))
 
 
@@ -226,7 +208,7 @@ class MscOptions(CommonOptions):
     """How MSC becomes instances.
 
     Attributes:
-        chunk_tokens: Most tokens of a chunk.
+        chunk_tokens: Maximum tokens of a chunk.
         metric: Metric of every question ("" = ``judge`` for ``recall``, ``f1`` for ``persona``).
     """
 
@@ -244,7 +226,6 @@ class _MscSession(BaseModel):
     time_back: Scalar = ""
 
     def turns(self) -> list[Turn]:
-        """What is said, by the two in turn where no name is given."""
         return [Turn(turn.id or _SPEAKERS[i % 2], turn.text) for i, turn in enumerate(self.dialog) if turn.text]
 
 
@@ -293,7 +274,7 @@ def _msc_rows(source: str, options: MscOptions) -> Iterator[Row]:
 
 
 def _joined(rows: Iterable[Row]) -> Iterator[Row]:
-    """Turn runs of one-session rows into one row a dialogue, of the original form."""
+    """Join consecutive one-session rows of a dialogue into one row of the original form."""
 
     def number(row: Row) -> str | None:
         return str(row.data["dialoug_id"]) if isinstance(row.data, Mapping) and "dialoug_id" in row.data else None
@@ -311,7 +292,6 @@ def _joined(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _as_turns(session: Mapping[str, Any]) -> Any:
-    """The turns of a one-session row; fields that are wrong stay wrong, for the checks to find."""
     said, who = session.get("dialogue"), session.get("speaker")
     if not isinstance(said, list):
         return said
@@ -320,7 +300,6 @@ def _as_turns(session: Mapping[str, Any]) -> Any:
 
 
 def _msc_questions(data: Any) -> int:
-    """One question of ``self_instruct``, else one a person with a persona."""
     own = isinstance(data, Mapping) and data.get("self_instruct") is not None
     return 1 if own else min(count_items(data, "personas"), len(_SPEAKERS))
 

@@ -1,33 +1,19 @@
 """Long texts with questions or summaries: BookSum, QMSum, MemoryAgentBench, and Mem-alpha's own data.
 
-**BookSum** (Kryscinski et al., arXiv 2105.08209). Reads chapter rows (``{chapter, summary_text, bid, summary_id, ...}``: JSON
-Lines, CSV, Parquet, ``kmfoda/booksum``). As published for Mem-alpha (arXiv 2509.25911): a chapter is an instance in chunks of 2048
-tokens, asked for one summary, which is scored by the share of keywords that it contains. Departures: the keywords are drawn from
-the summary by rule (``memalpha.data.wording.keyphrases``), not by a language model; chapters of fewer than 5 chunks are kept unless
-option ``chunks`` says otherwise (published: 5-20).
-
-**QMSum** (Zhong et al., arXiv 2104.05938). Reads JSON Lines (``{meeting_transcripts[{speaker, content}], general_query_list[{query,
-answer}], specific_query_list[{query, answer, relevant_text_span[[first, last]]}]}``). A meeting is an instance, its turns packed to
-chunks, its queries the questions (kinds ``general`` and ``specific``), scored by F1 of words, which is ROUGE-1 without stemming.
-The evidence of a specific query is the chunks with the turns of its text span.
-
-**MemoryAgentBench** (Hu et al., arXiv 2507.05257), four splits. Reads the rows of ``ai-hyz/MemoryAgentBench`` (Parquet, JSON, JSON
-Lines, or the Hub with option ``split``): ``{context, questions[], answers[], metadata{source, question_types, question_ids,
-question_dates, keypoints, ...}}``, the last three as such or as JSON text. A row is an instance, its context cut to chunks of at
-most 2048 tokens, as the published evaluation of Mem-alpha does. The metric follows from ``metadata.source`` by
-``METRIC_OF_PREFIX``; the kind is the question's type where the row says so, else the source without its size. No evidence.
-Departures: of a summary (``infbench_sum``) the keywords are drawn by rule; recommended films (``recsys``) are scored by the share
-of gold films named, not by recall among the first five; contexts are cut at ends of sentences.
-
-**Mem-alpha's data** (``YuWangX/Memalpha`` on the Hub). Reads ``instance_id, prompt, chunks, questions_and_answers, data_source,
-metadata, num_chunks, num_questions``; ``chunks`` is a list of texts and ``questions_and_answers`` a list of ``{question, answer}``,
-both either as JSON text or as lists. An answer is a text, a number, a list of those (all accepted; for ``keywords``: all wanted) or
-``{"text": ...}``. The metric follows from ``data_source`` as the published evaluation scores it. ``prompt`` and ``metadata`` are
-not read. No evidence; the dates of chunks stand in their texts, as published. ``num_chunks`` or ``num_questions`` that do not agree
-with the lists are malformed.
-
-Reasons to skip: ``empty answer``, ``too many chunks``, ``too few chunks``, ``no keywords``, ``unknown source`` (option ``metric``
-gives it a metric), ``other source`` (not the one asked for), the same two of ``data_source``, ``malformed``.
+**BookSum** (Kryscinski et al., arXiv 2105.08209): chapter rows as in ``kmfoda/booksum``. As published for Mem-alpha (arXiv
+2509.25911), a chapter is an instance in chunks of 2048 tokens with one summary question, scored by the share of keywords.
+Departures: keywords come from a rule (``wording.keyphrases``), not from a language model; chapters with fewer than 5 chunks are
+kept (option ``chunks``; published: 5-20).
+**QMSum** (Zhong et al., arXiv 2104.05938): original JSON Lines. A meeting is an instance; its queries (kinds ``general``,
+``specific``) are scored by word F1 (ROUGE-1 without stemming). Evidence: the turns of ``relevant_text_span``.
+**MemoryAgentBench** (Hu et al., arXiv 2507.05257): rows of ``ai-hyz/MemoryAgentBench``; lists may be JSON text. A row is an
+instance in chunks of at most 2048 tokens, as in Mem-alpha's evaluation. Metric: by ``metadata.source`` (``METRIC_OF_PREFIX``);
+kind: the question type, else the source without its size. No evidence. Departures: summary keywords (``infbench_sum``) come from a
+rule; films (``recsys``) are scored by the share of gold films, not recall@5; contexts are cut at sentence ends.
+**Mem-alpha's data** (``YuWangX/Memalpha``); lists may be JSON text. An answer is a text, a number, a list of those (any is
+accepted; ``keywords``: all) or ``{"text": ...}``. Metric: by ``data_source``, as published. No evidence.
+Skip reasons: ``empty answer``, ``too many chunks``, ``too few chunks``, ``no keywords``, ``unknown source`` or ``unknown
+data_source`` (no metric; set option ``metric``), ``other source`` or ``other data_source`` (not selected), ``malformed``.
 """
 
 from __future__ import annotations
@@ -72,9 +58,9 @@ class SummaryOptions(CommonOptions):
     """How texts with summaries become instances.
 
     Attributes:
-        chunk_tokens: Most tokens of a chunk.
-        metric: ``keywords`` (share of the summary's keywords), ``f1`` (words in common) or ``judge``.
-        keywords: How many keywords are drawn from a summary.
+        chunk_tokens: Maximum tokens of a chunk.
+        metric: ``keywords`` (share of the summary's keywords), ``f1`` (common words) or ``judge``.
+        keywords: Number of keywords taken from a summary.
     """
 
     chunk_tokens: PositiveInt = 2048
@@ -87,7 +73,7 @@ class BooksumOptions(SummaryOptions):
     """How BookSum becomes instances.
 
     Attributes:
-        chunks: Fewest and most chunks of a chapter that is kept (published: 5 and 20).
+        chunks: Minimum and maximum chunks of a chapter that is kept (published: 5 and 20).
     """
 
     metric: Literal["keywords", "f1", "judge"] = "keywords"
@@ -130,7 +116,7 @@ def _booksum(row: Row, options: BooksumOptions, count: TokenCounter, result: Loa
 
 
 def _written_summary(value: Any) -> Any:
-    """What column ``summary`` holds: on the Hub JSON text of ``{name, url, summary[], analysis}``; another text is as it is."""
+    """Column ``summary``: on the Hub JSON text with a list ``summary``, otherwise plain text."""
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return value
     try:
@@ -160,7 +146,7 @@ class _Query(BaseModel):
     relevant_text_span: Rows = []
 
     def turns(self, last: int) -> set[str]:
-        """The keys of the turns in ``[[first, last], ...]``, up to the last of the meeting; ValueError if it is of another form."""
+        """Turn keys of the spans ``[[first, last], ...]``, at most ``last``; ValueError if malformed."""
         found = set[str]()
         for span in self.relevant_text_span:
             if not isinstance(span, list) or len(span) != 2 or not all(isinstance(turn, (int, float, str)) for turn in span):
@@ -205,7 +191,7 @@ METRIC_OF_PREFIX: Mapping[str, str] = {
     "detective": "exact_match",
     "factconsolidation": "substring",
 }
-"""Metric of a ``metadata.source`` by how it begins; its end says the size, such as ``eventqa_65536``."""
+"""Metric by prefix of ``metadata.source``; the suffix is a size (``eventqa_65536``)."""
 
 _SIZE = re.compile(r"_[0-9]+[A-Za-z]*.*$|\*$")
 
@@ -215,10 +201,10 @@ class MemoryAgentBenchOptions(CommonOptions):
     """What to read, and how it becomes instances.
 
     Attributes:
-        chunk_tokens: Most tokens of a chunk.
-        source: Keep only rows whose ``metadata.source`` begins so ("" = all).
+        chunk_tokens: Maximum tokens of a chunk.
+        source: Keep only rows whose ``metadata.source`` starts with this ("" = all).
         metric: Metric of every question ("" = by the table).
-        keywords: How many keywords are drawn from a summary.
+        keywords: Number of keywords taken from a summary.
         split: Split of the data set on the Hub.
     """
 
@@ -237,7 +223,6 @@ class _About(BaseModel):
     keypoints: Any = None
 
     def column(self, key: str, length: int) -> list[Any]:
-        """A column with an item a question, all None where the row has none."""
         value = getattr(self, key)
         return value if isinstance(value, list) and len(value) == length else [None] * length
 
@@ -303,7 +288,6 @@ METRIC_OF: Mapping[str, str] = {
     "pubmed-rct": "boxed",
     "booksum": "keywords",
 }
-"""Metric of each ``data_source``; names of MemoryAgentBench's go by how they begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +296,7 @@ class MemalphaOptions(CommonOptions):
 
     Attributes:
         data_source: Keep only rows of this ``data_source`` ("" = all).
-        metric: Metric of every question, whatever its ``data_source`` ("" = by the table).
+        metric: Metric of every question ("" = by the table).
     """
 
     data_source: str = ""
@@ -334,7 +318,7 @@ class _MemalphaQuestion(BaseModel):
 
 
 def metric_of(data_source: str) -> str | None:
-    """Return the metric of a ``data_source``, or None if the tables do not know it."""
+    """Return the metric of a ``data_source``, or None if it is unknown."""
     known = ("icl_", "longmemeval", "infbench_sum", "ruler_qa")
     prefix = next((prefix for prefix in known if data_source.startswith(prefix)), "")
     return METRIC_OF.get(data_source) or METRIC_OF_PREFIX.get(prefix)
@@ -367,7 +351,6 @@ def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: L
 
 
 def _memalpha_rows(source: str, options: MemalphaOptions) -> Iterator[Row]:
-    """The rows, those without an id named by their number."""
     for number, row in enumerate(iter_rows(source, options.split)):
         data = row.data
         if isinstance(data, Mapping):
@@ -377,7 +360,6 @@ def _memalpha_rows(source: str, options: MemalphaOptions) -> Iterator[Row]:
 
 
 def _memalpha_questions(data: Any) -> int:
-    """How many questions a row shows or says to hold."""
     if not isinstance(data, Mapping):
         return 0
     try:

@@ -1,12 +1,8 @@
-"""Demonstrations for plain text: what a teacher without annotations writes down, a few words of each sentence, as they stand.
+"""Demonstrations for plain text without annotations: the teacher inserts a few words copied from each sentence.
 
-Of a sentence it keeps the run of words with the most in it: a name or number counts 2, another word of four letters or more 1. The
-words are copied, so each entry is grounded; which sentences matter is not known here, and is what reinforcement learning is for.
-
-What always holds: every operation inserts a run of whole words of the chunk into the schema's first list that takes insertions and
-changes the memory, which itself is left alone; a chunk's operations stay within ``max_entries`` and ``max_tokens``.
-
-It does not cover updates and deletions (plain text seldom takes back what it said) nor languages written without spaces.
+It takes the run of words with the highest weight (a name or number 2, another word of four or more letters 1) and inserts it into
+the schema's first list that allows insertions; the given memory is not changed. It does not know which sentences matter. Not
+covered: updates, deletions, languages without spaces.
 """
 
 from __future__ import annotations
@@ -35,10 +31,10 @@ class ExcerptConfig(Options):
     """How much the teacher of plain text demonstrates.
 
     Attributes:
-        coverage: Fewest and most of an instance's sentences that are kept, as shares; each instance draws its own in between.
-        words: Fewest and most words of an entry; each draws its own in between, a shorter sentence is kept whole.
-        max_entries: Most entries of a chunk.
-        max_tokens: Most tokens of a chunk's entries together, as the memory counts; an entry that does not fit is left out.
+        coverage: Minimum and maximum share of sentences that are kept; drawn per instance.
+        words: Minimum and maximum words of an entry, drawn per entry; a shorter sentence is kept whole.
+        max_entries: Maximum entries of a chunk.
+        max_tokens: Maximum tokens of a chunk's entries together (memory's count); an entry that does not fit is left out.
     """
 
     coverage: tuple[Share, Share] = (1.0, 1.0)
@@ -47,7 +43,7 @@ class ExcerptConfig(Options):
     max_tokens: PositiveInt = 64
 
     def check(self) -> None:
-        """Raise InputError if the pair of coverages is not in order."""
+        """Raise InputError if ``coverage`` is not in order."""
         if self.coverage[0] > self.coverage[1]:
             raise InputError(f"excerpts: coverage is {self.coverage}", expected="a pair (low, high) with low <= high")
 
@@ -55,7 +51,7 @@ class ExcerptConfig(Options):
 def excerpt_operations(
     instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: ExcerptConfig = ExcerptConfig()
 ) -> list[Operation]:
-    """Return what the teacher does with one chunk; arguments as for ``memalpha.data.teacher.teacher_operations``."""
+    """Return the operations for one chunk; arguments as of ``memalpha.data.teacher.teacher_operations``."""
     trial, chunk = memory.copy(), instance.chunks[chunk_index]
     section = next(s.name for s in memory.schema.lists if OperationKind.INSERT in s.operations)
     coverage = random.Random(f"coverage:{instance.id}").uniform(*config.coverage)
@@ -72,7 +68,7 @@ def excerpt_operations(
 
 
 def excerpt(words: Sequence[str], count: int) -> str:
-    """Return the run of at most ``count`` words with the most in it, the first of equals, without punctuation at its ends."""
+    """Return the first run of at most ``count`` words with the highest weight, without punctuation at its ends."""
     weights = [_weight(word, first=place == 0) for place, word in enumerate(words)]
     starts = range(max(1, len(words) - count + 1))
     best = max(starts, key=lambda start: (sum(weights[start : start + count]), -start))
@@ -80,7 +76,6 @@ def excerpt(words: Sequence[str], count: int) -> str:
 
 
 def _weight(word: str, first: bool) -> float:
-    """How much a word says; a capital at the start of a sentence says nothing."""
     if _NAME_OR_NUMBER.match(word) and not first:
         return 2.0
     return 1.0 if _LONG.match(word) else 0.0

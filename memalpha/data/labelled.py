@@ -1,20 +1,16 @@
-"""Labelled sentences from the files of the classification sets; how they become instances is ``memalpha.data.classification``'s.
+"""Reads labelled sentences from the files of the classification sets (instances: ``memalpha.data.classification``).
 
-| set | original form | Hub rows |
-| --- | --- | --- |
-| TREC (Li and Roth, 2002) | ``COARSE:fine sentence`` a line, Latin-1 | ``{text, coarse_label, fine_label}`` |
-| HWU64 (Liu et al., arXiv 1903.05566) | a folder with ``seq.in`` and ``label``, parallel lines | ``{text, label}`` |
-| | the first release, one CSV ``scenario;intent;...;answer;question`` | |
-| BANKING77 (Casanueva et al., arXiv 2003.04807) | CSV ``text,category`` | ``{text, label}`` |
-| CLINC150 (Larson et al., arXiv 1909.02027) | JSON ``{split: [[text, intent]]}``, ``oos_`` before some | ``{text, intent}`` |
-| PubMed-RCT (Dernoncourt and Lee, arXiv 1710.06071) | ``###id``, then ``LABEL<tab>sentence`` a line | ``{text, label}`` |
-| CSAbstruct (Cohan et al., arXiv 1909.04054) | JSON Lines ``{sentences[], labels[]}`` | the same |
+| set | original form (Hub rows: ``text`` and a label) |
+| --- | --- |
+| TREC (Li and Roth, 2002) | ``COARSE:fine sentence`` a line, Latin-1 |
+| HWU64 (Liu et al., arXiv 1903.05566) | a folder of ``seq.in`` and ``label``, or the first release's CSV ``scenario;intent;...`` |
+| BANKING77 (Casanueva et al., arXiv 2003.04807) | CSV ``text,category`` |
+| CLINC150 (Larson et al., arXiv 1909.02027) | JSON ``{split: [[text, intent]]}``, ``oos_`` before some splits |
+| PubMed-RCT (Dernoncourt and Lee, arXiv 1710.06071) | ``###id``, then ``LABEL<tab>sentence`` a line |
+| CSAbstruct (Cohan et al., arXiv 1909.04054) | JSON Lines ``{sentences[], labels[]}`` |
 
-Each also comes as a table or JSON Lines with a sentence and a label a row, under any of the names in ``_TEXTS`` and ``_LABELS``.
-The label is what stands under the first of these names that the row has, be it nothing.
-
-What always holds: each sentence of the input comes once, in order, with its label or with what is wrong with it. Fields that are
-wrong are a ``SchemaError`` in place of the label, never an exception.
+Column names: ``_TEXTS`` and ``_LABELS``; the first label column present counts, even if empty. Each sentence comes once, in
+order; a wrong row has a ``SchemaError`` in place of its label.
 """
 
 from __future__ import annotations
@@ -47,14 +43,7 @@ _TREC = re.compile(r"([A-Z]+):(\S+)\s+(.*)", re.DOTALL)
 
 
 class Labelled(NamedTuple):
-    """A sentence and its label.
-
-    Attributes:
-        where: Its place in the input.
-        text: The sentence, in one line; "" if it is blank.
-        label: Its label, "" if it is blank, or what is wrong with the row.
-        split: Split it belongs to, where one file holds several, else "".
-    """
+    """A sentence (one line, "" if blank), its place, label (SchemaError if the row is wrong) and split ("" = not given)."""
 
     where: str
     text: str
@@ -63,7 +52,7 @@ class Labelled(NamedTuple):
 
 
 Reader = Callable[[str, str], Iterator[Labelled]]
-"""Reads (path or Hub name, split of the Hub); InputError if the input cannot be read."""
+"""Arguments: path or Hub name, Hub split; InputError if the input cannot be read."""
 
 
 def read_trec_coarse(source: str, split: str) -> Iterator[Labelled]:
@@ -87,7 +76,7 @@ def _trec(source: str, split: str, names: tuple[str, ...], label: Callable[[re.M
 
 
 def read_columns(source: str, split: str) -> Iterator[Labelled]:
-    """Read a sentence and a label a row (BANKING77 and others)."""
+    """Read rows of a sentence and a label (BANKING77 and others)."""
     return _columns(iter_rows(source, split), _LABELS)
 
 
@@ -115,10 +104,7 @@ def read_parallel(source: str, split: str) -> Iterator[Labelled]:
 
 
 def _first_release(row: Row) -> Row:
-    """A row of HWU64's first release as {text, label}, any other as it is; that release writes ``null`` for what is missing.
-
-    A label has two parts: without both a row has none.
-    """
+    """A row of HWU64's first release (``null`` = missing) as {text, label}, others unchanged; a label needs both parts."""
     data = row.data
     if not isinstance(data, Mapping) or not (
         {"scenario", "intent", "answer"} <= set(data) or {"answerid", "answer_annotation"} & set(data)
@@ -133,7 +119,7 @@ def _first_release(row: Row) -> Row:
 
 
 def read_clinc(source: str, split: str) -> Iterator[Labelled]:
-    """Read CLINC150: an object of lists, each sentence with the split it is in, or rows."""
+    """Read CLINC150: an object of lists by split, or rows."""
     if on_hub(source) or kind_of(Path(source)) != ".json":
         yield from _columns(iter_rows(source, split), _LABELS)
         return
@@ -154,7 +140,7 @@ def read_clinc(source: str, split: str) -> Iterator[Labelled]:
 
 
 def read_abstracts(source: str, split: str) -> Iterator[Labelled]:
-    """Read PubMed-RCT's text, or CSAbstruct's rows."""
+    """Read PubMed-RCT text or CSAbstruct rows."""
     if _is_text(source):
         for row in text_lines(existing_file(source)):
             if row.data.strip() and not row.data.startswith("###"):
@@ -200,7 +186,6 @@ def _wrong(where: str, expected: str, split: str = "") -> Labelled:
 
 
 def _is_text(source: str) -> bool:
-    """Whether a file is lines of text: by its name, and not JSON by how it begins."""
     path = Path(source)
     if on_hub(source) or kind_of(path) not in (".txt", ".label", ""):
         return False

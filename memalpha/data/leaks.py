@@ -1,31 +1,22 @@
-"""The leak check: does a data set repeat questions or contexts of another, word for word or nearly?
+"""Leak check: finds questions or contexts that a data set shares with another one, exactly or nearly.
 
-Texts are compared as their words: case-folded, in one Unicode form (NFKC), punctuation dropped; where a script has no spaces, each
-sign is a word. Questions are compared line by line, without the lines that our loaders add (``memalpha.data.wording``); contexts
-passage by passage (what stands between blank lines) and by runs of words; each without a leading ``Word:`` such as a speaker or
-``Sentence:``.
+Texts are compared as words (NFKC, case-folded, no punctuation, no leading ``Word:``; in scripts without spaces, signs): questions
+line by line, without lines our loaders add; contexts by passage (split at blank lines) and word run.
 
 | what | is a leak if |
 | --- | --- |
-| a line of a question, at least 4 words | it is equal to a line of a question there |
-| a shorter line of a question | it is equal to one there *and* shares an answer with it that says something |
-| a line of a question about a label, of any length | it is equal to one there, or to an example there, or the other way round |
-| a question, at least 4 words | it is nearly equal to one there (MinHash) *and* shares an answer with it that says something |
-| a passage, at least 12 words | it is equal, or nearly equal (MinHash), to one there |
-| a shorter passage, at least 4 words, of a chunk without longer ones | it is equal to one there |
-| a run of words | it stands in a context there, however both are cut: always from 99 words on, never below 50 |
+| question line, at least 4 words | equal to a question line there |
+| shorter question line | equal to one there, and shares an informative answer with it |
+| question line about a label, any length | equal to a question line or an example there, or the other way round |
+| question, at least 4 words | nearly equal to one there, and shares an informative answer with it |
+| passage, at least 12 words | equal or nearly equal to one there |
+| passage of 4-11 words, in a chunk without longer ones | equal to one there |
+| run of words | in a context there: always found from 99 words on, never below 50 |
 
-Nearly equal is an estimated Jaccard similarity of at least 0.7 (MinHash, ``datasketch``): of the sets of four-letter pieces of two
-questions, or of the sets of three-word pieces of two passages. The estimate is from 128 random permutations: its standard error is
-below 0.05. Answers that say nothing are yes, no, none and the like, and numbers of one or two digits. Labels (metrics ``boxed``
-and ``label``) are such numbers too, so sentences to label are compared word for word only: short utterances that differ in one word
-are different questions. Runs are not looked for among their examples, which are compared as lines.
-
-What is no leak: an example that a set took from another file, as a test set shows examples of the training set; a form, that is a
-line that the other set asks several times with answers that share none (``Where is Mary?``, ``Summarise the text.``; a line about a
-label only where one instance does so); what is below the lengths above, which says too little to be told apart.
-
-What it does not find: a paraphrase, another language.
+Nearly equal: MinHash estimate (128 permutations, standard error below 0.05) of a Jaccard similarity of at least 0.7, of four-letter
+pieces of questions or three-word pieces of passages. Not informative: yes, no, none etc., numbers of one or two digits. Sentences
+to label (metrics ``boxed``, ``label``) are only compared exactly. Not a leak: examples from another file; a line that the other set
+asks several times with no common answer (``Where is Mary?``; a label line: within one instance). Not found: paraphrases.
 """
 
 from __future__ import annotations
@@ -48,16 +39,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_QUESTION_WORDS = 4
-"""Shortest question line that is compared whatever its answer, and shortest passage of a chunk that has no longer ones."""
+"""Shortest question line compared without its answer; shortest passage compared at all."""
 
 MIN_PASSAGE_WORDS = 12
-"""Shortest passage that is compared in every chunk, and for being nearly equal."""
+"""Shortest passage compared in every chunk, and for near equality."""
 
 RUN_WORDS = 50
-"""Words of a run: those learned lie end to end, those checked begin at each word. Formulas of meetings and notices are shorter."""
+"""Words of a run: learned runs do not overlap, checked runs start at every word. Common formulas are shorter."""
 
 THRESHOLD = 0.7
-"""Estimated Jaccard similarity from which two texts are nearly equal."""
+"""Jaccard similarity of nearly equal texts."""
 
 _PERMUTATIONS = 128
 _QUESTION_LETTERS, _PASSAGE_WORDS = 4, 3
@@ -68,10 +59,7 @@ _SHOWN = 50
 
 
 class Leak(NamedTuple):
-    """One thing that comes again: a ``question`` or ``context``, its place in the new set, and its words.
-
-    ``near``: it is nearly equal only. ``question``: its index in its instance, None if a chunk repeats something.
-    """
+    """A repeated ``question`` or ``context`` (``near``: nearly equal only); ``question`` is its index, None for a chunk."""
 
     kind: str
     where: str
@@ -85,7 +73,7 @@ class Leak(NamedTuple):
 
 
 class LeakError(InputError):
-    """Data repeat questions or contexts of a set they must be apart from; ``leaks`` holds everything that was found."""
+    """Data repeat questions or contexts of another set; ``leaks`` holds all of them."""
 
     def __init__(self, what: str, leaks: list[Leak]) -> None:
         self.leaks = leaks
@@ -99,10 +87,10 @@ class LeakError(InputError):
 
 
 class LeakCheck:
-    """Learns one or more sets, then finds what another one repeats of them; memory grows with what is learned alone."""
+    """Learns one or more sets, then finds what another set repeats; memory grows only with the learned sets."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, frozenset[str] | None] = {}  # question lines: answers in all instances so far, None for a form
+        self._lines: dict[str, frozenset[str] | None] = {}  # question line: its answers, None for a form
         self._asked_in: dict[str, str] = {}
         self._context_lines: set[int] = set()
         self._passages: set[int] = set()
@@ -110,10 +98,9 @@ class LeakCheck:
         self._label_lines: set[str] = set()
         self._near_questions, self._near_passages = _NearIndex(), _NearIndex()
         self.leaks: list[Leak] = []
-        """What ``check`` found so far."""
 
     def learn(self, instances: Iterable[Instance], *, own_examples: bool = True) -> None:
-        """Add the questions and contexts of a set; ``own_examples``: its labelled examples are not those of another file."""
+        """Add the questions and contexts of a set; ``own_examples`` = False if its labelled examples come from another file."""
         for instance in instances:
             labelled = _labelled(instance)
             for chunk in instance.chunks:
@@ -136,7 +123,7 @@ class LeakCheck:
                 self._label_lines.add(line)
             known = self._lines.get(line, said)
             elsewhere = self._asked_in.setdefault(line, instance) != instance
-            # The label of a sentence is another number in another context, so only one context tells whether a line is a form.
+            # Label numbers differ between instances, so only one instance can show that a label line is a form.
             form = known is None or (known.isdisjoint(said) and not (labelled and elsewhere))
             self._lines[line] = None if form else (known or frozenset()) | said
         words, telling = " ".join(_words(asked)), _telling(said)
@@ -144,7 +131,7 @@ class LeakCheck:
             self._near_questions.add(_letter_pieces(words), telling)
 
     def check(self, instance: Instance, *, own_examples: bool = True) -> list[Leak]:
-        """Return what an instance repeats, and add it to ``leaks``; nothing if nothing was learned. Arguments as of ``learn``."""
+        """Return what an instance repeats and add it to ``leaks``; arguments as of ``learn``."""
         if not self._lines and not self._passages:
             return []
         found: list[Leak] = []
@@ -191,7 +178,7 @@ class LeakCheck:
 
 
 def without(instance: Instance, leaks: Sequence[Leak]) -> Instance | None:
-    """Return an instance without the questions that leak; None if a chunk does, since its questions need it, or none is left."""
+    """Return an instance without its leaking questions; None if a chunk leaks or no question is left."""
     leaking = {leak.question for leak in leaks}
     questions = tuple(question for index, question in enumerate(instance.questions) if index not in leaking)
     return None if None in leaking or (leaks and not questions) else replace(instance, questions=questions)
@@ -202,17 +189,15 @@ def _words(text: str) -> list[str]:
 
 
 def _unlabelled_words(text: str) -> list[str]:
-    """The words of a text, each line without its leading ``Word:``."""
     return [word for line in text.split("\n") for word in _words(_LABEL.sub("", line))]
 
 
 def _labelled(instance: Instance) -> bool:
-    """Whether an instance shows labelled examples."""
     return any(question.metric in LABEL_METRICS for question in instance.questions)
 
 
 def _lines(text: str, *, short: bool = False) -> Iterator[str]:
-    """The words of each line that is long enough, or of every one that is no mere number."""
+    """The words of each line of at least ``MIN_QUESTION_WORDS``; ``short``: of all but numbers."""
     for line in text.split("\n"):
         words = " ".join(_words(_LABEL.sub("", line)))
         if words.count(" ") + 1 >= MIN_QUESTION_WORDS or (short and words and not words.isdigit()):
@@ -220,14 +205,13 @@ def _lines(text: str, *, short: bool = False) -> Iterator[str]:
 
 
 def _runs(text: str, step: int) -> Iterator[str]:
-    """The words of each run of a text; one begins every ``step`` words."""
     words = _unlabelled_words(text)
     for start in range(0, len(words) - RUN_WORDS + 1, step):
         yield " ".join(words[start : start + RUN_WORDS])
 
 
 def _passages(text: str, *, short: bool) -> list[str]:
-    """The words of each passage that is long enough; those of shorter ones where there are no others and ``short`` is given."""
+    """The words of each long passage; with ``short``, of shorter ones if there is no long one."""
     passages = [" ".join(_unlabelled_words(passage)) for passage in re.split(r"\n\s*\n", text)]
     found = [passage for passage in passages if _length(passage) >= MIN_PASSAGE_WORDS]
     return found or [passage for passage in passages if short and _length(passage) >= MIN_QUESTION_WORDS]
@@ -242,7 +226,6 @@ def _answers(question: Question) -> frozenset[str]:
 
 
 def _telling(answers: frozenset[str]) -> frozenset[str]:
-    """The answers that say something."""
     return frozenset(answer for answer in answers if answer not in _SAYS_NOTHING and not (answer.isdigit() and len(answer) < 3))
 
 
@@ -256,31 +239,29 @@ def _word_pieces(passage: str) -> list[bytes]:
 
 
 class _NearIndex:
-    """Texts as the sets of their pieces, each with what must be shared with it besides (None = nothing), by MinHash."""
+    """MinHash index of texts; each can need a shared answer (None = no)."""
 
     def __init__(self) -> None:
         self._index: Any = None
         self._held: list[tuple[NDArray[np.uint64], frozenset[str] | None]] = []
 
     def add(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> None:
-        """Add a text."""
         from datasketch import MinHashLSH
 
         if self._index is None:
-            # More weight on misses than on false candidates: these are thrown out by the estimate below.
+            # Avoid misses; the estimate in ``has`` removes false candidates.
             self._index = MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
         signature = _signature(pieces)
         self._index.insert(len(self._held), signature)
         self._held.append((signature.hashvalues.copy(), shared))
 
     def has(self, pieces: list[bytes], shared: frozenset[str] = frozenset()) -> bool:
-        """Whether a text is nearly equal to one that was added, and has in common with it what that one asks for."""
         if self._index is None:
             return False
         signature = _signature(pieces)
         for number in self._index.query(signature):
             held, needed = self._held[number]
-            alike = float((held == signature.hashvalues).mean())  # estimates the Jaccard similarity
+            alike = float((held == signature.hashvalues).mean())  # estimated Jaccard similarity
             if alike >= THRESHOLD and (needed is None or needed & shared):
                 return True
         return False

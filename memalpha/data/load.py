@@ -1,4 +1,4 @@
-"""Instances by name: a prepared folder, a file of instances (JSON Lines or Parquet), or a generated source; several with commas."""
+"""Loads instances by name: a prepared folder, a JSON Lines or Parquet file, or a generated source; several with commas."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from memalpha.types import Instance
 
 
 def load_data(names: str, options: Mapping[str, Any] | None = None, seed: int = 0) -> list[Instance]:
-    """Return the instances of one source, or of several (separated by commas) one after another.
-
-    Options and seed are those of a generated source; options are for the first. InputError as ``load_one``, or if two instances
-    have the same id.
-    """
+    """Return the instances of one or more sources (``options``: of the first); InputError as ``load_one``, or if ids repeat."""
     instances = [
         instance for i, name in enumerate(source_names(names)) for instance in load_one(name, None if i else options, seed)
     ]
@@ -33,22 +29,12 @@ def load_data(names: str, options: Mapping[str, Any] | None = None, seed: int = 
 
 
 def source_names(names: str) -> list[str]:
-    """Split names separated by commas; a path that exists is one name."""
+    """Split names separated by commas; an existing path is one name."""
     return [names] if Path(names).exists() else [name.strip() for name in names.split(",")]
 
 
 def load_one(name_or_path: str, options: Mapping[str, Any] | None = None, seed: int = 0) -> list[Instance]:
-    """Return the instances of one source.
-
-    Args:
-        name_or_path: Folder that ``memalpha prepare`` wrote (its checksum is verified), path of a JSON Lines or Parquet file of
-            instances, or the name of a source that generates its data.
-        options: Options of a generated source.
-        seed: Seed of a generated source; the option ``seed`` goes before it.
-
-    Raises:
-        InputError: If there is neither such a path nor such a source, or the data do not fit.
-    """
+    """Return the instances of a prepared folder, an instance file, or a generated source; InputError if none or wrong."""
     path = Path(name_or_path)
     generated = [name for name, source in SOURCES.items() if not source.needs_input]
     if name_or_path in generated and not path.exists():

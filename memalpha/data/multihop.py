@@ -1,21 +1,12 @@
-"""Questions that take several articles: HotpotQA (Yang et al., arXiv 1809.09600), MuSiQue (Trivedi et al., arXiv 2108.00573).
+"""Questions over several articles: HotpotQA (Yang et al., arXiv 1809.09600), MuSiQue (Trivedi et al., arXiv 2108.00573).
 
-Reads HotpotQA's JSON (``{_id, question, answer, supporting_facts[[title, n]], context[[title, sentences[]]], type, level}``), its
-rows on the Hub (``hotpotqa/hotpot_qa``), a list of ``{question, answer}`` with the articles in a file of their own (option
-``corpus``: a list of texts), and MuSiQue's JSON Lines (``{id, question, answer, answer_aliases[], answerable, paragraphs[{title,
-paragraph_text, is_supporting}]}``), also on the Hub (``dgslibisey/MuSiQue``).
-
-Construction as published for Mem-alpha (arXiv 2509.25911, HotpotQA; the same is done for MuSiQue here): the evidence articles of
-consecutive questions are gathered until they have about ``instance_tokens`` tokens, packed to chunks, and asked about. The kinds
-are HotpotQA's ``type`` and the number of hops that begins a MuSiQue id; the metric is the published containment.
-
-What always holds: questions stream, so memory is that of one instance; an article stands once in an instance, however many
-questions need it; the evidence of a question is the chunks with its supporting articles. Reasons to skip: ``unanswerable``
-(MuSiQue's own mark), ``empty answer``, ``malformed``.
-
-Departures: chunks have the lengths of SQuAD's published ones (a random 100-2048 tokens; 1005 on average as published); they have no
-"I learnt some news" frame and no made-up date; an article longer than a chunk is cut at ends of sentences; where the input names no
-supporting article all of a question's articles are taken.
+Reads the original HotpotQA JSON or Hub rows (``hotpotqa/hotpot_qa``), a list of ``{question, answer}`` with the articles in option
+``corpus``, and MuSiQue JSON Lines (``dgslibisey/MuSiQue``). As published for Mem-alpha (arXiv 2509.25911, HotpotQA), evidence
+articles of consecutive questions are gathered up to about ``instance_tokens`` tokens and packed to chunks. Kind: HotpotQA's
+``type``, or the hops in the MuSiQue id; metric: the published containment. Evidence: the chunks with supporting articles. Skip
+reasons: ``unanswerable`` (marked by MuSiQue), ``empty answer``, ``malformed``.
+Departures: chunk lengths as published for SQuAD (random 100-2048 tokens; HotpotQA's published average: 1005); no "I learnt some
+news" frame, no invented date; long articles are cut at sentence ends; without supporting ones, all articles are used.
 """
 
 from __future__ import annotations
@@ -41,10 +32,10 @@ class MultihopOptions(CommonOptions):
     """How questions with articles become instances.
 
     Attributes:
-        chunk_tokens: Fewest and most tokens of a chunk; each chunk's length is drawn from between.
+        chunk_tokens: Minimum and maximum tokens of a chunk; drawn per chunk.
         instance_tokens: Tokens of articles at which an instance is closed.
-        articles: Whether to take only the articles that a question needs, or those meant to distract as well.
-        corpus: File with a list of articles that all questions are about; for questions without articles of their own.
+        articles: Use only the articles a question needs (``evidence``), or also the distractors (``all``).
+        corpus: File with a list of articles for all questions, if questions have no articles of their own.
     """
 
     chunk_tokens: Bounds = (100, 2048)
@@ -86,7 +77,6 @@ def _loader(name: str, articles_of: Callable[[Any, str], tuple[_Article, ...]]) 
     return load
 
 
-# ------------------------------------------------------------------------------------------------ reading
 class _Question(BaseModel):
     question: Text
     answer: Any = None
@@ -110,7 +100,6 @@ def _question(data: _Question, where: str) -> Question | str:
 
 
 def _as_pairs(first: str, second: str) -> BeforeValidator:
-    """Two lists in an object, as on the Hub, as a list of pairs."""
 
     def pairs(value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -168,11 +157,8 @@ def _corpus(path: str) -> tuple[_Article, ...]:
 load_musique = _loader("musique", _musique_articles)
 
 
-# ------------------------------------------------------------------------------------------------ building
 @dataclass(slots=True)
 class _Gathered:
-    """Articles and questions of the instance being made: text of each article to its number."""
-
     articles: dict[str, int] = field(default_factory=dict)
     asked: list[tuple[Question, tuple[int, ...]]] = field(default_factory=list)
     tokens: int = 0

@@ -1,12 +1,7 @@
-"""Texts and dialogues to chunks of a limited length. Pure functions: the randomness is the caller's generator.
+"""Join texts and dialogues to chunks of a limited length, and cut long texts.
 
-What always holds: no chunk is longer than its limit; texts and turns keep their order and none is lost or repeated; the pieces of
-``split_text`` are slices of the text, in order, and between them lies nothing but white space. Lengths of dialogues are sums over
-lines, so a chunk's own count may differ from the limit by what its tokenizer makes of line ends.
-
-``pack_texts`` draws a length for each chunk as the published system does (Mem-alpha, arXiv 2509.25911), but that one lets a text
-longer than it stand as one over-long chunk. The lower end of a range is a wish: a chunk stays below it where the next text would
-carry it over the upper end, or where the texts end.
+No chunk exceeds its limit; texts and turns keep their order, none lost or repeated. Dialogue lengths are sums over lines. Chunk
+lengths are drawn as in Mem-alpha (arXiv 2509.25911), but long texts are cut, not kept as over-long chunks.
 """
 
 from __future__ import annotations
@@ -22,34 +17,33 @@ from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk
 
 SEPARATOR = "\n\n"
-"""What stands between two texts of one chunk, as published."""
+"""Separator between two texts of one chunk, as published."""
 
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
 _WORD = re.compile(r"\S+")
 
 
 class Span(NamedTuple):
-    """A slice of a text, in characters: ``text[start:end]``."""
+    """A slice of a text in characters: ``text[start:end]``."""
 
     start: int
     end: int
 
 
 class Packed(NamedTuple):
-    """One chunk: the texts, joined, and their indices, ascending."""
+    """One chunk: the joined texts and their ascending indices."""
 
     text: str
     parts: tuple[int, ...]
 
 
-# ------------------------------------------------------------------------------------------------ joining
 def pack_texts(
     texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = SEPARATOR
 ) -> Iterator[Packed]:
-    """Join consecutive texts to chunks of a random length (tokens), drawn evenly from ``bounds`` for each chunk.
+    """Join consecutive texts to chunks; each chunk's length in tokens is drawn uniformly from ``bounds``.
 
-    A text joins the chunk while the sum stays within the drawn length, and while the chunk is below the lower bound and the sum
-    stays within the upper one. InputError if one text alone is longer than the upper bound; see ``split_text``.
+    A text joins while the sum is within the drawn length, or while the chunk is below the lower bound and the sum within the upper.
+    InputError if one text is longer than the upper bound (see ``split_text``).
     """
     low, high = bounds
     gap = count(separator)
@@ -68,7 +62,6 @@ def pack_texts(
 
 
 def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str) -> Iterator[Packed]:
-    """Yield the texts as one chunk, or as several where the whole has more tokens than its parts and does not fit."""
     start = 0
     while start < len(texts):
         end = len(texts)
@@ -79,7 +72,7 @@ def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, s
 
 
 def places_of(packed: Sequence[Packed], keys: Sequence[int]) -> Mapping[int, set[int]]:
-    """Return the chunks that hold each key, where ``keys`` gives one to each packed text."""
+    """Return the chunks that hold each key; ``keys`` has one key per packed text."""
     places = defaultdict[int, set[int]](set)
     for index, chunk in enumerate(packed):
         for part in chunk.parts:
@@ -87,22 +80,15 @@ def places_of(packed: Sequence[Packed], keys: Sequence[int]) -> Mapping[int, set
     return places
 
 
-# ------------------------------------------------------------------------------------------------ cutting
 def cut(text: str, limit: int, count: TokenCounter) -> list[str]:
     """Return the pieces of ``split_text`` as texts."""
     return [text[start:end] for start, end in split_text(text, limit, count)]
 
 
 def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
-    """Cut a text to pieces of at most ``limit`` tokens: whole sentences where they fit, else whole words, else runs of characters.
+    """Cut a text into ordered slices of at most ``limit`` tokens (>= 1): sentences, else words, else runs of characters.
 
-    Args:
-        text: Any text; a blank one has no pieces.
-        limit: Most tokens of a piece, at least 1.
-        count: Counts the tokens of a piece.
-
-    Returns:
-        Slices of ``text``, ascending and apart. A single character of more than ``limit`` tokens stays whole.
+    A blank text has no pieces. A single character of more than ``limit`` tokens stays whole.
     """
     whole = _strip(text, 0, len(text))
     if whole.start == whole.end:
@@ -113,7 +99,7 @@ def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
 
 
 def sentences(text: str) -> Iterator[Span]:
-    """Yield the text's sentences and lines as slices, without the white space around them."""
+    """Yield the sentences and lines of the text, without surrounding white space."""
     return _sentences(text, Span(0, len(text)))
 
 
@@ -133,7 +119,6 @@ def _strip(text: str, start: int, end: int) -> Span:
 
 
 def _atoms(text: str, within: Span, limit: int, count: TokenCounter) -> Iterator[Span]:
-    """Yield the largest units that fit: sentences, words of a long sentence, halves of a long word."""
     for sentence in _sentences(text, within):
         if count(text[sentence.start : sentence.end]) <= limit:
             yield sentence
@@ -152,7 +137,7 @@ def _halves(text: str, span: Span, limit: int, count: TokenCounter) -> Iterator[
 
 
 def _merge(text: str, atoms: Iterable[Span], limit: int, count: TokenCounter) -> list[Span]:
-    """Join neighbours while they fit. A piece is counted whole only where the sum of its parts says that it may not fit."""
+    """Join neighbours while they fit; count the joined piece only if the sum of its parts exceeds the limit."""
     pieces: list[Span] = []
     tokens = 0
     for atom in atoms:
@@ -169,7 +154,6 @@ def _merge(text: str, atoms: Iterable[Span], limit: int, count: TokenCounter) ->
 
 
 def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Span]:
-    """The piece, or its parts joined with care where it has more tokens than they have apart and does not fit."""
     if count(text[piece.start : piece.end]) <= limit:
         return [piece]
     parts: list[Span] = []
@@ -182,13 +166,12 @@ def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Spa
 
 
 def overlapping(spans: Sequence[Span], wanted: Span) -> tuple[int, ...]:
-    """Return the indices of the spans that share at least one character with ``wanted``, ascending."""
+    """Return the ascending indices of the spans that share a character with ``wanted``."""
     return tuple(i for i, span in enumerate(spans) if span.start < wanted.end and wanted.start < span.end)
 
 
-# ------------------------------------------------------------------------------------------------ dialogues
 class Turn(NamedTuple):
-    """What one person says (not blank), and its name where evidence points at it."""
+    """What one person says (not blank), and its key for evidence."""
 
     speaker: str
     text: str
@@ -196,7 +179,7 @@ class Turn(NamedTuple):
 
 
 class Session(NamedTuple):
-    """Turns of one sitting, how its first line names it, its date, and its name where evidence points at it."""
+    """Turns of one session, its title, its date, and its key for evidence."""
 
     turns: Sequence[Turn]
     title: str
@@ -205,19 +188,17 @@ class Session(NamedTuple):
 
 
 class Dialogue(NamedTuple):
-    """Chunks, and in which of them each named turn and session stands (indices ascending)."""
+    """Chunks, and the ascending chunk indices of each named turn and session."""
 
     chunks: tuple[Chunk, ...]
     places: dict[str, tuple[int, ...]]
 
     def evidence(self, keys: Iterable[str]) -> tuple[int, ...] | None:
-        """Return the chunks of the named turns and sessions, ascending; None if none of them is there."""
+        """Return the ascending chunks of the named turns and sessions; None if none is there."""
         return tuple(sorted({place for key in keys for place in self.places.get(key, ())})) or None
 
 
 class _Part(NamedTuple):
-    """A session, or a part of one that does not fit into one chunk; its first line is the header."""
-
     lines: list[str]
     keys: set[str]
     time: str | None
@@ -225,10 +206,10 @@ class _Part(NamedTuple):
 
 
 def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Dialogue:
-    """Make chunks of at most ``limit`` tokens of sessions, each under a line that names the session and its date.
+    """Make chunks of at most ``limit`` tokens; each session starts with a line that names it and its date.
 
-    A session that does not fit is cut between turns, a turn that does not fit at ends of sentences. With ``join`` consecutive
-    sessions share a chunk while they fit; its date is that of the first.
+    A long session is cut between turns, a long turn between sentences. With ``join`` consecutive sessions share a chunk while they
+    fit; the chunk has the date of the first.
     """
     groups: list[list[_Part]] = []
     tokens = 0
@@ -263,13 +244,12 @@ def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[_Part]
 
 
 def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, str]]:
-    """Each turn's line, or lines where it does not fit, with the turn's key."""
     for turn in session.turns:
         named = f"{turn.speaker}: " if turn.speaker else ""
         whole = f"{named}{turn.text}"
         if count(whole + "\n") <= limit:
             yield whole, turn.key
-        elif count(named) >= limit:  # a name that leaves no room: said once, and cut like what is said
+        elif count(named) >= limit:  # the name leaves no room: write it once and cut it like the text
             yield from ((piece, turn.key) for piece in cut(whole, limit, count))
         else:
             yield from ((f"{named}{piece}", turn.key) for piece in cut(turn.text, limit - count(named), count))

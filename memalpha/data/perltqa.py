@@ -1,22 +1,14 @@
-"""PerLTQA (Du et al., arXiv 2402.16288): questions about the profile, the circle, the events and the dialogues of made-up persons.
+"""PerLTQA (Du et al., arXiv 2402.16288): questions about the profile, relations, events and dialogues of fictional persons.
 
-Reads the original pair of JSON files: ``perltqa*.json``, a list of ``{person: {profile[], social_relationship[{key: []}],
-events[{key: []}], dialogues[{key: []}]}}`` with ``{Question, Answer, "Reference Memory", "Memory Anchors"}`` in each list, and
-``perltmem*.json``, the memories, ``{person: {profile, profile_description, social_relationship, events, dialogues}}`` or a list of
-those. The input is the first file or the folder of both; the second is looked for beside it, packed or not, or given as option
-``memory``.
+Reads ``perltqa*.json``, ``[{person: {profile[], social_relationship[{key: []}], events[{key: []}], dialogues[{key: []}]}}]`` with
+items ``{Question, Answer, "Reference Memory", "Memory Anchors"}``, and ``perltmem*.json``, ``{person: {profile,
+profile_description, social_relationship, events, dialogues}}`` or a list of these. The input is the first file or the folder.
 
-Construction as published for Mem-alpha (arXiv 2509.25911): a person is an instance; an event with its dialogues is a chunk, dated;
-questions are scored by the share of their parts that the answer contains, the parts being the memory anchors, joined by ";". What
-comes first, in chunks of its own: the profile and the circle. The kinds are the four sections.
-
-What always holds: the  evidence of a question is the chunks with the memories
-that its ``Reference Memory`` names, or the field of the profile, None where it names none that is there (``notes``). Reasons to
-skip: ``empty answer`` (four fifths of the English questions have none), ``person without memories``, ``malformed``.
-
-Departures: all questions are asked, not 100 a person (option ``max_questions``); a memory longer than a chunk is cut. Parts of the
-English circle that stand as Python text in the file are read as such. Sections of the questions are found under their names with
-spaces or capitals as well, and may be one ``{key: []}`` in place of a list of these; questions of any other section are malformed.
+As in Mem-alpha (arXiv 2509.25911): one instance per person; an event with its dialogues is a dated chunk; the metric is the share
+of memory anchors in the answer. Profile and relations come first. Kinds are the four sections. Evidence is the chunks of the
+``Reference Memory``, None if not found (``notes``). Reasons to skip: ``empty answer`` (four fifths of the English questions),
+``person without memories``, ``malformed`` (including unknown sections). Departures: all questions are asked, not 100 a person
+(option ``max_questions``); a memory longer than a chunk is cut.
 """
 
 from __future__ import annotations
@@ -54,7 +46,7 @@ class PerltqaOptions(CommonOptions):
 
     Attributes:
         chunk_tokens: Most tokens of a chunk.
-        memory: File of the memories ("" = ``perltmem`` in place of ``perltqa`` in the name of the input).
+        memory: File of the memories ("" = input name with ``perltmem`` for ``perltqa``).
     """
 
     chunk_tokens: PositiveInt = 2048
@@ -62,7 +54,7 @@ class PerltqaOptions(CommonOptions):
 
 
 def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-    """Load PerLTQA person by person; raises InputError if one of the two files cannot be read."""
+    """Load PerLTQA person by person; InputError if one of the two files cannot be read."""
     asked, *others = data_files(source, "perltqa*.json")
     if others:
         names = ", ".join(path.name for path in (asked, *others))
@@ -79,15 +71,13 @@ def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: 
     return load(source, options, seed, count_tokens)
 
 
-# ------------------------------------------------------------------------------------------------ files
 def _persons(path: Path) -> Iterator[Row]:
-    """Yield each person's data as {"name", "data"}."""
     shown = file_name(path)
     for index, item in enumerate(json_items(path)):
         where = f"{shown} item {index}"
         if not isinstance(item, Mapping):
             yield Row(where, item)
-        elif isinstance(item.get("profile"), Mapping):  # in a memory file that is a list, an item is one person
+        elif isinstance(item.get("profile"), Mapping):  # if a memory file is a list, an item is one person
             yield Row(where, {"name": item["profile"].get("Protagonist"), "data": item})
         else:
             yield from (Row(f"{where} {name!r}", {"name": name, "data": data}) for name, data in item.items())
@@ -108,7 +98,7 @@ def _held(data: Any) -> int:
 
 
 def _asked(data: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (section, question) pairs, whatever the questions are; of a section that is not known, what looks like a question."""
+    """Yield (section, question) pairs; from an unknown section, items that look like questions."""
     if not isinstance(data, Mapping):
         return
     named = {key: "_".join(str(key).lower().replace("_", " ").split()) for key in data}
@@ -120,7 +110,6 @@ def _asked(data: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _opened(section: Any) -> Iterator[Any]:
-    """Yield what stands for a question each in a section: a list, an object of lists, or a list of such objects."""
     if section is None or section in ("", [], {}):
         return
     for item in section if isinstance(section, list) else [section]:
@@ -133,9 +122,7 @@ def _is_question(item: Any) -> bool:
     return isinstance(item, Mapping) and not _FIELDS.isdisjoint(item)
 
 
-# ------------------------------------------------------------------------------------------------ forms
 def _section(value: Any) -> Any:
-    """A section of the memories, empty where it is missing; a text is read as the Python or JSON object that it spells."""
     if isinstance(value, str) and value.strip():
         try:
             return json.loads(value) if value.lstrip().startswith('{"') else ast.literal_eval(value)
@@ -145,14 +132,13 @@ def _section(value: Any) -> Any:
 
 
 def _anchors(value: Any) -> list[str]:
-    """The distinct phrases that point into the memory, their entities written out; a semicolon in one would split it."""
+    """The distinct anchors; semicolons inside one are replaced, because ";" joins them."""
     phrases = [key for item in (value if isinstance(value, list) else []) if isinstance(item, Mapping) for key in item]
     cleaned = (" ".join(html.unescape(scalar(phrase)).replace(";", ",").split()) for phrase in phrases)
     return list(dict.fromkeys(filter(None, cleaned)))
 
 
 def _joined(separator: str) -> BeforeValidator:
-    """A text, or the texts and numbers of a list, joined."""
     return BeforeValidator(lambda value: separator.join(map(scalar, value)) if isinstance(value, list) else scalar(value))
 
 
@@ -184,7 +170,6 @@ class _Talk(BaseModel):
     events: Any = None
 
     def lines(self) -> Iterator[str]:
-        """What was said, each sitting under its time."""
         for when, said in (self.contents if isinstance(self.contents, Mapping) else {}).items():
             yield f"[Dialogue, {time_of(scalar(when))}]"
             yield from map(scalar, said if isinstance(said, list) else [said])
@@ -198,17 +183,13 @@ class _Memories(BaseModel):
     dialogues: Annotated[dict[Cleaned, _Talk], BeforeValidator(_section)] = {}
 
 
-# ------------------------------------------------------------------------------------------------ one person
 class _Part(NamedTuple):
-    """A memory: its text, and what questions call it."""
-
     text: str
     keys: tuple[str, ...]
     time: str | None = None
 
 
 def _parts(person: _Memories) -> Iterator[_Part]:
-    """Yield the profile, the circle, and each event with its dialogues."""
     lines = [f"{key}: {value}" for key, value in person.profile.items() if value]
     if lines or person.profile_description:
         told = filter(None, ["[Profile]", *lines, person.profile_description])
@@ -218,7 +199,7 @@ def _parts(person: _Memories) -> Iterator[_Part]:
             f"{about.who} ({about.how}): {about.what}" if about.how else f"{about.who}: {about.what}" for about in circle.values()
         ]
         yield _Part("\n".join(["[People around]", *known]), tuple(f"circle {key}" for key in circle))
-    # A dialogue belongs to the event it names, else to the one whose key begins its own.
+    # A dialogue belongs to the event it names, else to the event whose key is its prefix.
     event_of = {
         key: talk.events if isinstance(talk.events, str) and talk.events else key.partition("#")[0]
         for key, talk in person.dialogues.items()
@@ -246,7 +227,7 @@ def _instance(row: Row, memories: Mapping[str, Any], options: PerltqaOptions, co
     places: dict[str, list[int]] = {}
     try:
         parts = list(_parts(person))
-    except ValueError as error:  # of what is said in a dialogue
+    except ValueError as error:  # content of a dialogue
         raise SchemaError(f"{where}: {error}") from error
     for part in parts:
         pieces = cut(part.text, options.chunk_tokens, count)

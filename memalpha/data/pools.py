@@ -1,8 +1,7 @@
-"""The words and sentences of the synthetic dialogues, read from ``pools.yaml``.
+"""Words and sentences of the synthetic dialogues, read from ``pools.yaml``.
 
-What always holds (a test says so): train and test names and values are disjoint; no word is in two pools, inside another word, or
-in a sentence. The last third (rounded up) of each list of sentences is held out, so that unseen wording can be told from unseen
-words.
+Train and test names and values are disjoint. No word is in two pools, inside another word, or in a sentence. The last third
+(rounded up) of each list of sentences is held out.
 """
 
 from __future__ import annotations
@@ -26,18 +25,9 @@ TEMPLATES: tuple[Templates, ...] = ("train", "held_out", "all")
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute of a person.
+    """One attribute of a person: its word, suitable sections (best first), values of one split, and sentences by use.
 
-    Attributes:
-        word: Its word, in questions and in a teacher's entries.
-        multiple: Whether a person has several values at once (pets) rather than one that changes (a city).
-        values: Values of one split.
-        sections: Names of sections that suit it, best first; the first that a memory schema has is taken.
-        state: Sentences that state a value.
-        change: Sentences that replace the value; empty where ``multiple``.
-        retract: Sentences that take a value back.
-        mention: Sentences with a value that say nothing lasting about the speaker.
-        share: Sentences that let the value follow another person's; empty where none fits.
+    ``change`` is empty if ``multiple``; ``mention`` states no lasting fact; ``share`` makes the value follow another person's.
     """
 
     word: str
@@ -53,14 +43,7 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Everything one split may say.
-
-    Attributes:
-        names: Names of persons.
-        attributes: All attributes, with the values of this split.
-        chat: Sentences without facts or values.
-        questions: Wordings by what is asked: ``value``, ``every`` and ``time``; the same for every split.
-    """
+    """Names, attributes (values of this split), chit-chat, and question wordings (``value``, ``every``, ``time``) of one split."""
 
     names: tuple[str, ...]
     attributes: tuple[Attribute, ...]
@@ -70,7 +53,7 @@ class Pools:
 
 @cache
 def pools(split: Split, templates: Templates = "train") -> Pools:
-    """Return the pools of one split, with the sentences of one part; InputError if either is unknown."""
+    """Return the pools of one split with one part of the sentences; InputError if either is unknown."""
     if split not in SPLITS or templates not in TEMPLATES:
         raise InputError(f"split {split!r} with templates {templates!r}", expected=f"one of {SPLITS} with one of {TEMPLATES}")
     data: dict[str, Any] = yaml.safe_load((resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8"))
@@ -95,5 +78,5 @@ def pools(split: Split, templates: Templates = "train") -> Pools:
 
 @cache
 def preferred_sections() -> Mapping[str, tuple[str, ...]]:
-    """Return, for each attribute's word, the names of the sections that suit it, best first."""
+    """Return the suitable section names of each attribute word, best first."""
     return {attribute.word: attribute.sections for attribute in pools("train").attributes}

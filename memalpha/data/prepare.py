@@ -1,10 +1,8 @@
-"""Preparing a data set: any source to a folder of ``instances.parquet`` and ``manifest.json``.
+"""Prepare a data set: any source to a folder of ``instances.parquet`` and ``manifest.json``.
 
-What always holds: the folder appears whole or not at all (everything is written beside it under a temporary name and renamed
-last); instances stream, so memory does not grow with their number beyond their ids; the same source, input, options, seed and
-token counter give the same bytes; the manifest's counts say where every question of the input went (``_check_balance`` compares
-what the loader read with what came of it, and refuses to write otherwise), and its sha256 is that of the instances' file; nothing
-is written that repeats what the folders to check against hold (``memalpha.data.leaks``).
+The folder is written under a temporary name and renamed last. Instances stream; memory holds only their ids. The same source,
+input, options, seed and token counter give the same bytes. The manifest's counts account for every input question, and its sha256
+is that of the instances' file. Nothing is written that repeats the folders to check against (``memalpha.data.leaks``).
 """
 
 from __future__ import annotations
@@ -32,18 +30,16 @@ from memalpha.types import Instance
 from memalpha.version import __version__
 
 MANIFEST_NAME = "manifest.json"
-"""The manifest's file in a prepared folder."""
 
 REPEATS = "repeats a checked set"
-"""Reason of questions that are left out because they, or their context, come again."""
+"""Skip reason of a question that repeats a checked set, alone or by its context."""
 
 Progress = Callable[[int, int | None], None]
-"""Called with the number of instances written so far and how many there will be, None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a prepared folder holds and where it came from; data/README.md says what each field means."""
+    """Contents and origin of a prepared folder; data/README.md describes the fields."""
 
     source: str
     input: str | None
@@ -84,40 +80,22 @@ def prepare(
     check_against: Sequence[str | Path] = (),
     drop_leaks: bool = False,
 ) -> Manifest:
-    """Make a folder of instances from a source.
+    """Make a folder of instances from a source of ``SOURCES`` and return its manifest.
 
-    Args:
-        name: Source, one of ``memalpha.data.registry.SOURCES``.
-        input: Original file, or a data set's name on the Hugging Face Hub; None for generated data.
-        output: Folder to make; its parents are made as well. An empty one may be there.
-        seed: Decides every random choice.
-        options: Options of the source.
-        count_tokens: Measures chunks and answers.
-        token_counter: Name of what ``count_tokens`` counts, for the manifest.
-        overwrite: Replace a folder that an earlier call made.
-        progress: Told after each instance.
-        check_against: Prepared folders of which no question and no context may come again: the evaluation sets of a training set,
-            or the other way round.
-        drop_leaks: Leave out what comes again, counted as ``repeats a checked set``, rather than refuse: a question alone, all
-            questions of an instance whose context comes again.
-
-    Returns:
-        What was written to ``manifest.json``.
-
-    Raises:
-        InputError: If the source or an option is unknown, the input cannot be read or gives no instance, or the output is in
-            the way.
-        LeakError: If something of the folders to check against comes again; lists it.
+    ``input`` is a file or Hub name, None for generated data; ``output`` may exist if empty, or with ``overwrite``. Questions and
+    contexts of the folders ``check_against`` must not repeat here: LeakError lists repeats; with ``drop_leaks`` the question, or
+    all questions of a repeated context, are skipped. ``token_counter`` names ``count_tokens`` in the manifest. InputError if an
+    argument is invalid, the input cannot be read or gives no instance, or the output exists.
     """
     source, folder = get_source(name), Path(output).resolve()
     _check_output(folder, overwrite=overwrite)
     made_with, leaks = source.parse(options), LeakCheck()
     for other in check_against:
         leaks.learn(iter_prepared(other), own_examples=not read_manifest(other).options.get("examples"))
-    count = lru_cache(maxsize=256)(count_tokens)  # a chunk is counted by its loader and again for the manifest
+    count = lru_cache(maxsize=256)(count_tokens)  # the loader and the manifest count the same chunk
     result = source.load(input, options, seed, count)
     counts: Counter[str] = Counter()
-    shown = None if input is None else Path(input).name if Path(input).exists() else str(input)  # a folder means nothing elsewhere
+    shown = None if input is None else Path(input).name if Path(input).exists() else str(input)  # a folder is machine-specific
     with _replacing(folder) as partial:
         checked = _checked(result, leaks, own_examples=not getattr(made_with, "examples", ""), drop=drop_leaks)
         write_parquet(partial / PARQUET_NAME, _counted(checked, counts, count, result.total, progress))
@@ -145,19 +123,19 @@ def prepare(
             token_counter=token_counter,
             sha256=file_sha256(partial / PARQUET_NAME),
             seed=seed,
-            options=json.loads(json.dumps(asdict(made_with))),  # tuples as lists, as they are read again
+            options=json.loads(json.dumps(asdict(made_with))),  # tuples as lists, as in the file
             notes=_positive(result.notes),
             problems=result.problems,
             asked=result.asked or counts["questions"],
             checked_against=[Path(other).name for other in check_against],
         )
         text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2)
-        (partial / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8", errors="replace")  # of names of files
+        (partial / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8", errors="replace")  # file names may hold surrogates
     return manifest
 
 
 def read_manifest(folder: str | Path) -> Manifest:
-    """Read a prepared folder's manifest; InputError if the folder has none, or it is not a manifest."""
+    """Read a prepared folder's manifest; InputError if it is missing or invalid."""
     path = Path(folder) / MANIFEST_NAME
     try:
         return Manifest(**json.loads(path.read_text(encoding="utf-8")))
@@ -169,15 +147,12 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 
 def load_prepared(folder: str | Path) -> Prepared:
-    """Read a prepared folder and check its checksum; InputError if it is none, or was changed or cut off since it was made."""
+    """Read a prepared folder and verify its checksum; InputError if it is missing or changed."""
     return Prepared(read_manifest(folder), list(iter_prepared(folder)))
 
 
 def iter_prepared(folder: str | Path) -> Iterator[Instance]:
-    """Yield the instances of a prepared folder one at a time; raises as ``load_prepared``, before the first.
-
-    A folder whose instances are in ``instances.jsonl``, as earlier versions wrote them, is read as well.
-    """
+    """Yield the instances of a prepared folder; raises as ``load_prepared``. Also reads ``instances.jsonl`` of earlier versions."""
     manifest, fix = read_manifest(folder), "prepare it again with overwrite"
     path = next((path for name in (PARQUET_NAME, FILE_NAME) if (path := Path(folder) / name).is_file()), None)
     if path is None:
@@ -187,9 +162,7 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
     return iter_parquet(path) if path.name == PARQUET_NAME else iter_instances(path)
 
 
-# ------------------------------------------------------------------------------------------------ writing
 def _checked(result: LoadResult, leaks: LeakCheck, *, own_examples: bool, drop: bool) -> Iterator[Instance]:
-    """Look for what each instance repeats; leave that out if it is to be dropped."""
     for instance in result.instances:
         found = leaks.check(instance, own_examples=own_examples)
         kept = without(instance, found) if drop else instance
@@ -201,7 +174,6 @@ def _checked(result: LoadResult, leaks: LeakCheck, *, own_examples: bool, drop: 
 def _counted(
     instances: Iterator[Instance], counts: Counter[str], count: TokenCounter, total: int | None, progress: Progress | None
 ) -> Iterator[Instance]:
-    """Hand instances on; when one was written, count it and tell the progress."""
     for instance in instances:
         yield instance
         lengths = [count(chunk.text) for chunk in instance.chunks]
@@ -216,7 +188,6 @@ def _counted(
 
 
 def _check_balance(name: str, result: LoadResult, questions: int) -> None:
-    """Hold the loader to its word: what it read is what it made and what it skipped."""
     if result.asked != questions + sum(result.skipped.values()):
         raise MemAlphaError(
             f"source {name!r} read {result.asked} questions, made {questions} and skipped {dict(result.skipped)}: "
@@ -226,7 +197,7 @@ def _check_balance(name: str, result: LoadResult, questions: int) -> None:
 
 @contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
-    """Give a new folder beside ``folder`` that takes its place at the end, or is removed if anything is raised before."""
+    """Give a temporary folder that replaces ``folder`` at the end, or is removed on an error."""
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         partial.mkdir(parents=True)

@@ -2,31 +2,22 @@
 
 | kind | asks | metric | answers | stale | evidence |
 | --- | --- | --- | --- | --- | --- |
-| single | the value of an attribute that never changed | bound | the value | none | its statement |
-| latest | the value of an attribute that changed | bound | the last value | every earlier value | the last change |
-| removed | the value of an attribute that was taken back | absent | none | every value it had | the retraction |
-| time | when the value that holds was said | bound | the session's date | none | that session |
-| count | every value of an attribute that has several | bound_all | the values that hold | those taken back | see below |
-| cascade | a follower's value, where the upstream value changed since | bound | the upstream value | those before | link, change |
-| absence | a follower's value, where the upstream value was taken back | absent | none | those before | link, retraction |
-| absence | an attribute of which nothing was ever said | absent | none | none | no chunk |
+| single | an attribute that never changed | bound | the value | none | its statement |
+| latest | an attribute that changed | bound | the last value | every earlier value | the last change |
+| removed | an attribute that was taken back | absent | none | every value it had | the retraction |
+| time | when the current value was said | bound | the session's date | none | that session |
+| count | every value of a multiple attribute | bound_all | current values | retracted values | their statements, all retractions |
+| cascade | a follower's value after the upstream value changed | bound | the upstream value | those before | link, change |
+| absence | a follower's value after the upstream value was taken back | absent | none | those before | link, retraction |
+| absence | an attribute that was never stated | absent | none | none | no chunk |
 
-The evidence of ``count`` is the statements of the values that hold and every retraction. ``cascade`` and ``absence`` are off by
-default: a person of whom an attribute was never stated says that theirs follows somebody else's (``I live with Oskar in Lima and go
-wherever Oskar goes.``); later that other person's value changes or is taken back, in words that do not name the follower.
+``cascade`` and ``absence`` are off by default. A link is a line in which one person says that their value follows another's (``I
+live with Oskar in Lima and go wherever Oskar goes.``); the upstream value ends in a later session that does not name the follower.
+``Instance.facts`` holds links (attribute ``shared city``) and their consequences, after the session's own facts.
 
-What always holds: no answer is stale; every question names its person and the attribute's word; a person asked about in ``removed``
-has something else that still holds. Any passage about the person that day passes for an answer of ``time``; ask for few of them.
-With the rates of cascade and absence 0 nothing is drawn and nothing changes; with them on, a dialogue is the one without them plus
-one line a link. The value that is followed ends at least one session after the link was said. ``Instance.facts`` holds the link
-(attribute ``shared city``, the other person as value) and all that follows from it about the follower, after the facts of each
-session's own lines; no line of a follower mentions a value the other person ever had.
-
-A reader without a model does not combine two passages: with it, ``cascade`` asks whether the memory was brought up to date, and
-the never-told form of ``absence`` passes with any passage about the person.
-
-Departure from MEME (Jung et al., arXiv 2605.12477), after whose cascade and absence questions these are made: there the
-dependence is a rule over a graph of entities, and absence is always that of a broken dependence.
+No answer is stale. In ``removed`` the person still has another current fact. Limit: any passage about the person of that day passes
+``time``, and any about the person passes the never-stated ``absence``. Departure from MEME (Jung et al., arXiv 2605.12477): there
+dependences are rules over an entity graph, and absence is always a broken dependence.
 """
 
 from __future__ import annotations
@@ -42,15 +33,13 @@ from memalpha.qa.metrics import contains
 from memalpha.types import Fact, FactAction, Question
 
 CASCADE, ABSENCE = "cascade", "absence"
-"""Kinds of the questions about facts that depend on others."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionRates(Options):
     """Probability that a possible question of each kind is asked.
 
-    ``cascade`` is the share of the possible dependences that the dialogue speaks of; those whose value is taken back in the end,
-    which kind ``absence`` asks about, need ``absence`` above 0 as well.
+    ``cascade`` is the share of possible dependences in the dialogue; links to a value taken back also need ``absence`` above 0.
     """
 
     single: Share = 1.0
@@ -64,16 +53,7 @@ class QuestionRates(Options):
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """What was said about one attribute of one person so far.
-
-    Attributes:
-        subject: The person.
-        attribute: The attribute's word.
-        multiple: Whether several values can hold at once.
-        live: Values that hold, each with the chunk that stated it.
-        past: Values that held once and do not now, in order, each once.
-        retractions: Chunks in which something was taken back.
-    """
+    """What was said so far about an attribute of a person; ``live`` has the current values with their chunks, ``past`` former."""
 
     subject: str
     attribute: str
@@ -84,11 +64,11 @@ class Slot:
 
     @property
     def stated(self) -> bool:
-        """Whether anything was ever said."""
+        """Whether any value was ever stated."""
         return bool(self.live or self.past)
 
     def state(self, value: str, chunk: int) -> None:
-        """Let a value hold from this chunk on, instead of the present one where only one can."""
+        """Add a value from this chunk on; replace the present one unless ``multiple``."""
         if not self.multiple:
             self.past += self.live
             self.live.clear()
@@ -97,7 +77,7 @@ class Slot:
             self.past.remove(value)
 
     def retract(self, value: str, chunk: int) -> None:
-        """Let a value no longer hold."""
+        """Take a value back."""
         del self.live[value]
         self.past.append(value)
         self.retractions.append(chunk)
@@ -114,7 +94,7 @@ def make_questions(
 ) -> tuple[Question, ...]:
     """Return the questions about slots at the end of a dialogue, then ``more``, with ids ``q0``, ``q1``, ...
 
-    Where chance would ask nothing, one possible question of a kind with a rate above 0 is asked; ``max_questions`` 0 = all.
+    If no question is drawn, one of a kind with a rate above 0 is asked. ``max_questions`` 0 = all.
     """
     possible = [q for slot in slots for q in _about(rng, slot, times, wordings, slots) if getattr(rates, q.kind) > 0]
     asked = [question for question in possible if rng.random() < getattr(rates, question.kind)] or possible[:1]
@@ -127,7 +107,6 @@ def make_questions(
 def _about(
     rng: random.Random, slot: Slot, times: Sequence[str], wordings: Mapping[str, Sequence[str]], slots: Sequence[Slot]
 ) -> Iterator[Question]:
-    """Every question one slot allows."""
 
     def question(
         wording: str, kind: str, metric: str, answers: Sequence[str], evidence: Sequence[int], value: str = ""
@@ -146,15 +125,8 @@ def _about(
         yield question("value", "removed", "absent", ["none"], slot.retractions)
 
 
-# ------------------------------------------------------------------------------------------------ facts that depend on others
 class Link(NamedTuple):
-    """One person's value follows another's.
-
-    Attributes:
-        chunk: Session in which the follower says so.
-        fact: The link as a fact: subject, ``shared ATTRIBUTE``, the other person.
-        followed: What holds of the follower through it: the value at that session, then every change of it.
-    """
+    """A dependence of one person's value on another's, stated in session ``chunk``; ``followed`` has the facts that result."""
 
     chunk: int
     fact: Fact
@@ -169,7 +141,7 @@ def draw_links(
     lines: Sequence[str],
     rates: QuestionRates,
 ) -> list[Link]:
-    """Return who follows whom, at most one link an attribute of a person; with ``absence`` 0 nobody follows what is taken back."""
+    """Draw links, at most one per attribute of a person; with ``absence`` 0 none to a value that is taken back."""
     links = []
     for slot in slots:
         if slot.stated or not attributes[slot.attribute].share:
@@ -194,7 +166,7 @@ def _link(rng: random.Random, slot: Slot, other: Slot, facts: Sequence[Fact]) ->
 def dependent_questions(
     rng: random.Random, slots: Sequence[Slot], links: Sequence[Link], wordings: Mapping[str, Sequence[str]], rates: QuestionRates
 ) -> list[Question]:
-    """Return the question about each link, and those about what was never told, each with probability ``rates.absence``."""
+    """Return the question about each link, and never-stated ones, each with probability ``rates.absence``."""
 
     def ask(kind: str, subject: str, attribute: str, answer: str | None, stale: Sequence[str], evidence: Sequence[int]) -> Question:
         text = rng.choice(wordings["value"]).format(name=subject, attribute=attribute)

@@ -1,4 +1,4 @@
-"""Every data source by name. Adding one is a loader with its options, and a line in its module's ``SOURCES``."""
+"""Registry of data sources. To add one, write a loader with options and add it to its module's ``SOURCES``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from memalpha.errors import InputError
 _MODULES = (babi, classification, dialogues, documents, multihop, perltqa, squad, synthetic, toy)
 
 SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
-"""Every source by name."""
 
 
 def get_source(name: str) -> Source:
-    """Return a source, whatever the case of its name and with "-" for "_"; InputError that lists them all if there is none."""
+    """Return a source; ignores case, "-" equals "_". InputError lists all names if there is none."""
     known = name if name in SOURCES else name.lower().replace("-", "_")
     if known not in SOURCES:
         raise InputError(f"unknown data source {name!r}", expected=f"one of {', '.join(sorted(SOURCES))}")

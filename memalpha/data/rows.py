@@ -1,15 +1,9 @@
 """Rows of a data file or of a data set on the Hugging Face Hub, each with its place.
 
-Kinds of file: JSON (``.json``: a list of rows, one row, or rows one after another), JSON Lines (``.jsonl``), tables with a first
-line of names (``.csv``, ``.tsv``) and Parquet (``.parquet``), all with ``.gz`` or without. A file of another name (``.txt``, none)
-is read as JSON; sets whose text has a form of its own read it with ``text_lines``.
-
-A CSV's fields may stand in quotes, and are parted by ``;`` where its first line has these and no comma; a TSV has no quoting.
-Numbers of classes that the columns name (``ClassLabel``) are given as those names, -1 (no class) as None.
-
-What always holds: a file that is missing, damaged or of an unknown kind is one InputError (SchemaError where it is readable but not
-the format its name says) that names the file and, where it can, the line. Everything is streamed. Rows are handed on as they are:
-what they must hold is the loader's to say. A table's line of more fields than names is a SchemaError in place of its data.
+Reads JSON (list of rows, one row, or consecutive rows), JSON Lines, CSV and TSV with a header, and Parquet, each also as ``.gz``;
+``.txt`` and no suffix mean JSON. CSV may be separated by ``;``; TSV has no quoting. ``ClassLabel`` numbers become names, -1 None.
+Everything streams. A bad file is one InputError (SchemaError if readable but not of its format) with file and line. Row contents
+are not checked; a table line with too many fields has a SchemaError as data.
 """
 
 from __future__ import annotations
@@ -38,19 +32,16 @@ _AGAIN = "download it again: it may be cut off"
 
 
 class Row(NamedTuple):
-    """One row: its place, such as ``train.jsonl line 3``, and its data; a SchemaError where that is known not to be a row."""
+    """One row: its place, e.g. ``train.jsonl line 3``, and its data, or a SchemaError if it is not a row."""
 
     where: str
     data: Any
 
 
 def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
-    """Read rows from a file, or from the Hub where no such file exists and the text looks like ``owner/name[:configuration]``.
+    """Read rows from a file, or from the Hub if no such file exists and the text looks like ``owner/name[:configuration]``.
 
-    Raises:
-        InputError: If it is neither a file of a known kind nor such a name, at once; if it cannot be read, when that shows.
-        SchemaError: If it is damaged, or is JSON but no list of rows.
-        ServiceError: If the Hub cannot be reached, when the first row is asked for.
+    InputError if it is neither or cannot be read; SchemaError if it is damaged or not rows; ServiceError if the Hub is unreachable.
     """
     return _hub_rows(source, split) if on_hub(source) else file_rows(data_file(source))
 
@@ -67,9 +58,8 @@ def file_rows(path: Path) -> Iterator[Row]:
     return _json_rows(path)
 
 
-# ------------------------------------------------------------------------------------------------ paths
 def data_path(source: str) -> Path:
-    """Return the path of a source, there or not; InputError where it cannot even be looked for."""
+    """Return the path of a source, which may not exist; InputError if the path is invalid."""
     return path_of(source, "the path of a file, or owner/name on the Hub")
 
 
@@ -82,7 +72,7 @@ def data_file(source: str) -> Path:
 
 
 def existing_file(source: str) -> Path:
-    """Return the path of an existing file, whatever its name; InputError otherwise."""
+    """Return the path of an existing file of any kind; InputError otherwise."""
     path = data_path(source)
     if path.is_dir():
         raise InputError(f"{path} is a folder", expected="a file", fix=f"name the file in it, e.g. {path / 'train.json'}")
@@ -93,12 +83,9 @@ def existing_file(source: str) -> Path:
 
 
 def data_files(source: str, pattern: str) -> list[Path]:
-    """Return the file that ``source`` names, or the files of a folder whose names match ``pattern``, in order of their names.
+    """Return the file ``source``, or the sorted files of a folder that match ``pattern``; InputError if there is none.
 
-    A packed file (the pattern and ``.gz``) is one of them unless the same stands unpacked beside it.
-
-    Raises:
-        InputError: If there is no such file, or none in the folder.
+    A ``.gz`` file counts unless its unpacked version is in the same folder.
     """
     folder = data_path(source)
     if not folder.is_dir():
@@ -110,32 +97,30 @@ def data_files(source: str, pattern: str) -> list[Path]:
 
 
 def on_hub(source: str) -> bool:
-    """Whether ``source`` names a data set on the Hub: it looks like ``owner/name`` and there is no such path."""
+    """Whether ``source`` looks like ``owner/name`` and no such path exists."""
     if data_path(source).exists() or not _HUB_NAME.fullmatch(source):
         return False
     return kind_of(Path(source)) not in _KINDS[:-1] and not Path(source).parent.exists()
 
 
 def kind_of(path: Path) -> str:
-    """Return a file's suffix in lower case, ``.gz`` left out."""
+    """Return a file's suffix in lower case, without ``.gz``."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
 def packed_or_not(path: Path) -> Path:
-    """Return the path of a file that is there, the one given or else that with ``.gz`` or without; if neither is, the one given."""
+    """Return the existing path of the file with or without ``.gz``; the given path if neither exists."""
     other = path.with_suffix("") if path.suffix.lower() == ".gz" else path.with_name(f"{path.name}.gz")
     return other if other.is_file() and not path.is_file() else path
 
 
 def file_name(path: Path) -> str:
-    """Return a file's name without its folder, bytes that are not UTF-8 replaced."""
+    """Return a file's name without its folder; bytes that are not UTF-8 are replaced."""
     return os.fsencode(path.name).decode("utf-8", errors="replace")
 
 
-# ------------------------------------------------------------------------------------------------ bytes
 @contextmanager
 def _open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, unpacked where its name ends in ``.gz``; what goes wrong while it is read is one InputError."""
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
             yield file  # type: ignore[misc]
@@ -146,12 +131,9 @@ def _open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 
 def decoded_lines(path: Path) -> Iterator[str]:
-    r"""Read a text line by line, line ends kept (``\n``, ``\r\n``, or ``\r`` alone, as old systems end theirs).
-
-    Lines that are not UTF-8 are read as Latin-1.
-    """
+    r"""Read a text line by line with line ends (``\n``, ``\r\n`` or ``\r``); lines that are not UTF-8 are read as Latin-1."""
     with _open_bytes(path) as file:
-        # Latin-1 stands for the bytes themselves: lines are cut as they stream, whatever ends them, and each is decoded alone.
+        # Latin-1 keeps the bytes: lines are cut while streaming, and each is decoded alone.
         for number, line in enumerate(TextIOWrapper(file, encoding="latin-1", newline="")):
             raw = line.encode("latin-1")
             raw = raw if number else raw.removeprefix(codecs.BOM_UTF8)
@@ -162,12 +144,11 @@ def decoded_lines(path: Path) -> Iterator[str]:
 
 
 def text_lines(path: Path) -> Iterator[Row]:
-    """Read a text line by line, line ends taken off and blank lines kept; lines that are not UTF-8 are read as Latin-1."""
+    """Read a text line by line without line ends; keeps blank lines; lines that are not UTF-8 are read as Latin-1."""
     for number, line in enumerate(decoded_lines(path), start=1):
         yield Row(f"{file_name(path)} line {number}", line.rstrip("\r\n"))
 
 
-# ------------------------------------------------------------------------------------------------ JSON
 def _json_rows(path: Path) -> Iterator[Row]:
     index = -1
     for index, data in enumerate(json_items(path)):
@@ -177,42 +158,37 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 
 def json_items(path: Path, block: int = 1 << 20) -> Iterator[Any]:
-    """Read the items of a JSON list one at a time, or JSON values one after another; a single value is one item.
+    """Read the items of a JSON list one at a time, or consecutive JSON values. SchemaError names the line of invalid JSON.
 
-    Memory is that of the largest item and a block (characters read at a time), whatever the file's size. The standard library's
-    decoder does the parsing. ijson, the usual library for this, was tried and left out: its C backend replaces lone surrogates by
-    "?", takes memory quadratic in the depth of nested brackets, and its errors name no line.
-
-    Raises:
-        SchemaError: Where it is no JSON; names the line.
+    Memory is the largest item plus a block of ``block`` characters. Not ijson: its C backend replaces lone surrogates by "?", needs
+    memory quadratic in the nesting depth, and its errors name no line.
     """
     with _open_bytes(path) as file:
         text = _Text(TextIOWrapper(file, encoding="utf-8-sig", newline=""), str(path), block)
         if text.peek() != "[":
-            yield text.value()  # an empty file is no JSON
+            yield text.value()  # an empty file is not JSON
             while text.peek():
                 yield text.value()
             return
         last = text.next("[") and text.peek() == "]" and text.next("]") == "]"
         while not last:
             value = text.value()
-            last = text.next(",]") == "]"  # before the item is given: a number may be cut off
+            last = text.next(",]") == "]"  # before the yield: a number may be cut off
             yield value
         if text.peek():
             raise text.error("Extra data", text.at)
 
 
 class _Text:
-    """A cursor over a text that is read in blocks, as much again as is held, so that few parses repeat."""
+    """A cursor over a text read in blocks; each read doubles the buffer, so few values are parsed again."""
 
-    margin = 64  # a fault this near to the end of the text read so far may only mean that the text goes on
+    margin = 64  # an error this close to the buffer's end may only mean that more text follows
 
     def __init__(self, file: IO[str], where: str, block: int) -> None:
         self.file, self.where, self.block = file, where, block
-        self.text, self.at, self.lines, self.ended = "", 0, 0, False  # lines of the text that was dropped
+        self.text, self.at, self.lines, self.ended = "", 0, 0, False  # lines already dropped
 
     def more(self) -> bool:
-        """Read on, dropping what was passed; False at the end of the file."""
         if self.ended:
             return False
         self.lines += self.text.count("\n", 0, self.at)
@@ -221,7 +197,7 @@ class _Text:
         return True
 
     def peek(self) -> str:
-        """Return the next character that is not white space, without passing it; "" at the end."""
+        """Return the next character after white space without consuming it; "" at the end."""
         while True:
             while self.at < len(self.text) and self.text[self.at] in " \t\n\r":
                 self.at += 1
@@ -229,14 +205,12 @@ class _Text:
                 return self.text[self.at : self.at + 1]
 
     def next(self, wanted: str) -> str:
-        """Pass one of the wanted characters and return it."""
         if (found := self.peek() or "nothing") not in wanted:
             raise self.error(f"Expecting {' or '.join(map(repr, wanted))}", self.at)
         self.at += 1
         return found
 
     def value(self) -> Any:
-        """Read one whole JSON value."""
         self.peek()
         while True:
             try:
@@ -246,15 +220,14 @@ class _Text:
                 if may_go_on and self.more():
                     continue
                 raise self.error(error.msg, error.pos) from error
-            except (ValueError, RecursionError) as error:  # an integer of more digits than Python reads; too many brackets
+            except (ValueError, RecursionError) as error:  # integer with too many digits, or nesting too deep
                 raise self.error("a number of too many digits, or nested too deeply", self.at) from error
             if len(self.text) - end < self.margin and self.more():
-                continue  # a number may go on
+                continue  # a number may continue
             self.at = end
             return value
 
     def error(self, message: str, at: int) -> SchemaError:
-        """The error of a place in the text."""
         line = self.lines + self.text.count("\n", 0, at) + 1
         return SchemaError(f"{self.where} is not JSON: {message}: line {line}", expected="JSON", fix=_AGAIN)
 
@@ -271,9 +244,8 @@ def _line_rows(path: Path) -> Iterator[Row]:
                 yield Row(where, data)
 
 
-# ------------------------------------------------------------------------------------------------ tables
 def _table_rows(path: Path, *, tabs: bool) -> Iterator[Row]:
-    csv.field_size_limit(max(2**31 - 1, csv.field_size_limit()))  # of the whole process: it is only ever raised
+    csv.field_size_limit(max(2**31 - 1, csv.field_size_limit()))  # process-wide; only ever raised
     name, lines = file_name(path), decoded_lines(path)
     first = next(lines, "")
     comma = "\t" if tabs else ";" if ";" in first and "," not in first else ","
@@ -316,7 +288,6 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def _classes(schema: Any) -> Any:
-    """The features that the ``datasets`` library wrote beside a schema, None without any class among them."""
     written = (schema.metadata or {}).get(b"huggingface", b"")
     try:
         return json.loads(written)["info"]["features"] if b'"ClassLabel"' in written else None
@@ -325,7 +296,6 @@ def _classes(schema: Any) -> Any:
 
 
 def _with_names(value: Any, feature: Any) -> Any:
-    """Return a value with the numbers of classes replaced by their names."""
     if isinstance(feature, list) and feature:
         feature = {"_type": "List", "feature": feature[0]}
     if not isinstance(feature, Mapping):
@@ -337,12 +307,11 @@ def _with_names(value: Any, feature: Any) -> Any:
     if isinstance(value, list):
         return [_with_names(item, inner) for item in value]
     if isinstance(value, Mapping) and isinstance(inner, Mapping):
-        # A list of objects may be stored as an object of lists: its items then go by the feature of the key.
+        # A list of objects may be stored as an object of lists; then the key's feature applies to the items.
         return {key: _with_names(item, inner.get(key)) for key, item in value.items()}
     return value
 
 
-# ------------------------------------------------------------------------------------------------ the Hub
 def _hub_rows(name: str, split: str) -> Iterator[Row]:
     from datasets import load_dataset
     from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError

@@ -2,11 +2,9 @@
 
 One line or row is ``{"id", "source", "chunks": [{"text", "time"?}], "questions": [{"text", "answers", "metric"?, "kind"?,
 "subject"?, "stale"?, "evidence"?, "id"?}], "facts"?: [{"chunk", "action", "subject", "attribute", "value", "previous"?}]}``.
-A Parquet file carries the ``datasets`` features, so ``datasets.load_dataset("parquet", data_files=...)`` reads the same columns.
-
-What always holds: reading what was written gives equal instances; an optional field at its default is left out (null in Parquet);
-what does not fit is a SchemaError that names the file, the line or row, and the field; the same instances give the same bytes with
-the same pyarrow; Parquet is written and read a row group at a time. A metric's name is checked when it is used, not here.
+Writing then reading gives equal instances. Optional fields at their default are left out (null in Parquet). Errors are SchemaError
+with file, line or row, and field. Bytes are reproducible with the same pyarrow. Parquet carries ``datasets`` features. Metric names
+are not checked here.
 """
 
 from __future__ import annotations
@@ -27,20 +25,17 @@ from memalpha.files import replacing
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 FILE_NAME = "instances.jsonl"
-"""What a folder of instances holds."""
 
 PARQUET_NAME = "instances.parquet"
-"""The instances' file in a prepared folder."""
 
 _GROUP_CHARACTERS = 1_000_000
 _GROUP_ROWS = 1_000
 
 
-# ------------------------------------------------------------------------------------------------ one instance
 def _not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("expected text that is not blank")
-    text.encode("utf-8")  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
+    text.encode("utf-8")  # a lone surrogate raises UnicodeEncodeError, a ValueError
     return text
 
 
@@ -49,8 +44,6 @@ _Index = Annotated[int, Field(strict=True, ge=0)]
 
 
 class _Row(BaseModel):
-    """Fields of one object; null counts as left out."""
-
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
@@ -93,7 +86,7 @@ class _Instance(_Row):
 
 
 def instance_from_json(data: Any, where: str) -> Instance:
-    """Read what ``instance_to_json`` wrote, or a row made by hand; SchemaError, with its place, if a field does not fit."""
+    """Read the data of one instance; SchemaError with its place if a field is invalid."""
     row = checked(_Instance, data, f"{where}:")
     places = [("evidence", place) for question in row.questions for place in question.evidence or ()]
     for name, place in [*places, *(("chunk", fact.chunk) for fact in row.facts)]:
@@ -109,7 +102,7 @@ def instance_from_json(data: Any, where: str) -> Instance:
 
 
 def instance_to_json(instance: Instance) -> dict[str, Any]:
-    """Return an instance as JSON-ready data; ``instance_from_json`` gives it back unchanged."""
+    """Return an instance as JSON-ready data; inverse of ``instance_from_json``."""
     row: dict[str, Any] = _to_json(instance)
     return row
 
@@ -124,7 +117,7 @@ def _to_json(value: Any) -> Any:
 
 
 def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
-    """Return what identifies a set's instances: how many there are of what, and a sha256 over all of them, in order."""
+    """Return counts and a sha256 over all instances in order."""
     digest = hashlib.sha256()
     for instance in instances:
         digest.update(json.dumps(instance_to_json(instance), sort_keys=True).encode())
@@ -137,7 +130,6 @@ def digest_instances(instances: Sequence[Instance]) -> dict[str, Any]:
 
 
 def _rows_to_write(instances: Iterable[Instance]) -> Iterator[dict[str, Any]]:
-    """The rows of instances; SchemaError for one that would not be read back."""
     seen = set[str]()
     for number, instance in enumerate(instances):
         row, where = instance_to_json(instance), f"instance {number} ({instance.id!r})"
@@ -152,13 +144,10 @@ def _check_new(instance_id: str, seen: set[str], where: str) -> None:
     seen.add(instance_id)
 
 
-# ------------------------------------------------------------------------------------------------ JSON Lines
 def iter_instances(path: str | Path) -> Iterator[Instance]:
-    """Read the instances of a JSONL file, or of the ``instances.jsonl`` in a folder, one at a time.
+    """Read instances one at a time from a JSONL file, or from ``instances.jsonl`` in a folder.
 
-    Raises:
-        InputError: If the file is missing, at once; if it is empty, or not text.
-        SchemaError: If a line is no instance, or repeats an id; names file, line and field.
+    InputError if the file is missing (at once), empty or not text; SchemaError if a line is invalid or repeats an id.
     """
     file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     if not file.is_file():
@@ -168,16 +157,14 @@ def iter_instances(path: str | Path) -> Iterator[Instance]:
 
 
 def read_instances(path: str | Path) -> list[Instance]:
-    """Read all instances of a file; see ``iter_instances`` for what is accepted and raised."""
+    """Read all instances of a file; see ``iter_instances``."""
     return list(iter_instances(path))
 
 
 def write_instances(path: str | Path, instances: Iterable[Instance]) -> Path:
-    """Write at least one instance as JSONL, whole or not at all; a folder stands for the ``instances.jsonl`` inside it.
+    """Write instances as JSONL atomically; a folder means the ``instances.jsonl`` inside it.
 
-    Raises:
-        InputError: If there is no instance, or the path cannot be written.
-        SchemaError: If an instance would not be read back (an empty chunk, a question without answers, an id used twice).
+    InputError if there is no instance or the path cannot be written; SchemaError if an instance could not be read back.
     """
     target = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     if not (lines := [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows_to_write(instances)]):
@@ -208,9 +195,8 @@ def _iter_lines(file: Path) -> Iterator[Instance]:
         raise InputError(f"{file} is empty", expected="one instance a line", fix="make it again with: memalpha prepare")
 
 
-# ------------------------------------------------------------------------------------------------ Parquet
 def features() -> Any:
-    """Return the columns, as ``datasets.Features``."""
+    """Return the columns as ``datasets.Features``."""
     from datasets import Features, List, Value
 
     def feature(hint: Any) -> Any:
@@ -225,10 +211,9 @@ def features() -> Any:
 
 
 def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
-    """Write instances to a new file; memory is that of about a million characters or one instance, whichever is more.
+    """Write instances to a new file; SchemaError if one could not be read back or repeats an id.
 
-    Raises:
-        SchemaError: If an instance would not be read back, or its id was used before.
+    Buffers about a million characters, or one instance if that is larger.
     """
     import pyarrow
     import pyarrow.parquet as parquet
@@ -248,12 +233,7 @@ def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
 
 
 def iter_parquet(path: Path) -> Iterator[Instance]:
-    """Read instances one at a time.
-
-    Raises:
-        InputError: If the file cannot be read.
-        SchemaError: If it is no Parquet file, or a row is no instance.
-    """
+    """Read instances one at a time; InputError if the file cannot be read, SchemaError if it or a row is invalid."""
     import pyarrow
     import pyarrow.parquet as parquet
 

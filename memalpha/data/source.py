@@ -1,11 +1,8 @@
-"""What a data source is, and what its loader shares with the others: rows to instances with nothing lost between.
+"""Data sources and the helpers that their loaders share.
 
-What always holds for a loader: every question of its input is in an instance or counted in ``skipped`` under its reason (each
-loader counts in ``asked`` what it reads, apart from what becomes of it, and ``memalpha.data.prepare`` compares); the same input,
-options, seed and token counter give the same instances. A row that cannot be read is skipped whole as ``malformed``, with as many
-questions as it shows to hold (at least one) and its place in ``problems``; a question that cannot be read is skipped alone; a file
-that cannot be read at all is one InputError. After ``finish`` no instance is without a question or with a blank kind, and no id of
-an instance or of a question in one comes twice.
+Every input question is in an instance or counted in ``skipped`` with a reason; ``memalpha.data.prepare`` compares with ``asked``.
+The same input, options, seed and token counter give the same instances. An unreadable row is skipped as ``malformed`` with its
+place in ``problems``; an unreadable file is one InputError. After ``finish`` every instance has a question, and ids are unique.
 """
 
 from __future__ import annotations
@@ -33,15 +30,14 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 MALFORMED = "malformed"
-"""Reason of a question, or a row that may hold questions, that does not have the published form."""
+"""Skip reason of a question or row that does not have the published form."""
 
 NO_QUESTIONS = "instances without questions dropped"
-"""Note of the instances that have no question, or none that could be kept."""
+"""Note of instances that have no question left."""
 
 _MAX_PROBLEMS = 20
 
 
-# ------------------------------------------------------------------------------------------------ options
 def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
     if not 1 <= bounds[0] <= bounds[1]:
         raise ValueError("expected two numbers, fewest and most, with 1 <= fewest <= most")
@@ -55,9 +51,8 @@ def _known_metric(name: str) -> str:
 
 
 Bounds = Annotated[Range, AfterValidator(_in_order)]
-"""Fewest and most, both at least 1."""
+"""Minimum and maximum, both at least 1."""
 Metric = Annotated[str, AfterValidator(_known_metric)]
-"""Name of a metric, "" where the set has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +60,8 @@ class CommonOptions(Options):
     """Options that every set of documents has.
 
     Attributes:
-        max_questions: Most questions of an instance, drawn evenly (0 = all).
-        max_instances: Stop after so many instances that have questions (0 = off).
+        max_questions: Most questions of an instance, drawn uniformly (0 = all).
+        max_instances: Stop after this many instances with questions (0 = off).
         split: Split of a data set on the Hub.
     """
 
@@ -75,18 +70,12 @@ class CommonOptions(Options):
     split: str = "train"
 
 
-# ------------------------------------------------------------------------------------------------ the ledger
 @dataclass(slots=True)
 class LoadResult:
-    """Instances being made, and what was left out; the counts are complete once ``instances`` is used up.
+    """Lazily made instances, and what was left out; counts are final once ``instances`` is exhausted.
 
-    Attributes:
-        instances: Made as they are asked for.
-        skipped: Questions left out, by reason.
-        notes: What else was done, by kind, e.g. contexts cut in pieces; counts no question.
-        problems: Place and fault of the first malformed rows.
-        asked: Questions of the input read so far; stays 0 for generated data.
-        total: How many instances there will be, where that is known beforehand.
+    ``skipped`` counts questions by reason, ``notes`` other events; ``problems`` has place and error of the first malformed rows;
+    ``asked`` counts input questions read (0 for generated data); ``total`` is the number of instances, if known.
     """
 
     instances: Iterator[Instance] = field(default_factory=lambda: iter(()))
@@ -102,23 +91,23 @@ class LoadResult:
             self.skipped[reason] += questions
 
     def malformed(self, problem: object, questions: int = 1) -> None:
-        """Count a row that cannot be read, as the number of questions it holds or 1 where that cannot be told."""
+        """Count a malformed row with its questions (1 if unknown)."""
         self.skipped[MALFORMED] += max(questions, 1)
         self.problem(problem)
 
     def unreadable(self, problem: object, questions: int = 1) -> None:
-        """Count a malformed row whose questions were not counted as read before."""
+        """Count a malformed row whose questions are not yet in ``asked``."""
         self.asked += max(questions, 1)
         self.malformed(problem, questions)
 
     def problem(self, problem: object) -> None:
-        """Keep and log a place and its fault, unless many were kept already."""
+        """Log a place and its error; keep the first ones."""
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(str(problem).replace("\n  ", "; "))
             log.warning("skipped: %s", self.problems[-1])
 
     def draw(self, questions: Sequence[Question], limit: int, rng: random.Random) -> tuple[Question, ...]:
-        """Return at most ``limit`` questions (0 = all), drawn evenly and in their order; the others are counted."""
+        """Return at most ``limit`` questions (0 = all), drawn uniformly, in order; count the others."""
         if not limit or len(questions) <= limit:
             return tuple(questions)
         self.skip("over max_questions", len(questions) - limit)
@@ -126,10 +115,9 @@ class LoadResult:
 
 
 def read_rows(rows: Iterable[Row], result: LoadResult, count: Callable[[Any], int], make: Callable[[Row], _T]) -> Iterator[_T]:
-    """Yield what ``make`` gives for each row; a row for which it raises SchemaError is counted as malformed.
+    """Yield ``make(row)`` for each row; a SchemaError counts the row as malformed.
 
-    ``count`` says how many questions a row's data show to hold; it must take anything and never raise. ``make`` counts in
-    ``result`` each question that it leaves out.
+    ``count`` returns the number of questions in a row's data; it accepts any data and never raises. ``make`` counts its own skips.
     """
     for row in rows:
         questions, before = count(row.data), result.skipped.copy()
@@ -146,7 +134,7 @@ def read_rows(rows: Iterable[Row], result: LoadResult, count: Callable[[Any], in
 def read_questions(
     asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str]
 ) -> tuple[Question, ...]:
-    """Return the questions of one row. ``make`` gives one of its data and place, or a reason to leave it out, or a SchemaError."""
+    """Return the questions of one row. ``make(data, place)`` returns a question or a skip reason, or raises SchemaError."""
     questions = []
     for index, item in enumerate(asked):
         try:
@@ -162,7 +150,7 @@ def read_questions(
 
 
 def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, result: LoadResult) -> Iterator[Instance]:
-    """Yield the instances that have questions, at most so many and each with at most so many questions, under ids that differ."""
+    """Yield the instances that have questions, with unique ids, within the limits of ``options``."""
     ids, made = dict[str, int](), 0
     for instance in instances:
         if not instance.questions:
@@ -180,9 +168,9 @@ def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, res
 
 
 def free_id(name: str, taken: dict[str, int]) -> str:
-    """Return an id that nothing has yet: the name, or the name with the next number that is free (``x``, ``x#2``).
+    """Return an unused id: the name, or the name with the next free number (``x``, ``x#2``).
 
-    ``taken`` holds the ids given so far, each with the last number tried for it; the one given is added.
+    ``taken`` maps each used id to the last number tried; the new id is added.
     """
     free = name
     while free in taken:
@@ -193,7 +181,7 @@ def free_id(name: str, taken: dict[str, int]) -> str:
 
 
 def number_repeats(questions: Iterable[Question], result: LoadResult) -> tuple[Question, ...]:
-    """Return questions under ids that differ; what comes again gets a number (``x``, ``x#2``)."""
+    """Return questions with unique ids; a repeat gets a number (``x``, ``x#2``)."""
     taken, numbered = dict[str, int](), []
     for question in questions:
         name = free_id(question.id, taken)
@@ -202,18 +190,16 @@ def number_repeats(questions: Iterable[Question], result: LoadResult) -> tuple[Q
     return tuple(numbered)
 
 
-# ------------------------------------------------------------------------------------------------ sources
 Loader = Callable[[str, Any, int, TokenCounter], LoadResult]
-"""Reads (a path, a Hub name or "" for generated data; options; seed; token counter); InputError if it cannot be read at all."""
+"""(path, Hub name or "" for generated data; options; seed; token counter) to a result; InputError if it cannot be read at all."""
 
 Maker = Callable[[Row, Any, TokenCounter, LoadResult], Instance]
-"""Makes the instance of (row, options, token counter), counting in the result each question that it leaves out."""
 
 
 def by_row(
     make: Maker, count: Callable[[Any], int] = lambda data: 1, rows: Callable[[str, Any], Iterable[Row]] | None = None
 ) -> Loader:
-    """Return the loader of a set of one instance a row; ``count`` as for ``read_rows``, ``rows`` reads (source, options)."""
+    """Return a loader that makes one instance per row; ``count`` as in ``read_rows``; ``rows`` reads (source, options)."""
 
     def load(source: str, options: Any, seed: int, count_tokens: TokenCounter) -> LoadResult:
         result = LoadResult()
@@ -227,15 +213,7 @@ def by_row(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One entry of the registry.
-
-    Attributes:
-        name: What users call it.
-        description: One line: what it reads and what it makes.
-        loader: Reads it.
-        options: Dataclass of its options, every field with a default.
-        needs_input: Whether it reads a path or Hub name; generated data do not.
-    """
+    """One entry of the registry; ``needs_input`` is False for generated data. Every field of ``options`` needs a default."""
 
     name: str
     description: str
@@ -244,7 +222,7 @@ class Source:
     needs_input: bool = True
 
     def parse(self, options: Mapping[str, Any] | None) -> Any:
-        """Return the source's options dataclass; InputError for an unknown option or a value that does not fit."""
+        """Return the source's options; InputError for an unknown option or invalid value."""
         return read(self.options, options, f"source {self.name!r}")
 
     def load(
@@ -254,16 +232,9 @@ class Source:
         seed: int = 0,
         count_tokens: TokenCounter = count_words_and_signs,
     ) -> LoadResult:
-        """Load instances.
+        """Load instances from a file, folder or Hub name (None for generated data).
 
-        Args:
-            path_or_hub_name: Original file or folder, or a data set's name on the Hugging Face Hub; None for generated data.
-            options: See the source's options dataclass.
-            seed: Decides every random choice.
-            count_tokens: Measures chunks and answers; whitespace-separated words unless a tokenizer's counter is given.
-
-        Raises:
-            InputError: If the input is missing, cannot be read or is not wanted, or an option does not fit.
+        InputError if the input is missing, unreadable or not expected, or an option is invalid.
         """
         given = "" if path_or_hub_name is None else str(path_or_hub_name)
         if bool(given) is not self.needs_input:

@@ -1,8 +1,4 @@
-"""Lists of values by key on disk, for inputs whose parts belong together but lie far apart.
-
-A private SQLite database in the operating system's temporary folder, gone when it is closed. Memory stays the same whatever is
-put in.
-"""
+"""Lists of values by key in a temporary SQLite database, for inputs whose related parts lie far apart. Memory use is constant."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ BEGIN;
 
 
 class Spool:
-    """Lists of JSON values by key. Keys are numbered 0, 1, ... in the order in which they first came."""
+    """Lists of JSON values by key; keys are numbered 0, 1, ... by first use."""
 
     def __init__(self) -> None:
         with _on_disk():
@@ -37,7 +33,7 @@ class Spool:
         return self._count
 
     def key(self, key: str) -> int:
-        """Return the number of a key, giving it the next one if it is new."""
+        """Return the number of a key; a new key gets the next one."""
         if (found := self.find(key)) is not None:
             return found
         with _on_disk():
@@ -46,18 +42,18 @@ class Spool:
         return self._count - 1
 
     def find(self, key: str) -> int | None:
-        """Return the number of a key, or None if it never came."""
+        """Return the number of a key, None if unknown."""
         with _on_disk():
             found = self._base.execute("SELECT number FROM keys WHERE digest = ?", (_digest(key),)).fetchone()
         return None if found is None else int(found[0])
 
     def add(self, number: int, value: Any) -> None:
-        """Append a JSON value to the list of the key of that number."""
+        """Append a JSON value to the list of a key number."""
         with _on_disk():
             self._base.execute("INSERT INTO items VALUES (?, ?)", (number, json.dumps(value)))
 
     def get(self, number: int) -> tuple[str, list[Any]]:
-        """Return the key of that number and its values in the order in which they came."""
+        """Return the key of a number and its values in order."""
         with _on_disk():
             (key,) = self._base.execute("SELECT key FROM keys WHERE number = ?", (number,)).fetchone()
             values = self._base.execute("SELECT value FROM items WHERE number = ? ORDER BY rowid", (number,)).fetchall()

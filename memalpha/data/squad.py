@@ -1,22 +1,13 @@
-"""SQuAD 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250 and 1806.03822) as instances: paragraphs, then questions.
+"""SQuAD 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250 and 1806.03822) as instances.
 
-Reads the original files (``data[].paragraphs[].{context, qas[]}``), the flattened list ``[{context, question, answer}]``, and
-rows as on the Hub (``rajpurkar/squad``, ``rajpurkar/squad_v2``: ``{context, question, answers{text[], answer_start[]}}``).
+Reads the original files (``data[].paragraphs[].{context, qas[]}``), the flat list ``[{context, question, answer}]``, and Hub rows
+(``{context, question, answers{text[], answer_start[]}}``). As in Mem-alpha (arXiv 2509.25911, appendix on training data): distinct
+paragraphs in file order are packed to chunks of a random 100-2048 tokens; 10 consecutive chunks are an instance. Reasons to skip:
+``unanswerable`` (SQuAD 2.0), ``empty answer``, ``answer too long``, ``over max_questions``, ``over max_instances``, ``evidence in
+two instances`` (a cut paragraph) and ``malformed``.
 
-Construction as published for Mem-alpha (arXiv 2509.25911, appendix on training data): the distinct paragraphs, in file order,
-are packed to chunks of a random 100-2048 tokens; every 10 consecutive chunks are an instance; its questions are those of its
-paragraphs.
-
-What always holds: paragraphs are gathered on disk, since one may come again anywhere in the input, so memory does not grow with
-it; each paragraph is read once; the evidence of a question is the chunk that holds its answer's place; no chunk is
-longer than the range's upper end. Reasons to skip: ``unanswerable`` (no answer by
-SQuAD 2.0's own mark), ``empty answer``, ``answer too long``, ``over max_questions``, ``over max_instances``, ``evidence in two
-instances`` (a paragraph cut where an instance ends) and ``malformed``.
-
-Departures from the published set: all accepted answers are kept, not only the first; a paragraph longer than a chunk is cut at
-ends of sentences, where the published one makes an over-long chunk; chunks have no "I learnt some news" frame and no made-up
-date; questions that a model answers with its book closed are not filtered out, since that takes a model. Instances left without
-a question are dropped (``notes``).
+Departures: all accepted answers are kept; a long paragraph is cut at sentence ends; no "I learnt some news" frame and no invented
+date; no filter for questions that a model answers without the text.
 """
 
 from __future__ import annotations
@@ -48,10 +39,10 @@ class SquadOptions(CommonOptions):
     """How SQuAD becomes instances.
 
     Attributes:
-        chunk_tokens: Fewest and most tokens of a chunk; each chunk's length is drawn from between.
+        chunk_tokens: Fewest and most tokens of a chunk, drawn for each.
         chunks: Fewest and most chunks of an instance, drawn for each; the last may have fewer.
-        max_answer_tokens: Leave out questions all of whose answers are longer, in tokens (published: 4; 0 = off).
-        shuffle: Whether paragraphs are put in random order first; in file order neighbours are of one article.
+        max_answer_tokens: Skip questions whose answers are all longer, in tokens (published: 4; 0 = off).
+        shuffle: Put paragraphs in random order; in file order neighbours are from one article.
     """
 
     chunk_tokens: Bounds = (100, 2048)
@@ -61,7 +52,7 @@ class SquadOptions(CommonOptions):
 
 
 class _Asked(NamedTuple):
-    """A question about one paragraph; ``start`` is the place of its first answer there, -1 if not known."""
+    """A question about a paragraph; ``start`` is the place of its first answer, -1 if unknown."""
 
     id: str
     text: str
@@ -70,20 +61,13 @@ class _Asked(NamedTuple):
 
 
 def load_squad(source: str, options: SquadOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-    """Load SQuAD; see the module for the formats read and the construction.
-
-    The input is read to its end before the first instance is made; instances are made as they are asked for.
-
-    Raises:
-        InputError: If the file is missing, or cannot be read, or is not SQuAD.
-    """
+    """Load SQuAD; InputError if the file is missing, unreadable or not SQuAD. Reads the whole input first."""
     result = LoadResult()
     paragraphs = _Reader(result, options, count_tokens).read(source)
     result.instances = _Builder(result, options, count_tokens, random.Random(f"squad:{seed}")).build(paragraphs)
     return result
 
 
-# ------------------------------------------------------------------------------------------------ reading
 class _Paragraph(BaseModel):
     context: Text
     qas: list[Any] | None = None
@@ -96,15 +80,13 @@ class _Question(BaseModel):
 
 
 class _Reader:
-    """Gathers the questions to keep by paragraph, and counts the others."""
-
     def __init__(self, result: LoadResult, options: SquadOptions, count: TokenCounter) -> None:
         self.result, self.options, self.count = result, options, count
         self.paragraphs = Spool()
         self.asked = 0
 
     def read(self, source: str) -> Spool:
-        """Return the distinct paragraphs in order, each with its questions as the fields of ``_Asked``."""
+        """Return the distinct paragraphs in order, with their questions as the fields of ``_Asked``."""
         for row in self._rows(source):
             try:
                 paragraph = checked(_Paragraph, row.data, row.where)
@@ -121,7 +103,6 @@ class _Reader:
         return self.paragraphs
 
     def _rows(self, source: str) -> Iterator[Row]:
-        """Yield paragraphs with ``qas``, or flat rows, whichever the input holds."""
         if not data_path(source).is_file() or kind_of(Path(source)) != ".json":
             yield from iter_rows(source, self.options.split)
             return
@@ -144,7 +125,6 @@ class _Reader:
             self.result.unreadable(f"{where} has no list 'paragraphs'", _questions_in(article))
 
     def _question(self, item: Any, where: str, context: str, kept: int) -> None:
-        """Add a question to the paragraph of number ``kept``, or count why not."""
         self.asked += 1
         self.result.asked += 1
         try:
@@ -167,14 +147,13 @@ class _Reader:
 
 
 def _questions_in(data: Any) -> int:
-    """How many questions a row that cannot be read shows to hold, a paragraph or an article."""
     paragraphs = data.get("paragraphs") if isinstance(data, Mapping) else None
     within = paragraphs if isinstance(paragraphs, list) else [paragraphs]
     return sum(count_items(item, "qas") for item in (data, *within))
 
 
 def _given_answers(data: Mapping[str, Any], where: str) -> list[tuple[Any, Any]]:
-    """Return (text, start) pairs from any of the three forms; SchemaError if there are no answers of any form."""
+    """Return (text, start) pairs from any of the three forms; SchemaError if there are none."""
     if "answer" in data and "answers" not in data:
         answer = data["answer"]
         return [(item, None) for item in (answer if isinstance(answer, list) else ["" if is_missing(answer) else answer])]
@@ -189,7 +168,7 @@ def _given_answers(data: Mapping[str, Any], where: str) -> list[tuple[Any, Any]]
 
 
 def _place(context: str, answer: str, start: Any) -> int:
-    """Return where an answer stands in the cleaned context: at its given start, else where it comes first, else -1."""
+    """Return the answer's place in the cleaned context: its given start, else its first occurrence, else -1."""
     cleaned = clean(context)
     if isinstance(start, int) and start >= 0:
         at = len(clean(context[:start] + "|")) - 1
@@ -198,30 +177,23 @@ def _place(context: str, answer: str, start: Any) -> int:
     return cleaned.find(answer)
 
 
-# ------------------------------------------------------------------------------------------------ building
 class _Piece(NamedTuple):
-    """A paragraph, or a part of one that is too long.
-
-    ``asked`` is the questions whose answer begins in it, each with the numbers of the pieces that hold its answer.
-    """
+    """A paragraph or a part of it; ``asked`` has the questions whose answer begins here, with the pieces that hold it."""
 
     text: str
     asked: list[tuple[_Asked, list[int]]]
 
 
 class _Builder:
-    """Packs paragraphs to chunks, and chunks to instances."""
-
     def __init__(self, result: LoadResult, options: SquadOptions, count: TokenCounter, rng: random.Random) -> None:
         self.result, self.options, self.count, self.rng = result, options, count, rng
         self.pieces: dict[int, _Piece] = {}
 
     def build(self, paragraphs: Spool) -> Iterator[Instance]:
-        """Yield the instances that have a question."""
         order = array("I", range(len(paragraphs)))
         if self.options.shuffle:
             self.rng.shuffle(order)
-        # One generator for each kind of draw: what is drawn for an instance does not move the chunks after it.
+        # Separate generators: draws for an instance do not change later chunks.
         sizes, drawn = random.Random(self.rng.random()), random.Random(self.rng.random())
         packed = pack_texts(self._texts(paragraphs, order), self.options.chunk_tokens, self.count, sizes)
         made = 0
@@ -237,7 +209,6 @@ class _Builder:
                 made += 1
 
     def _texts(self, paragraphs: Spool, order: array[int]) -> Iterator[str]:
-        """Yield the text of each piece of the paragraphs, when it was added to ``pieces`` under its number."""
         made = 0
         for number in order:
             context, rows = paragraphs.get(number)
@@ -253,7 +224,6 @@ class _Builder:
                 yield piece.text
 
     def _questions(self, group: list[Packed]) -> list[Question]:
-        """Return the questions of an instance's pieces, with the chunks that hold their answers; forget the pieces."""
         chunk_of = {part: index for index, chunk in enumerate(group) for part in chunk.parts}
         questions = []
         for asked, needs in [asked for part in chunk_of for asked in self.pieces.pop(part).asked]:
@@ -266,7 +236,6 @@ class _Builder:
 
 
 def _held(asked: _Asked, spans: list[Span]) -> tuple[int, ...]:
-    """Return the pieces of a paragraph that hold the answer; all of them if its place is not known."""
     everywhere = tuple(range(len(spans)))
     if asked.start < 0 or len(spans) == 1:
         return everywhere

@@ -1,16 +1,10 @@
-"""Synthetic multi-session dialogues: people state facts about themselves, change them, take them back, and chat in between.
+"""Synthetic multi-session dialogues in which people state, change and take back facts about themselves.
 
-A chunk is one dated session; each of its lines is ``Name: sentence.`` Chit-chat mentions values too, but says nothing lasting about
-the speaker (``My cousin is a nurse.``, ``I would never live in Rome.``). ``Instance.facts`` says what every session does to what is
-true, in the order of its lines; ``memalpha.data.questions`` asks about the end of it.
-
-What always holds: instance ``i`` depends on (seed, split, i, config) alone, so any number can be made in any order; train and test
-share no name and no value; dates of sessions strictly rise; a session touches an attribute of a person at most once; a
-single-valued attribute that was taken back stays so; of several values the last is never taken back; no chit-chat of a speaker
-mentions a value the speaker ever had for that attribute; a person with something taken back has something else that still holds.
-
-It does not cover facts said by one person about another, but for values that follow another person's (``memalpha.data.questions``,
-off by default), nor times inside the text: a session's date is its chunk's ``time``.
+A chunk is one dated session of lines ``Name: sentence.`` Chit-chat mentions values without stating a fact, never one that its
+speaker had. ``Instance.facts`` holds each session's facts in line order. Instance ``i`` depends on (seed, split, i, config) alone.
+Train and test share no name or value. Dates strictly rise. A session touches a slot at most once. A single-valued attribute stays
+retracted; the last of several values is never retracted. Not covered: facts about other persons (except dependences, off by
+default) and times inside the text.
 """
 
 from __future__ import annotations
@@ -33,12 +27,10 @@ from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "synthetic"
-"""``Instance.source`` of everything made here."""
 
 _FIRST_DAY = date(2023, 1, 1)
 
 _Line = tuple[str, list[Fact]]
-"""A line of a session and the facts it says."""
 
 
 def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
@@ -55,20 +47,19 @@ class SyntheticConfig(Options):
     """What the dialogues are like.
 
     Attributes:
-        split: Whose names and values, ``train`` or ``test``.
+        split: Names and values of ``train`` or ``test``.
         n_chunks: Sessions in an instance.
         people: Persons who speak.
-        facts_per_chunk: Fewest and most facts a session states, changes or takes back. Fewer only where nothing more can be said;
-            the last session has one at least if none had any before, so that there is something to ask.
-        chitchat_per_chunk: Fewest and most lines of a session that hold no fact; at least one where a session may be without facts.
-        p_change: Probability that a fact changes an earlier one, where there is one.
-        p_retract: Probability that a fact takes an earlier one back, where there is one.
+        facts_per_chunk: Fewest and most facts of a session; fewer if none are possible; the last has one if no other has.
+        chitchat_per_chunk: Fewest and most lines without a fact; at least one if a session may have no facts.
+        p_change: Probability that a fact changes an earlier one.
+        p_retract: Probability that a fact takes an earlier one back.
         p_multi: Probability that a new fact is of an attribute with several values (pets, hobbies).
-        max_values: Most values of such an attribute that hold at once.
-        p_distractor: Probability that a line of chit-chat mentions a value.
+        max_values: Most current values of such an attribute.
+        p_distractor: Probability that a chit-chat line mentions a value.
         templates: Sentences used: ``train``, ``held_out`` (unseen wording) or ``all``.
-        rates: Share of the possible questions that is asked, by kind; ``cascade`` and ``absence`` are off unless given.
-        max_questions: Most questions of an instance, drawn evenly from those ``rates`` left (0 = all of them).
+        rates: Share of the possible questions asked, by kind; ``cascade`` and ``absence`` are off by default.
+        max_questions: Most questions of an instance, drawn uniformly after ``rates`` (0 = all).
     """
 
     split: Split = "train"
@@ -107,13 +98,12 @@ PRESETS: Mapping[str, SyntheticConfig] = MappingProxyType(
         "dependent": SyntheticConfig(n_chunks=6, people=4, rates=QuestionRates(cascade=1.0, absence=0.2)),
     }
 )
-"""Sizes to start from: 3, 6 and 30 sessions; ``dependent`` is ``medium`` with facts that hang on others.
- ``dataclasses.replace(PRESETS["small"], split="test")`` is the held-out half."""
+"""Presets of 3, 6 and 30 sessions; ``dependent`` is ``medium`` with facts that depend on others."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticOptions(Options):
-    """Which synthetic dialogues to make: ``n`` of a ``preset``; of ``SyntheticConfig``, what is not None; two of its rates."""
+    """Which dialogues to make: ``n`` of a ``preset``; fields that are not None replace those of its ``SyntheticConfig``."""
 
     n: PositiveInt = 100
     preset: Literal["small", "medium", "long", "dependent"] = "small"
@@ -132,7 +122,7 @@ class SyntheticOptions(Options):
     max_questions: int | None = None
 
     def config(self) -> SyntheticConfig:
-        """Return the dialogues' config; InputError if a value cannot be."""
+        """Return the dialogues' config; InputError for an invalid value."""
         given = {name: getattr(self, name) for name in names(type(self))[2:] if getattr(self, name) is not None}
         rates = {name: given.pop(name) for name in ("cascade", "absence") if name in given}
         preset = PRESETS[self.preset]
@@ -140,24 +130,20 @@ class SyntheticOptions(Options):
 
 
 def load_synthetic(source: str, options: SyntheticOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-    """Make synthetic dialogues one by one; nothing is skipped, and ``source`` and ``count_tokens`` have no effect."""
+    """Make synthetic dialogues; skips nothing; ``source`` and ``count_tokens`` are unused."""
     config = options.config()
     return LoadResult((make_instance(index, seed, config) for index in range(options.n)), total=options.n)
 
 
 def generate(n: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> list[Instance]:
-    """Return instances 0 to n - 1.
-
-    Raises:
-        InputError: If ``n`` is below 1.
-    """
+    """Return instances 0 to n - 1; InputError if ``n`` is below 1."""
     if n < 1:
         raise InputError(f"number of instances is {n}", expected="at least 1")
     return [make_instance(index, seed, config) for index in range(n)]
 
 
 def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> Instance:
-    """Return instance ``index`` of the endless sequence that (seed, split, config) stand for."""
+    """Return instance ``index`` of the sequence given by (seed, split, config)."""
     rng = random.Random(f"{SOURCE}:{config.split}:{seed}:{index}")
     pool = pools(config.split, config.templates)
     world = _World(rng, pool, config)
@@ -176,10 +162,7 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
 
 
 def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[Question]:
-    """Let some persons' values follow others', in lines added to the sessions; return what is asked about it.
-
-    What follows for a follower stands at the end of a session's facts, in an item without a line.
-    """
+    """Add links and their lines to the sessions; return the questions. Derived facts come last, without a line."""
     rates = world.config.rates
     if not rates.cascade and not rates.absence:
         return []
@@ -197,10 +180,7 @@ def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[
     return dependent_questions(rng, world.all_slots, links, world.pool.questions, rates)
 
 
-# ------------------------------------------------------------------------------------------------ what happens
 class _World:
-    """What is true of whom, session by session."""
-
     def __init__(self, rng: random.Random, pool: Pools, config: SyntheticConfig) -> None:
         self.rng, self.pool, self.config = rng, pool, config
         self.attributes = {attribute.word: attribute for attribute in pool.attributes}
@@ -209,11 +189,9 @@ class _World:
 
     @property
     def slots(self) -> list[Slot]:
-        """The slots anything was ever said about."""
         return [slot for slot in self.all_slots if slot.stated]
 
     def session(self, chunk: int) -> list[Fact]:
-        """Let one session happen and return its facts."""
         facts: list[Fact] = []
         touched: list[Slot] = []
         wanted = self.rng.randint(*self.config.facts_per_chunk)
@@ -227,7 +205,7 @@ class _World:
         return facts
 
     def _move(self, touched: list[Slot]) -> tuple[Slot | None, FactAction]:
-        """Draw what happens next and to which slot; None if nothing can."""
+        """Draw the next action and its slot; None if nothing is possible."""
         free = [slot for slot in self.all_slots if slot not in touched]
         draw = self.rng.random()
         options = {
@@ -246,14 +224,12 @@ class _World:
         return None, FactAction.STATE
 
     def _open(self, free: list[Slot]) -> list[Slot]:
-        """Slots that can take a new value, of the sort of attribute that ``p_multi`` draws where there are some."""
         several = [slot for slot in free if slot.multiple and len(slot.live) < self.config.max_values]
         single = [slot for slot in free if not slot.multiple and not slot.stated]
         first, second = (several, single) if self.rng.random() < self.config.p_multi else (single, several)
         return first or second
 
     def _choose(self, slots: list[Slot]) -> Slot:
-        """Draw a slot, half the time among those of several values that have some, so that there is something to count."""
         several = [slot for slot in slots if slot.multiple and slot.live]
         return self.rng.choice(several if several and self.rng.random() < 0.5 else slots)
 
@@ -273,12 +249,11 @@ class _World:
         return Fact(chunk, action, slot.subject, slot.attribute, value, previous)
 
     def _fresh_value(self, slot: Slot) -> str:
-        """A value the slot never had, or at least has not now once all were used."""
+        """A value that the slot never had; one it does not have now if all were used."""
         values = [value for value in self.attributes[slot.attribute].values if value not in slot.live]
         return self.rng.choice([value for value in values if value not in slot.past] or values)
 
 
-# ------------------------------------------------------------------------------------------------ how it is said
 def _fact_line(rng: random.Random, fact: Fact, attribute: Attribute) -> str:
     sentences = {FactAction.STATE: attribute.state, FactAction.CHANGE: attribute.change, FactAction.RETRACT: attribute.retract}
     return f"{fact.subject}: {_fill(rng.choice(sentences[fact.action]), fact.attribute, fact.value)}"

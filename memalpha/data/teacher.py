@@ -1,12 +1,8 @@
-"""Demonstrations: what a good policy does with a session of a synthetic dialogue, given the memory as it stands.
+"""Teacher demonstrations: operations for one session of a synthetic dialogue, given the current memory.
 
-A statement is inserted, a changed fact is updated (or deleted and inserted anew), a fact that was taken back is deleted; entries
-read ``Marta city Oslo``. Operations name ids of the memory that is passed in and are meant to be applied in order.
-
-What always holds: every operation succeeds and changes that memory, whatever its schema allows and limits; the memory itself is
-left alone. With the default config and room for every fact, the memory then answers every question the generator asks.
-
-It does not cover demonstrations of prose, of block sections, or of mistakes: an imperfect teacher is one that leaves facts out.
+New facts are inserted, changed facts updated (or deleted and inserted), retracted facts deleted; entries read ``Marta city Oslo``.
+Operations must be applied in order; each succeeds within the schema's limits. The given memory is not changed. Not covered: prose,
+block sections and wrong operations.
 """
 
 from __future__ import annotations
@@ -37,13 +33,11 @@ class TeacherConfig(Options):
     """How well the teacher demonstrates.
 
     Attributes:
-        coverage: Probability that a fact the memory does not hold is written down; a pair (low, high) draws one probability an
-            instance, so that demonstrations differ in how much they keep. What is held is corrected whatever the coverage.
-        p_correct: Probability that a held fact is corrected where it stands when it changes or is taken back; else a change is
-            treated as a new fact, which leaves the stale entry beside it, and a retraction is let pass. 0 = only ever insert.
-        p_update: Of the corrected changes, the probability of an update instead of a deletion and an insertion.
+        coverage: Probability that a new fact is written; a pair (low, high) draws one probability per instance.
+        p_correct: Probability that a held fact is corrected; else a change only inserts and a retraction is ignored.
+        p_update: Probability that a correction is an update, not a deletion and an insertion.
         style: Wording of an entry: ``words`` (``Marta city Oslo``) or ``sentence``.
-        dates: Write the session's date into the entry where its section keeps no times.
+        dates: Write the session's date into the entry if its section stores no times.
     """
 
     coverage: Share | tuple[Share, Share] = 1.0
@@ -53,13 +47,13 @@ class TeacherConfig(Options):
     dates: bool = True
 
     def check(self) -> None:
-        """Raise InputError if the pair of coverages is not in order."""
+        """Raise InputError if the coverages are not in order."""
         low, high = self._coverages()
         if low > high:
             raise InputError(f"teacher: coverage is {self.coverage!r}", expected="a pair (low, high) with low <= high")
 
     def coverage_of(self, instance: Instance) -> float:
-        """Return the probability that a fact of this instance is acted on; the same whenever it is asked."""
+        """Return the probability that a fact of this instance is acted on; deterministic."""
         low, high = self._coverages()
         return random.Random(f"coverage:{instance.id}").uniform(low, high) if low < high else low
 
@@ -70,11 +64,7 @@ class TeacherConfig(Options):
 def teacher_operations(
     instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, config: TeacherConfig = TeacherConfig()
 ) -> list[Operation]:
-    """Return what a good policy does with one chunk, in order; ``instance.facts`` say what the chunk means.
-
-    ``memory`` is the memory as it stands before the chunk, filled by this teacher or by anybody else; it is not changed. ``rng``
-    draws what is kept and how it is corrected.
-    """
+    """Return the operations for one chunk in order, from ``instance.facts``; ``memory`` (before the chunk) is not changed."""
     trial, time = memory.copy(), instance.chunks[chunk_index].time
     coverage = config.coverage_of(instance)
     operations: list[Operation] = []
@@ -87,7 +77,7 @@ def teacher_operations(
 
 
 def section_for(attribute: str, schema: MemorySchema) -> str:
-    """Return the section an attribute belongs in: the first of those that suit it, else the schema's first list."""
+    """Return the first section that suits an attribute, else the schema's first list."""
     suited = (name for name in preferred_sections().get(attribute, ()) if name in schema)
     return next(suited, schema.lists[0].name)
 
@@ -95,7 +85,7 @@ def section_for(attribute: str, schema: MemorySchema) -> str:
 def _for_fact(
     fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig, *, keep: bool
 ) -> Iterator[Operation]:
-    """What to do about one fact, to be kept if it is new. An iterator: the memory is looked at before anything is yielded."""
+    """Operations for one fact, kept if new. The memory is read before the first yield."""
     section = memory.schema[section_for(fact.attribute, memory.schema)]
     content = _STYLES[config.style].format(fact)
     if config.dates and time and not section.timestamps:
@@ -119,7 +109,7 @@ def _for_fact(
 
 
 def _bound(memory: Memory, subject: str, attribute: str, value: str) -> list[Entry]:
-    """Entries that hold both the person and the value, those that name the attribute first."""
+    """Entries that hold the person and the value; those that name the attribute first."""
     hits = [entry for entry in memory.entries() if contains(entry.content, subject) and contains(entry.content, value)]
     return sorted(hits, key=lambda entry: not contains(entry.content, attribute))
 
@@ -129,6 +119,5 @@ def _delete(entry: Entry) -> Operation:
 
 
 def _may_become(entry: Entry, content: str, memory: Memory) -> bool:
-    """Whether an entry can be updated to a text: its section allows it and no other entry says so already."""
     said = any(other.content == content for other in memory.entries(entry.section))
     return OperationKind.UPDATE in memory.schema[entry.section].operations and not said

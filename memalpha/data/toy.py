@@ -1,14 +1,8 @@
-"""The smallest task of memory construction, for a policy of under a million parameters and a closed vocabulary.
+"""The smallest memory task, for policies of under a million parameters and a closed vocabulary.
 
-A chunk is a handful of words: some name things, the rest is noise. Every thing mentioned is asked for (``was apple seen?``); noise
-never is. A memory with room for the things alone makes noise costly.
-
-What always holds: instance ``i`` depends on (seed, split, i) alone; no word comes twice in an instance; every word is in
-``toy_vocabulary``. The splits share the vocabulary and differ in their instances alone: what is learned is which words are worth
-keeping, not words that were never seen.
-
-The teacher shows the format and nothing else: it stores words of the chunk at random, things and noise alike, so what is worth
-keeping can be learned from the reward only.
+A chunk is a few words: things and noise. Every thing is asked for (``was apple seen?``), noise never. Instance ``i`` depends on
+(seed, split, i) alone. No word comes twice in an instance; every word is in ``toy_vocabulary``. Splits share the vocabulary. The
+teacher stores random words of the chunk, so only the reward shows what to keep.
 """
 
 from __future__ import annotations
@@ -27,7 +21,6 @@ from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
 SOURCE = "toy"
-"""``Instance.source`` of everything made here."""
 
 THINGS: tuple[str, ...] = (
     "apple", "boat", "candle", "door", "engine", "feather", "guitar", "hammer", "island", "jacket", "kettle", "ladder",
@@ -40,7 +33,6 @@ NOISE: tuple[str, ...] = (
     "above", "badly", "close", "dimly", "early", "fairly", "gladly", "hardly", "inside", "just", "kindly", "lately",
     "mostly", "never", "often", "partly", "quickly", "rather", "slowly", "today", "under", "vaguely", "while", "yonder",
 )  # fmt: skip
-"""Words that are never asked for."""
 
 _QUESTION = "was {word} seen?"
 _THINGS_A_CHUNK = 4
@@ -53,8 +45,8 @@ class ToyOptions(Options):
     """Which toy instances to make.
 
     Attributes:
-        n: How many.
-        split: Which half of the endless sequence.
+        n: Number of instances.
+        split: ``train`` or ``test`` sequence.
     """
 
     n: PositiveInt = 100
@@ -62,23 +54,23 @@ class ToyOptions(Options):
 
 
 def toy_generate(n: int, seed: int, split: Split = "train") -> list[Instance]:
-    """Return instances 0 to n - 1 of the endless sequence that (seed, split) stand for."""
+    """Return instances 0 to n - 1 of the sequence given by (seed, split)."""
     options = ToyOptions(n, split)
     return [_make(index, seed, split) for index in range(options.n)]
 
 
 def load_toy(source: str, options: ToyOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-    """Make toy instances; nothing is skipped, and ``source`` and ``count_tokens`` have no effect."""
+    """Make toy instances; skips nothing; ``source`` and ``count_tokens`` are unused."""
     return LoadResult(iter(toy_generate(options.n, seed, options.split)), total=options.n)
 
 
 def toy_schema(max_entries: int = _CHUNKS * _THINGS_A_CHUNK) -> MemorySchema:
-    """Return a schema of one list, ``facts``."""
+    """Return a schema with one list, ``facts``."""
     return MemorySchema("toy", (Section("facts", SectionKind.LIST, "things", max_entries=max_entries),))
 
 
 def toy_teacher_operations(instance: Instance, t: int, memory: Memory, rng: random.Random) -> list[Operation]:
-    """Return one to four insertions of words of chunk ``t``, drawn at random; fewer where the memory has no room for them."""
+    """Return one to four insertions of random words of chunk ``t``; fewer if the memory has no room."""
     trial, section = memory.copy(), memory.schema.lists[0].name
     words = instance.chunks[t].text.split()
     drawn = [Operation(OperationKind.INSERT, section, word) for word in rng.sample(words, rng.randint(1, 4))]
@@ -86,7 +78,7 @@ def toy_teacher_operations(instance: Instance, t: int, memory: Memory, rng: rand
 
 
 def toy_vocabulary() -> tuple[str, ...]:
-    """Return every word and mark of chunks, entries and questions, each once; a tokenizer needs the codec's besides."""
+    """Return every word and mark of chunks, entries and questions once; without those of the codec."""
     return (*THINGS, *NOISE, "was", "seen", "?")
 
 

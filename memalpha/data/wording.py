@@ -1,8 +1,4 @@
-"""Small functions on text for the loaders: what they write themselves in a question, dates, and the keywords of a summary.
-
-The lines that loaders add to a question stand here so that the leak check can tell them from what a set asks: two sets share
-nothing because both hold them.
-"""
+"""Text functions for the loaders: lines added to questions (so the leak check can ignore them), dates, and keywords."""
 
 from __future__ import annotations
 
@@ -10,42 +6,38 @@ import re
 from collections import Counter
 from datetime import datetime
 
-# ------------------------------------------------------------------------------------------------ questions
 ASK_LABEL = "Which label number does this have, going by the examples? Answer with the number in \\boxed{}."
-"""Under a sentence to label."""
 
 SUMMARISE = "Summarise the text."
-"""What is asked of a chapter."""
 
 _ASKED_ON, _PERSONA = "Asked on {}.", "What has {} said about themselves?"
 _OWN = re.compile("|".join(re.escape(line).replace(r"\{\}", ".+") for line in (ASK_LABEL, SUMMARISE, _ASKED_ON, _PERSONA)))
 
 
 def asked_on(date: str, question: str) -> str:
-    """Return a question under a line with the day it is asked on, where a day is given."""
+    """Return a question under a line with its date, if one is given."""
     return f"{_ASKED_ON.format(date)}\n{question}" if date else question
 
 
 def persona_question(speaker: str) -> str:
-    """Return the question for all that a speaker said about themselves."""
+    """Return the question about everything a speaker said about themselves."""
     return _PERSONA.format(speaker)
 
 
 def as_asked(question: str) -> str:
-    """Return a question's text without the lines that a loader added; empty if all of it is a loader's."""
+    """Return a question's text without lines that a loader added; may be empty."""
     return "\n".join(line for line in question.split("\n") if not _OWN.fullmatch(line.strip()))
 
 
-# ------------------------------------------------------------------------------------------------ dates
 _DAYS = ("%Y/%m/%d", "%Y-%m-%d", "%B %d, %Y", "%d %B, %Y", "%d %B %Y")
 _MINUTES = ("%Y/%m/%d %H:%M", "%I:%M %p on %d %B, %Y", "%I:%M %p on %d %B %Y")  # LongMemEval, LoCoMo
-# ISO 8601, as PerLTQA's dialogues have it; a zone is kept.
+# ISO 8601, as in PerLTQA's dialogues; a zone is kept.
 _ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}.*")
 _WEEKDAY = re.compile(r"\s*\([A-Za-z]{2,9}\)\s*")
 
 
 def iso_date(written: str) -> str | None:
-    """Return a date, with hours and minutes where they are given, in ISO 8601; None if the text is no date of a known form."""
+    """Return a date, with hours and minutes if given, in ISO 8601; None if its form is unknown."""
     text = " ".join(_WEEKDAY.sub(" ", written).split())
     if _ISO.fullmatch(text):
         try:
@@ -62,21 +54,19 @@ def iso_date(written: str) -> str | None:
 
 
 def time_of(written: str) -> str | None:
-    """Return the date in ISO 8601, the text itself where it is of no known form, None where it is empty."""
+    """Return the date in ISO 8601, the text itself if its form is unknown, None if it is empty."""
     return iso_date(written) or written.strip() or None
 
 
-# ------------------------------------------------------------------------------------------------ keywords
 _NAME = re.compile(r"(?<![.!?\"“]\s)(?<!^)\b[A-Z][\w'’-]+(?:\s+(?:(?:of|the|de|von|van)\s+)?[A-Z][\w'’-]+)*", re.MULTILINE)
 _WORD = re.compile(r"\b[a-z]{7,}\b")
 _SUFFIX = re.compile(r"['’]s?$")
 
 
 def keyphrases(summary: str, limit: int) -> tuple[str, ...]:
-    """Return at most ``limit`` keywords of a summary: names, then long words, most frequent first, ties by place; none twice.
+    """Return at most ``limit`` distinct keywords, by frequency: names, then words of at least seven lower-case letters.
 
-    A name is a run of capitalised words that does not begin a sentence; a word has at least seven small letters. Stands in for the
-    keywords that the published system had a language model draw; only for languages with capitals and spaces.
+    A name is a run of capitalised words not at a sentence start. Mem-alpha draws the keywords with a language model instead.
     """
     flat = " ".join(summary.split())
     names = Counter(_SUFFIX.sub("", match.group()) for match in _NAME.finditer(flat))

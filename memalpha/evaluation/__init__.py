@@ -1,6 +1,5 @@
-"""Systems compared under one protocol.
+"""Compares systems under one protocol.
 
-``options`` -> ``run`` (the loop; ``systems`` write, ``host`` has the model, ``folder`` keeps) -> ``results`` -> ``summary`` (with
-``statistics`` and ``scorecard``) -> ``tables``, ``plots``, ``published``. ``judging`` tries the judge itself; ``poisoning`` is the
-suite of ``memalpha poison``.
+Flow: ``options``, ``run`` (with ``systems``, ``host``, ``folder``), ``results``, ``summary`` (with ``statistics``, ``scorecard``),
+then ``tables``, ``plots``, ``published``. ``judging`` tests the judge. ``poisoning`` is the suite of ``memalpha poison``.
 """

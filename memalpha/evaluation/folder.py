@@ -1,17 +1,16 @@
-"""The folder of an evaluation: what was asked for, what it was run on, one line a result; it can always be gone on with.
+"""The folder of an evaluation, which can always be continued.
 
     config.yaml         resolved options
     inputs.json         sha256 digests of instances, adapters, base model and agents' own settings
-    environment.json    code version, library versions, machine, command, date; of continuations and joined parts too
-    results.jsonl       one line a result (``memalpha.evaluation.results``)
-    underway.jsonl      while a batch is written: what its policy has written so far (``memalpha.evaluation.host.RecordedCalls``)
-    false_accept.json   where a judge was asked: how many planted wrong answers it let pass
-    summary.json        and table.md, table.csv, plots/: made of the others
+    environment.json    code and library versions, machine, command, date; also of continuations and joined parts
+    results.jsonl       one line for each result (``memalpha.evaluation.results``)
+    underway.jsonl      completions of the batch in progress (``memalpha.evaluation.host.RecordedCalls``)
+    false_accept.json   if there is a judge: share of planted wrong answers that it accepts
+    summary.json        and table.md, table.csv, plots/: derived from the others
 
-What is there is only added to. The same command again goes on, with more sets, systems or readers if they were added; anything
-else that would change what the lines mean is refused. A part (``--join``) is the folder of an evaluation of some of the sets,
-systems and readers, from another process or machine: its results are taken over only if this evaluation would have got them in the
-same way, and a part that differs is refused whole.
+Results are only added. The same command continues the folder, also with more sets, systems or readers; other changes that affect
+results are refused. A part (``--join``) is the folder of an evaluation of some sets, systems and readers; its results are copied
+only if this evaluation would give the same ones, otherwise the whole part is refused.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ MAY_CHANGE = frozenset({
 """Options that change no result."""
 
 _WHERE_ASKED = ("sets", "readers", "group")
-"""What a system's row says besides what it is: on what it is evaluated, and with whom it is shown."""
+"""Keys of a system that do not define the system itself."""
 
 _CANNOT_WRITE = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTDIR, errno.EISDIR,
@@ -59,17 +58,7 @@ Inputs = Mapping[str, Mapping[str, Any]]
 
 
 class EvaluationFolder:
-    """An evaluation's folder, open for more results.
-
-    Args:
-        path: The folder.
-        config: Resolved options; a folder that exists must have begun with them, but for what may grow.
-        inputs: Digests; those of before must be the same, as far as they were written down.
-        overwrite: Replace what is there.
-
-    Raises:
-        RunFolderError: If the folder is something else, or began with other options or inputs.
-    """
+    """An evaluation's folder, open for more results; RunFolderError if it is something else or has other options or inputs."""
 
     def __init__(self, path: str | Path, config: Config, inputs: Inputs, *, overwrite: bool = False) -> None:
         self.path = Path(path)
@@ -94,17 +83,17 @@ class EvaluationFolder:
         drop_cut_line(self.path / RESULTS_FILE)
 
     def keys(self) -> tuple[set[ResultKey], set[ResultKey]]:
-        """Return the keys of the lines that need no more work, and of those that failed and wait for another try."""
+        """Return the keys of finished lines, and of failed lines that wait for a retry."""
         results = read_results(self.path) if (self.path / RESULTS_FILE).is_file() else []
         failed = {result.key for result in results if result.failed is not None}
         return {result.key for result in results} - failed, failed
 
     def append(self, results: Sequence[SystemResult]) -> None:
-        """Write lines; they are there when this returns, whatever becomes of the process."""
+        """Append lines; they are on disk when this returns."""
         append_lines(self.path / RESULTS_FILE, [result.to_json() for result in results])
 
     def take_over(self, part: Part, wanted: Collection[ResultKey]) -> set[ResultKey]:
-        """Add those of a part's results that are wanted, and where they were made; return their keys."""
+        """Add the wanted results of a part, and its environment; return their keys."""
         new = [result for result in part.results if result.key in wanted]
         if new:
             self.append(new)
@@ -116,10 +105,7 @@ class EvaluationFolder:
 
 
 def check_place(path: str | Path, *, overwrite: bool) -> bool:
-    """See that an evaluation can be gone on with in a folder, or a new one be made; return whether it is gone on with.
-
-    RunFolderError if the folder holds something else, or a file is in its place.
-    """
+    """Return whether the folder is continued (else it is new); RunFolderError if it holds something else or is a file."""
     folder = Path(path)
     if holds_something(folder) and (folder / "config.yaml").is_file() and not overwrite:
         return True
@@ -128,7 +114,7 @@ def check_place(path: str | Path, *, overwrite: bool) -> bool:
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
-    """Read ``config.yaml`` of an evaluation's folder; InputError if it is none."""
+    """Read ``config.yaml`` of a folder; InputError if it is not an evaluation."""
     path = Path(folder) / "config.yaml"
     config = read_object(path) if path.is_file() else {}
     for part in LISTS:
@@ -144,10 +130,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 @contextmanager
 def explain_write_errors(path: str | Path) -> Iterator[None]:
-    """Raise MemAlphaError, which says what to do, where a folder cannot be written, such as on a full disk.
-
-    What was written before stays; a line cut short is dropped when the evaluation goes on.
-    """
+    """Raise MemAlphaError with advice if a folder cannot be written, e.g. on a full disk; written data stay."""
     try:
         yield
     except OSError as error:
@@ -158,9 +141,8 @@ def explain_write_errors(path: str | Path) -> Iterator[None]:
         ) from error
 
 
-# ------------------------------------------------------------------------------------------------ what may stand together
 class Part(NamedTuple):
-    """What a part has found: its folder, its results that did not fail, how many did, and its ``environment.json``."""
+    """A part: its folder, its successful results, its number of failures, and its ``environment.json``."""
 
     folder: Path
     results: list[SystemResult]
@@ -169,12 +151,7 @@ class Part(NamedTuple):
 
 
 def read_part(path: str | Path, config: Config, inputs: Inputs) -> Part:
-    """Read a part's results and check that they may stand among those of an evaluation of these options and inputs.
-
-    Raises:
-        RunFolderError: If an option, or a set, system or reader that both name, or its instances, weights or settings differ.
-        InputError: If the part is no evaluation's folder, or a line is damaged.
-    """
+    """Read a part's results; RunFolderError if its options or inputs conflict, InputError if it is damaged or not an evaluation."""
     run = RunFolder(path)
     if different := conflicts(read_config(path), run.read_json("inputs.json"), config, inputs):
         raise RunFolderError(
@@ -188,10 +165,7 @@ def read_part(path: str | Path, config: Config, inputs: Inputs) -> Part:
 
 
 def conflicts(config: Config, inputs: Inputs, other_config: Config, other_inputs: Inputs) -> list[str]:
-    """Return what keeps results of one evaluation from standing among those of another, one text each.
-
-    Sets, systems and readers that only one of them names are no difference.
-    """
+    """Return the conflicts between two evaluations, one text each; sets, systems and readers of only one are no conflict."""
     if any(not isinstance(inputs.get(kind), dict) for kind in ("sets", "adapters") if kind in other_inputs):
         return ["its inputs.json does not say which sets and adapters it was made of"]
     both = differences(_common(config, other_config), _common(other_config, config))
@@ -199,7 +173,7 @@ def conflicts(config: Config, inputs: Inputs, other_config: Config, other_inputs
 
 
 def differences(began: Config, now: Config) -> list[str]:
-    """Return what keeps results under the first options from standing among results under the second, one text each."""
+    """Return the option changes that affect results, one text each."""
     different = [
         f"{name} was {began.get(name)!r} and is {now.get(name)!r}"
         for name in sorted({*began, *now} - MAY_CHANGE - set(LISTS))
@@ -215,7 +189,7 @@ def differences(began: Config, now: Config) -> list[str]:
 
 
 def _other_inputs(began: Inputs, now: Inputs) -> list[str]:
-    """What is another under the same name, as far as both say which it was."""
+    """Inputs with the same name and different digests, if both digests are known."""
     return [
         f"{kind[:-1]} {name!r} is not the same"
         for kind, digests in now.items()
@@ -225,7 +199,7 @@ def _other_inputs(began: Inputs, now: Inputs) -> list[str]:
 
 
 def _common(config: Config, other: Config) -> dict[str, Any]:
-    """A configuration with the sets, systems and readers alone that the other names too, without where systems are asked."""
+    """The configuration restricted to the sets, systems and readers of the other, without ``_WHERE_ASKED``."""
     rows = {part: [row for row in config[part] if any(row["name"] == its["name"] for its in other[part])] for part in LISTS}
     return {**config, **rows, "systems": [_without(row, _WHERE_ASKED) for row in rows["systems"]]}
 
@@ -234,12 +208,8 @@ def _without(row: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in keys}
 
 
-# ------------------------------------------------------------------------------------------------ digests
 def digest_adapter(folder: str | Path) -> str:
-    """Return the sha256 over an adapter's weights and configuration.
-
-    Lists of names in the configuration count as sets: PEFT writes them in another order each time.
-    """
+    """Return the sha256 of an adapter's weights and configuration; lists of names are sorted, since PEFT changes their order."""
 
     def as_sets(config: Mapping[str, Any]) -> dict[str, Any]:
         listed = {key for key, value in config.items() if isinstance(value, list) and all(isinstance(item, str) for item in value)}
@@ -249,18 +219,14 @@ def digest_adapter(folder: str | Path) -> str:
 
 
 def digest_model(folder: str | Path) -> str:
-    """Return a sha256 that tells a base model's weights, configuration, tokenizer and chat template from others.
-
-    Of each weights file it takes the name, the size and 64 stretches of 64 KB from its beginning to its end, so weights that differ
-    nowhere else are not told apart; the other files whole.
-    """
+    """Return a sha256 of a base model's files; weights are only sampled (64 x 64 KB), so a difference elsewhere is not found."""
     weights = sorted(file for kind in ("safetensors", "bin", "gguf", "pt") for file in Path(folder).glob(f"*.{kind}"))
     names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
     return _sha256([*(part for path in weights for part in _stretches(path)), *_files([Path(folder) / name for name in names])])
 
 
 def digest_agent(folder: str | Path) -> str:
-    """Return the sha256 over what fixes an agent beside its adapter: its settings, schema and router."""
+    """Return the sha256 of an agent's settings, schema and router."""
     return _sha256(_files([Path(folder) / name for name in (AGENT_FILE, SCHEMA_FILE, ROUTER_FILE)]))
 
 
@@ -272,7 +238,7 @@ def _sha256(parts: Iterable[bytes]) -> str:
 
 
 def _files(paths: Iterable[Path], says: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict) -> Iterator[bytes]:
-    """Name and content of each file that is there; of a JSON file what it ``says``, but for the library that wrote it."""
+    """Name and content of each existing file; JSON as returned by ``says``, without the library version."""
     for path in (path for path in paths if path.is_file()):
         yield path.name.encode()
         if path.suffix == ".json":

@@ -1,8 +1,7 @@
-"""One base model for a whole evaluation: adapters are put on it and taken off, and the bare base reads.
+"""One base model for a whole evaluation: adapters are attached and detached; the bare base reads.
 
-The base is loaded once, when it is first needed, onto the accelerator if there is one; at most one adapter is on it. Without one,
-and while the base reads, weights and results are those of the bare model. Policies whose whole weights were trained are another
-base: they need an evaluation of their own.
+The base is loaded once, on first use, on the accelerator if there is one, with at most one adapter. Without an adapter, and while
+reading, results are those of the bare model. Fully fine-tuned models are another base and need their own evaluation.
 """
 
 from __future__ import annotations
@@ -29,19 +28,10 @@ if TYPE_CHECKING:
 
 
 class PolicyHost:
-    """The base model and the adapter that is on it.
+    """The base model and its current adapter; InputError if the model does not exist or its tokenizer has no chat template.
 
-    Args:
-        model: Registered name, folder or Hub name of the base.
-        dtype: Type of its weights.
-        max_batch: Most rows decoded at once.
-        batch_tokens: Most tokens, padding included, of the chats that are read at once.
-
-    Attributes:
-        calls: Where the calls of the current batch are recorded; None records nothing.
-
-    Raises:
-        InputError: If there is no such model, or its tokenizer has no chat template.
+    ``model`` is a registered name, folder or Hub name. ``max_batch``: most rows decoded at once. ``batch_tokens``: most tokens,
+    with padding, of chats read at once. ``calls`` records the calls of the current batch (None = no recording).
     """
 
     def __init__(self, model: str, dtype: str = "float32", max_batch: int = 64, batch_tokens: int = 16_384) -> None:
@@ -53,7 +43,7 @@ class PolicyHost:
 
     @cached_property
     def config(self) -> Any:
-        """The base model's configuration; does not load its weights."""
+        """The base model's configuration; does not load the weights."""
         from transformers import AutoConfig
 
         return AutoConfig.from_pretrained(resolve_model(self.model))
@@ -64,22 +54,18 @@ class PolicyHost:
 
     @property
     def positions(self) -> int:
-        """How many tokens the model was made for; 0 if it does not say."""
+        """Context length of the model in tokens; 0 if unknown."""
         return positions_of(self.config) or 0
 
     def generator(self, adapter: str = "") -> Generator:
-        """Return what draws completions from the base with an adapter (empty = without).
-
-        Raises:
-            InputError: If the folder holds no adapter, or one of another base.
-        """
+        """Return a generator of the base with an adapter (empty = none); InputError if it is missing or of another base."""
         if adapter:
             base_of(adapter)
             check_adapter(Path(adapter), resolve_model(self.model), self._skeleton, self.tokenizer)
         return _Hosted(self, adapter)
 
     def generate(self, adapter: str, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Draw completions, or recall them; puts the adapter on the base first if it is not there."""
+        """Generate completions, or replay recorded ones; attaches the adapter first if needed."""
 
         def draw() -> list[Completion]:
             return self._generator(adapter).generate(prompts, sampling)
@@ -87,7 +73,7 @@ class PolicyHost:
         return draw() if self.calls is None else self.calls.completions(adapter, prompts, sampling, draw)
 
     def answer(self, chats: Sequence[list[Message]], max_new_tokens: int) -> list[str]:
-        """Answer chats greedily with the bare base; the common beginning of neighbours is computed once."""
+        """Answer chats greedily with the bare base; common prefixes are computed once."""
         prompts = sharing([Prompt(tuple(chat), chat_ids(self.tokenizer, chat)) for chat in chats])
         generator = self._generator("", keep_prefix=True)
         replies: list[str] = []
@@ -96,7 +82,7 @@ class PolicyHost:
         return replies
 
     def release(self) -> None:
-        """Take off the adapter; the base stays."""
+        """Detach the adapter; the base stays loaded."""
         if self._adapter:
             self._policy = self._policy.unload()
             self._adapter = ""
@@ -121,7 +107,7 @@ class PolicyHost:
 
 
 class _Hosted:
-    """A ``Generator`` that uses one adapter of a host."""
+    """A ``Generator`` for one adapter of a host."""
 
     def __init__(self, host: PolicyHost, adapter: str) -> None:
         self._host, self._adapter = host, adapter
@@ -131,17 +117,11 @@ class _Hosted:
 
 
 class RecordedCalls:
-    """What the policy has written in the current batch, in a file: a killed evaluation goes on at that chunk.
+    """Records the completions of the current batch in a file, so that a killed evaluation continues at the same chunk.
 
-    A batch of long inputs takes hours. A call is answered from the file only if adapter, prompts and sampling are the same. A line
-    cut short by a kill is dropped; calls without random numbers of their own (a temperature without a seed) are always drawn.
-    Mem0's calls of a server are not covered.
-
-    Args:
-        path: The file; made by the first call. InputError if it is damaged elsewhere than at its end.
-
-    Attributes:
-        seconds: What the calls answered from the file had taken when they were drawn.
+    A call is replayed only if adapter, prompts and sampling are the same; ``seconds`` is the original time of replayed calls. Calls
+    with a temperature but no seed are always generated again. An incomplete last line is dropped; other damage is an InputError.
+    Mem0's server calls are not covered.
     """
 
     def __init__(self, path: Path) -> None:
@@ -153,7 +133,7 @@ class RecordedCalls:
     def completions(
         self, adapter: str, prompts: Sequence[Prompt], sampling: Sampling, draw: Callable[[], list[Completion]]
     ) -> list[Completion]:
-        """Return the completions of a call: the recorded ones, or what ``draw`` gives, which is recorded."""
+        """Return recorded completions, or those of ``draw``, which are then recorded."""
         if sampling.temperature and sampling.seed is None:
             return draw()
         call = hashlib.sha256(json.dumps([adapter, asdict(sampling), [prompt.ids for prompt in prompts]]).encode()).hexdigest()
@@ -170,18 +150,14 @@ class RecordedCalls:
         ]
 
     def clear(self) -> None:
-        """Forget the calls: the batch is done."""
+        """Delete the records: the batch is done."""
         self.path.unlink(missing_ok=True)
         self._calls.clear()
         self.seconds = 0.0
 
 
 def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
-    """Say of prompts that begin alike how many tokens they have in common, so that these are computed once.
-
-    Questions about one long text follow one another and differ in their last tokens alone: neighbours with more than half in common
-    share that. All others share what all of them begin with, such as the reader's instructions.
-    """
+    """Mark common prefixes to compute once: of neighbours that share more than half, else of all prompts."""
     groups: list[list[Prompt]] = []
     common: list[int] = []
     for prompt in prompts:
@@ -202,10 +178,7 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
 
 
 def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> list[list[Prompt]]:
-    """Cut prompts, in order, into batches whose rows times their longest prompt with its completion stay within ``tokens``.
-
-    A prompt that is longer alone has a batch to itself.
-    """
+    """Split prompts, in order, into batches with rows times (longest prompt + completion) at most ``tokens``, or of one prompt."""
     batches: list[list[Prompt]] = []
     longest = 0
     for prompt in prompts:
@@ -220,6 +193,6 @@ def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> li
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common beginning."""
+    """Length of the common prefix."""
     different = (index for index, (left, right) in enumerate(zip(first, second, strict=False)) if left != right)
     return next(different, min(len(first), len(second)))

@@ -1,4 +1,4 @@
-"""What an evaluation has to do, put together and checked before anything is done: each system on each of its sets."""
+"""Builds the jobs of an evaluation (each system on each of its sets) and checks them before any work starts."""
 
 from __future__ import annotations
 
@@ -37,15 +37,7 @@ BudgetedReader = RecallReader | ModelReader | EndpointReader
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One system on one set.
-
-    Attributes:
-        spec: The system's part of the configuration.
-        system: The system.
-        loaded: The set.
-        readers: Who reads what it finds, and what of it, by name.
-        seeds: Sampling seeds; one where it draws nothing.
-    """
+    """One system on one set; ``readers`` by name, ``seeds`` has one seed if the system does not sample."""
 
     spec: SystemSpec
     system: System
@@ -54,13 +46,13 @@ class Job:
     seeds: tuple[int, ...]
 
     def keys(self, reader: str, seed: int, instances: Sequence[Instance] | None = None) -> list[ResultKey]:
-        """The keys of the results on some instances, or on all."""
+        """Keys of the results on some instances (None = all)."""
         asked = self.loaded.instances if instances is None else instances
         return [ResultKey(self.loaded.spec.name, self.spec.name, reader, seed, instance.id) for instance in asked]
 
 
 def load_sets(evaluation: Evaluation, host: PolicyHost) -> list[LoadedSet]:
-    """Load the sets; InputError if there is no such set, or it has too few instances."""
+    """Load the sets; InputError if a set does not exist or has too few instances."""
     options, steps, found = evaluation.options, dict[int, AgentStep](), list[LoadedSet]()
     for spec in evaluation.sets:
         instances = load_data(spec.data, spec.options)
@@ -79,11 +71,7 @@ def load_sets(evaluation: Evaluation, host: PolicyHost) -> list[LoadedSet]:
 
 
 def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost, judge: AnswerJudge | None) -> list[Job]:
-    """Put the jobs together, system by system, so that each adapter is loaded once.
-
-    InputError if a system cannot work on a set, nobody reads for it, a reader's window has no room for the common budget, or a
-    question cannot be scored.
-    """
+    """Build the jobs, ordered by system so that each adapter is loaded once; InputError if a job cannot be read or scored."""
     jobs = [job for spec in evaluation.systems for job in _jobs_of(spec, evaluation, sets, host)]
     for loaded in sets:
         here = [job for job in jobs if job.loaded is loaded]
@@ -126,7 +114,7 @@ def _jobs_of(spec: SystemSpec, evaluation: Evaluation, sets: Sequence[LoadedSet]
 def make_reader(
     spec: ReaderSpec, evaluation: Evaluation, loaded: LoadedSet, reads_window: bool, host: PolicyHost
 ) -> tuple[BudgetedReader, Room]:
-    """Return a reader and what it takes of a system: the common budget, or its model's window where the system reads that."""
+    """Return a reader and its ``Room``: the common budget, or the model's window if the system reads that."""
     room, count = Room(loaded.setting.reader_tokens), loaded.setting.count
     if reads_window and spec.kind != "recall":
         left = window_left(spec, host, loaded.instances)
@@ -146,7 +134,7 @@ def make_reader(
 
 
 def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance]) -> int | None:
-    """Tokens of a reader's window that are left beside the longest question and answer; None where there is no known window."""
+    """Tokens left in a reader's window after the longest question and answer; None if the window is unknown."""
     window = 0 if spec.kind == "recall" else spec.window_tokens or (host.positions if spec.kind == "base" else 0)
     if not window:
         return None
@@ -156,10 +144,7 @@ def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance
 
 
 def check_all_used(evaluation: Evaluation, jobs: Sequence[Job]) -> None:
-    """See that every set and reader of a new evaluation is used, and that each group is of one kind; else InputError.
-
-    The tables would be without the set or reader, or show the mean of several kinds as that of one.
-    """
+    """InputError if a set or reader of a new evaluation is not used, or a group mixes kinds."""
     used = {"set": {job.loaded.spec.name for job in jobs}, "reader": {name for job in jobs for name in job.readers}}
     for what, specs in (("set", evaluation.sets), ("reader", evaluation.readers)):
         if idle := next((spec.name for spec in specs if spec.name not in used[what]), None):

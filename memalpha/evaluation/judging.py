@@ -1,15 +1,15 @@
-"""How often a judge lets wrong answers pass: answers known to be wrong are planted, and the judge is asked as in an evaluation.
+"""Measures how often a judge accepts wrong answers: known wrong answers are planted and judged as in an evaluation.
 
-| plant | the wrong answer |
+| plant | the planted answer |
 | --- | --- |
-| other | the accepted answer of any other question of the set |
-| stale | a value that held once, where the question has one |
-| same_type | the answer of another question of the same kind that looks alike: a number, a date, a name; as many words |
-| accepted | an accepted answer, which is right: a judge that says no to everything has no false accepts |
+| other | the accepted answer of another question of the set |
+| stale | an earlier value, if the question has one |
+| same_type | the answer of a question of the same kind with the same form (number, date or name) and word count |
+| accepted | a correct answer: a judge that rejects everything has no false accepts |
 
-A planted wrong answer shares no word (articles and punctuation aside) with any accepted answer of its question; ``stale`` ones are
-only not contained in one. The same set and seed plant the same answers. A verdict that the judge's server did not give is counted
-(``failed``) and enters no rate. Answers that are nearly right, which a judge finds harder, are not covered.
+A planted wrong answer shares no word (except articles) with an accepted answer; a ``stale`` one is only not contained in one. The
+same set and seed give the same plants. Missing verdicts are counted (``failed``) and enter no rate. Nearly right answers are not
+covered.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _EXAMPLES = 10
 
 
 class Planted(NamedTuple):
-    """A question with an answer given to the judge; ``plant`` is one of ``PLANTS``."""
+    """A question with a planted answer; ``plant`` is one of ``PLANTS``."""
 
     instance: str
     question: Question
@@ -45,13 +45,7 @@ class Planted(NamedTuple):
 
 
 def plant_answers(instances: Sequence[Instance], seed: int = 0, *, max_questions: int = 200) -> list[Planted]:
-    """Return one answer of each plant that a question allows.
-
-    Args:
-        instances: The set.
-        seed: Draws which questions, and which answers are planted.
-        max_questions: Most questions, drawn from all (0 = all of them).
-    """
+    """Return one answer of each possible plant for a sample of at most ``max_questions`` questions (0 = all)."""
     asked = [(instance.id, question) for instance in instances for question in instance.questions if question.answers]
     rng = random.Random(f"false_accept:{seed}")
     chosen = sorted(rng.sample(range(len(asked)), max_questions)) if 0 < max_questions < len(asked) else range(len(asked))
@@ -60,15 +54,7 @@ def plant_answers(instances: Sequence[Instance], seed: int = 0, *, max_questions
 
 
 def false_accepts(judge: AnswerJudge, planted: Sequence[Planted]) -> dict[str, Any]:
-    """Ask a judge about planted answers.
-
-    Returns:
-        JSON-ready: ``rates`` (by plant the share accepted, as an ``Estimate``, with ``asked``; its interval draws instances),
-        ``failed`` (answers that got no verdict), ``examples`` (some wrong answers that were accepted).
-
-    Raises:
-        ServiceError: If the judge gave no verdict at all.
-    """
+    """Return ``rates`` (``Estimate`` by plant), ``failed`` and ``examples``; ServiceError if the judge gave no verdict."""
     requests = [AnswerRequest(item.question, Answer(item.text)) for item in planted]
     verdicts = ask_all(judge.judge, requests, type(judge).__name__)
     given = [
@@ -108,7 +94,7 @@ def _plants(rng: random.Random, instance: str, question: Question, questions: Se
 
 
 def _drawn(rng: random.Random, question: Question, others: Sequence[Question]) -> str | None:
-    """The first answer of a question drawn from ``others`` that is wrong here; None if a number of draws finds none."""
+    """A random answer from ``others`` that is wrong here; None if several tries find none."""
     for _ in range(_DRAWS if others else 0):
         text = rng.choice(others).answers[0]
         if all(overlap_f1(text, known) == 0 for known in (*question.answers, *question.stale)):
@@ -117,7 +103,7 @@ def _drawn(rng: random.Random, question: Question, others: Sequence[Question]) -
 
 
 def _shape(text: str) -> tuple[str, int]:
-    """What an answer looks like: a date, a number, a name or a phrase, and its number of words (three or more alike)."""
+    """Form of an answer (date, number, name or phrase) and word count (at most three)."""
     if re.search(r"\b\d{4}-\d\d-\d\d\b|\b(19|20)\d\d\b", text):
         kind = "date"
     elif re.search(r"\d", text):

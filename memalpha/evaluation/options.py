@@ -1,9 +1,8 @@
-"""Options of an evaluation: one YAML file, every flat value overridable at the command line, as in training.
+"""Options of an evaluation: one YAML file; flat values can be overridden at the command line, as in training.
 
     memalpha evaluate --config configs/evaluate/X.yaml --output_dir runs/X
 
-``EvaluateOptions`` says what is compared under which protocol; how agents read and write, and which servers are asked, are the
-option groups of training.
+``EvaluateOptions`` has the protocol; agents and servers use the option groups of training.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from memalpha.types import Instance
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 
 Rows = Annotated[list[Any], BeforeValidator(lambda value: [value] if isinstance(value, Mapping) else value)]
-"""A list of names and mappings; one alone stands for a list of it."""
+"""A list of names and mappings; a single one is also accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +34,15 @@ class SetSpec(Options):
 
     Attributes:
         data: Prepared folder, file of instances, or the name of a generated source.
-        name: What it is called in results (empty = the folder's or source's name).
+        name: Its name in results (empty = the folder's or source's name).
         options: Options of a generated source.
         instances: How many instances (0 = all).
-        skip: How many of its first instances are passed over, such as those that were looked at before.
+        skip: How many of its first instances are skipped, such as those used before.
         reader_tokens: The readers' budget on this set (0 = the common one).
         retrieve_k: Entries retrieved for a question on this set (0 = the common number).
         max_completion_length: Longest completion of a chunk on this set (0 = the common one).
         readers: Names of the readers that read it (none = all).
-        in_mean: Whether it counts in the mean over sets; false for one that repeats another under harder conditions.
+        in_mean: Whether it counts in the mean over sets; false for a harder copy of another set.
     """
 
     data: str
@@ -64,8 +63,8 @@ class SystemSpec(Options):
 
     Attributes:
         kind: What it is, a key of ``memalpha.evaluation.systems.KINDS``.
-        name: What it is called in results (empty = its kind).
-        group: Systems of one group differ in their training seed alone (empty = its name).
+        name: Its name in results (empty = its kind).
+        group: Systems of one group differ only in their training seed (empty = its name).
         sets: Names of the sets it is evaluated on (none = all).
         readers: Names of the readers that read for it (none = all).
         options: Its own options; in a configuration they stand beside the others.
@@ -84,11 +83,10 @@ class ReaderSpec(Options):
     """A reader.
 
     Attributes:
-        kind: ``recall`` (no model: the answer is what was found), ``base`` (the bare base model) or ``endpoint`` (the server of
-            ``endpoint_url``).
-        name: What it is called in results (empty = its kind).
+        kind: ``recall`` (no model: the passages are the answer), ``base`` (bare base model) or ``endpoint`` (``endpoint_url``).
+        name: Its name in results (empty = its kind).
         max_new_tokens: Longest answer, in tokens.
-        window_tokens: How many tokens its model takes, for full context (0 = what the base model says).
+        window_tokens: Its model's window in tokens, for full context (0 = what the base model says).
     """
 
     kind: Literal["recall", "base", "endpoint"]
@@ -102,22 +100,21 @@ class EvaluateOptions(Options):
     """What is compared, under which protocol.
 
     Attributes:
-        model: Registered name (see ``memalpha model list``), folder or Hub name of the base model: of agents, of the ``base``
-            reader and of every token count.
+        model: Registered name (``memalpha model list``), folder or Hub name of the base model (agents, reader, token counts).
         dtype: Type of its weights.
         sets: List of sets, each a path or a mapping (``SetSpec``).
         systems: List of systems, each a kind or a mapping (``SystemSpec`` and the kind's own options).
         readers: List of readers, each a kind or a mapping (``ReaderSpec``).
         reader_tokens: Budget of what a reader sees, in tokens: the same for every system.
         retrieve_k: How many entries are retrieved for a question: the same for every system.
-        temperature: Of what models write (0 = greedy, for which one seed is enough).
+        temperature: Sampling temperature of writing models (0 = greedy, for which one seed is enough).
         seeds: Sampling seeds.
         max_completion_length: Longest completion of one chunk, in tokens.
-        batch_size: Instances that are read in lockstep; what memory depends on, and what a killed run loses at most.
+        batch_size: Instances that are read in lockstep; affects memory use, and what a killed run loses at most.
         generation_rows: Most rows decoded in one batch.
         batch_tokens: Most tokens of the questions and passages that the base model reads in one batch.
         output_dir: The folder to write.
-        overwrite: Replace an existing folder; without it, one of the same configuration is gone on with.
+        overwrite: Replace an existing folder; without it, a folder of the same configuration is continued.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -137,7 +134,7 @@ class EvaluateOptions(Options):
     overwrite: bool = False
 
     def check(self) -> None:
-        """Raise InputError for empty lists and seeds that repeat."""
+        """InputError for empty lists and repeated seeds."""
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds is {self.seeds}", expected="at least one integer, none of them twice")
         for name, example in _EXAMPLES.items():
@@ -152,20 +149,11 @@ _EXAMPLES = {
 }
 
 GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)
-"""Every group of options of ``memalpha evaluate``."""
+"""All option groups of ``memalpha evaluate``."""
 
 
 class Evaluation(NamedTuple):
-    """All options of an evaluation, read and checked.
-
-    Attributes:
-        options: The flat options.
-        endpoints: The servers that read and judge.
-        agent: How agents read and write.
-        sets: The sets, names filled in.
-        systems: The systems, names and groups filled in.
-        readers: The readers, names filled in.
-    """
+    """All options of an evaluation, checked, with names and groups filled in."""
 
     options: EvaluateOptions
     endpoints: EndpointOptions
@@ -175,11 +163,11 @@ class Evaluation(NamedTuple):
     readers: tuple[ReaderSpec, ...]
 
     def agent_config(self, max_new_tokens: int) -> AgentConfig:
-        """Return the agents' configuration with completions of so many tokens at most."""
+        """Return the agents' configuration with completions of at most ``max_new_tokens``."""
         return replace(self.agent, max_completion_length=max_new_tokens)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the resolved configuration, as ``config.yaml`` holds it; given as ``--config`` it overwrites nothing."""
+        """Return the resolved configuration for ``config.yaml``; ``overwrite`` is always false."""
         groups = {key: value for group in (self.options, self.endpoints, self.agent) for key, value in asdict(group).items()}
         systems = [{**{k: v for k, v in asdict(spec).items() if k != "options"}, **spec.options} for spec in self.systems]
         rows = {"sets": list(map(asdict, self.sets)), "systems": systems, "readers": list(map(asdict, self.readers))}
@@ -188,20 +176,12 @@ class Evaluation(NamedTuple):
 
 
 def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
-    """Read ``--config FILE`` and overrides.
-
-    Raises:
-        InputError: If the file is missing or is no YAML mapping, or an option does not exist or does not fit.
-    """
+    """Read ``--config FILE`` and overrides; InputError if the file is missing or invalid, or an option is unknown or invalid."""
     return resolve(*parse(arguments, GROUPS, "memalpha evaluate"))
 
 
 def resolve(options: EvaluateOptions, endpoints: EndpointOptions, agent: AgentConfig) -> Evaluation:
-    """Read the lists of sets, systems and readers, and check that they fit together.
-
-    Raises:
-        InputError: If an entry does not fit, a name stands for two things, or one that is referred to does not exist.
-    """
+    """Read the lists of sets, systems and readers; InputError for invalid entries, duplicate names or unknown references."""
     sets, systems = tuple(map(read_set, options.sets)), tuple(map(read_system, options.systems))
     readers = tuple(map(read_reader, options.readers))
     called = {"sets": [s.name for s in sets], "systems": [s.name for s in systems], "readers": [r.name for r in readers]}
@@ -222,13 +202,13 @@ def resolve(options: EvaluateOptions, endpoints: EndpointOptions, agent: AgentCo
 
 
 def read_set(row: Any) -> SetSpec:
-    """Read a set: its data, or a mapping; InputError if it does not fit."""
+    """Read a set: its data, or a mapping; InputError if invalid."""
     spec = _spec(SetSpec, row, "data")
     return replace(spec, name=spec.name or Path(spec.data).name or Path(spec.data).resolve().name or spec.data)
 
 
 def read_system(row: Any) -> SystemSpec:
-    """Read a system: its kind, or a mapping; InputError if it or one of its options does not fit."""
+    """Read a system: its kind, or a mapping; InputError if it or an option is invalid."""
     given = dict(row) if isinstance(row, Mapping) else row
     options = {key: given.pop(key) for key in list(given) if key not in names(SystemSpec)} if isinstance(given, dict) else {}
     spec = _spec(SystemSpec, given, "kind", f", such as one of {', '.join(KINDS)}")
@@ -239,13 +219,13 @@ def read_system(row: Any) -> SystemSpec:
 
 
 def read_reader(row: Any) -> ReaderSpec:
-    """Read a reader: its kind, or a mapping; InputError if it does not fit."""
+    """Read a reader: its kind, or a mapping; InputError if invalid."""
     spec = _spec(ReaderSpec, row, "kind")
     return replace(spec, name=spec.name or spec.kind)
 
 
 def asked_for(instances: list[Instance], skip: int, count: int) -> list[Instance]:
-    """Return the instances that a set's ``skip`` and ``instances`` (0 = all) ask for."""
+    """Return the instances selected by ``skip`` and ``instances`` (0 = all)."""
     return instances[skip:][: count or None]
 
 
@@ -258,7 +238,7 @@ def _spec(group: type[_Spec], row: Any, needed: str, such_as: str = "") -> _Spec
 
 
 def _plain(value: Any) -> Any:
-    """The value as YAML writes it plainly."""
+    """The value in plain YAML types."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

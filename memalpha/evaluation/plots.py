@@ -1,8 +1,4 @@
-"""Pictures of an evaluation: systems beside each other, and accuracy against what it costs.
-
-Each function returns a matplotlib ``Figure`` that belongs to no window; ``write_plots`` writes all of them. A system has the same
-colour and mark in every picture and is named; what is not known is not drawn.
-"""
+"""Plots of an evaluation as matplotlib ``Figure`` objects, one colour and mark for each system; unknown values are not drawn."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from memalpha.evaluation.statistics import Estimate, estimate
 from memalpha.evaluation.summary import SetSummary, Summary, set_results
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#e69f00", "#444444")
-"""Told apart by colour-blind eyes (Okabe and Ito's palette, darker where it is drawn as a line)."""
+"""Okabe and Ito's colour-blind safe palette, darkened for lines."""
 
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")
 
@@ -26,7 +22,7 @@ _MOST_TICKS = 8
 
 
 def plot_comparison(summary: Summary, reader: str) -> Any:
-    """Return a panel for each set, and one for the mean over the sets that count in it, with a line for each system."""
+    """Return one panel for each set and one for the mean over sets, with a line for each system."""
     items = _items(summary, reader)
     groups = [group for group in summary.kinds_of if any(group in item.cells for item in items)]
     panels: list[tuple[str, Mapping[str, Estimate | None]]] = [
@@ -46,7 +42,7 @@ def plot_comparison(summary: Summary, reader: str) -> Any:
 
 
 def plot_memory(summary: Summary, reader: str) -> Any:
-    """Return a panel for each set: accuracy against the mean tokens kept, on a logarithmic axis; nothing kept stands at 1 token."""
+    """Return one panel for each set: accuracy against the mean tokens kept (logarithmic axis; 0 tokens are drawn at 1)."""
     items = _items(summary, reader)
     figure, axes = _panels(len(items), 3.6, 3.4)
     for panel, item in zip(axes, items, strict=True):
@@ -59,7 +55,7 @@ def plot_memory(summary: Summary, reader: str) -> Any:
 
 
 def plot_kinds(summary: Summary, reader: str, set: str) -> Any:
-    """Return one panel: a column for each kind of question of a set, in it a mark for each system."""
+    """Return one panel: a column for each question kind of a set, a mark for each system."""
     item = next((item for item in _items(summary, reader) if item.set == set), None)
     if item is None:
         raise InputError(f"nothing to draw of set {set!r}", expected="a set with results")
@@ -78,16 +74,7 @@ def plot_kinds(summary: Summary, reader: str, set: str) -> Any:
 
 
 def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequence[str] = ()) -> Any:
-    """Return one panel: accuracy against the number of chunks of the input, a line for each system.
-
-    Instances with as many chunks are one point; instances that not every system has a score for are left out, as in the tables.
-
-    Args:
-        folder: The evaluation's folder, for how many chunks its instances have.
-        summary: What was summed up from it.
-        reader: Which reader's answers.
-        sets: Which sets' instances, together (none = all); sets of one kind, or length is not what differs.
-    """
+    """Return one panel: accuracy against chunk count, over ``sets`` together (none = all); only instances all systems share."""
     lengths: dict[str, dict[int, dict[str, float]]] = {}  # group -> chunks -> instance -> mean accuracy of its members
     for item in set_results(folder):
         if item.reader != reader or (sets and item.set["name"] not in sets):
@@ -114,10 +101,7 @@ def plot_chunks(folder: str | Path, summary: Summary, reader: str, sets: Sequenc
 
 
 def write_plots(folder: str | Path, summary: Summary) -> list[Path]:
-    """Write every picture of an evaluation as ``plots/*.png`` in its folder, and return their paths.
-
-    A reader without anything to compare yet has no pictures.
-    """
+    """Write all plots to ``plots/*.png`` in the folder and return their paths; a reader without data has no plots."""
     target = Path(folder) / "plots"
     target.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -134,9 +118,8 @@ def write_plots(folder: str | Path, summary: Summary) -> list[Path]:
     return written
 
 
-# ------------------------------------------------------------------------------------------------ shared
 def _text(name: str) -> str:
-    """A name as matplotlib writes it, which takes what stands between dollars for a formula."""
+    """Escape ``$``, which starts a formula in matplotlib."""
     return name.replace("$", r"\$")
 
 
@@ -156,7 +139,7 @@ def _look(summary: Summary, group: str) -> tuple[str, str]:
 def _point(
     panel: Any, summary: Summary, group: str, found: Estimate | None, place: float, *, label: str = "", sideways: bool = False
 ) -> None:
-    """Draw one mean with its interval; without the interval where it is not known; nothing for None."""
+    """Draw one mean with its interval if known; nothing for None."""
     if found is None:
         return
     colour, mark = _look(summary, group)
@@ -167,7 +150,7 @@ def _point(
 
 
 def _panels(count: int, width: float, height: float) -> tuple[Any, list[Any]]:
-    """A figure and its panels, at most four in a row; width and height are those of one panel, in inches."""
+    """A figure and its panels, at most four in a row; width and height of one panel in inches."""
     from matplotlib.figure import Figure
 
     columns = min(count, _COLUMNS)
@@ -180,7 +163,6 @@ def _panels(count: int, width: float, height: float) -> tuple[Any, list[Any]]:
 
 
 def _legend(figure: Any) -> None:
-    """Name every system once, beside the panels."""
     named: dict[str, Any] = {}
     for panel in figure.axes:
         named |= {label: handle for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}

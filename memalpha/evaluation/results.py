@@ -1,7 +1,7 @@
-"""The results of an evaluation: one line of JSON for each (set, system, reader, seed, instance), in ``results.jsonl``.
+"""Results of an evaluation: one JSON line for each (set, system, reader, seed, instance) in ``results.jsonl``.
 
-A line is written once its instance is done and is never changed. If a reader or judge failed, the line says why (``failed``) and
-has no score; a later run tries it again and appends another line, which then counts.
+Lines are appended and never changed. A failed reader or judge gives a line with ``failed`` and no score; a later run retries it and
+appends a new line, which replaces the old one.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from memalpha.files import finite, known
 RESULTS_FILE = "results.jsonl"
 
 Number = Annotated[float, BeforeValidator(known)]
-"""A float that JSON holds as null where it is NaN."""
+"""A float; NaN is null in JSON."""
 
 
 class ResultKey(NamedTuple):
-    """What identifies a line."""
+    """Identifies a line."""
 
     set: str
     system: str
@@ -37,15 +37,7 @@ class ResultKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OperationCounts:
-    """What was done to a memory over an instance; all zero for a system without operations.
-
-    Attributes:
-        insert: Applied inserts.
-        update: Applied updates, replacements of a block included.
-        delete: Applied deletes.
-        failed: Calls that did not succeed, unparsed stretches included.
-        duplicate: Inserts of what was there already; they succeed and change nothing.
-    """
+    """Operations on a memory; ``update`` includes blocks, ``failed`` unparsed text; ``duplicate``: inserts of existing entries."""
 
     insert: int = 0
     update: int = 0
@@ -56,16 +48,10 @@ class OperationCounts:
 
 @dataclass(frozen=True, slots=True)
 class QuestionResult:
-    """One scored question.
+    """One scored question; ``id`` is the question's id or index.
 
-    Attributes:
-        id: The question's id, or its index in the instance.
-        kind: ``Question.kind``.
-        text: The question.
-        score: In [0, 1]; NaN if the reader or judge failed.
-        answer: What the reader said; None if it failed.
-        passages: What the reader was given, inside its budget, best first.
-        error: Why it has no score, else None.
+    ``score`` is in [0, 1], NaN if the reader or judge failed (``error`` says why). ``answer`` is None if the reader failed.
+    ``passages`` is what the reader got, best first.
     """
 
     id: str
@@ -79,27 +65,12 @@ class QuestionResult:
 
 @dataclass(frozen=True, slots=True)
 class SystemResult:
-    """One system on one instance with one reader.
+    """One system on one instance with one reader; ``failed`` says why there is no result, else None.
 
-    Attributes:
-        set: Name of the set.
-        system: Name of the system.
-        reader: Name of the reader.
-        seed: Sampling seed; the first of the configuration where the system draws nothing.
-        instance: Id of the instance.
-        chunks: Chunks of the input.
-        input_tokens: Tokens of the chunks, by the model's tokenizer.
-        memory_tokens: Tokens kept between the input and the questions.
-        reader_tokens: Mean tokens of what a question's reader saw.
-        write_calls: Model calls made to write.
-        cut_off: How many of those ended at their length limit.
-        cut: Tokens that a budget left out of what is kept or read.
-        seconds_write: Wall time of reading the input; a batch's, shared evenly by its instances.
-        seconds_read: Wall time of the questions; a batch's, shared evenly by its questions.
-        operations: What was done to the memory.
-        entries: Texts of the final memory as the reader sees them; empty for a system that keeps the input as it is.
-        questions: The scored questions, in order.
-        failed: Why there is no result (a reader or judge failed), else None.
+    ``memory_tokens`` counts what is kept between input and questions, ``reader_tokens`` the mean a question's reader saw,
+    ``cut_off`` the write calls that ended at their length limit, ``cut`` the tokens left out by a budget. Seconds are wall time, a
+    batch's split evenly. ``seed`` is the first of the configuration if the system does not sample. ``entries`` is empty if the
+    input is kept unchanged.
     """
 
     set: str
@@ -123,12 +94,12 @@ class SystemResult:
 
     @property
     def key(self) -> ResultKey:
-        """What identifies the line."""
+        """Key of the line."""
         return ResultKey(self.set, self.system, self.reader, self.seed, self.instance)
 
     @property
     def accuracy(self) -> float:
-        """Mean score of the questions; NaN if any has none, or there are none."""
+        """Mean score of the questions; NaN if a score is missing or there are no questions."""
         return sum(question.score for question in self.questions) / len(self.questions) if self.questions else math.nan
 
     @property
@@ -148,12 +119,7 @@ def _reader() -> TypeAdapter[SystemResult]:
 
 
 def read_results(folder: str | Path) -> list[SystemResult]:
-    """Return the results of an evaluation's folder, in the order they were written; of each key the last line alone.
-
-    Raises:
-        InputError: If the file is missing or a line is damaged. A last line without its line break (its writer was killed) is left
-            out.
-    """
+    """Return the last line of each key, in file order; an unfinished last line is ignored; InputError if missing or damaged."""
     path = Path(folder) / RESULTS_FILE
     if not path.is_file():
         raise InputError(f"no {path}", expected="the folder of an evaluation", fix="make one: memalpha evaluate --config FILE")

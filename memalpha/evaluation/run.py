@@ -1,9 +1,9 @@
-"""Runs an evaluation: every system on its sets, every reader on what it found, one line a result, tables at the end.
+"""Runs an evaluation: every system on its sets, every reader, one line for each result, tables at the end.
 
-Batches hold the same instances whatever was done before, so a killed evaluation goes on where it stopped and ends with the same
-numbers: a batch half written down is run again, with what its policy wrote before, and only its missing lines are added. A reader
-or judge that fails gives a line that says so, which is tried again next time. One that answers no question of several instances in
-a row is taken to be down and stops the evaluation, but for instances that failed before: those are tried again and passed over.
+Batches depend on the configuration only, so a killed evaluation continues and gives the same numbers: an incomplete batch is run
+again with its recorded completions, and only missing lines are added. A failed reader or judge gives a failed line, which is
+retried next time. If one answers nothing on several instances in a row, the evaluation stops; instances that failed before do not
+count.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from memalpha.runs import check_apart
 from memalpha.types import Instance
 
 Report = Callable[[str, dict[str, Any]], None]
-"""Called with the name of an event (``load``, ``joined``, ``writing``, ``read``, ``compared``) and its data; for the console."""
+"""Receives events (``load``, ``joined``, ``writing``, ``read``, ``compared``) with data, for the console."""
 
 _SECONDS_BETWEEN_LINES = 10.0
 _SEVERAL = 2  # so many instances in a row without any answer are no fault of their own
 
 
 class Outcome(NamedTuple):
-    """What came of an evaluation: its folder, how many results it holds, and how many of those failed and wait for another try."""
+    """Result of an evaluation: its folder, the number of results, and how many of them failed and wait for a retry."""
 
     folder: Path
     results: int
@@ -61,20 +61,10 @@ def evaluate(
     parts: Sequence[str | Path] = (),
     only_tables: bool = False,
 ) -> Outcome:
-    """Run an evaluation, or go on with it.
+    """Run or continue an evaluation; copies the results of ``parts`` (folders) first; ``only_tables`` evaluates nothing.
 
-    Args:
-        evaluation: All options.
-        report: Progress.
-        parts: Folders of evaluations of some of this, run side by side: what they have found is taken over first.
-        only_tables: Evaluate nothing; write the tables of what is there.
-
-    Raises:
-        InputError: If an option, set, model or adapter does not fit, or lies in the folder to be overwritten; before anything is
-            evaluated.
-        RunFolderError: If the folder is something else, or it or a part began with other options or inputs.
-        ServiceError: If a reader or judge is down: it answered nothing on several instances in a row that had not failed before.
-        MemAlphaError: If the folder cannot be written, or memory ran out.
+    InputError for invalid inputs (before the evaluation starts), RunFolderError for a folder or part with other options or inputs,
+    ServiceError if a reader or judge is down, MemAlphaError if the folder cannot be written or memory runs out.
     """
     options = evaluation.options
     goes_on = check_place(options.output_dir, overwrite=options.overwrite)
@@ -112,7 +102,7 @@ def evaluate(
 
 
 def _paths_read(evaluation: Evaluation, parts: Sequence[str | Path]) -> dict[str, list[str]]:
-    """What an evaluation reads that may be a path, by what it is."""
+    """Options that may be paths, by what they are."""
     return {
         "the model": [evaluation.options.model],
         "the router": [evaluation.agent.router],
@@ -123,7 +113,7 @@ def _paths_read(evaluation: Evaluation, parts: Sequence[str | Path]) -> dict[str
 
 
 def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> dict[str, dict[str, Any]]:
-    """Digests of what the evaluation is made of; of a model that transformers fetched from the Hub its commit, if it is known."""
+    """Digests of all inputs; for a Hub model its commit, if known."""
     adapters = sorted({str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))})
     own = sorted({str(spec.options["adapter"]) for spec in evaluation.systems if spec.options.get("settings") == "own"})
     model = resolve_model(host.model)
@@ -137,7 +127,7 @@ def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost
 
 
 def _batches(jobs: Sequence[Job], size: int) -> list[tuple[Job, int, int, Sequence[Instance]]]:
-    """Every job in batches, each with its seed and first instance; they depend on the configuration alone."""
+    """All jobs in batches, each with its seed and first instance; depends on the configuration only."""
     return [
         (job, seed, start, job.loaded.instances[start : start + size])
         for job in jobs
@@ -155,10 +145,7 @@ def _run_all(
     judge: AnswerJudge | None,
     report: Report,
 ) -> int:
-    """Run what is not done yet, add it to ``done`` and return how many results failed; those in ``waiting`` had failed before.
-
-    The whole batch is written and read again if a line of it is missing.
-    """
+    """Run missing batches, add them to ``done`` and return the number of failed results; ``waiting`` failed before."""
     failed = 0
     silent: dict[str, set[tuple[str, str]]] = {}  # by reader, instances in a row of whose questions none was answered
     for job, seed, start, batch in batches:
@@ -197,7 +184,7 @@ def _run_all(
 def ask(
     job: Job, name: str, seed: int, batch: Sequence[Instance], kept: Sequence[Kept], seconds_write: float, judge: AnswerJudge | None
 ) -> list[SystemResult]:
-    """Return one result an instance, in order; all questions go to the reader called ``name`` as one batch."""
+    """Return one result for each instance, in order; all questions go to the reader ``name`` as one batch."""
     (reader, room), count = job.readers[name], job.loaded.setting.count
     clock = time.perf_counter()
     requests = [
@@ -249,7 +236,7 @@ def ask(
 
 
 def _progress(position: Mapping[str, Any], report: Report) -> Callable[[int, int], None]:
-    """Report a batch's chunks, at most one line every ten seconds."""
+    """Report a batch's chunks, at most every ten seconds."""
     last = time.monotonic()
 
     def on_step(done: int, total: int) -> None:
@@ -262,11 +249,7 @@ def _progress(position: Mapping[str, Any], report: Report) -> Callable[[int, int
 
 
 def _try_judge(judge: AnswerJudge, sets: Sequence[LoadedSet], folder: EvaluationFolder) -> None:
-    """Plant wrong answers among the questions that the judge decides and write down how many it lets pass.
-
-    Once, and again where sets have been added or an answer got no verdict. A judge that gives no verdict at all is not tried, which
-    the report says; the evaluation stands.
-    """
+    """Test the judge with planted answers and save the rates; repeated after added sets or missing verdicts."""
     judged = {
         loaded.spec.name: [
             replace(instance, questions=questions)

@@ -1,23 +1,20 @@
-"""The update and delete scorecard: what a system still says, and still keeps, after facts changed or were taken back.
+"""Update and delete scorecard: what a system still answers and keeps after facts changed or were retracted.
 
 | measure | share of | that | needs |
 | --- | --- | --- | --- |
 | stale answers | questions with stale values | are answered with one of them | ``Question.stale`` |
-| stale passages | the same questions | have one in what the reader was given | ``Question.stale`` |
-| current | facts that changed | the final memory holds as they are now | annotations |
-| contradictions | facts that changed | the final memory holds both as they are and as they were | annotations |
-| residue in memory | values taken back | the final memory still holds | annotations |
-| residue in answers | questions about values taken back | are still answered with them | annotations |
+| stale passages | the same questions | have one in the reader's passages | ``Question.stale`` |
+| current | changed facts | the final memory holds as they are now | annotations |
+| contradictions | changed facts | the final memory holds both now and before | annotations |
+| residue in memory | retracted values | the final memory still holds | annotations |
+| residue in answers | questions about retracted values | are still answered with them | annotations |
 | cascade, absence | accuracy on questions of that kind | | such questions |
 
-A measure that the data do not allow is missing, never 0; a question without an answer (its reader failed) enters no measure. A
-memory without a word has no contradictions and no residue: read them beside ``current``.
+A measure without data is missing, never 0; unanswered questions are not counted. An empty memory has no contradictions or residue,
+so read these with ``current``. A memory *holds* a value if one line or sentence names the subject and the value (``Marta left
+Rome`` holds Rome). A system without entries but with tokens keeps the input as memory. LoCoMo's misleading answers count as stale.
 
-A memory *holds* a value if one line or sentence of it names the subject and the value. So ``Marta left Rome`` holds Rome (as for
-the metric ``absent``), and a value whose subject is named in the sentence before is not seen. The memory of a system that keeps
-the input as it is (no entries, some tokens) is the input. LoCoMo's misleading answers are stale values too.
-
-Source of the kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); see ``memalpha.data.questions`` for how ours differ.
+Kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); ``memalpha.data.questions`` has the departures.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ _SENTENCE = re.compile(r"\n+|(?<=[.!?;])\s+")
 
 
 class Measure(StrEnum):
-    """What the scorecard measures."""
+    """The measures of the scorecard."""
 
     STALE_ANSWERS = "stale answers"
     STALE_PASSAGES = "stale passages"
@@ -57,11 +54,7 @@ class Measure(StrEnum):
 
 
 def measured(instance: Instance, result: SystemResult) -> dict[Measure, list[float]]:
-    """Return, of one system on one instance, 1 or 0 (or a score) for each thing looked at; measures without any are missing.
-
-    Raises:
-        InputError: If the result is not of this instance.
-    """
+    """Return 1 or 0 (or a score) for each observation on one instance; InputError if the result is of another instance."""
     pairs = [pair for pair in _pairs(instance, result) if pair[1].answer is not None]
     changed = [pair for pair in pairs if pair[0].stale]
     found = {
@@ -82,17 +75,7 @@ def measured(instance: Instance, result: SystemResult) -> dict[Measure, list[flo
 
 
 def scorecard(results: Mapping[Seed, Sequence[SystemResult]], instances: Mapping[str, Instance]) -> dict[Measure, Estimate | None]:
-    """Return every measure of one system on one set with one reader; None is "not measured".
-
-    A share is over everything looked at in all instances; its interval draws whole instances.
-
-    Args:
-        results: By training seed, on the same instances; none of them failed.
-        instances: The set, by id.
-
-    Raises:
-        InputError: If a result failed, or its instance is not there.
-    """
+    """Return every measure of one system on one set with one reader (None = not measured); InputError if a result failed."""
     found: dict[Measure, dict[Seed, dict[str, list[float]]]] = {measure: {} for measure in Measure}
     for seed, result in ((seed, result) for seed, rows in results.items() for result in rows):
         if result.failed is not None:
@@ -115,9 +98,8 @@ def _share(by_seed: Mapping[Seed, Mapping[str, list[float]]]) -> Estimate:
     return estimate(scores, weights={name: sum(of) / len(of) for name, of in sizes.items()})
 
 
-# ------------------------------------------------------------------------------------------------ answers
 def _pairs(instance: Instance, result: SystemResult) -> Iterator[tuple[Question, QuestionResult]]:
-    """Each question that was asked, with what was said; in order, as a result keeps it, since ids may clash."""
+    """Each question with its result, in order, since ids may repeat."""
     left = iter(enumerate(instance.questions))
     for said in result.questions:
         question = next((q for index, q in left if (q.id or str(index), q.text) == (said.id, said.text)), None)
@@ -131,12 +113,11 @@ def _pairs(instance: Instance, result: SystemResult) -> Iterator[tuple[Question,
 
 
 def _answer(said: QuestionResult) -> Answer:
-    """What was said, as passages where the reader only recalls: then its answer is its passages, one a line."""
+    """The answer; for a recall reader its passages, one on each line."""
     recalled = said.answer == "\n".join(said.passages)
     return Answer(said.answer or "", said.passages if recalled else None)
 
 
-# ------------------------------------------------------------------------------------------------ annotations
 def _memory_measures(instance: Instance, result: SystemResult) -> dict[Measure, list[float]]:
     keeps_input = not result.entries and result.memory_tokens > 0
     texts = [chunk.text for chunk in instance.chunks] if keeps_input else result.entries
@@ -151,7 +132,7 @@ def _memory_measures(instance: Instance, result: SystemResult) -> dict[Measure, 
 
 
 class _Sentences:
-    """The sentences of a memory, found by their words: a memory may have thousands, and thousands of facts are looked for."""
+    """Sentences of a memory indexed by word, for fast search."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._sentences = [sentence for text in texts for sentence in _SENTENCE.split(text) if sentence]
@@ -169,7 +150,7 @@ class _Sentences:
 
 
 def _changed(facts: Sequence[Fact]) -> dict[tuple[str, str], tuple[str, list[str]]]:
-    """The value now and those before of each (subject, attribute) that was changed and was not taken back since."""
+    """Current and earlier values by (subject, attribute), of facts that changed and were not retracted since."""
     last: dict[tuple[str, str], Fact] = {}
     before: dict[tuple[str, str], list[str]] = {}
     for fact in facts:
@@ -185,7 +166,7 @@ def _changed(facts: Sequence[Fact]) -> dict[tuple[str, str], tuple[str, list[str
 
 
 def _taken_back(facts: Sequence[Fact]) -> list[tuple[str, str]]:
-    """Subject and value of each retraction that was not made undone by a later statement."""
+    """Subject and value of each retraction that no later statement reverses."""
     gone: dict[tuple[str, str, str], None] = {}
     for fact in facts:
         key = (fact.subject, fact.attribute, fact.value)
@@ -197,5 +178,5 @@ def _taken_back(facts: Sequence[Fact]) -> list[tuple[str, str]]:
 
 
 def _about_removed(question: Question, removed: Sequence[tuple[str, str]]) -> Question:
-    """The question with no stale values but those that were taken back."""
+    """The question with only retracted values as stale."""
     return replace(question, stale=tuple(value for value in question.stale if (question.subject or "", value) in removed))

@@ -1,15 +1,12 @@
-"""Means with intervals: paired bootstrap over instances, for one system, two systems, several training seeds and several sets.
+"""Means with intervals from a paired bootstrap over instances.
 
-Scores come as ``{seed: {instance: score}}``. An estimate is the mean over instances of the mean over seeds. Its interval comes
-from drawing the *instances* with replacement, the same draw for every seed and for both systems of a difference. Seeds are not
-drawn: three of them say little about the spread over seeds, so each is shown.
+Scores are ``{seed: {instance: score}}``. An estimate is the mean over instances of the mean over seeds. Instances are resampled
+with replacement, with the same draw for every seed and for both systems of a difference. Seeds are not resampled. Results are
+deterministic. A missing or NaN score is an InputError.
 
-The same data and bootstrap seed always give the same numbers. A missing or unknown (NaN) score is an InputError, never left out.
-
-Two intervals are made, which should agree: the percentiles of the resampled means (Efron and Tibshirani, *An Introduction to the
-Bootstrap*, 1993, section 13.3), and the mean plus and minus 1.96 standard errors. ``agree`` says whether their widths do.
-Percentile intervals are too short for few instances (a tenth at 20). ``scipy.stats.bootstrap`` draws other resamples, so published
-intervals would change; the resampling here is kept, and the tests compare it with scipy's.
+Percentile interval: Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993, section 13.3; too short for few instances (10%
+at 20). ``agree`` compares its width with mean +- 1.96 standard errors. ``scipy.stats.bootstrap`` is not used because its draws
+would change published intervals; tests compare with it.
 """
 
 from __future__ import annotations
@@ -28,13 +25,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Seed = int | str
-"""Names a training seed."""
+"""A training seed."""
 
 Scores = Mapping[Seed, Mapping[str, float]]
-"""Score of each instance for each training seed."""
+"""Score by training seed, then by instance."""
 
 RESAMPLES, LEVEL, SEED = 10_000, 0.95, 0
-"""How often the instances are drawn, the share of the resampled means inside an interval, and the seed of the draws."""
+"""Number of resamples, confidence level and bootstrap seed."""
 
 _ROUNDING = 1e-12  # numbers that lie closer together are the same, computed in another order
 _AGREEMENT = (0.8, 1.25)
@@ -43,17 +40,7 @@ _BLOCK = 2_000_000  # draws of instances at once: 16 MB
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its interval.
-
-    Attributes:
-        mean: Mean over instances of the mean over seeds.
-        low: Lower end of the percentile interval; NaN for fewer than two instances.
-        high: Upper end.
-        stderr: Standard error of the mean over instances, by formula; NaN for fewer than two instances.
-        n: Instances; over several sets, of all of them.
-        per_seed: Mean over instances of each training seed, in the order of the seeds.
-        level: Share of the resampled means inside the interval.
-    """
+    """A mean over ``n`` instances with its interval; ``low``, ``high`` and ``stderr`` are NaN for fewer than two instances."""
 
     mean: float
     low: float
@@ -65,13 +52,13 @@ class Estimate:
 
     @property
     def normal(self) -> tuple[float, float]:
-        """The interval by the standard error: the mean plus and minus the normal quantile of ``level`` times it."""
+        """The interval by the standard error: mean +- the normal quantile of ``level`` times ``stderr``."""
         reach = NormalDist().inv_cdf(0.5 + self.level / 2) * self.stderr
         return self.mean - reach, self.mean + reach
 
     @property
     def agree(self) -> bool | None:
-        """Whether the percentile interval is 0.8 to 1.25 times as wide as the one by the standard error; None if unknown."""
+        """Whether the percentile interval is 0.8 to 1.25 times as wide as ``normal``; None if unknown."""
         if math.isnan(self.stderr):
             return None
         low, high = self.normal
@@ -81,7 +68,7 @@ class Estimate:
 
     @property
     def off_zero(self) -> bool:
-        """Whether the interval lies on one side of 0; False if it is not known."""
+        """Whether the interval excludes 0; False if unknown."""
         return self.low > 0 or self.high < 0
 
     def __neg__(self) -> Estimate:
@@ -90,16 +77,7 @@ class Estimate:
 
 
 def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> Estimate:
-    """Return the mean score of one system on one set.
-
-    Args:
-        scores: Of the same instances for every seed.
-        weights: Weight of each instance, above 0; None weighs all the same. With the numbers of questions as weights the mean is
-            that over all questions, while whole instances are still what is drawn.
-
-    Raises:
-        InputError: If a seed lacks an instance that another has, a score is NaN, or there are none.
-    """
+    """Return the mean score of one system on one set, with ``weights`` above 0 by instance; InputError if scores are missing."""
     import numpy as np
 
     names = _instances(scores)
@@ -121,18 +99,12 @@ def estimate(scores: Scores, *, weights: Mapping[str, float] | None = None) -> E
 
 
 def difference(first: Scores, second: Scores) -> Estimate:
-    """Return the mean of second - first, paired as ``paired_scores`` does; InputError as there."""
+    """Return the mean of second - first, paired as in ``paired_scores``; InputError as there."""
     return estimate(paired_scores(first, second))
 
 
 def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]:
-    """Return second - first of each instance and seed, by training seed where both have the same ones.
-
-    A system with one seed is paired with every seed of the other: a baseline that is not trained beside three trained adapters.
-
-    Raises:
-        InputError: If the two were not scored on the same instances, or both have several seeds and not the same.
-    """
+    """Return second - first; one seed is paired with every seed of the other; InputError if instances or seeds do not match."""
     names = _instances(first)
     if unpaired := set(names) ^ set(_instances(second)):
         raise InputError(
@@ -155,11 +127,11 @@ def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]
 
 
 def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
-    """Return the simple mean over sets of one system or of one difference; each set counts the same whatever its size.
+    """Return the unweighted mean over sets of one system or difference; InputError for none.
 
-    Sets are independent, so ``stderr`` is the root of the sum of their squared standard errors over the number of sets, and the
-    interval is made from it. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them. The mean
-    over one set is its own estimate; over none it is an InputError.
+    Sets are independent: ``stderr`` is the root of the sum of squared standard errors over the number of sets, and gives the
+    interval. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them. One set gives its own
+    estimate.
     """
     if not parts:
         raise InputError("a mean over no sets", expected="at least one set")
@@ -178,7 +150,7 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
 
 
 def _instances(scores: Scores) -> list[str]:
-    """The instances of every seed, sorted; InputError if seeds differ in them or a score is unknown."""
+    """Sorted instances; InputError if seeds differ in them or a score is NaN."""
     if not scores or not all(scores.values()):
         raise InputError("there are no scores to take a mean of", expected="at least one seed with at least one instance")
     everywhere = set.intersection(*(set(row) for row in scores.values()))
@@ -203,28 +175,14 @@ def _some(names: Sequence[str] | set[str]) -> str:
 
 
 def _rounded(values: Any) -> Any:
-    """The same numbers without what rounding adds to a zero: a true zero must not lie on one side of 0."""
+    """Set rounding noise to exactly 0, so that a true zero is not ``off_zero``."""
     import numpy as np
 
     return np.where(np.abs(values) < _ROUNDING, 0.0, values)
 
 
-# ------------------------------------------------------------------------------------------------ resampling
 def resampled_means(values: NDArray[np.float64], weights: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """Return the weighted means of resamples.
-
-    How often each instance is drawn is multinomial, so a resample is one row of counts and its mean a product. The same seed and
-    numbers of instances and resamples give the same draws.
-
-    Args:
-        values: Of shape (instances,).
-        weights: Of shape (instances,), above 0.
-        resamples: How many times the instances are drawn.
-        seed: Seed of the draws.
-
-    Returns:
-        Means of shape (resamples,).
-    """
+    """Return weighted means (resamples,) of multinomial resamples; values and weights (above 0) have shape (instances,)."""
     import numpy as np
 
     n = len(values)
@@ -233,7 +191,7 @@ def resampled_means(values: NDArray[np.float64], weights: NDArray[np.float64], r
 
 
 def _draws(seed: int, n: int, resamples: int) -> Iterator[NDArray[np.float64]]:
-    """How often each of n instances is in each resample, in blocks of shape (at most all resamples, n)."""
+    """Counts of each of n instances in each resample, in blocks of shape (at most resamples, n)."""
     import numpy as np
 
     rng = np.random.default_rng([seed])
@@ -244,5 +202,5 @@ def _draws(seed: int, n: int, resamples: int) -> Iterator[NDArray[np.float64]]:
 
 @lru_cache(maxsize=4)
 def _draws_kept(seed: int, n: int, resamples: int) -> tuple[NDArray[np.float64], ...]:
-    """``_draws``, kept because a table asks for the same ones again and again."""
+    """``_draws``, cached because tables reuse the same draws."""
     return tuple(_draws(seed, n, resamples))

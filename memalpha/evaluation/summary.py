@@ -1,13 +1,12 @@
-"""What came out of an evaluation, as numbers: accuracy, kinds, costs, differences, scorecard and means over sets, with intervals.
+"""Summary of an evaluation: accuracy, kinds, costs, differences, scorecard and means over sets, with intervals.
 
-Systems of one *group* differ in their training seed alone and are one row: their mean, with each of them shown. A *member* of a
-group is a system with one of its sampling seeds; groups are paired by the order in which the configuration lists their members.
+A *group* is one table row: systems that differ only in their training seed. A *member* is a system with one sampling seed; groups
+are paired by the configuration's order of members.
 
-Within one set and reader, all groups are compared on the same instances: those that every member of every group has a score for.
-What is left out is counted by group, with the first reason; a group without any result there is left out as a whole. Accuracy is
-the mean over instances of the mean over their questions; that of a kind is the mean over its questions, whole instances being
-drawn for its interval. The mean over sets is simple, over the sets that count in it, and only for groups that are on each of
-these.
+In one set and reader, all groups are compared on the instances that every member of every group has a score for. Omissions are
+counted by group with the first reason; a group without results is omitted. Accuracy is the mean over instances of the question
+mean; by kind it is the mean over questions, with whole instances resampled. The mean over sets is unweighted, over the sets with
+``in_mean``, and only for groups present on all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from memalpha.runs import RunFolder
 from memalpha.types import Instance
 
 Scored = dict[Seed, dict[str, SystemResult]]
-"""The results of one group on one set with one reader: by member, then by instance."""
+"""Results of one group on one set with one reader, by member and instance."""
 
 Differences = Mapping[str, Mapping[str, Estimate]]
 """``[first][second]`` is second - first."""
@@ -38,23 +37,15 @@ Differences = Mapping[str, Mapping[str, Estimate]]
 COSTS = (
     "memory_tokens", "input_tokens", "reader_tokens", "write_calls", "cut_off", "cut", "seconds_write", "seconds_read",
 )  # fmt: skip
-"""Means over instances, each a field of ``SystemResult``."""
+"""Fields of ``SystemResult`` shown as means over instances."""
 
 OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")
-"""Means over instances, each a field of ``OperationCounts``."""
+"""Fields of ``OperationCounts`` shown as means over instances."""
 
 
-# ------------------------------------------------------------------------------------------------ results in order
 @dataclass(frozen=True, slots=True)
 class SetResults:
-    """The results on one set with one reader.
-
-    Attributes:
-        set: The set's part of the configuration.
-        reader: Name of the reader.
-        groups: Results by group.
-        size: How many instances the set has, as far as is known.
-    """
+    """Results on one set (its configuration) with one reader, by group; ``size``: known number of instances of the set."""
 
     set: Mapping[str, Any]
     reader: str
@@ -62,7 +53,7 @@ class SetResults:
     size: int
 
     def common(self) -> list[str]:
-        """Return the instances for which every member of every group has a score; groups without any do not count."""
+        """Return the instances scored by every member of every group; groups without scores do not count."""
         present = [names for members in self.groups.values() if (names := _scored_in_all(members))]
         return sorted(set.intersection(*present)) if present else []
 
@@ -76,24 +67,18 @@ class SetResults:
         }
 
     def left_out(self) -> dict[str, str]:
-        """Return, for each group that lacks instances, how many and the first reason."""
+        """Return the number of missing instances and the first reason, for each group that lacks some."""
         lacking = {group: self.size - len(_scored_in_all(members)) for group, members in self.groups.items()}
         return {group: f"{n} of {self.size}: {_reason(self.groups[group])}" for group, n in lacking.items() if n}
 
     def instances(self) -> list[Instance]:
-        """Read the set's instances, as the evaluation did; InputError if they are not where they were."""
+        """Read the set's instances; InputError if they are not found."""
         loaded = load_data(self.set["data"], self.set.get("options"))
         return asked_for(loaded, self.set.get("skip", 0), self.set.get("instances", 0))
 
 
 def set_results(folder: str | Path) -> list[SetResults]:
-    """Return what an evaluation's folder holds, one item for each set and reader that was asked for, evaluated yet or not.
-
-    Sets, readers, systems and members stand in the order of the configuration; a member without any result yet is there, empty.
-
-    Raises:
-        InputError: If a file is missing or damaged, or results and configuration do not fit together.
-    """
+    """Return the results for each configured set and reader, in order; InputError if files are missing, damaged or inconsistent."""
     config = read_config(folder)
     systems = {row["name"] for row in config["systems"]}
     found: dict[tuple[str, str], list[SystemResult]] = {}
@@ -119,10 +104,7 @@ def accuracies(members: Scored) -> dict[Seed, dict[str, float]]:
 
 
 def on_kinds(members: Scored, kinds: Collection[str]) -> tuple[dict[Seed, dict[str, float]], dict[str, float]]:
-    """Return the mean score on the questions of some kinds by member and instance, and how many of them each instance has.
-
-    Instances without any are in neither. As weights of ``estimate`` the numbers give the mean over all these questions.
-    """
+    """Return the mean score on questions of some kinds by member and instance, and their number by instance as weights."""
     asked = {
         member: {name: scores for name, row in rows.items() if (scores := [q.score for q in row.questions if q.kind in kinds])}
         for member, rows in members.items()
@@ -133,7 +115,7 @@ def on_kinds(members: Scored, kinds: Collection[str]) -> tuple[dict[Seed, dict[s
 
 
 def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequence[SystemResult]) -> dict[str, Scored]:
-    """By group and member. A member's name is its place in the group, with the sampling seed where the evaluation has several."""
+    """Results by group and member; a member is named by its place in the group, plus the sampling seed if there are several."""
     seeds = config.get("seeds") or [0]
     groups: dict[str, Scored] = {}
     for row in config["systems"]:
@@ -151,7 +133,7 @@ def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequ
 
 
 def _scored_in_all(members: Scored) -> set[str]:
-    """Instances for which every member has a score."""
+    """Instances that every member has a score for."""
     return set.intersection(*({name for name, row in rows.items() if row.scored} for rows in members.values()))
 
 
@@ -163,10 +145,9 @@ def _reason(members: Scored) -> str:
     return row.failed or next((q.error for q in row.questions if q.error), "no score" if row.questions else "no questions")
 
 
-# ------------------------------------------------------------------------------------------------ numbers
 @dataclass(frozen=True, slots=True)
 class KindScore:
-    """Accuracy on one kind of question, and how many questions that is in one seed."""
+    """Accuracy on one kind of question, and the number of questions in one seed."""
 
     accuracy: Estimate
     questions: int
@@ -176,13 +157,8 @@ class KindScore:
 class Cell:
     """One group on one set with one reader.
 
-    Attributes:
-        members: System and sampling seed of each member, by the name that ``Estimate.per_seed`` has.
-        accuracy: Mean over instances.
-        kinds: By kind of question.
-        costs: Means over members and instances, by the names of ``COSTS``.
-        operations: Means over members and instances, by the names of ``OPERATIONS``.
-        scorecard: By measure; None where it is not measured.
+    ``members``: system and sampling seed by the names in ``Estimate.per_seed``. ``costs`` and ``operations``: means over members
+    and instances. ``scorecard``: None if not measured.
     """
 
     members: Mapping[Seed, str]
@@ -195,18 +171,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class SetSummary:
-    """One set with one reader.
+    """One set with one reader; all numbers are over the ``instances`` that every group has a score for.
 
-    Attributes:
-        set: Name of the set.
-        reader: Name of the reader.
-        instances: How many every group has a score for; all numbers are over these.
-        size: How many the set has, as far as is known.
-        left_out: Of each group that lacks some, how many and the first reason.
-        cells: By group, in the order of the configuration.
-        differences: Paired, for each pair of groups in that order.
-        in_mean: Whether it counts in the mean over sets.
-        unmeasured: Why the scorecard is missing although the data should be there; empty if it is not.
+    ``size``: known instances of the set. ``left_out``: number and first reason, by group. ``cells`` and paired ``differences``
+    follow the order of the configuration. ``unmeasured``: why an expected scorecard is missing.
     """
 
     set: str
@@ -222,14 +190,7 @@ class SetSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A whole evaluation.
-
-    Attributes:
-        sets: One for each set and reader.
-        over_sets: Simple mean over the sets that count in it, by reader and group; None for a group that lacks one.
-        differences: By reader, paired, in the mean over sets; of groups that lack none.
-        kinds_of: Kind of system by group.
-    """
+    """A whole evaluation; ``over_sets`` is by reader and group (None if a set is missing), ``differences`` are paired."""
 
     sets: tuple[SetSummary, ...]
     over_sets: Mapping[str, Mapping[str, Estimate | None]]
@@ -237,22 +198,14 @@ class Summary:
     kinds_of: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready data, with how intervals were made; what is not known is NaN."""
+        """Return it as JSON-ready data, with the interval settings; unknown values are NaN."""
         found = asdict(self)
         kinds = found.pop("kinds_of")
         return {**found, "bootstrap": {"resamples": RESAMPLES, "level": LEVEL, "seed": SEED}, "kinds_of": kinds}
 
 
 def summarise_evaluation(folder: str | Path, sets: Mapping[str, Sequence[Instance]] | None = None) -> Summary:
-    """Read an evaluation's folder and sum it up.
-
-    Args:
-        folder: With ``results.jsonl`` and ``config.yaml``; the evaluation may be unfinished.
-        sets: The instances of each set, for the scorecard; None reads what the configuration names.
-
-    Raises:
-        InputError: If a file is missing or damaged, or results and configuration do not fit together.
-    """
+    """Summarise a folder; ``sets``: instances for the scorecard (None = as configured); InputError if files are inconsistent."""
     summaries = []
     for item in set_results(folder):
         kept, unmeasured = item.complete(), ""
@@ -285,7 +238,7 @@ def summarise_evaluation(folder: str | Path, sets: Mapping[str, Sequence[Instanc
 def _pairable(
     first: dict[Seed, dict[str, float]], second: dict[Seed, dict[str, float]]
 ) -> tuple[dict[Seed, dict[str, float]], dict[Seed, dict[str, float]]]:
-    """The two as they are where their members pair up; else the mean over members of each, as one."""
+    """Both as they are if their members pair; else the mean over members of each."""
 
     def averaged(scores: dict[Seed, dict[str, float]]) -> dict[Seed, dict[str, float]]:
         rows = list(scores.values())
@@ -314,11 +267,7 @@ def _cell(members: Scored, instances: Mapping[str, Instance]) -> Cell:
 
 
 def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str]) -> Summary:
-    """Put sets together and take the means over them; ``kinds_of`` has the kind of system by group, in the order shown.
-
-    Raises:
-        InputError: If the members of a group stand in another order in one set than in another, of those in the mean.
-    """
+    """Combine sets and compute the means over them; InputError if a group's members are ordered differently in these sets."""
     means: dict[str, dict[str, Estimate | None]] = {}
     differences: dict[str, dict[str, dict[str, Estimate]]] = {}
     for reader in dict.fromkeys(item.reader for item in sets):
@@ -347,7 +296,7 @@ def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str]) -> Summar
 
 
 def difference_from(differences: Differences, reference: str, group: str) -> Estimate | None:
-    """Return group - reference, paired, whichever way round it was estimated; None for the reference and for what is not there."""
+    """Return the paired group - reference, from either direction; None for the reference or a missing pair."""
     if (found := differences.get(reference, {}).get(group)) is not None:
         return found
     turned = differences.get(group, {}).get(reference)
@@ -355,7 +304,7 @@ def difference_from(differences: Differences, reference: str, group: str) -> Est
 
 
 def reference_group(summary: Summary) -> str:
-    """Return the group that others are compared with: the agent of most members (of equals the last), else the first group."""
+    """Return the reference: the agent with most members (the last of equals), else the first group."""
 
     def members(group: str) -> int:
         return max((len(item.cells[group].members) for item in summary.sets if group in item.cells), default=0)

@@ -1,8 +1,7 @@
-"""An evaluation as files: ``summary.json`` (everything), ``table.md`` (for people) and ``table.csv`` (for spreadsheets).
+"""Writes ``summary.json`` (everything), ``table.md`` and ``table.csv``.
 
-Every system of the configuration is shown, in its order; every accuracy and difference has its interval; what was left out, cut or
-not measured is said in the table itself. An unknown number is a dash, never 0. Intervals whose two ways of being made disagree
-have a star.
+All configured systems are shown in order; accuracies and differences have intervals; missing and cut data are reported. Unknown
+numbers are a dash, never 0. A star marks an interval whose two methods disagree (``Estimate.agree``).
 """
 
 from __future__ import annotations
@@ -30,17 +29,13 @@ from memalpha.files import known, write_whole
 from memalpha.runs import RunFolder
 
 UNKNOWN = "–"
-"""How a number that is not known reads."""
+"""Text of an unknown number."""
 
 NOT_MEASURED = "not measured"
 
 
 def write_tables(folder: str | Path) -> Summary:
-    """Write ``summary.json``, ``table.md`` and ``table.csv`` into an evaluation's folder, from its results and configuration.
-
-    ``table.md`` compares with ``reference_group``, ``summary.json`` has all pairs. The evaluation may be unfinished; InputError if
-    the folder is none of an evaluation.
-    """
+    """Write ``summary.json``, ``table.md`` and ``table.csv``, also of an unfinished evaluation; InputError if there is none."""
     summary = summarise_evaluation(folder)
     reference, judge = reference_group(summary), judge_report(folder)
     RunFolder(folder).write_json("summary.json", {**summary.to_json(), "reference": reference, "false_accept": judge})
@@ -50,19 +45,12 @@ def write_tables(folder: str | Path) -> Summary:
 
 
 def judge_report(folder: str | Path) -> dict[str, Any] | None:
-    """Return what ``false_accepts`` gave, if the judge of an evaluation was tried."""
+    """Return the result of ``false_accepts``; None if the judge was not tested."""
     return RunFolder(folder).read_optional(FALSE_ACCEPT_FILE) or None
 
 
-# ------------------------------------------------------------------------------------------------ Markdown
 def markdown(summary: Summary, reference: str, judge: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the lines of ``table.md``.
-
-    Args:
-        summary: The evaluation.
-        reference: The group that others are compared with.
-        judge: What ``false_accepts`` gave, if the judge was tried.
-    """
+    """Return the lines of ``table.md``: ``reference`` is the compared group, ``judge`` the result of ``false_accepts``."""
     lines = [
         "# Evaluation",
         "",
@@ -165,16 +153,15 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    """A text without line breaks, which would end a row, a heading or an item."""
+    """Remove line breaks, which would end a row, heading or item."""
     return " ".join(text.splitlines())
 
 
-# ------------------------------------------------------------------------------------------------ CSV
 def csv_text(summary: Summary) -> str:
-    """Return ``table.csv``: a row for each set, reader, group and kind of question (``all`` for all of them).
+    """Return ``table.csv``: a row for each set, reader, group and question kind (``all`` for all kinds).
 
-    A kind that is itself called ``all`` reads ``all (kind)``. Costs, operations and measures stand in the rows of ``all``. What is
-    not known or not measured is empty.
+    A kind named ``all`` is written ``all (kind)``. Costs, operations and measures are in the rows of ``all``. Unknown or unmeasured
+    values are empty.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -198,9 +185,8 @@ def csv_text(summary: Summary) -> str:
     return text.getvalue()
 
 
-# ------------------------------------------------------------------------------------------------ how numbers read
 def number(value: float, digits: int = 3, *, signed: bool = False) -> str:
-    """Return a number with so many decimals, without the zero before the point of a share; a dash if it is not known."""
+    """Return a rounded number, without the zero before the decimal point of a share; a dash if unknown."""
     if math.isnan(value):
         return UNKNOWN
     rounded = round(value, digits) + 0.0  # no "-0.000"
@@ -209,7 +195,7 @@ def number(value: float, digits: int = 3, *, signed: bool = False) -> str:
 
 
 def interval(estimate: Estimate | None, *, signed: bool = False) -> str:
-    """Return ``.412 [.351, .470]``; with a star if the interval by the standard error is of another width; a dash for None."""
+    """Return ``.412 [.351, .470]``, with a star if the two intervals disagree; a dash for None."""
     if estimate is None:
         return UNKNOWN
     low, high = (number(value, signed=signed) for value in (estimate.low, estimate.high))

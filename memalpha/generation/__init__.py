@@ -1,1 +1,1 @@
-"""Generation: one completion a prompt, behind one protocol (transformers, an OpenAI-compatible endpoint, a scripted double)."""
+"""Generators: one completion per prompt (transformers, an OpenAI-compatible endpoint, a scripted test double)."""

@@ -1,14 +1,8 @@
-"""One model, many threads: prompts that wait for each other are generated in one call.
+"""One model for many threads: waiting prompts are generated in one call.
 
-The first thread that finds the model free runs it for everyone who waits, itself included; while it runs, others gather and become
-the next batch. So nobody waits for a batch to fill up, a lone caller is not delayed, there is no thread to start or stop, and the
-model is never entered by two threads.
-
-What always holds: a caller gets the completions of its own prompts or the error they caused. If a call with the prompts of several
-callers fails, each caller's are tried alone, so that one prompt that cannot be generated fails no other. Prompts are joined only
-where the sampling is the same and has no seed; a call larger than ``max_batch`` is left whole (the generator cuts it up itself).
-
-Not covered: adding a prompt to a batch that is under way; a batch takes as long as its longest completion.
+The first thread that finds the model free runs it for all waiting threads. What always holds: only one thread uses the model at a
+time, and a caller gets its own completions or its own error: if a joint call fails, each caller's prompts are tried alone. Prompts
+are joined only with equal sampling without a seed. Not covered: adding a prompt to a running batch.
 """
 
 from __future__ import annotations
@@ -34,12 +28,7 @@ class _Job(NamedTuple):
 class BatchingGenerator:
     """A ``memalpha.protocols.Generator`` for many threads.
 
-    Args:
-        generator: Does the work; called by one thread at a time.
-        max_batch: Most prompts of several callers in one call.
-
-    Raises:
-        InputError: ``max_batch`` is below 1.
+    ``max_batch`` limits the prompts that are joined; a larger call stays whole. InputError if it is below 1.
     """
 
     def __init__(self, generator: Generator, max_batch: int = 32) -> None:
@@ -51,7 +40,7 @@ class BatchingGenerator:
         self._busy = False
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion for each prompt, in order; raises what the generator raises for them."""
+        """Return one completion per prompt, in order; raises what the generator raises for them."""
         job = _Job(tuple(prompts), sampling, Future())
         with self._changed:
             self._waiting.append(job)
@@ -64,13 +53,13 @@ class BatchingGenerator:
             try:
                 self._run(batch)
             finally:
-                for other in batch:  # an interruption leaves jobs without a result
+                for other in batch:  # after an interruption, jobs have no result
                     if not other.future.done():
                         other.future.set_exception(ServiceError("generation was interrupted"))
                 self._free()
 
     def alone(self, action: Callable[[], Result]) -> Result:
-        """Run something else that uses the same model, between two batches; return what it returns."""
+        """Run another action on the same model between two batches; return its result."""
         with self._changed:
             self._changed.wait_for(lambda: not self._busy)
             self._busy = True
@@ -85,7 +74,7 @@ class BatchingGenerator:
             self._changed.notify_all()
 
     def _take(self) -> list[_Job]:
-        """Remove the next batch from those that wait: the first, and what may go with it, in order of arrival."""
+        """Remove the next batch from the queue: the first job and those that may join it."""
         first = self._waiting.pop(0)
         batch, size = [first], len(first.prompts)
         if first.sampling.seed is None:
@@ -102,7 +91,7 @@ class BatchingGenerator:
             made = iter(self._made(prompts, batch[0].sampling))
             for job in batch:
                 job.future.set_result([next(made) for _ in job.prompts])
-        except Exception as error:  # noqa: BLE001 - the boundary between callers: each is told of its own failure
+        except Exception as error:  # noqa: BLE001 - each caller gets its own error
             if len(batch) == 1:
                 batch[0].future.set_exception(error)
                 return

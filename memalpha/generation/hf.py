@@ -1,19 +1,12 @@
-"""Completions from a transformers causal LM in this process, with the common prompt prefix computed once.
-
-Rows of a batch whose first ``shared`` ids are equal start from one forward over that prefix; their own prompt parts follow in one
-batched forward, then tokens are decoded one step at a time, and rows that have ended leave the batch.
+"""Completions from a local transformers causal LM; a prompt prefix shared by several rows is computed once.
 
     cache slots of a row:  [prefix | hole] [own prompt part | hole] [new tokens]
 
-Shorter rows leave holes: masked, and without effect on positions, which count a row's own tokens only. So a row's logits are those
-of a forward over the row alone, up to rounding, whatever stands beside it and whatever ``max_batch`` is.
-
-Randomness: one uniform number for each row and token, drawn before decoding starts from torch's global CPU generator, or from a
-fresh one where ``Sampling.seed`` is given. Nothing else is random, so saving and restoring torch's global random state (as the
-Trainer's checkpoints do) reproduces what follows, and a draw does not depend on ``max_batch`` either.
-
-Not covered: encoder-decoder models, attention other than full (a sliding window is fine while prompt and completion fit into it),
-flash attention (its kernels take left padding only), more than one completion a prompt (repeat the prompt).
+Holes of shorter rows are masked and do not count as positions, so the logits of a row are those of the row alone, up to rounding.
+Ended rows leave the batch. Randomness: one uniform number per row and token, drawn before decoding from torch's global CPU
+generator (or a fresh one for ``Sampling.seed``). So draws do not depend on ``max_batch``, and restoring torch's random state
+repeats them. Not covered: encoder-decoder models, attention other than full (a sliding window is allowed while prompt and
+completion fit into it), flash attention (needs left padding), several completions per prompt (repeat the prompt).
 """
 
 from __future__ import annotations
@@ -35,7 +28,7 @@ from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
 
 
 class _Prefilled(NamedTuple):
-    """Prompts that have been read: next token's logits (rows, vocabulary), prompt lengths (rows,), key mask (rows, slots)."""
+    """Prompts after the first forward: the next token's logits (rows, vocabulary), lengths (rows,), mask (rows, slots)."""
 
     cache: BufferCache
     logits: Tensor
@@ -44,21 +37,15 @@ class _Prefilled(NamedTuple):
 
 
 class HFGenerator:
-    """Draws completions from a transformers decoder-only causal LM; a :class:`memalpha.protocols.Generator`.
+    """Draws completions from a decoder-only causal LM; InputError if ``max_batch`` < 1 or the attention is not supported.
 
     Args:
-        model: The model, plain or PEFT-wrapped (not inside DDP); it may be training, and is put back as it was after each call.
-        tokenizer: Its tokenizer; decodes completions and names an end token. Every id in the model's
-            ``generation_config.eos_token_id`` ends a completion as well.
-        max_batch: Most rows decoded at once; bounds memory.
-        merge_adapters: Fold LoRA adapters into the weights during a call (see :func:`memalpha.generation.merging.merged_lora`):
-            faster, at the price of a copy of the adapted weights.
-        logprobs: Whether completions carry log-probabilities: of the whole distribution at the temperature (1 for greedy drawing).
-        keep_prefix: Keep what was computed for the last batch's prefixes, for a next batch with the same, such as more questions
-            about one long text. Only for a model whose weights do not change while this generator lives.
-
-    Raises:
-        InputError: ``max_batch`` is below 1, or the model's attention is not one of those covered.
+        model: Plain or PEFT-wrapped (not inside DDP); its training mode is restored after each call.
+        tokenizer: Its end token ends a completion, and so does every ``generation_config.eos_token_id``.
+        max_batch: Most rows decoded at once; limits memory.
+        merge_adapters: Merge LoRA adapters during a call (:func:`memalpha.generation.merging.merged_lora`): faster, more memory.
+        logprobs: Return log-probabilities of the whole distribution at the temperature (1 for greedy drawing).
+        keep_prefix: Keep the cache of the last batch's prefixes for the next batch. Only if the weights never change.
     """
 
     def __init__(
@@ -83,11 +70,9 @@ class HFGenerator:
         _check_attention(self.model.config)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion for each prompt, in order.
+        """Return one completion per prompt, in order.
 
-        Raises:
-            InputError: A prompt has no ids, or ``max_new_tokens`` is below 1.
-            MemAlphaError: The device ran out of memory; says to lower ``max_batch``.
+        InputError if a prompt has no ids or ``max_new_tokens`` < 1; MemAlphaError if the device runs out of memory.
         """
         if sampling.max_new_tokens < 1:
             raise InputError(f"max_new_tokens {sampling.max_new_tokens}", expected="at least 1")
@@ -118,10 +103,9 @@ class HFGenerator:
         ]
 
     def _prefill(self, prompts: Sequence[Prompt], new_tokens: int) -> _Prefilled:
-        """Read the prompts: each distinct prefix once, then all own parts on top."""
+        """Read the prompts: each distinct prefix once, then all own parts."""
         device = self.model.device
-        # At least one own token a row, which predicts the first new one.
-        shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]
+        shared = [min(prompt.shared, len(prompt.ids) - 1) for prompt in prompts]  # at least one own token per row
         prefixes = {prompt.ids[:n]: None for prompt, n in zip(prompts, shared, strict=True)}
         number = {prefix: i for i, prefix in enumerate(prefixes)}
         own, own_lengths = _pad([prompt.ids[n:] for prompt, n in zip(prompts, shared, strict=True)], device)
@@ -144,7 +128,7 @@ class HFGenerator:
         return _Prefilled(cache, logits, starts + own_lengths, mask)
 
     def _prefix_cache(self, prefixes: Sequence[tuple[int, ...]], device: torch.device) -> DynamicCache:
-        """Return keys and values of the prefixes, padded on the right, where causal attention never looks back at the padding."""
+        """Return keys and values of the prefixes, padded on the right."""
         if self._kept is not None and prefixes == self._kept[0]:
             return self._kept[1]
         cache = DynamicCache()
@@ -154,7 +138,7 @@ class HFGenerator:
         return cache
 
     def _forward(self, ids: Tensor, cache: BufferCache, mask: Tensor, positions: Tensor, keep: Tensor | int) -> Tensor:
-        """Return logits (rows, vocabulary) at one place of each row."""
+        """Return logits (rows, vocabulary) at one position of each row."""
         output = self.model(
             input_ids=ids,
             attention_mask=mask[:, : cache.get_seq_length() + ids.shape[1]],
@@ -167,7 +151,7 @@ class HFGenerator:
         return logits
 
     def _decode(self, rows: _Prefilled, sampling: Sampling, uniforms: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tokens and log-probabilities, both (rows, max_new_tokens), and how many of them each row has, (rows,)."""
+        """Return tokens and log-probabilities, both (rows, max_new_tokens), and lengths (rows,)."""
         cache, logits, positions, mask = rows
         device = logits.device
         ends = torch.tensor(sorted(self.end_ids), dtype=torch.long, device=device)
@@ -175,7 +159,7 @@ class HFGenerator:
         tokens = torch.zeros(uniforms.shape, dtype=torch.long, device=device)
         logprobs = torch.zeros_like(uniforms)
         lengths = torch.zeros_like(positions)
-        slots = torch.arange(len(positions), device=device)  # which row of the batch each remaining row is
+        slots = torch.arange(len(positions), device=device)  # batch row of each remaining row
         for step in range(sampling.max_new_tokens):
             drawn = draw(logits, sampling, uniforms[slots, step], logprobs=self.logprobs)
             tokens[slots, step] = drawn.tokens
@@ -209,7 +193,7 @@ class HFGenerator:
 
 
 def _by_prefix(prompts: Sequence[Prompt]) -> list[int]:
-    """Return row indices with equal prefixes side by side, so that a batch border splits as few groups as possible."""
+    """Return row indices, with equal prefixes next to each other."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, prompt in enumerate(prompts):
         groups.setdefault(prompt.ids[: prompt.shared], []).append(i)
@@ -227,7 +211,7 @@ def _pad(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tens
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off inside the block; every module's own mode is put back."""
+    """Switch dropout off inside the block; restore the mode of every module."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -276,16 +260,9 @@ def _check_window(config: Any, tokens: int) -> None:
 def frozen_base(
     model: Any, tokenizer: Any, max_new_tokens: int = 32, max_batch: int = 64
 ) -> Callable[[list[list[Message]]], list[str]]:
-    """Return a function that answers chats greedily with the base model, the policy's adapters switched off.
+    """Return a function that answers chats greedily with the base model, without the adapters of the policy.
 
-    Args:
-        model: The policy, a PEFT model.
-        tokenizer: Its tokenizer.
-        max_new_tokens: Longest answer, in tokens.
-        max_batch: Most chats decoded at once.
-
-    Raises:
-        InputError: If the policy has no adapters: its base would not stay as it was.
+    InputError if the policy has no adapters, because training would change its base.
     """
     if not hasattr(model, "disable_adapter"):
         raise InputError(
@@ -299,7 +276,7 @@ def frozen_base(
         try:
             with model.disable_adapter():
                 return [completion.text for completion in generator.generate(prompts, Sampling(max_new_tokens))]
-        finally:  # peft makes every adapter weight trainable on the way back, frozen layers included
+        finally:  # peft makes every adapter weight trainable again
             for name, parameter in model.named_parameters():
                 parameter.requires_grad_(trainable[name])
 
@@ -314,16 +291,16 @@ class Draw(NamedTuple):
 
 
 def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor, *, logprobs: bool = False) -> Draw:
-    """Draw one token a row by inversion: its uniform number picks the token where the cumulative distribution passes it.
+    """Draw one token per row by inversion: the uniform number selects the token in the cumulative distribution.
 
-    The order is that of transformers: temperature, then top-k, then top-p of what is left.
+    The order is that of transformers: temperature, top-k, top-p. Log-probabilities are those before top-k and top-p, at the
+    temperature (1 for greedy drawing), as a policy gradient needs them.
 
     Args:
         logits: (rows, vocabulary), any float type.
-        sampling: Temperature (0 = greedy), top_k (0 = off), top_p (1 = off).
-        uniforms: (rows,) float32 in [0, 1); not used by greedy drawing.
-        logprobs: Whether to return log-probabilities, under the whole distribution at the temperature (before top-k and top-p; at
-            temperature 1 for greedy drawing), which is what a policy gradient compares with.
+        sampling: Temperature, top_k and top_p.
+        uniforms: (rows,) float32 in [0, 1); unused by greedy drawing.
+        logprobs: Whether to return log-probabilities.
     """
     logits = logits.float()
     if sampling.temperature > 0:
@@ -343,12 +320,12 @@ def _invert(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
         logits, kept = logits.topk(min(sampling.top_k, size) if sampling.top_k > 0 else size, dim=-1)
     weights = logits.softmax(-1)
     if sampling.top_p < 1:
-        dropped = weights.cumsum(-1) - weights >= sampling.top_p  # the mass of the likelier ones is enough already
+        dropped = weights.cumsum(-1) - weights >= sampling.top_p  # likelier tokens have enough mass
         dropped[:, 0] = False
         weights = weights.masked_fill(dropped, 0.0)
     cumulative = weights.cumsum(-1)
     total = cumulative[:, -1]
-    # Strictly below the total, so that the token found always has a weight above zero.
+    # Strictly below the total: a token of weight zero is never drawn.
     target = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     choice = torch.searchsorted(cumulative, target[:, None], right=True)
     return (choice if kept is None else kept.gather(-1, choice)).squeeze(-1)

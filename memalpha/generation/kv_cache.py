@@ -1,10 +1,7 @@
-"""A key/value cache for decoding: starts from a prefix that rows share, is written in place, and drops rows that have ended.
+"""A key/value cache for decoding: it starts from a shared prefix, is written in place, and drops ended rows.
 
-transformers' own ``DynamicCache`` copies every key and value of every row at each step to append one; here the buffers are made
-once, at their final size, and attention reads a view of the slots written so far. What always holds: the slots of a view have been
-written, so a masked slot is finite and cannot spoil a row.
-
-Not covered: sliding-window, linear-attention and compressed caches. Every layer is treated as full attention.
+``DynamicCache`` of transformers copies all keys and values at each step; these buffers are allocated once. Every slot that
+attention sees has been written, so masked slots are finite. Not covered: sliding-window, linear-attention and compressed caches.
 """
 
 from __future__ import annotations
@@ -17,13 +14,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 
 class BufferLayer(DynamicLayer):  # type: ignore[misc]
-    """Keys and values of one layer in buffers of fixed capacity.
-
-    Args:
-        capacity: Slots a row.
-        keys: What the first slots hold, (rows, heads, slots, head size), or None to start empty.
-        values: The same for the values.
-    """
+    """Buffers of one layer; ``keys`` and ``values`` (rows, heads, slots, head size) fill the first of ``capacity`` slots."""
 
     def __init__(self, capacity: int, keys: Tensor | None = None, values: Tensor | None = None) -> None:
         super().__init__()
@@ -34,7 +25,7 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
             self.update(keys, values)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write new slots (rows, heads, new slots, head size); return all written ones, as views."""
+        """Write new slots (rows, heads, new slots, head size); return views of all written ones."""
         if not self.is_initialized:
             self.keys = key_states.new_empty(*key_states.shape[:2], self.capacity, key_states.shape[-1])
             self.values = value_states.new_empty(*value_states.shape[:2], self.capacity, value_states.shape[-1])
@@ -57,13 +48,13 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class BufferCache(Cache):  # type: ignore[misc]
-    """One :class:`BufferLayer` a layer.
+    """One :class:`BufferLayer` per layer.
 
     Args:
         layers: Number of layers of the model.
-        capacity: Slots a row: prefix, own prompt and new tokens together.
+        capacity: Slots per row: prefix, own prompt and new tokens together.
         prefix: Cache of the distinct prefixes, or None.
-        index: Which prefix each row starts from, (rows,) int64.
+        index: Prefix of each row, (rows,) int64.
     """
 
     def __init__(self, layers: int, capacity: int, prefix: Cache | None = None, index: Tensor | None = None) -> None:
@@ -73,18 +64,14 @@ class BufferCache(Cache):  # type: ignore[misc]
             super().__init__(layers=[BufferLayer(capacity, layer.keys[index], layer.values[index]) for layer in prefix.layers])
 
     def select(self, source: Tensor) -> None:
-        """Keep ``len(source)`` rows: row i becomes row ``source[i]``. Only rows that change place are copied."""
+        """Keep ``len(source)`` rows: row i becomes row ``source[i]``. Only rows that move are copied."""
         moved = (source != torch.arange(len(source), device=source.device)).nonzero().squeeze(-1)
         for layer in self.layers:
             layer.select(source, moved)
 
 
 def without_ended(alive: Tensor) -> Tensor:
-    """Return where each remaining row comes from, for :meth:`BufferCache.select`: the last ones move into the gaps.
-
-    Args:
-        alive: (rows,) bool.
-    """
+    """Return the ``source`` for :meth:`BufferCache.select` that fills gaps with the last rows; ``alive`` is (rows,) bool."""
     rows = torch.arange(len(alive), device=alive.device)
     count = int(alive.sum())
     source = rows[:count].clone()

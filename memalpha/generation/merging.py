@@ -1,8 +1,7 @@
-"""Fold LoRA adapters into the base weights for the time of a block, and leave the weights bitwise as they were.
+"""Merge LoRA adapters into the base weights during a block, and restore the weights exactly.
 
-PEFT's own merge and unmerge add and subtract the same numbers, which leaves rounding errors in the base weights after each round.
-Here the original tensors are kept and put back, so nothing drifts, also when the block raises. The price is a second copy of the
-adapted weights while the block runs.
+PEFT's own merge and unmerge leave rounding errors. Here the original tensors are kept and put back, also if the block raises. The
+cost is a second copy of the adapted weights.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def merged_lora(model: nn.Module) -> Iterator[None]:
-    """Merge the active LoRA adapters of ``model`` inside the block; a model without adapters is left alone.
+    """Merge the active LoRA adapters of ``model`` inside the block; do not train or save the model there.
 
-    Layers whose base weights are not plain floating-point tensors (quantised ones), or whose adapters are merged already or
-    switched off, are left as they are: they run as without this block. The model must not be trained or saved inside it.
+    Layers with quantised base weights, or with adapters that are merged or switched off, stay unchanged.
     """
     originals: list[tuple[Parameter, Tensor]] = []
     touched: list[Any] = []
@@ -41,11 +39,7 @@ def merged_lora(model: nn.Module) -> Iterator[None]:
 
 
 def _merge(layer: Any) -> None:
-    """Merge the active adapters of a layer: plain ones in one pass over the weight, any other by PEFT.
-
-    Raises:
-        ValueError: An adapter holds a number that is not finite.
-    """
+    """Merge the active adapters of a layer: plain ones in one pass, others by PEFT (ValueError for non-finite numbers)."""
     base, names = layer.get_base_layer(), [name for name in layer.active_adapters if name in layer.lora_A]
     if not all(_is_plain(layer, name) for name in names):
         layer.merge(safe_merge=True)
@@ -57,7 +51,7 @@ def _merge(layer: Any) -> None:
 
 
 def _is_plain(layer: Any, name: str) -> bool:
-    """Whether merging is ``weight + scaling * B A`` and all three are finite float32 matrices (16-bit ones PEFT may widen)."""
+    """Whether merging is ``weight + scaling * B A`` with finite float32 matrices (PEFT may widen 16-bit ones)."""
     from peft.tuners.lora.layer import Linear
 
     if not isinstance(layer, Linear) or layer.fan_in_fan_out or name in layer.lora_variant or layer.lora_bias[name]:

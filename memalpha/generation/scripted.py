@@ -1,10 +1,4 @@
-"""A generator that says what it is told to: the supported test double for everything that takes a ``Generator``.
-
-What always holds: it draws nothing at random, keeps every prompt it was given (``prompts``), and never makes an answer up: a list
-that is used up raises. Sampling is looked at for ``max_new_tokens`` alone.
-
-Not covered: log-probabilities; a completion's are None.
-"""
+"""A test double for a ``Generator``. It uses no randomness; of the sampling, it uses ``max_new_tokens`` only."""
 
 from __future__ import annotations
 
@@ -16,15 +10,11 @@ from memalpha.types import Completion, Prompt, Sampling, StopReason
 
 
 class ScriptedGenerator:
-    """Answers from a script; a :class:`memalpha.protocols.Generator`.
+    """Answers from a script; a :class:`memalpha.protocols.Generator`. ``prompts`` lists all prompts asked so far.
 
     Args:
-        script: A function of the prompt, or the answers in the order in which prompts are asked, over all calls.
-        tokenizer: Makes a completion's ids (no special tokens added, its end token appended). Without one, ids are empty, as from a
-            backend that gives only text, and ``max_new_tokens`` is not applied.
-
-    Attributes:
-        prompts: Every prompt asked so far, in order.
+        script: A function of the prompt, or the answers in the order of the prompts, over all calls.
+        tokenizer: Makes ids and an end token. Without it, ids are empty and ``max_new_tokens`` is not applied.
 
     Example:
         >>> from memalpha.types import Prompt, Sampling
@@ -43,13 +33,9 @@ class ScriptedGenerator:
         self.prompts: list[Prompt] = []
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return the script's answer to each prompt, in order.
+        """Return the script's answer to each prompt, in order, cut to ``max_new_tokens`` if there is a tokenizer.
 
-        With a tokenizer, an answer longer than ``max_new_tokens`` (its end token included) is cut off there, with
-        ``StopReason.LENGTH``, as a model's would be.
-
-        Raises:
-            InputError: The list of answers is used up; none of this call's prompts is answered or kept then.
+        InputError if too few answers are left; then no prompt of this call is answered.
         """
         self._check_enough(len(prompts))
         completions = []

@@ -1,1 +1,1 @@
-"""The structured memory: schema, state, tools made from it (pure, in process); and ``journal``, the durable store."""
+"""The structured memory: schema, state and the tools made from it."""

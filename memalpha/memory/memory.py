@@ -1,19 +1,12 @@
 """A structured memory in process: apply operations, snapshot and restore, count tokens.
 
-What always holds: every operation gives a result and never raises for what a model asked; an id is never used twice, not even
-after a restore that a memory goes on from; nothing is truncated (a write over a limit is refused with a result that says so); an
-update or delete of an unknown id fails; an exact duplicate inside a section is a success that changes nothing (same content, and
-the same time where the operation names one: the same event on another day is another event). ``changes`` lists every applied
-operation in order, so an index can follow along and a log can replay it; sorted by ``Entry.created``, the entries it leads to are
-in order of creation.
+What always holds: a bad operation gives a failed result, never an exception; an id is never used twice, not even after a restore;
+nothing is truncated (a write over a limit is refused); an exact duplicate in a section (same content, and same time if the
+operation gives one) succeeds and changes nothing; ``changes`` lists the applied operations in order, so that indexes and logs can
+follow.
 
-An update to what another entry of the section says already deletes the entry it updates: what it said was no longer right, and the
-new text is there. It is recorded as an applied update whose change is ``Change(before, None)``, also where the section allows no
-deletes: nothing is lost that the update would have kept.
-
-Applying an operation, ``tokens`` and the first entries of ``newest`` cost the same whatever the number of entries.
-
-It does not cover durability, history or concurrent writers.
+An update to the content of another entry of the section deletes the updated entry, ``Change(before, None)``, even where the section
+allows no deletes. Not covered: durability, history, concurrent writers.
 """
 
 from __future__ import annotations
@@ -30,13 +23,7 @@ from memalpha.types import Change, Entry, Operation, OperationKind, OperationRes
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The whole state of a memory, as plain data.
-
-    Attributes:
-        schema: Name of the schema it was taken under.
-        entries: All entries in order of creation, blocks included.
-        next_id: The next id to give out.
-    """
+    """The whole state of a memory: schema name, entries in order of creation with blocks, and the next id."""
 
     schema: str
     entries: tuple[Entry, ...]
@@ -44,17 +31,12 @@ class Snapshot:
 
 
 def count_words(text: str) -> int:
-    """Count whitespace-separated words: the token counter when no tokenizer is at hand."""
+    """Count words separated by white space; the token counter if there is no tokenizer."""
     return len(text.split())
 
 
 class Memory:
-    """One memory under one schema.
-
-    Args:
-        schema: Its sections and limits.
-        count_tokens: Token counter that the limits are measured with; the policy's tokenizer in training and use.
-    """
+    """One memory under one schema; ``count_tokens`` measures its limits (in training and use: the policy's tokenizer)."""
 
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
         self.schema = schema
@@ -83,25 +65,21 @@ class Memory:
         return self._entries.get(entry_id)
 
     def reading(self, content: str) -> Entry | None:
-        """Return the oldest entry with exactly this content, in whichever list section, or None."""
+        """Return the oldest list entry with exactly this content, or None."""
         ids = [id for section in self.schema.lists for id in self._by_content.get((section.name, content), ())]
         return min((self._entries[id] for id in ids), key=lambda entry: entry.created, default=None)
 
     def entries(self, section: str | None = None) -> tuple[Entry, ...]:
-        """Return the entries of one list section, or of all of them, in order of creation.
-
-        Raises:
-            KeyError: If the schema has no such section.
-        """
+        """Return the entries of one list section, or of all, in order of creation; KeyError if there is no such section."""
         wanted = {self.schema[section].name} if section else {s.name for s in self.schema.lists}
         return tuple(entry for entry in self._entries.values() if entry.section in wanted)
 
     def newest(self) -> Iterator[Entry]:
-        """Iterate over the entries of all list sections, the last written first; the memory must not change meanwhile."""
+        """Iterate over all list entries, last written first; the memory must not change meanwhile."""
         return (self._entries[key] for key in reversed(self._written))
 
     def block(self, section: str) -> str:
-        """Return the text of a block section, empty if nothing was written yet."""
+        """Return the text of a block section; empty if not written yet."""
         entry = self._entries.get(self.schema[section].name)
         return entry.content if entry else ""
 
@@ -111,20 +89,17 @@ class Memory:
 
     @property
     def tokens(self) -> int:
-        """Tokens of all contents, blocks included; what compression is measured on."""
+        """Tokens of all contents, blocks included; the compression reward uses it."""
         return self._total
 
     # -------------------------------------------------------------------------------------------- writing
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
-        """Apply one operation.
+        """Apply one operation and return its result; only an applied operation changes anything.
 
         Args:
-            operation: What to do.
+            operation: The operation.
             chunk: Index of the chunk that caused it, kept with the entry.
-            time: The chunk's time, taken by sections with timestamps when the operation names none.
-
-        Returns:
-            What came of it. Only an applied operation changes anything.
+            time: The chunk's time; default timestamp in sections with timestamps.
         """
         if operation.section not in self.schema:
             names = ", ".join(section.name for section in self.schema.sections)
@@ -179,7 +154,7 @@ class Memory:
         return OperationResult(True, ResultCode.APPLIED, f"{operation.kind} {entry.id}", operation, entry.id)
 
     def _same(self, section: Section, content: str, named: str | None, old: Entry | None) -> str | None:
-        """Id of another entry that says just this; an update of the weight alone repeats no other entry."""
+        """Id of another entry with this content and time; None if only the importance changes."""
         if old is not None and old.content == content and named is None:
             return None
         for entry_id in self._by_content.get((section.name, content), ()):
@@ -234,11 +209,9 @@ class Memory:
         return Snapshot(self.schema.name, tuple(self._entries.values()), self._next_id)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back (or forward) to a snapshot. Recorded in ``changes`` as the deletions and writes that lead there.
+        """Go to a snapshot; ``changes`` records the deletions and writes.
 
-        Raises:
-            SchemaError: If the snapshot was taken under another schema, holds an id twice or is not in order of creation; nothing
-                is changed then.
+        SchemaError, with nothing changed, if the schema differs, an id occurs twice or the entries are not in order of creation.
         """
         if snapshot.schema != self.schema.name:
             raise SchemaError(f"snapshot of schema {snapshot.schema!r}", expected=f"one of {self.schema.name!r}, as this memory")
@@ -264,10 +237,7 @@ class Memory:
         self._clock = max([self._clock, *(entry.updated + 1 for entry in snapshot.entries)])
 
     def copy(self) -> Memory:
-        """Return an independent memory in the same state, which goes on in the same way.
-
-        Its ``changes`` begin with the writes that lead to that state.
-        """
+        """Return an independent copy; its ``changes`` begin with the writes that lead to this state."""
         other = Memory(self.schema, self.count_tokens)
         other._tokens = dict(self._tokens)
         other.restore(self.snapshot())
@@ -276,7 +246,7 @@ class Memory:
 
 
 def _says(entry: Entry, content: str, named: str | None) -> bool:
-    """Whether an entry has this content and this time; a time that was not named is no difference."""
+    """Whether an entry has this content and time; no time matches any."""
     return entry.content == content and named in (None, entry.timestamp)
 
 
@@ -285,12 +255,12 @@ def _refuse(operation: Operation, code: ResultCode, message: str) -> OperationRe
 
 
 def diff(before: Sequence[Entry], after: Sequence[Entry]) -> list[Change]:
-    """Return what changed between two lists of entries: deletions first, then writes, each in order of the lists."""
+    """Return the changes between two lists of entries: deletions first, then writes, each in list order."""
     old, new = {entry.id: entry for entry in before}, {entry.id: entry for entry in after}
     gone = [Change(entry, None) for entry in before if entry.id not in new]
     return gone + [Change(old.get(entry.id), entry) for entry in after if old.get(entry.id) != entry]
 
 
 def render_entry(entry: Entry) -> str:
-    """Return ``[timestamp] content``, or the content alone: the line of the policy's view and of a reader's passages."""
+    """Return ``[timestamp] content``, or only the content without timestamp."""
     return f"[{entry.timestamp}] {entry.content}" if entry.timestamp else entry.content

@@ -1,11 +1,8 @@
-"""What a memory is made of, as data: named sections, their kind, limits and allowed operations.
+"""Memory schemas: named sections, their kind (block: one text; list: entries), limits and allowed operations.
 
-A section is either a *block* (one text, replaced whole) or a *list* of entries. Two public designs ship as presets and are served
-by the same code as any schema a user writes in YAML:
-
-* ``mem_alpha``: core (block of at most 512 tokens), semantic and episodic lists (Mem-alpha, arXiv 2509.25911, section 3.2);
-* ``nine_categories``: nine topical lists and a core text (the second public system of that name);
-* ``facts``: one list of dated facts, for policies too small to choose among sections.
+Presets: ``mem_alpha``: a core block (512 tokens), semantic and episodic lists (arXiv 2509.25911, section 3.2); ``nine_categories``:
+nine topical lists and a core text (the second public system named Mem-alpha); ``facts``: one list of dated facts, for small
+policies.
 """
 
 from __future__ import annotations
@@ -42,14 +39,14 @@ class Section:
     """One section of a memory.
 
     Attributes:
-        name: Unique; lower-case letters a-z, digits and ``_``, not starting with a digit (so it can never be an entry's id).
+        name: Unique; lower-case letters a-z, digits and ``_``, not starting with a digit (so it is never an entry's id).
         kind: A block or a list.
         description: What belongs in it; shown to the policy and used by layer 1 of the retriever.
         max_tokens: Limit of a block's text, in tokens (0 = none).
-        max_entry_tokens: Limit of one entry of a list, in tokens (0 = none).
-        max_entries: Limit on the number of entries of a list (0 = none).
-        timestamps: Whether entries carry a time; without one from the model they take the chunk's.
-        operations: What the policy may do here; none named means all of its kind.
+        max_entry_tokens: Limit of one list entry, in tokens (0 = none).
+        max_entries: Limit on the number of list entries (0 = none).
+        timestamps: Whether entries have a time; default: the chunk's.
+        operations: Allowed operations; empty means all of its kind.
     """
 
     name: str
@@ -62,7 +59,7 @@ class Section:
     operations: tuple[OperationKind, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the section; fill in the operations of its kind where none are named."""
+        """Check the section; set the default operations of its kind."""
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z_][a-z0-9_]*", self.name):
             raise SchemaError(f"section name {self.name!r}", expected="a lower-case identifier such as 'semantic'")
         try:
@@ -91,18 +88,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class MemorySchema:
-    """The sections of a memory, in the order they are shown.
-
-    Attributes:
-        name: Name of the schema.
-        sections: At least one list section; names are unique.
-    """
+    """The sections of a memory, in the order shown: unique names, at least one list section."""
 
     name: str
     sections: tuple[Section, ...]
 
     def __post_init__(self) -> None:
-        """Check that names are unique and that something can be inserted somewhere."""
+        """Check that names are unique and that there is a list section."""
         names = [section.name for section in self.sections]
         if doubled := {name for name in names if names.count(name) > 1}:
             raise SchemaError(f"schema {self.name!r} names sections twice: {sorted(doubled)}", expected="unique section names")
@@ -132,11 +124,7 @@ class MemorySchema:
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], where: str = "schema") -> MemorySchema:
-        """Build a schema from parsed YAML: ``{name, sections: [{name, kind, ...}]}``.
-
-        Raises:
-            SchemaError: If a key is unknown or missing, or a value has the wrong form; names the place in ``where``.
-        """
+        """Build a schema from ``{name, sections: [{name, kind, ...}]}``; SchemaError, naming ``where``, if it is not valid."""
         if not isinstance(data, Mapping) or not isinstance(data.get("sections"), list) or not data["sections"]:
             raise SchemaError(f"{where} is no memory schema", expected="a mapping with 'name' and a list 'sections'")
         if unknown := sorted(set(data) - {"name", "sections"}, key=str):
@@ -147,11 +135,7 @@ class MemorySchema:
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> MemorySchema:
-        """Load a preset by name or a YAML file by path.
-
-        Raises:
-            SchemaError: If neither exists, or the file is no schema.
-        """
+        """Load a preset by name or a YAML file by path; SchemaError if neither exists or the file is no schema."""
         try:
             if str(name_or_path) in presets():
                 text = (resources.files("memalpha.memory") / "presets" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
@@ -166,7 +150,7 @@ class MemorySchema:
             raise SchemaError(f"{name_or_path} cannot be read: {error}", expected="a memory schema in YAML, as UTF-8") from error
         try:
             data = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a day or a number that does not exist
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date or number
             raise SchemaError(f"{name_or_path} is not YAML: {error}", expected="a memory schema in YAML") from error
         return cls.from_mapping(data, where=str(name_or_path))
 

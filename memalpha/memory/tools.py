@@ -1,8 +1,7 @@
-"""Tools made from a memory schema, and the way from a tool call to an operation.
+"""Tools made from a memory schema, and conversion between tool calls and operations.
 
-Four tools, each present only where some section allows it: ``memory_insert``, ``memory_update``, ``memory_delete`` on list sections
-and ``memory_replace`` on blocks. Entry ids are unique in a memory, so an update or delete need not name the section; where it
-does, the entry must lie there. What a model gets wrong becomes a failed result, never an exception.
+Tools: ``memory_insert``, ``memory_update`` and ``memory_delete`` (lists), ``memory_replace`` (blocks); each exists only if some
+section allows it. Section is optional in updates and deletes. A wrong call becomes a failed result, never an exception.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from memalpha.types import Operation, OperationKind, OperationResult, ResultCode
 
 TOOL_PREFIX = "memory_"
 MAX_TIMESTAMP = 40
-"""Longest timestamp a call may give, in characters: times are not counted as memory, so they must not be a place to keep facts."""
+"""Longest timestamp of a call, in characters. Timestamps are not counted as memory, so they must not store facts."""
 
 _CONTENT = {"type": "string", "description": "the text to keep, short and complete by itself"}
 _ENTRY_ID = {"type": "string", "description": "the id of the entry, as shown in the memory"}
@@ -48,7 +47,7 @@ def tool_name(kind: OperationKind) -> str:
 
 
 def tool_schemas(schema: MemorySchema) -> list[dict[str, Any]]:
-    """Return the tools of a schema as JSON function schemas, the form chat templates and OpenAI-compatible servers take."""
+    """Return the tools of a schema as JSON function schemas, as chat templates and OpenAI-compatible servers take them."""
     return [_tool_schema(kind, schema) for kind in OperationKind if _sections_for(kind, schema)]
 
 
@@ -78,7 +77,7 @@ def _tool_schema(kind: OperationKind, schema: MemorySchema) -> dict[str, Any]:
 
 
 def to_call(operation: Operation) -> ToolCall:
-    """Return the tool call that asks for an operation; the inverse of ``to_operation`` for well-formed operations."""
+    """Return the tool call of an operation; the inverse of ``to_operation``."""
     wanted = _REQUIRED[operation.kind] + _OPTIONAL[operation.kind]
     values = {
         "section": operation.section,
@@ -91,7 +90,7 @@ def to_call(operation: Operation) -> ToolCall:
 
 
 def to_operation(call: ToolCall, memory: Memory) -> Operation | OperationResult:
-    """Return the operation a call asks for, or the failed result that says what is wrong with the call."""
+    """Return the operation of a call, or the failed result that says what is wrong with it."""
     try:
         kind = OperationKind(call.name.removeprefix(TOOL_PREFIX)) if call.name.startswith(TOOL_PREFIX) else None
     except ValueError:
@@ -142,7 +141,7 @@ def _weight_problem(weight: Any) -> str | None:
 
 
 def is_text(text: str) -> bool:
-    """Whether a string is Unicode text: one with a lone surrogate (JSON can spell it) is not, and no tokenizer takes it."""
+    """Whether a string is Unicode text without lone surrogates, which tokenizers reject."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,10 +1,7 @@
-"""A policy small enough to train in a test: a Llama of about half a million parameters with a tokenizer of its own.
+"""A very small Llama (about 0.5 million parameters) with its own tokenizer, for tests of the code and of learning.
 
-The tokenizer is byte-level BPE without merges: a piece of text (a word with the space before it, a run of punctuation, white space)
-that is in the vocabulary is one token, any other is spelt byte by byte. So every text round-trips exactly, newlines and spaces
-included, and every listed word is one token. Built from a seed: the same arguments give the same files, byte for byte.
-
-It is for plumbing and learning tests on a closed vocabulary, not for claims: copying unseen words does not form at this size.
+The tokenizer is byte-level BPE without merges: a known word or punctuation run is one token, any other is spelt in bytes, so every
+text round-trips exactly. The same arguments give the same files. Not for claims: it does not learn to copy unseen words.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ CHAT_TEMPLATE = (
 """ChatML, without a default system message."""
 
 ALWAYS = ("system", "user", "assistant", *string.digits, *string.punctuation)
-"""Pieces that are single tokens whatever the vocabulary: roles, digits, punctuation."""
+"""Pieces that are always single tokens."""
 
 
 def build_nano(
@@ -40,20 +37,11 @@ def build_nano(
     kv_heads: int = 2,
     context: int = 2048,
 ) -> Path:
-    """Write an untrained tiny Llama and its tokenizer as an ordinary transformers folder.
+    """Write an untrained Llama and its tokenizer as a transformers folder, and return the folder.
 
-    Args:
-        output_dir: Folder to write; made if missing.
-        vocabulary: Words or whole texts; each piece of them becomes one token, with and without a space before it.
-        seed: Seed of the initial weights.
-        hidden: Width; the feed-forward layer is twice as wide.
-        layers: Number of layers.
-        heads: Query heads.
-        kv_heads: Key and value heads.
-        context: Longest sequence, in tokens.
-
-    Returns:
-        The folder. With the defaults and 500 words the model has about 0.45 million parameters.
+    Each piece of the words or texts in ``vocabulary`` becomes one token, with and without a space before it. ``seed`` sets the
+    weights. The feed-forward layer has width 2 x ``hidden``; ``context`` is in tokens. 500 words give about 0.45 million
+    parameters.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -83,7 +71,7 @@ def build_nano(
 
 
 def make_tokenizer(vocabulary: Sequence[str], context: int) -> Any:
-    """Return the tokenizer of ``build_nano``: a ``PreTrainedTokenizerFast`` with padding on the left and a chat template."""
+    """Return the ``PreTrainedTokenizerFast`` of ``build_nano``: padding on the left, with a chat template."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -109,7 +97,7 @@ def make_tokenizer(vocabulary: Sequence[str], context: int) -> Any:
 
 
 def toy_texts() -> tuple[str, ...]:
-    """Return everything the policy of the toy task reads and writes besides entry numbers: words, instructions, fences."""
+    """Return all that the policy of the toy task reads and writes, except entry numbers."""
     from memalpha.agent.codecs import make_codec
     from memalpha.agent.step import system_text
     from memalpha.data.toy import toy_schema, toy_vocabulary
@@ -120,7 +108,6 @@ def toy_texts() -> tuple[str, ...]:
 
 
 def _pieces(byte_level: Any, vocabulary: Iterable[str]) -> list[str]:
-    """Every piece of the texts and of ``ALWAYS``, in the byte alphabet, sorted, with and without a space before it."""
     found: set[str] = set()
     for text in (*ALWAYS, *vocabulary):
         for piece, (start, end) in byte_level.pre_tokenize_str(text):

@@ -1,16 +1,8 @@
-"""Loading a policy: base model, tokenizer, and an adapter that belongs to that base.
+"""Load a policy: base model, tokenizer, and an adapter that belongs to the base.
 
-What always holds for what is returned: the tokenizer has a chat template, an end token, a padding token and pads on the left; the
-model's config agrees on the padding id; an adapter was made for a base of this architecture and vocabulary. Everything that stands
-in the way is one InputError that says what to do.
-
-Adapters and the base that each belongs to: what is written down beside one, and what is checked before it is put on a model.
-
-An adapter of this package carries ``memalpha_adapter.json`` with the fingerprint of its base (architecture and vocabulary size: the
-same for every copy of the same model, wherever it lies). One without that file is compared tensor by tensor. Other weights in the
-same architecture cannot be told by shape: they are reported as a warning where both sides recorded the sha256 of their weights.
-
-Where the files of a trained agent lie. A run keeps its agent in ``adapter``; whoever names the run means that.
+The loaded tokenizer has a chat template, an end token and a padding token, and pads on the left; the model's padding id agrees. An
+adapter has ``memalpha_adapter.json`` with the fingerprint of its base (architecture and vocabulary size); without that file, tensor
+shapes are compared. Other weights of the same architecture give a warning, if both sides recorded their sha256.
 """
 
 from __future__ import annotations
@@ -34,19 +26,14 @@ from memalpha.agent.config import AGENT_FILE
 from memalpha.models.registry import model_record
 
 DTYPES = ("float32", "bfloat16", "float16")
-"""Accepted names of floating-point types."""
+"""Accepted dtype names."""
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 """A folder with none of these has no tokenizer."""
 
 
 class PolicyModel(NamedTuple):
-    """A loaded policy.
-
-    Attributes:
-        model: A ``PreTrainedModel``, or a ``PeftModel`` around it where an adapter was given.
-        tokenizer: Its tokenizer.
-    """
+    """A ``PreTrainedModel``, or a ``PeftModel`` around it if there is an adapter; and its tokenizer."""
 
     model: Any
     tokenizer: Any
@@ -59,18 +46,10 @@ def load_policy_model(
     dtype: str | torch.dtype = "float32",
     trainable: bool = False,
 ) -> PolicyModel:
-    """Load a causal LM and its tokenizer, with an adapter on top where one is given.
+    """Load a causal LM and its tokenizer, with a LoRA adapter if one is given.
 
-    Args:
-        path: A folder, a registered name or a Hub id, as ``resolve_model`` takes them.
-        adapter: Folder of a LoRA adapter.
-        dtype: ``float32``, ``bfloat16`` or ``float16``, or the torch type.
-        trainable: Whether the adapter's weights take gradients.
-
-    Raises:
-        InputError: Missing folder or file, no tokenizer, no chat template, unknown dtype, an adapter of another base; or
-            what is there cannot be read.
-        ServiceError: A registered model could not be fetched.
+    ``path`` is as in ``resolve_model``; ``trainable`` gives the adapter gradients. InputError if a file is missing or damaged,
+    there is no chat template, the dtype is unknown, or the adapter has another base; ServiceError if a fetch failed.
     """
     torch_dtype = _torch_dtype(dtype)
     where = resolve_model(path)
@@ -88,7 +67,7 @@ def load_policy_model(
 
 
 def weightless(config: Any) -> Any:
-    """Return a causal LM of a configuration without weights, to compare adapters with before anything is loaded."""
+    """Return a causal LM of a configuration on the meta device, to check adapters before loading."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -97,15 +76,7 @@ def weightless(config: Any) -> Any:
 
 
 def load_tokenizer(path: str | Path) -> Any:
-    """Load the tokenizer of a model alone.
-
-    Args:
-        path: A folder, a registered name or a Hub id, as ``resolve_model`` takes them.
-
-    Raises:
-        InputError: Missing folder or file, no tokenizer, no chat template.
-        ServiceError: A registered model could not be fetched.
-    """
+    """Load only the tokenizer of a model (``resolve_model``); InputError or ServiceError if that fails."""
     where = resolve_model(path)
     if isinstance(where, Path):
         _check_folder(where)
@@ -165,7 +136,7 @@ def _with_adapter(model: Any, adapter: str | Path, trainable: bool) -> Any:
 
 @contextmanager
 def _readable(what: str, expected: str, fix: str = "") -> Iterator[None]:
-    """The boundary to transformers and peft, whose errors about damaged files have no common base: each is an InputError."""
+    """Turn all errors of transformers and peft about damaged files into InputError; they have no common base."""
     try:
         yield
     except Exception as error:
@@ -189,7 +160,7 @@ ADAPTER_RECORD = "memalpha_adapter.json"
 """File in an adapter's folder: ``{base_fingerprint, base, base_weights_sha256, ...}``."""
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""File with an adapter's weights, as peft names it."""
+"""An adapter's weights file, named by peft."""
 
 ARCHITECTURE_FIELDS = (
     "model_type",
@@ -202,15 +173,11 @@ ARCHITECTURE_FIELDS = (
     "vocab_size",
     "tie_word_embeddings",
 )
-"""Fields of a model's config that decide the shapes of its tensors; a field that a config lacks counts as null."""
+"""Config fields that decide tensor shapes; a missing one counts as null."""
 
 
 def base_of(adapter: str | Path) -> str:
-    """Return the name of the base an adapter was trained on.
-
-    Raises:
-        InputError: The folder is no adapter, or does not name its base.
-    """
+    """Return the name of the base an adapter was trained on; InputError if it is no adapter or names none."""
     folder = Path(adapter)
     check_adapter_folder(folder)
     record = _read_json(folder / ADAPTER_RECORD) if (folder / ADAPTER_RECORD).is_file() else {}
@@ -221,18 +188,13 @@ def base_of(adapter: str | Path) -> str:
 
 
 def base_fingerprint(config: Any, vocabulary_size: int) -> str:
-    """Return the sha256 (hexadecimal) over the architecture fields of a model's config and the length of its tokenizer."""
+    """Return the sha256 (hexadecimal) over the architecture fields of a config and the tokenizer's length."""
     fields = {field: getattr(config, field, None) for field in ARCHITECTURE_FIELDS}
     return hashlib.sha256(json.dumps([fields, vocabulary_size], sort_keys=True).encode()).hexdigest()
 
 
 def name_base(model: Any, base: str) -> None:
-    """Let an adapter's own config name its base as the user did, not by a local path; without adapters nothing happens.
-
-    Args:
-        model: The policy.
-        base: Registered name, folder or Hub name.
-    """
+    """Write the base's name into an adapter's config instead of a local path; no effect without adapters."""
     for config in getattr(model, "peft_config", {}).values():
         config.base_model_name_or_path = Path(base).name if Path(base).is_dir() else base
 
@@ -240,12 +202,7 @@ def name_base(model: Any, base: str) -> None:
 def write_adapter_record(adapter: str | Path, base: str | Path, config: Any, tokenizer: Any, **extra: Any) -> Path:
     """Write ``memalpha_adapter.json`` beside a saved adapter and return its path.
 
-    Args:
-        adapter: The adapter's folder.
-        base: The base as the user named it; a folder is recorded by its last component only.
-        config: The base model's config.
-        tokenizer: The base model's tokenizer.
-        extra: Further JSON values to keep, such as the run that made it.
+    ``config`` and ``tokenizer`` are those of ``base``. For a base folder, only its last component is recorded. ``extra`` is JSON.
     """
     known = model_record(base)
     name = f"{known['name']}@{known['source']}" if known else str(base)
@@ -262,14 +219,7 @@ def write_adapter_record(adapter: str | Path, base: str | Path, config: Any, tok
 
 
 def check_adapter(adapter: Path, base: Path | str, model: Any, tokenizer: Any) -> None:
-    """Raise InputError unless a folder holds an adapter made for this base; warn where only the weights differ.
-
-    Args:
-        adapter: The adapter's folder.
-        base: The base's folder or Hub id.
-        model: The loaded base model.
-        tokenizer: Its tokenizer.
-    """
+    """Raise InputError unless an adapter fits this base (folder or Hub id); warn if only the weights differ."""
     config = _read_json(adapter / "adapter_config.json")
     record = _read_json(adapter / ADAPTER_RECORD) if (adapter / ADAPTER_RECORD).is_file() else {}
     theirs = str(record.get("base") or config.get("base_model_name_or_path"))
@@ -312,7 +262,7 @@ def _describe(config: Any, vocabulary_size: int) -> str:
 
 
 def _shape_problem(shapes: Mapping[str, tuple[int, ...]], model: Any) -> str | None:
-    """Return what does not fit between an adapter's LoRA matrices and the linear layers they are for, or None."""
+    """Return the first LoRA matrix that does not fit its linear layer, or None."""
     modules = {name: module.weight.shape for name, module in model.named_modules() if getattr(module, "weight", None) is not None}
     for key, shape in shapes.items():
         name, marker, rest = key.removeprefix("base_model.model.").rpartition(".lora_")
@@ -341,7 +291,7 @@ def adapter_shapes(adapter: Path) -> Mapping[str, tuple[int, ...]]:
 
 
 def check_adapter_folder(adapter: Path) -> None:
-    """Raise InputError unless a folder is an adapter's."""
+    """Raise InputError unless the folder is an adapter."""
     if not (adapter / "adapter_config.json").is_file():
         raise InputError(
             f"adapter folder {adapter} " + ("has no adapter_config.json" if adapter.is_dir() else "does not exist"),
@@ -361,11 +311,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def agent_folder(trained: str | Path) -> Path:
-    """Return the folder that holds an agent's files: the one named, or ``adapter`` inside that of a run.
-
-    Raises:
-        InputError: If there is no such folder.
-    """
+    """Return the folder of an agent's files: the given one, or ``adapter`` in a run; InputError if there is none."""
     folder = Path(trained)
     if not folder.is_dir():
         raise InputError(

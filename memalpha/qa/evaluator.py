@@ -1,10 +1,8 @@
-"""From questions to answers, and from answers to scores: retrieve, read, score.
+"""Question answering on memories: retrieve, read, score. Training, evaluation and use all call ``find_passages`` and ``answer``.
 
-``find_passages`` and ``answer`` are the only way from a question to an answer about a memory: training, evaluation,
-``MemoryAgent.ask``, the chat and the server call them. What always holds: the passages of a question are the written block texts,
-then the retrieved entries, best first; all questions of a call go to the reader as one batch, and the answers of metric
-``judge`` to the judge as one; an answer that a reader or judge failed to give has score NaN and says why, and never counts as
-wrong. A failed request of a batch does not mask the others.
+What always holds: passages are the written blocks, then the retrieved entries, best first; each call sends one batch to the reader
+and one to the judge; a failed reader or judge gives score NaN with the error, never a wrong answer, and does not affect other
+requests.
 """
 
 from __future__ import annotations
@@ -29,49 +27,34 @@ _MAX_FAILURES_IN_A_ROW = 3
 
 
 class Found(NamedTuple):
-    """What of a memory a question's reader is given: passages, best first, and the retrieved entries among them."""
+    """Passages for a question, best first, and the retrieved entries among them."""
 
     passages: tuple[str, ...]
     hits: tuple[Hit, ...]
 
 
 def answer(reader: Reader, requests: Sequence[ReadRequest]) -> list[Answer | ServiceError]:
-    """Return the reader's answer to each question and its passages, or why there is none, in order; one batch.
-
-    Raises:
-        InputError: If the reader's endpoint is set up wrongly.
-    """
+    """Return each question's answer or its ServiceError, in order, as one batch; InputError if the endpoint's setup is wrong."""
     return ask_all(reader.read, requests, type(reader).__name__)
 
 
 def find_passages(memory: Memory, retriever: Retriever, question: str, k: int) -> Found:
-    """Return the written blocks of a memory, then at most ``k`` of its entries, best first."""
+    """Return the written blocks of a memory, then at most ``k`` entries, best first."""
     blocks = [memory.block(section.name) for section in memory.schema.blocks]
     hits = tuple(retriever.search(question, k))
     return Found((*(text for text in blocks if text), *(render_entry(hit.entry) for hit in hits)), hits)
 
 
 class QAEvaluator:
-    """Evaluates memories with one reader.
-
-    Args:
-        reader: Answers from passages.
-        k: How many entries are retrieved for a question.
-        judge: Decides questions of metric ``judge``; without one they are an InputError.
-    """
+    """Evaluates memories with one reader; retrieves ``k`` entries per question. Metric ``judge`` needs a judge."""
 
     def __init__(self, reader: Reader, k: int, judge: AnswerJudge | None = None) -> None:
         self.reader, self.k, self.judge = reader, k, judge
 
     def evaluate_many(self, items: Sequence[tuple[Memory, Retriever, Sequence[Question]]]) -> list[list[QuestionRecord]]:
-        """Return, for each memory, one record a question, in order.
+        """Return one record per question, in order, for each (memory, its retriever, its questions).
 
-        Args:
-            items: Memory, the retriever made for it, and its questions (any number).
-
-        Raises:
-            InputError: If a question's metric is unknown or cannot score it (before anything is read), or the reader's endpoint
-                is set up wrongly.
+        InputError if a metric is unknown or cannot score its question (before anything is read), or the endpoint's setup is wrong.
         """
         self.check([question for _, _, questions in items for question in questions])
         asked = [(question, memory, retriever) for memory, retriever, questions in items for question in questions]
@@ -86,22 +69,17 @@ class QAEvaluator:
         for question in questions:
             check_metric(question.metric, judged=self.judge is not None)
             if question.metric != JUDGE:
-                for passages in (None, ()):  # what a reader says, and what one finds who only recalls
+                for passages in (None, ()):  # as from a model reader and from RecallReader
                     score(question, Answer("", passages))
 
     def ask(self, requests: Sequence[ReadRequest]) -> list[QuestionRecord]:
-        """Return one record a request, in order, without entry ids; for passages that come from no memory.
-
-        Raises:
-            InputError: If a question cannot be scored (``check`` says so before anything is read), or the endpoint is set up
-                wrongly.
-        """
+        """Return one record per request, without entry ids, for passages from no memory; InputError as in ``evaluate_many``."""
         return self._records([request.question for request in requests], answer(self.reader, requests), [()] * len(requests))
 
     def _records(
         self, questions: Sequence[Question], answers: Sequence[Answer | ServiceError], ids: Sequence[tuple[str, ...]]
     ) -> list[QuestionRecord]:
-        """Score each answer; where there is none, or the judge failed, the score is NaN."""
+        """Score each answer; NaN if the reader or judge failed."""
         rows = list(zip(questions, answers, ids, strict=True))
         judged = [AnswerRequest(q, a) for q, a, _ in rows if q.metric == JUDGE and isinstance(a, Answer)]
         verdicts = iter(ask_all(self.judge.judge, judged, type(self.judge).__name__) if self.judge else [])
@@ -119,7 +97,7 @@ class QAEvaluator:
 
 
 def accuracy(records: Sequence[QuestionRecord]) -> float:
-    """Return the mean of the scores that are known; NaN if none is."""
+    """Return the mean of the scores that are not NaN; NaN if there are none."""
     known = [record.score for record in records if not math.isnan(record.score)]
     return sum(known) / len(known) if known else math.nan
 
@@ -127,18 +105,14 @@ def accuracy(records: Sequence[QuestionRecord]) -> float:
 def ask_all(
     ask: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request], who: str
 ) -> list[Result | ServiceError]:
-    """Return each request's result or its own ServiceError, in order; a failed request takes no other with it.
+    """Return each request's result or its own ServiceError, in order; ServiceError if the number of results is wrong.
 
-    A service that fails as a whole (a plain ServiceError) is asked request by request; after three failures in a row it counts as
-    down and the rest is not asked.
+    After a plain ServiceError the requests are sent one by one; after three failures in a row the rest is not sent.
 
     Args:
-        ask: Gives one result a request, or raises ServiceError; PartialServiceError keeps what it could give.
-        requests: The batch; an empty one asks nothing.
-        who: Who is asked, for messages.
-
-    Raises:
-        ServiceError: If there is not one result a request: then nobody knows whose they are.
+        ask: Returns one result per request, or raises ServiceError; PartialServiceError keeps the results it holds.
+        requests: The batch; may be empty.
+        who: Name of the service, for messages.
     """
     if not requests:
         return []

@@ -1,18 +1,12 @@
-"""Scores of one answer to one question, each in [0, 1], as pure functions dispatched through ``METRICS``.
+r"""Metrics: scores of one answer to one question in [0, 1], as pure functions listed in ``METRICS``.
 
-Three families:
+* Mem-alpha (arXiv 2509.25911, experiments): ``substring``, ``parts``, ``boxed``, ``keywords``;
+* SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250, section 6.1): ``exact_match``, ``f1``;
+* this project: ``bound``, ``bound_all``, ``absent`` need the right subject and no stale value, which ``substring`` ignores;
+  ``label`` reads class numbers from readers that do not write ``\boxed``.
 
-* those of the published system (Mem-alpha, arXiv 2509.25911, experiments): ``substring``, ``parts``, ``boxed``, ``keywords``;
-* SQuAD's (Rajpurkar et al., 2016, arXiv 1606.05250, section 6.1): ``exact_match``, ``f1``;
-* our own, which count an answer only if it is *bound* to the right subject and not stale: ``bound``, ``bound_all``, ``absent``.
-  The published containment accepts a value that stands beside another person's name, or beside the value that replaced it. And
-  ``label``, for readers that box no number: containment would accept the 8 of 1989, and any of several labels found.
-
-What always holds: a metric never raises for what an answer says, whatever its text; it raises InputError for a question it cannot
-score (no accepted answers, a label that is no integer, no subject), since a score of such a question would mean nothing.
-
-It does not cover paraphrase (see ``memalpha.qa.judges``; questions of metric ``judge`` are decided there) nor languages written
-without spaces, whose runs of letters count as one word in the bound metrics.
+A metric never raises for an answer; it raises InputError for a question that it cannot score. Not covered: paraphrase (metric
+``judge``, see ``memalpha.qa.judges``), and languages without spaces (a run of letters is one word in the bound metrics).
 """
 
 from __future__ import annotations
@@ -30,10 +24,10 @@ from memalpha.types import Answer, Question
 Metric = Callable[[Question, Answer], float]
 
 JUDGE = "judge"
-"""Metric name of questions that a ``memalpha.protocols.AnswerJudge`` decides; not in ``METRICS``."""
+"""Metric of questions that an ``AnswerJudge`` decides; not in ``METRICS``."""
 
 LABEL_METRICS = frozenset({"boxed", "label"})
-"""Metrics of questions that ask for the number of a label, which is another in each instance."""
+"""Metrics of questions whose answer is the number of a label; numbers differ between instances."""
 
 _WORD = re.compile(r"(?<!\w)-\d\w*|\b\w-(?!\w)|\w+[+#]*")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -51,15 +45,14 @@ _NOTHING_KNOWN = (
     "doesn't have", "cannot tell", "can't tell", "cannot answer", "can't answer", "cannot be determined", "gave up", "given up",
     "has no", "have no",
 )  # fmt: skip
-"""Phrases by which a generated answer says that there is nothing to give; an answer that begins with "no" says so too."""
+"""Phrases of a generated answer that mean "none"; so does an answer that begins with "no"."""
 
 
 # ------------------------------------------------------------------------------------------------ text
 def normalise(text: str) -> str:
-    """Lower-case, drop ASCII punctuation and the articles a, an, the, and collapse white space (SQuAD's normalisation).
+    """SQuAD normalisation: lower-case, drop ASCII punctuation and articles, collapse white space.
 
-    A text of which nothing would be left (``"The The"``, ``"!"``) is only lower-cased and stripped, so that an empty answer never
-    equals it.
+    If nothing would be left (``"The The"``, ``"!"``), only lower-case and strip, so that an empty answer never equals the text.
     """
     lowered = " ".join(text.lower().split())
     return " ".join(_ARTICLES.sub(" ", lowered.translate(_PUNCTUATION)).split()) or lowered
@@ -67,10 +60,7 @@ def normalise(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def words(text: str) -> tuple[str, ...]:
-    """Return the words of a text, compatibility-normalised (NFKC) and case-folded.
-
-    A word is a run of letters, digits and underscores, with signs that make it another: ``-3``, ``C++``, ``C#``, ``A+``, ``A-``.
-    """
+    """Return the words of a text, NFKC-normalised and case-folded: runs of letters, digits, ``_`` and signs (``-3``, ``C++``)."""
     return tuple(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))
 
 
@@ -80,17 +70,14 @@ def _spaced(text: str) -> str:
 
 
 def contains(text: str, phrase: str) -> bool:
-    """Whether the words of ``phrase`` stand in ``text`` as one sequence: Rome is not in Romeo, New York is in "to new york.".
-
-    A phrase without any word, such as ``"++"``, must stand in the text as it is; a blank phrase is in nothing.
-    """
+    """Whether ``text`` has the words of ``phrase`` in sequence; without words (``"++"``), as a substring; never if blank."""
     if words(phrase):
         return _spaced(phrase) in _spaced(text)
     return bool(phrase.strip()) and phrase.strip() in text
 
 
 def _contained(gold: str, text: str) -> bool:
-    """Whether a gold answer is in a text, both normalised; character by character, as published."""
+    """Whether a text contains a gold answer, both normalised; by characters, as published."""
     needle = normalise(gold)
     return needle in normalise(text) or needle in text.lower()
 
@@ -116,27 +103,26 @@ def _subject(question: Question) -> str:
 
 # ------------------------------------------------------------------------------------------------ containment and overlap
 def substring(question: Question, answer: Answer) -> float:
-    """1 if some accepted answer is contained in the answer, both normalised.
+    """1 if the answer, or one of its passages, contains an accepted answer, both normalised.
 
-    Source: SQuAD, HotpotQA and RULER-QA in the published evaluation. Containment is by characters there, so Rome is found in Romeo;
-    kept so that numbers compare. An answer made of passages is searched passage by passage.
+    Source: SQuAD, HotpotQA and RULER-QA in the published evaluation. By characters, as published: "Rome" is found in "Romeo".
     """
     texts = answer.passages if answer.passages is not None else (answer.text,)
     return float(any(_contained(gold, text) for gold in _golds(question) for text in texts))
 
 
 def exact_match(question: Question, answer: Answer) -> float:
-    """1 if the answer equals some accepted answer, both normalised. Source: SQuAD."""
+    """1 if the answer equals an accepted answer, both normalised. Source: SQuAD."""
     return float(normalise(answer.text) in {normalise(gold) for gold in _golds(question)})
 
 
 def f1(question: Question, answer: Answer) -> float:
-    """Harmonic mean of word precision and recall after normalisation, best over the accepted answers. Source: SQuAD."""
+    """Harmonic mean of normalised word precision and recall, best over the accepted answers. Source: SQuAD."""
     return max(overlap_f1(answer.text, gold) for gold in _golds(question))
 
 
 def overlap_f1(first: str, second: str) -> float:
-    """Return the F1 of two texts' normalised words, counted with multiplicity; symmetric. Two empty texts agree (1)."""
+    """Return the F1 of two texts' normalised words, with multiplicity; 1 for two empty texts."""
     left, right = Counter(normalise(first).split()), Counter(normalise(second).split())
     if not left or not right:
         return float(left == right)
@@ -144,15 +130,12 @@ def overlap_f1(first: str, second: str) -> float:
 
 
 def parts(question: Question, answer: Answer) -> float:
-    """Share of an accepted answer's parts, split at ``;``, that the answer contains; best over the accepted answers.
-
-    Source: PerLTQA in the published evaluation.
-    """
+    """Share of an accepted answer's ``;``-separated parts in the answer; best over the answers. Source: PerLTQA, as published."""
     return max(_share(gold.split(";"), answer.text) for gold in _golds(question))
 
 
 def keywords(question: Question, answer: Answer) -> float:
-    """Share of the question's answers, each a keyword, that the answer contains. Source: BookSum and InfBench-Sum as published."""
+    """Share of the question's answers (keywords) that the answer contains. Source: BookSum and InfBench-Sum, as published."""
     return _share(_golds(question), answer.text)
 
 
@@ -162,24 +145,18 @@ def _share(golds: Iterable[str], text: str) -> float:
 
 
 def boxed(question: Question, answer: Answer) -> float:
-    r"""1 if the answer's last ``\boxed{...}`` holds an integer that is an accepted answer.
+    r"""1 if the integer in the answer's last ``\boxed{...}`` is an accepted answer; InputError if an accepted answer is no integer.
 
     Source: the classification sets (PubMed-RCT, TREC, NLU, CLINC150, Banking77) in the published evaluation.
-
-    Raises:
-        InputError: If an accepted answer is no integer.
     """
     return float(_boxed(answer.text) in _labels(question))
 
 
 def label(question: Question, answer: Answer) -> float:
-    r"""1 if the first label that is given is an accepted answer. Source: this project.
+    r"""1 if the answer's first label is an accepted answer; InputError if an accepted answer is no integer. Source: this project.
 
-    For an answer made of passages: the number after the word "label" in the first passage that has one, so that of the example
-    ranked first. For a generated answer: the number of ``boxed`` if there is one, else the first that is labelled, else the first.
-
-    Raises:
-        InputError: If an accepted answer is no integer.
+    Passages: the number after the word "label" in the first passage that has one. Generated answer: the number of ``boxed``, else
+    the first after "label", else the first number.
     """
     if answer.passages is None:
         said = _first(_boxed(answer.text), _labelled(answer.text), _integer(answer.text))
@@ -220,20 +197,20 @@ def _labels(question: Question) -> set[int]:
 
 # ------------------------------------------------------------------------------------------------ bound to the subject
 def bound(question: Question, answer: Answer) -> float:
-    """1 if the answer gives an accepted answer of the right subject and no stale value. Source: this project.
+    """1 if the answer gives an accepted answer for the right subject and no stale value. Source: this project.
 
-    For an answer made of passages: some one passage holds both the subject and an accepted answer, as whole words, and no passage
-    that holds the subject holds a stale value. For a generated answer: it holds an accepted answer and no stale value.
+    Passages: one passage contains subject and accepted answer as whole words; no passage with the subject contains a stale value.
+    Generated answer: it contains an accepted answer and no stale value.
     """
     golds, texts = _golds(question), _about_subject(question, answer)
     return float(any(contains(text, gold) for text in texts for gold in golds) and not _stale(question, texts))
 
 
 def bound_all(question: Question, answer: Answer) -> float:
-    """1 if *all* of the question's answers are given, bound to the subject, and no stale value. Source: this project.
+    """1 if *all* of the question's answers are given for the right subject, and no stale value. Source: this project.
 
-    For an answer made of passages: each answer stands in some passage that holds the subject. A generated answer lists them all; to
-    a question that asks "how many" it may also be their number and nothing else, in digits or as a word up to twenty.
+    Passages: each answer is in a passage with the subject. Generated answer: it contains all; for "how many" it may also be just
+    their number, in digits or as a word up to twenty.
     """
     golds, texts = _golds(question), _about_subject(question, answer)
     if _stale(question, texts):
@@ -243,10 +220,10 @@ def bound_all(question: Question, answer: Answer) -> float:
 
 
 def absent(question: Question, answer: Answer) -> float:
-    """1 if the answer shows that nothing holds any more of what the stale values once answered. Source: this project.
+    """1 if the answer shows that there is no value any more for the question. Source: this project.
 
-    For an answer made of passages: some passage holds the subject, so the memory knows of it, and none of those holds a stale
-    value. A generated answer says that there is none, or that it is not known, and gives no stale value.
+    Passages: at least one contains the subject, and none of those a stale value. Generated answer: it says that there is none or
+    that it is not known, and gives no stale value.
     """
     texts = _about_subject(question, answer)
     if _stale(question, texts):
@@ -255,7 +232,7 @@ def absent(question: Question, answer: Answer) -> float:
 
 
 def _about_subject(question: Question, answer: Answer) -> list[str]:
-    """The passages that hold the subject; of a generated answer, its text."""
+    """The passages with the subject; for a generated answer, its text."""
     if answer.passages is None:
         return [answer.text]
     subject = _subject(question)
@@ -263,10 +240,7 @@ def _about_subject(question: Question, answer: Answer) -> list[str]:
 
 
 def gives_stale(question: Question, answer: Answer) -> bool:
-    """Whether an answer gives a value that held once and must no longer be given; in passages, beside the subject if there is one.
-
-    Source: this project. False for a question without stale values.
-    """
+    """Whether an answer gives a stale value (in passages: beside the subject, if there is one). Source: this project."""
     whole = [answer.text] if answer.passages is None else list(answer.passages)
     return _stale(question, _about_subject(question, answer) if question.subject else whole)
 
@@ -276,13 +250,13 @@ def _stale(question: Question, texts: list[str]) -> bool:
 
 
 def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
-    """Whether a text holds a stale value other than as part of a longer accepted answer ("tea" in "green tea")."""
+    """Whether a text has a stale value that is not part of a longer accepted answer ("tea" in "green tea")."""
     if not words(stale):
         return contains(text, stale)
     rest = _spaced(text)
     for gold in sorted(answers, key=len, reverse=True):
         if contains(gold, stale) and words(gold) != words(stale):
-            while _spaced(gold) in rest:  # neighbours share a space, so one pass leaves every second one
+            while _spaced(gold) in rest:  # adjacent matches share a space, so repeat
                 rest = rest.replace(_spaced(gold), " | ")
     return _spaced(stale) in rest
 
@@ -308,11 +282,11 @@ METRICS: dict[str, Metric] = {
     "bound_all": bound_all,
     "absent": absent,
 }
-"""Every metric by the name a question gives."""
+"""All metrics by name."""
 
 
 def check_metric(name: str, *, judged: bool = False) -> None:
-    """Raise InputError unless ``name`` is a metric, or ``judge`` where there is a judge (``judged``)."""
+    """Raise InputError unless ``name`` is a metric, or ``judge`` if ``judged`` (there is a judge)."""
     if name in METRICS or (judged and name == JUDGE):
         return
     if name == JUDGE:
@@ -323,11 +297,7 @@ def check_metric(name: str, *, judged: bool = False) -> None:
 
 
 def score(question: Question, answer: Answer) -> float:
-    """Return the score of an answer, in [0, 1], by the question's own metric.
-
-    Raises:
-        InputError: If the metric is unknown or cannot score this question.
-    """
+    """Return the score of an answer by the question's metric; InputError if the metric is unknown or cannot score the question."""
     check_metric(question.metric)
     return METRICS[question.metric](question, answer)
 

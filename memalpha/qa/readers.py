@@ -1,15 +1,10 @@
-"""Readers: from a question and the passages found for it to an answer, under one token budget for every reader.
+"""Readers: answer a question from its passages, under one token budget for all readers.
 
-| name | class | model |
-| --- | --- | --- |
-| recall | RecallReader | none: the answer is what was retrieved |
-| base | ModelReader | any generating function, such as the policy's own frozen base model |
-| endpoint | EndpointReader | an OpenAI-compatible server |
+``RecallReader`` returns the passages, without a model; ``ModelReader`` uses a generating function such as the frozen base model;
+``EndpointReader`` uses an OpenAI-compatible server.
 
-What always holds: a passage is read whole or not at all, and stands on a line of its own that it cannot leave; every reader
-sees the same passages for the same budget; a reader that fails raises ServiceError and never answers in its model's stead.
-
-Departure from the published system (arXiv 2509.25911): there the reader gets the top 20 of each section whatever their length.
+What always holds: a passage is read whole or not at all, on one line; all readers see the same passages; a reader that fails raises
+ServiceError. Departure from arXiv 2509.25911: there the reader gets the top 20 entries of each section, of any length.
 """
 
 from __future__ import annotations
@@ -29,25 +24,16 @@ SYSTEM = (
 """System text of the readers with a model."""
 
 USER = "Notes:\n{notes}\n\nQuestion: {question}\nAnswer:"
-"""User text of the readers with a model; the notes are one passage a line."""
+"""User text of the readers with a model; one passage per line."""
 
 NO_NOTES = "(none)"
 
 GREEDY = Sampling(max_new_tokens=128)
-"""How an endpoint reader draws its answers unless told otherwise."""
+"""Default sampling of an endpoint reader."""
 
 
 def within_budget(passages: Sequence[str], budget_tokens: int, count_tokens: TokenCounter) -> tuple[str, ...]:
-    """Return the passages that fit a budget, best first.
-
-    Each is taken whole if it fits what is left and else left out, so a short one may follow a long one that did not fit. Line
-    breaks between passages and the prompt around them are not counted.
-
-    Args:
-        passages: Best first.
-        budget_tokens: Most tokens of all passages together.
-        count_tokens: The policy's token counter.
-    """
+    """Return the passages (best first) that fit a token budget, each whole; line breaks and the prompt are not counted."""
     kept, left = [], budget_tokens
     for passage in passages:
         cost = count_tokens(passage)
@@ -64,7 +50,7 @@ def reader_messages(question: str, passages: Sequence[str]) -> list[Message]:
 
 
 class _BudgetedReader:
-    """What the readers share: the budget."""
+    """Base class with the budget."""
 
     def __init__(self, budget_tokens: int, count_tokens: TokenCounter) -> None:
         if budget_tokens < 1:
@@ -72,7 +58,7 @@ class _BudgetedReader:
         self.budget_tokens, self.count_tokens = budget_tokens, count_tokens
 
     def passages(self, request: ReadRequest) -> tuple[str, ...]:
-        """Return what of a request is read."""
+        """Return the passages of a request that fit the budget."""
         return within_budget(request.passages, self.budget_tokens, self.count_tokens)
 
     def messages(self, requests: Sequence[ReadRequest]) -> list[list[Message]]:
@@ -81,27 +67,16 @@ class _BudgetedReader:
 
 
 class RecallReader(_BudgetedReader):
-    """Answers with what was retrieved; no model.
-
-    Args:
-        budget_tokens: Most tokens of the passages of one answer.
-        count_tokens: The policy's token counter.
-    """
+    """Answers with the retrieved passages; no model."""
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
-        """Return one answer a request: its passages inside the budget, and as text one a line."""
+        """Return one answer per request: the passages in the budget, as text one per line."""
         kept = [self.passages(request) for request in requests]
         return [Answer("\n".join(passages), passages) for passages in kept]
 
 
 class ModelReader(_BudgetedReader):
-    """Answers with a model at hand, given as a function; the training package passes its base model with the adapters disabled.
-
-    Args:
-        generate: From a batch of chats to their replies, one each, in order.
-        budget_tokens: Most tokens of the passages of one question.
-        count_tokens: The policy's token counter.
-    """
+    """Answers with ``generate``: a batch of chats to one reply each, in order (in training: the base model without adapters)."""
 
     def __init__(
         self, generate: Callable[[list[list[Message]]], list[str]], budget_tokens: int, count_tokens: TokenCounter
@@ -110,7 +85,7 @@ class ModelReader(_BudgetedReader):
         self._generate = generate
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
-        """Return one answer a request; ServiceError if the function does not give one reply each."""
+        """Return one answer per request; ServiceError if the number of replies differs."""
         replies = self._generate(self.messages(requests)) if requests else []
         if len(replies) != len(requests):
             raise ServiceError(f"the reader's model gave {len(replies)} replies to {len(requests)} questions")
@@ -118,14 +93,7 @@ class ModelReader(_BudgetedReader):
 
 
 class EndpointReader(_BudgetedReader):
-    """Answers with a model behind a chat server, as many requests at once as the client allows.
-
-    Args:
-        client: The server and model.
-        budget_tokens: Most tokens of the passages of one question, by ``count_tokens``.
-        count_tokens: The policy's token counter, so that all readers and systems have the same budget.
-        sampling: How answers are drawn; greedy by default (published: temperature 0.7).
-    """
+    """Answers with a chat server; greedy by default (published: temperature 0.7)."""
 
     def __init__(
         self,
@@ -138,12 +106,7 @@ class EndpointReader(_BudgetedReader):
         self._client, self._sampling = client, sampling
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
-        """Return one answer a request.
-
-        Raises:
-            PartialServiceError: If any request failed after its retries; holds the other answers.
-            InputError: If the server says that the key, model or URL is wrong.
-        """
+        """Return one answer per request; PartialServiceError if a request failed, InputError if key, model or URL is wrong."""
         try:
             replies = self._client.complete_many(self.messages(requests), self._sampling)
         except PartialServiceError as error:

@@ -1,7 +1,6 @@
-"""The catalogue of a run's recorded rollouts: what there is, in which file, and the few facts that lists and filters need.
+"""The catalogue of a run's recorded rollouts: their files, and the facts that lists and filters need.
 
-One line of a file is held at a time, whatever a run's size. The order is held-out evaluations first (before, after, then others by
-name), then training steps. A training group is kept whole; what is left out is counted.
+Reads one line at a time. Order: held-out evaluations (before, after, others by name), then training steps. Groups stay whole.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ _ORDER = {"before": 0, "after": 1}
 class Source(NamedTuple):
     """One file of rollouts."""
 
-    run: int  # index of the run it belongs to
+    run: int  # index of the run
     folder: RunFolder
-    name: str  # the file inside the run folder
-    where: str  # what its rollouts are called: "before", "after", "step 3"
-    step: int | None  # training step; None for held-out evaluations
-    key: str  # what the names of its pages begin with
+    name: str
+    where: str  # label of its rollouts: "before", "after", "step 3"
+    step: int | None  # None for held-out evaluations
+    key: str  # prefix of its page names
 
     def rollouts(self) -> Iterator[Mapping[str, Any]]:
         """Iterate over its rollouts, one line at a time."""
@@ -35,30 +34,30 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What lists and filters need of one rollout."""
+    """The facts of one rollout for lists and filters."""
 
     source: Source
-    page: str  # name of its page, without a folder
-    instance: str  # id of what was read
-    group: str  # name of its group's page; empty for a held-out rollout
+    page: str  # page name without folder
+    instance: str  # instance id
+    group: str  # page name of its group; empty for a held-out rollout
     reward: float | None  # mean weighted reward
     accuracy: float | None  # mean score of its questions
-    calls: int  # calls, and text that could not be read as a call
+    calls: int  # includes text that is not a readable call
     failed: int
     inserts: int
     updates: int
     deletes: int
     questions: int
-    wrong: int  # questions that scored below one half
-    cut: int  # completions cut off at the longest length
-    masked: bool  # whether something in it could not be scored
-    entries: int  # of the final memory
+    wrong: int  # questions with a score below 0.5
+    cut: int  # completions cut off at the maximum length
+    masked: bool  # whether a score is missing
+    entries: int  # entries of the final memory
     codes: Mapping[str, int]  # failed calls by code
-    errors: tuple[str, ...]  # messages of what could not be scored
+    errors: tuple[str, ...]  # messages about missing scores
 
 
 class Catalogue(NamedTuple):
-    """The rollouts that get a page, and how many training rollouts there are in all."""
+    """The rollouts that get a page, and the number of all training rollouts."""
 
     facts: tuple[Facts, ...]
     sources: tuple[Source, ...]
@@ -66,7 +65,7 @@ class Catalogue(NamedTuple):
 
 
 def sources_of(run: RunFolder, index: int = 0, prefix: str = "") -> list[Source]:
-    """Return the files of a run's rollouts, in order; ``index`` and ``prefix`` tell several runs apart."""
+    """Return the rollout files of a run, in order; ``index`` and ``prefix`` distinguish several runs."""
     found = []
     for path in sorted((run.path / "held_out").glob("*.jsonl"), key=lambda path: (_ORDER.get(path.stem, 2), path.stem)):
         key = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem)
@@ -79,15 +78,9 @@ def sources_of(run: RunFolder, index: int = 0, prefix: str = "") -> list[Source]
 
 
 def catalogue_of(runs: Sequence[RunFolder], limit: int = 0) -> Catalogue:
-    """Read what there is.
+    """Read all rollouts; InputError (with file and line) if a file is damaged.
 
-    Args:
-        runs: The runs.
-        limit: Most training rollouts that get a page (0 = all). Steps are then taken at even distances, the last one included, and
-            each step whole.
-
-    Raises:
-        InputError: If a file is damaged; names the file and line.
+    At most ``limit`` training rollouts get a page (0 = all): whole steps at even distances, including the last.
     """
     found: list[Facts] = []
     for index, run in enumerate(runs):
@@ -131,7 +124,7 @@ def facts_of(source: Source, index: int, rollout: Mapping[str, Any]) -> Facts:
 
 
 def kept_steps(counts: Mapping[tuple[int, int], int], limit: int) -> set[tuple[int, int]]:
-    """Return the (run, step) pairs that get pages: as many as fit, evenly spread, the last first."""
+    """Return the (run, step) pairs that get pages: evenly spread, the last one first."""
     steps = list(counts)
     if not limit or sum(counts.values()) <= limit:
         return set(steps)
@@ -140,22 +133,17 @@ def kept_steps(counts: Mapping[tuple[int, int], int], limit: int) -> set[tuple[i
     return {steps[last - round(i * last / max(fit - 1, 1))] for i in range(fit)}
 
 
-# ---------------------------------------------------------------------------------------------------- pairs and examples
 def pairs_of(facts: Sequence[Facts]) -> dict[tuple[int, str], str]:
-    """Page of each (run, instance) that was evaluated before and after training, in the order of the evaluation."""
+    """Return the page of each (run, instance) evaluated before and after training, in evaluation order."""
     before, after = ({(fact.source.run, fact.instance): fact for fact in facts if fact.source.where == name} for name in _ORDER)
     return {key: fact.page.replace("after-", "pair-", 1) for key, fact in after.items() if key in before}
 
 
 def find_picks(facts: Sequence[Facts], pairs: Mapping[tuple[int, str], str]) -> list[tuple[str, str, str]]:
-    """Return up to three pages to look at first, as (why, instance, page), picked by rule; none if no rollout could be scored.
+    """Return up to three example pages as (why, instance, page); empty if no rollout was scored.
 
-    In order of what there is: held-out instances before against after training (largest gain, median, largest loss); one evaluation
-    alone (highest, median and lowest accuracy); the groups of the last training step whose rollouts differ most and least.
-
-    Args:
-        facts: Rollouts that have a page.
-        pairs: What ``pairs_of`` found in them.
+    The first of these that exists: held-out instances before and after training (largest gain, median, largest loss); one
+    evaluation (highest, median, lowest accuracy); groups of the last training step with the largest and smallest spread.
     """
     held_out = [fact for fact in facts if fact.source.step is None and fact.source.run == 0 and fact.accuracy is not None]
     before, after = ({fact.instance: fact for fact in held_out if fact.source.where == name} for name in _ORDER)
@@ -191,7 +179,7 @@ def find_picks(facts: Sequence[Facts], pairs: Mapping[tuple[int, str], str]) -> 
 
 
 def picks(values: Mapping[str, float], names: tuple[str, str, str]) -> dict[str, str]:
-    """Return highest, median and lowest by value (by name among equals) with what they are called; each once."""
+    """Return the names with the highest, median and lowest value (ties by name) and their labels; each name once."""
     ranked = sorted(values, key=lambda name: (-values[name], name))
     picked: dict[str, str] = {}
     for index, name in ((0, names[0]), (-1, names[2]), ((len(ranked) - 1) // 2, names[1])):

@@ -1,8 +1,7 @@
-"""Runs side by side: which options differ, what was measured, and what that says; as a page and as a table for the terminal.
+"""Comparison of runs, as a page and as a table for the terminal: differing options and measures.
 
-Runs that differ in their seed alone are one variant; its numbers are means over its runs with the 95% interval over them. A variant
-of one run shows the standard error over held-out instances instead, and each table says which it is. Differences between variants
-are paired by held-out instance. What is not known is a dash, never 0.
+Runs that differ only in their seed form one variant. It shows means with the 95% interval over its runs; a variant of one run shows
+the standard error over held-out instances. Differences between variants are paired by held-out instance. Unknown values are dashes.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ INCIDENTAL = frozenset({
     "data_seed", "ddp_timeout", "disable_tqdm", "generation_rows", "local_rank", "output_dir", "overwrite", "project", "report_to",
     "resume", "rows_per_forward", "run_name", "seed", "trackio_space_id",
 })  # fmt: skip
-"""Options in which seeds of one configuration may differ."""
+"""Options that may differ between seeds of one configuration."""
 
 INCIDENTAL_PREFIXES = ("save_", "logging_", "log_", "hub_")
-"""Beginnings of the names of more such options."""
+"""Name prefixes of more such options."""
 
 MEASURES: tuple[tuple[str, str, int], ...] = (
     ("reward", "reward", 3),
@@ -52,12 +51,12 @@ MEASURES: tuple[tuple[str, str, int], ...] = (
     ("n", "instances scored", 0),
     ("masked", "instances that could not be scored", 0),
 )
-"""Key in an evaluation, name and decimals of what is shown beside accuracy."""
+"""Key in an evaluation, name and decimals of the measures beside accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a comparison reads of one run; ``accuracies`` after training are by instance, told apart by id and texts."""
+    """The data of one run; ``accuracies`` after training are by instance (id and texts)."""
 
     name: str
     config: Mapping[str, Any]
@@ -67,43 +66,42 @@ class Run:
 
 
 class Group(NamedTuple):
-    """One column of a table: runs that differ in their seed alone, under one name."""
+    """One column of a table: runs that differ only in their seed."""
 
     label: str
     runs: Sequence[Run]
 
 
 class Row(NamedTuple):
-    """One row of a table: what is measured, and its cells."""
+    """One row of a table: a measure and its cells."""
 
     name: str
     cells: tuple[str, ...]
 
 
 def read_run(folder: RunFolder) -> Run:
-    """Read what a comparison needs of a run; InputError if a file is damaged."""
+    """Read the data of one run; InputError if a file is damaged."""
     found = recorded(folder, "held_out/after.jsonl", lambda row: (_identity(row), known(row["result"]["accuracy"])))
     accuracies = {name: accuracy for name, accuracy in found if accuracy is not None}
     return Run(folder.path.resolve().name, folder.config, folder.metrics(), folder.read_optional("summary.json"), accuracies)
 
 
 def _identity(row: Mapping[str, Any]) -> str:
-    """Name an instance by its id and what was read and asked: data sets of one kind use the same ids for different texts."""
+    """Identify an instance by id and texts, because data sets of one kind reuse ids."""
     rollout = row["rollout"]
     texts = [step["text"] for step in rollout["steps"]] + [question["question"] for question in rollout["questions"]]
     return f"{row['result']['instance']} {hashlib.sha256(json.dumps(texts).encode()).hexdigest()}"
 
 
-# ---------------------------------------------------------------------------------------------------- which runs belong together
 def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the options in which runs differ beside the incidental ones, each with its value in every run."""
+    """Return the options that differ between runs, except the incidental ones, with the value of each run."""
     names = sorted({name for config in configs for name in config if name not in INCIDENTAL})
     values = {name: [config.get(name, UNKNOWN) for config in configs] for name in names if not name.startswith(INCIDENTAL_PREFIXES)}
     return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
 
 
 def check_same_but_seed(folders: Sequence[RunFolder]) -> None:
-    """Raise InputError if runs differ in an option beside their seed and where they were written."""
+    """InputError if runs differ in more than seed and output folder."""
     found = differences([folder.config for folder in folders])
     if found:
         said = "; ".join(f"{name} is {' and '.join(map(repr, dict.fromkeys(map(str, values))))}" for name, values in found.items())
@@ -115,7 +113,7 @@ def check_same_but_seed(folders: Sequence[RunFolder]) -> None:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Put runs that differ in their seed alone together, in the order of their first runs; labels are unique."""
+    """Group runs that differ only in their seed, in the order of their first runs; labels are unique."""
     found: list[list[Run]] = []
     for run in runs:
         same = next((members for members in found if not differences([members[0].config, run.config])), None)
@@ -132,14 +130,13 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 
 
 def _label(names: Sequence[str]) -> str:
-    """Name a group: what its runs' names begin with, without a seed's number; the first name if they share nothing."""
+    """Return the common prefix of the run names without a seed number; the first name if there is none."""
     common = os.path.commonprefix(list(names))  # noqa: RUF071 (character by character is meant)
     return re.sub(r"([-_.]?(seed|s))?[-_.]?\d*$", "", common) or names[0] if len(names) > 1 else names[0]
 
 
-# ---------------------------------------------------------------------------------------------------- the table
 def comparison(groups: Sequence[Group]) -> list[Row]:
-    """Return the table: a row a measure, a cell a group; measures that no group has are left out."""
+    """Return the table: one row per measure, one cell per group, without rows that are empty in every group."""
 
     def row(name: str, digits: int, value: Callable[[Run], Any]) -> Row:
         return Row(name, tuple(_cell([value(run) for run in group.runs], digits) for group in groups))
@@ -163,7 +160,7 @@ def comparison(groups: Sequence[Group]) -> list[Row]:
 
 
 def spread_note(groups: Sequence[Group]) -> str:
-    """Say what stands behind the ± of a table."""
+    """Explain the ± of a table."""
     one = "± is the standard error over held-out instances" if any(len(group.runs) == 1 for group in groups) else ""
     several = "± is half the 95% t interval over runs" if any(len(group.runs) > 1 for group in groups) else ""
     return f"With one run {one}; with several, {several}." if one and several else f"{one or several}."
@@ -188,7 +185,7 @@ def _accuracy(name: str, groups: Sequence[Group], key: str, *, signed: bool = Fa
 
 
 def _against_first(groups: Sequence[Group]) -> list[Row]:
-    """Accuracy after training against the first group's, paired by instance, each instance a mean over a group's runs."""
+    """Return the rows of accuracy minus the first group's, paired by instance (mean over a group's runs)."""
     means = []
     for group in groups:
         shared = set.intersection(*(set(run.accuracies) for run in group.runs))
@@ -217,17 +214,8 @@ def _options(groups: Sequence[Group]) -> list[Row]:
     return [Row(name, tuple("none" if value in ("", None) else str(value) for value in values)) for name, values in found.items()]
 
 
-# ---------------------------------------------------------------------------------------------------- page and terminal
 def write_comparison(folders: Sequence[RunFolder], target: Path) -> Path:
-    """Write ``index.html`` with tables and curves of several runs into a folder and return its path.
-
-    Args:
-        folders: The runs, in the order of the columns; a run's own report is linked if it has one.
-        target: Folder to write; only what this page consists of is replaced in it.
-
-    Raises:
-        InputError: If a file of a run is damaged.
-    """
+    """Write ``index.html`` with tables and curves of several runs and return its path; replaces only this page's own files."""
     runs = [read_run(folder) for folder in folders]
     groups, alone = group_runs(runs), [Group(run.name, [run]) for run in runs]
     variants = [Variant(label, [run.metrics for run in one], [run.summary for run in one]) for label, one in groups]
@@ -254,7 +242,6 @@ def write_comparison(folders: Sequence[RunFolder], target: Path) -> Path:
 
 
 def _link(folder: RunFolder, target: Path) -> str:
-    """The way from the page to a run's own report; empty if there is none."""
     page = folder.path / "report" / "index.html"
     return quote(Path(os.path.relpath(page.resolve(), target.resolve())).as_posix()) if page.is_file() else ""
 

@@ -1,9 +1,8 @@
-"""The curves of one or several runs, drawn from ``metrics.jsonl``: small SVG pictures for pages, one PNG for a README.
+"""Curves of one or several runs from ``metrics.jsonl``: SVG pictures for pages, one PNG for a README.
 
-With one run, a thin line is what each step measured and a thick one the mean over the last steps. With several runs of a variant
-the thin lines are the runs, the thick one their mean and the band Student's 95% interval of it, over the steps that every run has.
-Panels without data are left out, and so are unknown values. A picture depends on its data alone (no date, no random ids).
-Matplotlib is imported when something is drawn, and only its classes are used, no global state.
+One run: thin line = each step, thick line = rolling mean. Several runs of a variant: thin lines = runs, thick line = their mean,
+band = Student's 95% interval, at steps that every run has. Panels without data and unknown values are left out. Equal data gives
+equal files. Matplotlib is imported on use, without global state.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _STYLES = ("-", "--", ":")
 class Panel(NamedTuple):
     """One panel."""
 
-    title: str  # what it shows, with its unit
-    lines: Mapping[str, tuple[str, ...]]  # label of each line, and the keys it is read from; the first key that a run has counts
-    share: bool = False  # whether values are shares, so that the axis runs from 0 to 1
+    title: str  # with unit
+    lines: Mapping[str, tuple[str, ...]]  # label of each line -> keys to read; the first key that a run has is used
+    share: bool = False  # whether the axis runs from 0 to 1
 
 
 PANELS: tuple[Panel, ...] = (
@@ -68,11 +67,10 @@ PANELS: tuple[Panel, ...] = (
     Panel("steps skipped, share", {"": ("skipped",)}, share=True),
     Panel("seconds a step", {"rollouts": ("time/rollouts",), "scoring": ("time/scoring",), "update": ("step_time",)}),
 )
-"""Everything that can be drawn, in the order of the picture."""
 
 
 class Theme(NamedTuple):
-    """Colours of a picture; those of the lines are told apart by colour-blind eyes (Okabe and Ito's palette, lighter on dark)."""
+    """Colours of a picture; line colours are safe for colour-blind readers (palette of Okabe and Ito, lighter on dark)."""
 
     background: str
     text: str
@@ -85,14 +83,13 @@ DARK = Theme("#161b22", "#d7dde4", "#2b323b", ("#56b4e9", "#f0883e", "#2fcf9e", 
 
 
 class Variant(NamedTuple):
-    """Runs that differ in their seed alone, under one name; the name is empty where there is but one variant."""
+    """Runs that differ only in their seed; the name is empty if there is only one variant."""
 
     label: str
-    runs: Sequence[Rows]  # metrics of each run
-    summaries: Sequence[Mapping[str, Any]]  # summary.json of each run, empty where a run has none yet
+    runs: Sequence[Rows]
+    summaries: Sequence[Mapping[str, Any]]  # ``summary.json`` of each run, empty if missing
 
 
-# ---------------------------------------------------------------------------------------------------- numbers
 class Series(NamedTuple):
     """Values over steps."""
 
@@ -101,7 +98,7 @@ class Series(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A mean of ``n`` values and the reach of its 95% interval to either side; None where one value is all there is."""
+    """A mean of ``n`` values and the half-width of its 95% interval; None for a single value."""
 
     mean: float
     reach: float | None
@@ -117,7 +114,7 @@ class Band(NamedTuple):
 
 
 def series(rows: Rows, keys: Sequence[str]) -> Series:
-    """Return the values of the first of ``keys`` that any row knows, over the steps of the rows that know it."""
+    """Return the values of the first of ``keys`` that occurs in the rows, with their steps."""
     for key in keys:
         pairs = [(known(row.get("step")), known(row.get(key))) for row in rows]
         points = [(step, value) for step, value in pairs if step is not None and value is not None]
@@ -133,12 +130,12 @@ def rolling_mean(values: Sequence[float], window: int) -> list[float]:
 
 
 def window_for(steps: int) -> int:
-    """Return how many steps the thick lines average over: a fifth of the run, at least 1 and at most 25."""
+    """Return the window of the rolling mean: a fifth of the steps, from 1 to 25."""
     return max(1, min(_LONGEST_WINDOW, steps // 5))
 
 
 def interval(values: Sequence[Any]) -> Interval | None:
-    """Return mean and Student's 95% t interval of the values that are known; None if none is."""
+    """Return mean and Student's 95% t interval of the known values; None if there are none."""
     found = known_values(values)
     if len(found) < 2:
         return Interval(found[0], None, 1) if found else None
@@ -150,13 +147,7 @@ def interval(values: Sequence[Any]) -> Interval | None:
 
 
 def band(runs: Sequence[Rows], keys: Sequence[str], window: int = 1) -> Band:
-    """Return mean and interval of a measure over runs, at the steps that every run has.
-
-    Args:
-        runs: Runs; those without the measure are left out.
-        keys: Names of the measure; the first that a run has counts.
-        window: Steps that each run's values are averaged over first.
-    """
+    """Return mean and interval of a measure over the runs that have it, at common steps; ``window``: rolling mean, in steps."""
     found = [one for rows in runs if (one := series(rows, keys)).steps]
     curves = [dict(zip(one.steps, rolling_mean(one.values, window), strict=True)) for one in found]
     steps = sorted(set.intersection(*map(set, curves))) if curves else []
@@ -164,15 +155,8 @@ def band(runs: Sequence[Rows], keys: Sequence[str], window: int = 1) -> Band:
     return Band(steps, points, len(curves))
 
 
-# ---------------------------------------------------------------------------------------------------- drawing
 def draw_figure(rows: Rows, summary: Mapping[str, Any] | None = None, panels: Sequence[Panel] = PANELS) -> Any:
-    """Return a matplotlib ``Figure`` of all panels of one run that have data, or None if there is nothing to draw.
-
-    Args:
-        rows: The run's metrics.
-        summary: Held-out accuracy before and after is marked in the panel of accuracy, at the first and last step.
-        panels: What may be drawn, in order.
-    """
+    """Return a matplotlib ``Figure`` of one run's panels with data, or None; ``summary`` adds held-out accuracy."""
     from matplotlib.figure import Figure
 
     panels = [panel for panel in panels if any(series(rows, keys).steps for keys in panel.lines.values())]
@@ -191,7 +175,7 @@ def draw_figure(rows: Rows, summary: Mapping[str, Any] | None = None, panels: Se
 
 
 def write_curves(path: Path, rows: Rows, summary: Mapping[str, Any]) -> None:
-    """Write the curves of one run as a PNG; nothing if there is nothing to draw."""
+    """Write the curves of one run as a PNG; no file if there is no data."""
     figure = draw_figure(rows, summary)
     if figure is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,13 +192,7 @@ class Picture(NamedTuple):
 
 
 def write_figures(folder: Path, variants: Sequence[Variant], panels: Sequence[Panel] = PANELS) -> list[Picture]:
-    """Write every panel that has data as SVG, for light and for dark, and return them in order.
-
-    Args:
-        folder: Made if it does not exist; its name is what the pictures' paths begin with.
-        variants: What is drawn; with several of them a panel of several lines becomes one panel a line.
-        panels: What may be drawn.
-    """
+    """Write every panel that has data as SVG, light and dark; with several variants, one panel per line of a panel."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -278,12 +256,12 @@ def _draw_line(axes: Any, variant: Variant, keys: Sequence[str], window: int, co
         axes.fill_between(found.steps, low, high, color=colour, alpha=0.16, linewidth=0)
     if found.steps:
         means = [point.mean for point in found.points]
-        label = f" {label}" if label.startswith("_") else label  # matplotlib leaves such labels out of a legend
+        label = f" {label}" if label.startswith("_") else label  # matplotlib leaves labels with "_" out of a legend
         axes.plot(found.steps, means, color=colour, linestyle=style, linewidth=2, label=label or None, marker=marker, markersize=4)
 
 
 def _draw_held_out(axes: Any, variant: Variant, colour: str, label: str) -> None:
-    """Mark held-out accuracy before the first step and at the last: its standard error for one run, the interval over several."""
+    """Mark held-out accuracy before and after training with standard error (one run) or 95% interval (several)."""
     last = max((known(row.get("step")) or 0.0 for rows in variant.runs for row in rows), default=0.0)
     for step, name in ((0.0, "before"), (last, "after")):
         found = [data for summary in variant.summaries if (data := summary.get(name))]
@@ -298,7 +276,6 @@ def _draw_held_out(axes: Any, variant: Variant, colour: str, label: str) -> None
 
 
 def _finish(axes: Any, panel: Panel, theme: Theme, *, x_label: bool) -> None:
-    """Give axes their title, grid, colours and legend."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_title(panel.title, fontsize=9.5, color=theme.text, loc="left", fontweight="bold")
@@ -320,7 +297,7 @@ def _finish(axes: Any, panel: Panel, theme: Theme, *, x_label: bool) -> None:
         legend = axes.legend(fontsize=7.5, labelcolor=theme.text, loc="best", handlelength=1.4, ncols=columns)
         legend.get_frame().set(facecolor=theme.background, edgecolor="none", alpha=0.8)
         for text in legend.get_texts():
-            text.set_parse_math(False)  # a folder's name may hold dollar signs
+            text.set_parse_math(False)  # a folder name may contain dollar signs
 
 
 def _single_lines(panel: Panel) -> list[Panel]:

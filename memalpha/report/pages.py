@@ -1,4 +1,4 @@
-"""The Jinja environment of the site: every value is escaped, undefined names are errors, and the words that templates share."""
+"""The Jinja environment of the site: every value is escaped, undefined names are errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jinja2
 from memalpha.report import view
 
 ASSETS = ("site.css", "site.js", "list.js")
-"""Files that every page shares; they lie beside the templates and are copied as they are."""
+"""Shared files of every page, copied from the template folder."""
 
 OWN_FOLDERS = ("assets", "figures", "rollouts", "groups", "pairs")
 """Folders of a site, replaced when it is written again."""
@@ -25,7 +25,7 @@ def render(template: str, **context: Any) -> str:
 
 
 def start_site(target: Path) -> None:
-    """Remove what an older site left in a folder, and copy the shared files into it."""
+    """Remove an older site from a folder, and copy the shared files into it."""
     for name in OWN_FOLDERS:
         shutil.rmtree(target / name, ignore_errors=True)
     (target / "assets").mkdir(parents=True)
@@ -35,13 +35,12 @@ def start_site(target: Path) -> None:
 
 
 def _verdict(score: Any) -> str:
-    """Say in a word what a question's score means: ``right`` from one half on, ``wrong``, or ``not scored``."""
     found = view.known(score)
     return "not scored" if found is None else "right" if found >= 0.5 else "wrong"
 
 
 def _clamped(value: Any) -> float:
-    """Return a number's place between 0 and 1, for bars; 0 if it is not known."""
+    """Return a number limited to 0..1, for bars; 0 if unknown."""
     return min(max(view.known(value) or 0.0, 0.0), 1.0)
 
 

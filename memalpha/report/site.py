@@ -1,16 +1,14 @@
-"""A run as a static site, ``RUN/report/``: open ``index.html`` from disk; no server, no network, nothing outside the folder.
+"""A run as a static site, ``RUN/report/``: open ``index.html`` from disk, without server or network.
 
     index.html                overview: the evaluation, curves, where the time went, what went wrong, options
     rollouts.html             every rollout that has a page, with filters
-    groups.html, pairs.html   training groups; held-out instances before against after
+    groups.html, pairs.html   training groups; held-out instances before and after training
     rollouts/ groups/ pairs/  one page each
-    figures/ assets/          curves; the one stylesheet and two scripts
+    figures/ assets/          curves; one stylesheet and two scripts
     curves.png table.md       of a single run, in its own folder: for a README
 
-Several runs make one site only if they differ in their seed alone (``memalpha compare`` is for the others). Two passes over the
-recorded rollouts, one line of a file at a time and one group in memory. Jinja escapes every value, and each page's content security
-policy allows the site's own two scripts and no other, so text of a data set or a model is text. What has no page is counted on the
-overview.
+Several runs make one site only if they differ only in their seed (else use ``memalpha compare``). Rollouts are read twice, one
+group in memory at a time. Jinja escapes every value, and the content security policy allows only the site's two scripts.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ SITE = "report"
 """The site's folder inside a run folder."""
 
 PAGES = 2000
-"""Training rollouts that get a page unless asked otherwise."""
+"""Default number of training rollouts that get a page."""
 
 HIGHLIGHTS: Mapping[str, tuple[str, ...]] = {
     "policy": ("model", "adapter", "full_finetuning", "lora_r", "lora_alpha", "warm_start_steps"),
@@ -59,21 +57,16 @@ HIGHLIGHTS: Mapping[str, tuple[str, ...]] = {
         "loss_type", "scale_rewards", "beta", "temperature", "seed",
     ),
 }  # fmt: skip
-"""Options shown first, by topic; all the others are on the page too, folded away."""
+"""Options shown first, by topic; the page folds away the others."""
 
 _LONG_MEMORY = 30
 
 
 def write_site(runs: Sequence[RunFolder], target: Path | None = None, limit: int = PAGES) -> Path:
-    """Write the site of what runs have so far and return the path of its first page.
+    """Write the site of one run, or of several that differ only in their seed; return the path of its first page.
 
-    Args:
-        runs: One run, or several that differ in their seed alone.
-        target: Folder to write; the run's own ``report/`` if not given. Only what a site consists of is replaced in it.
-        limit: Most training rollouts that get a page (0 = all).
-
-    Raises:
-        InputError: If runs differ in more than their seed, several runs have no target, or a file is damaged (names file and line).
+    At most ``limit`` training rollouts get a page (0 = all). The default ``target`` is the run's own ``report/``; only the site's
+    own files are replaced in it. InputError for other runs, several runs without a target, or a damaged file.
     """
     check_same_but_seed(runs)
     if target is None and len(runs) > 1:
@@ -89,7 +82,7 @@ class _Loaded(NamedTuple):
 
 
 class _Site:
-    """Writes the pages of one site of some runs into a folder."""
+    """Writes the pages of one site into a folder."""
 
     def __init__(self, runs: Sequence[RunFolder], target: Path, catalogue: Catalogue) -> None:
         self.runs, self.target, self.catalogue = runs, target, catalogue
@@ -100,7 +93,7 @@ class _Site:
             if fact.group:
                 self.groups.setdefault(fact.group, []).append(fact)
         pages = {"rollouts": [fact.page for fact in catalogue.facts], "groups": [*self.groups], "pairs": [*self.pairs.values()]}
-        # the page before and the page after each, empty at the ends
+        # previous and next page of each page, empty at the ends
         self._neighbours = {
             f"{kind}/{name}": {"previous": before, "following": after}
             for kind, names in pages.items()
@@ -121,7 +114,6 @@ class _Site:
         self._write_overview()
         return self.target / "index.html"
 
-    # ------------------------------------------------------------------------------------------------ rollouts
     def _load(self) -> Iterator[_Loaded]:
         facts = iter(self.catalogue.facts)
         for source in self.catalogue.sources:
@@ -129,7 +121,7 @@ class _Site:
                 yield _Loaded(next(facts), rollout)
 
     def _write_together(self, members: list[_Loaded]) -> None:
-        """Write the pages of one group, or of one held-out rollout, and of what they are compared in."""
+        """Write the pages of one group, or of one held-out rollout, and their comparison pages."""
         for facts, rollout in members:
             self._save(
                 "rollout.html",
@@ -159,9 +151,8 @@ class _Site:
         where = self._where(members[0].facts)
         self._save("sides.html", path, kind=kind, members=members, labels=labels, where=where)
 
-    # ------------------------------------------------------------------------------------------------ lists
     def _index(self) -> str:
-        """The index that the list filters, as JSON for a data block; it holds no ``<``."""
+        """Return the list index as JSON for a data block, without ``<``."""
         rows = [
             [
                 fact.page, self._where(fact), fact.instance, _rounded(fact.reward), _rounded(fact.accuracy), fact.calls,
@@ -203,7 +194,6 @@ class _Site:
         what = "the same held-out instance, largest gain first"
         self._save("list.html", "pairs.html", title="Before and after", what=what, columns=columns, rows=[row for _, row in rows])
 
-    # ------------------------------------------------------------------------------------------------ overview
     def _write_overview(self) -> None:
         """Write the first page and its curves; of a single run also ``curves.png`` and ``table.md`` into its own folder."""
         found = [read_run(run) for run in self.runs]
@@ -246,13 +236,11 @@ class _Site:
             config=yaml.safe_dump(config, sort_keys=True, allow_unicode=True),
         )
 
-    # ------------------------------------------------------------------------------------------------ shared
     def _where(self, facts: Facts) -> str:
-        """What a rollout's place is called; with several runs its run comes first."""
         return f"{self.names[facts.source.run]}: {facts.source.where}" if len(self.runs) > 1 else facts.source.where
 
     def _save(self, template: str, name: str, **context: Any) -> None:
-        """Write a page; every page is given its name, the way to the site's root, and which lists there are."""
+        """Write a page; adds its name, the path to the site's root and the existing lists to the context."""
         lists = {"index.html": "Overview", "rollouts.html": "Rollouts"}
         lists |= {"groups.html": "Groups"} if self.groups else {}
         lists |= {"pairs.html": "Before and after"} if self.pairs else {}

@@ -1,7 +1,7 @@
-"""What the first page of a report says in numbers: the before/after table, how far the run came, where time went, what went wrong.
+"""Tables of a report's first page: before/after table, progress, time, failures. Unknown values are dashes.
 
-Read from ``summary.json``, ``metrics.jsonl`` and the catalogue. The difference in accuracy is the paired one, with its standard
-error; every other difference is between the two means. What is not known is a dash.
+Read from ``summary.json``, ``metrics.jsonl`` and the catalogue. The difference in accuracy is paired, with its standard error; all
+other differences are between two means.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 TIMES: Mapping[str, str] = {"time/rollouts": "rollouts", "time/scoring": "scoring", "step_time": "update"}
-"""Parts of a training step's time, as ``metrics.jsonl`` has them, and what to call them. Those of the first process."""
+"""Parts of a training step's time in ``metrics.jsonl`` (first process only), and their labels."""
 
 
-# ---------------------------------------------------------------------------------------------------- before and after
 class SummaryRows(NamedTuple):
-    """The table as text: ``columns`` heads the cells of ``rows``; both are empty if nothing was evaluated."""
+    """The table as text; ``columns`` and ``rows`` are empty if nothing was evaluated."""
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -67,10 +66,7 @@ def _row(name: str, values: Sequence[Any], digits: int) -> Row:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """Return in one or two sentences what the evaluation says; empty if nothing was evaluated.
-
-    A difference below two paired standard errors is said to be no clear difference.
-    """
+    """Return the result in words (below two standard errors: no clear difference); empty if nothing was evaluated."""
     found = _evaluations(summary)
     delta = summary.get("delta") or {}
     change, error = known(delta.get("accuracy")), known(delta.get("stderr"))
@@ -91,7 +87,7 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 
 def several_headline(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Return in a sentence what several seeds of one configuration say; empty if none was evaluated both times."""
+    """Return the result of several seeds in one sentence; empty if none was evaluated both times."""
     change = interval([(summary.get("delta") or {}).get("accuracy") for summary in summaries])
     if change is None:
         return ""
@@ -107,13 +103,13 @@ def summary_markdown(summary: Mapping[str, Any]) -> str:
     columns, rows = summary_rows(summary)
     if not rows:
         return "No held-out instances were evaluated.\n"
-    escapes = str.maketrans({"\\": "\\\\", "|": "\\|", "\n": " ", "<": "&lt;"})  # a kind of question must not end its cell
+    escapes = str.maketrans({"\\": "\\\\", "|": "\\|", "\n": " ", "<": "&lt;"})  # keep text inside its table cell
     lines = [("", *columns), ("---", *["---:"] * len(columns)), *((row.name.translate(escapes), *row.cells) for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
-    """Return the table for a terminal; empty, and saying so, if nothing was evaluated."""
+    """Return the table for a terminal; if nothing was evaluated, it is empty and says so."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -128,9 +124,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-# ---------------------------------------------------------------------------------------------------- the run
 def cards(metrics: Rows, config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return what the head of the page shows of one run as (name, number, note): the last step's, and what it was at the first."""
+    """Return (name, number, note) for the head of the page: values of the last step, and of the first in the note."""
     if not metrics:
         return []
     found = [
@@ -155,7 +150,7 @@ def _last(name: str, metrics: Rows, keys: Sequence[str], digits: int) -> tuple[s
 
 
 def state(metrics: Rows, summary: Mapping[str, Any]) -> str:
-    """How far a run came, in one line."""
+    """Return one line about how far a run came."""
     if "steps" in summary:
         return f"{number(summary['steps'], 0)} steps in {duration(summary.get('seconds'))}"
     if summary:
@@ -166,12 +161,7 @@ def state(metrics: Rows, summary: Mapping[str, Any]) -> str:
 
 
 def time_split(metrics: Rows, seconds: float | None) -> dict[str, float]:
-    """Return the seconds of each part of a run: those of its steps that were measured, and everything else.
-
-    Args:
-        metrics: Rows of all runs.
-        seconds: Of all runs; None if one has not ended, and everything else is not known.
-    """
+    """Return the seconds of each part of a run and of the rest; no rest if ``seconds`` in all is None (a run has not ended)."""
     sums = {name: sum(known_values([row.get(key) for row in metrics])) for key, name in TIMES.items()}
     sums = {name: value for name, value in sums.items() if value}
     rest = (seconds or 0.0) - sum(sums.values())
@@ -179,7 +169,7 @@ def time_split(metrics: Rows, seconds: float | None) -> dict[str, float]:
 
 
 def troubles(facts: Sequence[Facts], metrics: Rows) -> list[tuple[str, str, int]]:
-    """Return which steps were skipped and what could not be scored as (where, message, times), by place, in order."""
+    """Return skipped steps and missing scores as (where, message, count), in order."""
     found = [
         (f"step {number(row.get('step'), 0)}", "the step was skipped: loss or gradient was not finite", 1)
         for row in metrics
@@ -193,7 +183,7 @@ def troubles(facts: Sequence[Facts], metrics: Rows) -> list[tuple[str, str, int]
 
 
 def failures(facts: Sequence[Facts]) -> dict[str, tuple[int, list[tuple[str, int]]]]:
-    """Return the number of calls, and (code, number) of the failed ones: of training together, and of each held-out evaluation."""
+    """Return number of calls and (code, number) of failed ones: for training, and for each held-out evaluation."""
     calls: Counter[str] = Counter()
     codes: dict[str, Counter[str]] = {}
     for fact in facts:

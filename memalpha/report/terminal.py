@@ -1,7 +1,4 @@
-"""One rollout in the terminal: what was read, what was called, what became of the memory, what it earned, what was asked.
-
-Everything a data set or a model wrote is shown as plain text: never read as rich markup, and with control characters escaped.
-"""
+"""One rollout in the terminal. Text of data sets and models is not read as rich markup; control characters are escaped."""
 
 from __future__ import annotations
 
@@ -43,16 +40,10 @@ STYLES: Mapping[Tone, str] = {
     Tone.SAME: "dim",
     Tone.FAILED: "bold red",
 }
-"""Colour of each tone."""
 
 
 def show_rollout(rollout: Mapping[str, Any], console: Console) -> None:
-    """Print one recorded rollout, wrapped at the console's width.
-
-    Args:
-        rollout: The JSON of ``memalpha.training.results.rollout_to_json``.
-        console: Where to.
-    """
+    """Print one recorded rollout (JSON of ``memalpha.training.results.rollout_to_json``), wrapped at the console's width."""
 
     def show(*items: Text | Panel) -> None:
         for item in items:
@@ -136,7 +127,7 @@ def _question(index: int, question: Mapping[str, Any], memory: Mapping[str, str]
 
 
 def list_rollouts(run: RunFolder) -> Table:
-    """Return a table of everything ``show_rollout`` can show of a run; its first column is what to ask ``memalpha inspect`` for."""
+    """Return a table of everything ``show_rollout`` can show of a run; the first column is the argument of ``memalpha inspect``."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("memalpha inspect RUN ...", no_wrap=True)
     for column in ("rollouts", "reward", "accuracy"):
@@ -156,10 +147,8 @@ def list_rollouts(run: RunFolder) -> Table:
 
 
 def _bold(text: str) -> Text:
-    """A text that starts bold; what is appended is not."""
     return Text().append(text, "bold")
 
 
 def _inline(text: str) -> str:
-    """A text on one line; an empty one says so."""
     return printable(text, "\n\t").replace("\n", " ⏎ ") or "(empty)"

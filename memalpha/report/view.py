@@ -1,8 +1,4 @@
-"""How the numbers, calls and memories of a recorded rollout are shown, on pages and in the terminal.
-
-Rollouts are the JSON of ``memalpha.training.results``. An unknown number (null or NaN: it could not be scored) is shown as a dash,
-never as 0. An applied call stands with the change it made.
-"""
+"""Numbers, calls and memories of a recorded rollout (JSON of ``memalpha.training.results``) as pages and terminal show them."""
 
 from __future__ import annotations
 
@@ -21,12 +17,11 @@ from memalpha.runs import RunFolder
 Read = TypeVar("Read")
 
 UNKNOWN = "–"
-"""How an unknown number is shown."""
+"""Sign of an unknown number (null or NaN: not scored); never 0."""
 
 
-# ---------------------------------------------------------------------------------------------------- reading
 def recorded(run: RunFolder, name: str, read: Callable[[dict[str, Any]], Read]) -> Iterator[Read]:
-    """Iterate over what ``read`` finds in each line of a file of a run; InputError as of ``as_recorded``."""
+    """Iterate over the result of ``read`` for each line of a file of a run; InputError as in ``as_recorded``."""
     for line, row in enumerate(run.read_lines(name), 1):
         with as_recorded(run.path / name, line):
             found = read(row)
@@ -46,27 +41,26 @@ def as_recorded(path: Path, line: int) -> Iterator[None]:
         ) from error
 
 
-# ---------------------------------------------------------------------------------------------------- numbers and text
 def known(value: Any) -> float | None:
-    """Return a number as a float, and None for null, NaN, a missing value or anything that is no number."""
+    """Return a number as a float; None for null, NaN, a missing value or another type."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return None
     return float(value)
 
 
 def known_values(values: Sequence[Any]) -> list[float]:
-    """Return the values that are known."""
+    """Return the known values."""
     return [item for value in values if (item := known(value)) is not None]
 
 
 def mean(values: Sequence[Any]) -> float | None:
-    """Return the mean of the numbers that are known; None if none is."""
+    """Return the mean of the known numbers; None if there are none."""
     found = known_values(values)
     return sum(found) / len(found) if found else None
 
 
 def number(value: Any, digits: int = 3, *, signed: bool = False) -> str:
-    """Return a number with so many decimals; a dash if it is not known."""
+    """Return a number with ``digits`` decimals; a dash if unknown."""
     found = known(value)
     if found is None:
         return UNKNOWN
@@ -75,7 +69,7 @@ def number(value: Any, digits: int = 3, *, signed: bool = False) -> str:
 
 
 def with_error(value: Any, error: Any, *, signed: bool = False) -> str:
-    """Return ``0.412 ± 0.031``; without the error if that is not known (fewer than two instances)."""
+    """Return ``0.412 ± 0.031``; without the error if that is unknown (fewer than two instances)."""
     text = number(value, signed=signed)
     return text if UNKNOWN in (text, number(error)) else f"{text} ± {number(error)}"
 
@@ -95,16 +89,11 @@ def counted(count: int, noun: str) -> str:
 
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_JOINERS = "\u200c\u200d"  # needed to write Persian, Hindi and many emoji; they steer nothing
+_JOINERS = "\u200c\u200d"  # needed for Persian, Hindi and many emoji; harmless
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""Return a text with every character that a terminal would obey or hide written as its escape (``\x1b``, ``\u202e``).
-
-    Args:
-        text: Any text, such as of a data set, a model or an error message.
-        keep: Characters to leave as they are.
-    """
+    r"""Return a text with control and invisible characters escaped (``\x1b``, ``\u202e``), except those in ``keep``."""
     return "".join(
         char.encode("unicode_escape").decode("ascii")
         if unicodedata.category(char) in _UNSEEN and char not in _JOINERS and char not in keep
@@ -114,13 +103,12 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return a text as ``printable`` does, its line ends and tabs kept."""
+    """Return a text as ``printable`` does, but keep line ends and tabs."""
     return text if text.isascii() and text.isprintable() else printable(text, "\n\t")
 
 
-# ---------------------------------------------------------------------------------------------------- calls
 class Tone(StrEnum):
-    """What a call did to the memory; each view gives every tone a colour."""
+    """What a call did to the memory; each tone has a colour."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -130,21 +118,21 @@ class Tone(StrEnum):
 
 
 SIGNS: Mapping[Tone, str] = {Tone.INSERT: "+", Tone.UPDATE: "~", Tone.DELETE: "-", Tone.SAME: "=", Tone.FAILED: "x"}
-"""One character a tone, so that nothing is said by colour alone."""
+"""One character per tone, so that colour is not needed."""
 
 
 class Call(NamedTuple):
-    """One call of a completion and what came of it."""
+    """One call of a completion and its result."""
 
     tone: Tone
-    head: str  # operation, section and entry, e.g. "update facts 3"; "no call" for text that could not be read as a call
-    content: str  # the text written; empty for deletes
-    was: str  # the text before an applied update or delete
+    head: str  # e.g. "update facts 3"; "no call" for unreadable text
+    content: str  # text written; empty for deletes
+    was: str  # text before an applied update or delete
     note: str  # why it failed or changed nothing; empty for an applied call
 
 
 def calls(step: Mapping[str, Any]) -> list[Call]:
-    """Return the calls of one step of a rollout, in order, each applied one with the change it made."""
+    """Return the calls of one step of a rollout, in order, each applied one with its change."""
     changes = iter(step["changes"])
     return [_call(result, next(changes) if result["code"] == "applied" else None) for result in step["results"]]
 
@@ -162,45 +150,44 @@ def _call(result: Mapping[str, Any], change: Mapping[str, Any] | None) -> Call:
 
 
 def change_tone(change: Mapping[str, Any]) -> Tone:
-    """Return what a change is: an insert has nothing before, a delete nothing after."""
+    """Return the tone of a change."""
     if change["before"] is None:
         return Tone.INSERT
     return Tone.DELETE if change["after"] is None else Tone.UPDATE
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:
-    """Return an entry's text, its time before it if it has one."""
+    """Return an entry's text, with its time first if it has one."""
     return f"[{entry['timestamp']}] {entry['content']}" if entry["timestamp"] else str(entry["content"])
 
 
 def reward_parts(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a step's reward by name; the optional part ``immediate`` only where it has a value."""
+    """Return the parts of a step's reward by name; the optional part ``immediate`` only if it has a value."""
     return {name: value for name, value in step["reward"].items() if name != "immediate" or known(value) is not None}
 
 
 def rollout_accuracy(rollout: Mapping[str, Any]) -> float | None:
-    """Return the accuracy of a rollout, the same in each of its steps; None if it could not be scored."""
+    """Return the accuracy of a rollout (the same in each step); None if it was not scored."""
     return known(rollout["steps"][0]["reward"]["accuracy"]) if rollout["steps"] else None
 
 
 def rollout_reward(rollout: Mapping[str, Any]) -> float | None:
-    """Return the mean weighted reward over a rollout's steps; None if any of them is unknown."""
+    """Return the mean weighted reward over a rollout's steps; None if any is unknown."""
     totals = [known(step["total"]) for step in rollout["steps"]]
     return mean(totals) if None not in totals else None
 
 
-# ---------------------------------------------------------------------------------------------------- memories
 class Shown(NamedTuple):
     """One entry after a step."""
 
-    id: str  # a block's is its section's name
-    text: str  # after the step; of a deleted entry the text it had
-    tone: Tone | None  # what the step did to it
-    was: str  # the text before an update, else empty
+    id: str  # section name for a block
+    text: str  # after the step; for a deleted entry its last text
+    tone: Tone | None  # effect of the step
+    was: str  # text before an update, else empty
 
 
 class Event(NamedTuple):
-    """One write to an entry: the index of its step, what it did and the text it left (or took away)."""
+    """One write to an entry: step index, effect, and the text written or deleted."""
 
     step: int
     tone: Tone
@@ -209,38 +196,35 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """Everything that happened to one entry."""
+    """The history of one entry."""
 
-    number: int  # place in the order of creation, from 1
+    number: int  # position in creation order, from 1
     id: str
     section: str
-    text: str  # its last text
+    text: str  # last text
     alive: bool = False  # whether the final memory holds it
     events: list[Event] = field(default_factory=list)
     questions: list[int] = field(default_factory=list)  # indices of the questions that retrieved it
 
     @property
     def written(self) -> int | None:
-        """Index of the step that wrote its last text; None if no recorded step did."""
+        """Return the index of the step that wrote its last text; None if no recorded step did."""
         return next((event.step for event in reversed(self.events) if event.tone is not Tone.DELETE), None)
 
 
 def memory_after_steps(rollout: Mapping[str, Any]) -> list[list[Shown]]:
-    """Return, for each step, the entries of the memory after it in the order of creation, with those that it removed.
-
-    Read from the recorded changes alone. An entry written and removed inside one step is shown as removed.
-    """
+    """Return, for each step, the entries after it in creation order, including those it deleted, from the recorded changes."""
     memory: dict[str, Mapping[str, Any]] = {}
     found = []
     for step in rollout["steps"]:
         before = dict(memory)
-        last: dict[str, Mapping[str, Any]] = {}  # the last text of each entry that the step touched
+        last: dict[str, Mapping[str, Any]] = {}  # last text of each entry that the step touched
         for change in step["changes"]:
             entry = change["after"] or change["before"]
             name = str(entry["id"])
             last[name] = entry
             if change["before"] is not None and name not in memory:
-                before.setdefault(name, change["before"])  # the record began with a memory that was not empty
+                before.setdefault(name, change["before"])  # the initial memory was not empty
             if change["after"] is None:
                 memory.pop(name, None)
             else:
@@ -259,7 +243,7 @@ def _shown(name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any]
 
 
 def histories(rollout: Mapping[str, Any]) -> dict[str, History]:
-    """Return the history of every entry that ever was, by its id, in the order of creation."""
+    """Return the history of every entry by id, in creation order."""
     found: dict[str, History] = {}
 
     def history(entry: Mapping[str, Any]) -> History:

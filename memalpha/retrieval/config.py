@@ -11,14 +11,11 @@ from memalpha.config import Options
 
 
 class RetrievalMode(StrEnum):
-    """How entries are ranked."""
+    """How entries are ranked: BM25 (no model, no faiss), cosine of embeddings, or both fused by reciprocal rank."""
 
     LEXICAL = "lexical"
-    """BM25 alone: no model, no faiss; entries that share no word with the query are not found."""
     DENSE = "dense"
-    """Cosine of embeddings alone."""
     HYBRID = "hybrid"
-    """Both, fused by reciprocal rank."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +25,10 @@ class RetrievalConfig(Options):
     Attributes:
         mode: How entries are ranked.
         embedder: Name of the embedder (``memalpha.retrieval.embedders.EMBEDDERS``); not loaded in lexical mode.
-        sections_kept: Layer 1: how many sections to look into (0 = all).
+        sections_kept: Layer 1: how many sections are searched (0 = all).
         fusion_depth: Hybrid: how many entries of each ranking are fused (at least the number asked for).
-        stem_plurals: Whether BM25 takes English plurals and singulars for the same word.
-        router: Layer 1: path of a trained section router, which then ranks the sections (empty = the built-in ranking).
+        stem_plurals: Whether BM25 treats English plurals and singulars as one word.
+        router: Layer 1: path of a trained section router that ranks the sections (empty = the built-in ranking).
     """
 
     mode: RetrievalMode = RetrievalMode.LEXICAL

@@ -1,7 +1,6 @@
-"""Entries in vector space: the search among them (layer 2) and the ranking of sections (layer 1).
+"""Dense retrieval: search of entries (layer 2) and ranking of sections (layer 1); centroids follow every write at once.
 
-Layer 1 follows the idea of routing by category descriptions and first entries of the second public system of that name, with the
-mean of all entries in place of the first few. What always holds: centroids follow every write at once.
+Layer 1 uses section descriptions and first entries as in the second public system named Mem-alpha, but the mean of all entries.
 """
 
 from __future__ import annotations
@@ -17,17 +16,12 @@ from memalpha.retrieval.faiss_index import VectorIndex, Vectors
 from memalpha.retrieval.ranking import Ranking
 from memalpha.types import Entry
 
-_CLOSE = 1e-3  # two embeddings of one text may differ by rounding, in batches of other sizes
+_CLOSE = 1e-3  # rounding differs between batch sizes
 _DESCRIPTION, _CENTROID = "description", "centroid"
 
 
 class SectionAnchors:
-    """Ranks list sections by the nearer of two anchors: the embedding of their name and description, and their entries' mean.
-
-    Args:
-        schema: Whose list sections are ranked.
-        embedder: Embeds the descriptions, once.
-    """
+    """Ranks list sections by the nearer of two vectors: that of name and description, and the mean of the entries."""
 
     def __init__(self, schema: MemorySchema, embedder: Embedder) -> None:
         self._names = [section.name for section in schema.lists]
@@ -40,19 +34,19 @@ class SectionAnchors:
             self._index.add(f"{name}/{_DESCRIPTION}", vector)
 
     def write(self, section: str, vector: Vectors) -> None:
-        """Count a vector of shape (dimension,) in."""
+        """Add a vector of shape (dimension,)."""
         self._sums[section] += vector
         self._counts[section] += 1
         self._stale.add(section)
 
     def remove(self, section: str, vector: Vectors) -> None:
-        """Count a vector of shape (dimension,) out again."""
+        """Subtract a vector of shape (dimension,)."""
         self._sums[section] -= vector
         self._counts[section] -= 1
         self._stale.add(section)
 
     def rank(self, query: Vectors) -> list[str]:
-        """Return all list sections, nearest first; those as near as each other in the schema's order."""
+        """Return all list sections, nearest first; ties in schema order."""
         self._refresh()
         ranking = self._index.search(query, len(self._index))
         best: dict[str, float] = {}
@@ -64,7 +58,7 @@ class SectionAnchors:
         for name in self._stale:
             key = f"{name}/{_CENTROID}"
             if self._counts[name] == 0:
-                self._sums[name][:] = 0.0  # what rounding left behind is not a direction
+                self._sums[name][:] = 0.0  # remove the rounding error
                 if key in self._index:
                     self._index.remove(key)
             elif key in self._index:
@@ -75,13 +69,7 @@ class SectionAnchors:
 
 
 class DenseSide:
-    """Everything the two-layer retriever knows in vector space; each section has an index of its own.
-
-    Args:
-        schema: Schema of the memory that is searched.
-        embedder: Embeds entries, descriptions and queries.
-        config: Reads ``sections_kept``.
-    """
+    """The dense part of the two-layer retriever; one index per section. ``config``: only ``sections_kept`` is used."""
 
     def __init__(self, schema: MemorySchema, embedder: Embedder, config: RetrievalConfig) -> None:
         self._embedder = embedder
@@ -93,7 +81,7 @@ class DenseSide:
         return self._embedder.embed(texts)
 
     def write(self, entry: Entry, vector: Vectors) -> None:
-        """Add an entry, or replace the vector of one that is there; ``vector`` has shape (dimension,)."""
+        """Add an entry or replace its vector of shape (dimension,)."""
         index = self._indexes[entry.section]
         if entry.id in index:
             self._uncount(entry)
@@ -109,7 +97,7 @@ class DenseSide:
         self._indexes[entry.section].remove(entry.id)
 
     def faults(self, entries: Sequence[Entry]) -> list[str]:
-        """Return where the vectors are not those of these entries, one line each."""
+        """Return the differences between the vectors and these entries, one line each."""
         wanted: dict[str, dict[str, str]] = {name: {} for name in self._indexes}
         for entry in entries:
             wanted[entry.section][entry.id] = entry.content
@@ -123,11 +111,11 @@ class DenseSide:
         return found
 
     def search(self, query: Vectors, k: int, sections: Iterable[str]) -> list[Ranking]:
-        """Return, for each section, at most ``k`` entry ids by cosine with ``query``, shape (dimension,)."""
+        """Return per section at most ``k`` entry ids by cosine with ``query``, shape (dimension,)."""
         return [self._indexes[section].search(query, k) for section in sections]
 
     def rank_sections(self, query: Vectors) -> list[str]:
-        """Return all list sections, nearest first; only where ``sections_kept`` is set."""
+        """Return all list sections, nearest first; needs ``sections_kept``."""
         assert self._anchors is not None
         return self._anchors.rank(query)
 

@@ -1,8 +1,7 @@
-"""Texts to unit vectors: a hashing embedder that needs no model, MiniLM, and a cache in front of either.
+"""Embedders, texts to vectors: hashing (no model), MiniLM, and a cache for either.
 
-What always holds: the same text gives the same vector, rows have Euclidean norm 1, and a blank text gives zeros. Nothing is
-truncated: a text longer than the model's window is embedded window by window and averaged. It does not cover training an
-embedder.
+What always holds: the same text gives the same vector; rows have norm 1, or 0 for a blank text; nothing is truncated (a text longer
+than the model's window is embedded in windows and averaged). Not covered: training.
 """
 
 from __future__ import annotations
@@ -27,11 +26,7 @@ Vectors = NDArray[np.float32]
 
 
 class HashingEmbedder:
-    """Words and their character 3-grams, hashed into a fixed number of signed buckets. No model: for tests and for plumbing.
-
-    Args:
-        dimension: Number of buckets.
-    """
+    """Words and their character 3-grams, hashed into ``dimension`` signed buckets. No model; for tests."""
 
     def __init__(self, dimension: int = 256) -> None:
         if dimension < 1:
@@ -44,7 +39,7 @@ class HashingEmbedder:
         return self._dimension
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return float32 of shape (len(texts), dimension), rows of norm 1; zeros for a text without a word."""
+        """Return float32 of shape (len(texts), dimension), rows of norm 1; zeros for a text without words."""
         sums = np.zeros((len(texts), self._dimension), dtype=np.float32)
         for row, text in zip(sums, texts, strict=True):
             for feature in _features(text):
@@ -61,15 +56,7 @@ def _features(text: str) -> Iterator[str]:
 
 
 class MiniLMEmbedder:
-    """all-MiniLM-L6-v2 (384 dimensions) by sentence-transformers; its weights come in a Python package, so it loads offline.
-
-    Args:
-        device: Where it runs, e.g. ``cpu`` or ``cuda``. The default leaves an accelerator to the policy.
-        batch_size: Texts a forward pass.
-
-    Raises:
-        MissingExtraError: If sentence-transformers or the package with the weights is not installed.
-    """
+    """all-MiniLM-L6-v2 (384 dimensions) by sentence-transformers, from packaged weights; MissingExtraError if not installed."""
 
     def __init__(self, device: str = "cpu", batch_size: int = 64) -> None:
         try:
@@ -117,12 +104,7 @@ class MiniLMEmbedder:
 
 
 class CachedEmbedder:
-    """An embedder that remembers the vectors of the texts it saw last.
-
-    Args:
-        embedder: What embeds the texts that are not remembered; each of them once a call, all in one batch.
-        capacity: How many texts to remember.
-    """
+    """An embedder with a cache of the last ``capacity`` texts; new texts of a call are embedded once, in one batch."""
 
     def __init__(self, embedder: Embedder, capacity: int = 50_000) -> None:
         if capacity < 1:
@@ -148,12 +130,12 @@ class CachedEmbedder:
         return rows
 
     def clear(self) -> None:
-        """Drop the vectors that are remembered, and with them the texts they are remembered by."""
+        """Clear the cache, which holds texts."""
         self._vectors.clear()
 
     def _remember(self, text: str, vector: Vectors | None) -> None:
         if vector is not None:
-            self._vectors[text] = vector.copy()  # a row of a batch would keep the whole batch alive
+            self._vectors[text] = vector.copy()  # a view would keep the whole batch in memory
         if text in self._vectors:
             self._vectors.move_to_end(text)
         if len(self._vectors) > self._capacity:
@@ -165,12 +147,7 @@ EMBEDDERS: dict[str, Callable[[], Embedder]] = {"hashing": HashingEmbedder, "min
 
 
 def make_embedder(name: str) -> Embedder:
-    """Return the embedder of that name, with a cache in front.
-
-    Raises:
-        InputError: If there is none of that name.
-        MissingExtraError: If what it needs is not installed.
-    """
+    """Return the embedder of that name, with a cache; InputError if unknown, MissingExtraError if not installed."""
     if name not in EMBEDDERS:
         raise InputError(f"no embedder {name!r}", expected=f"one of {', '.join(sorted(EMBEDDERS))}")
     return CachedEmbedder(EMBEDDERS[name]())

@@ -1,11 +1,8 @@
-"""Exact nearest neighbours by cosine, through FAISS; no other module imports faiss.
+"""Exact nearest neighbours by cosine with FAISS; no other module imports faiss.
 
-Vectors are stored at unit length, so an inner product *is* a cosine. What always holds: a removed id is never returned, an update
-is seen by the next search. Scores are rounded to 6 decimals so that equal vectors tie; of equal scores the id added last comes
-first (an updated id keeps its place).
-
-Search compares the query with every candidate: 0.8 ms at 20,000 vectors of 384 dimensions on one core, which a memory rarely
-exceeds. It does not cover persistence: an index is rebuilt from the memory it follows.
+What always holds: a removed id is never returned; an update is seen by the next search; scores are rounded to 6 decimals, and of
+equal scores the id added last is first (an updated id keeps its rank). A search compares all candidates: 0.8 ms at 20,000 vectors
+of 384 dimensions on one core. Not covered: persistence.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ _DECIMALS = 6
 
 
 def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:
-    """Return a vector at length 1, or a zero vector as it is; InputError unless it holds ``dimension`` finite numbers."""
+    """Return a vector at length 1 (zero stays zero); InputError unless it holds ``dimension`` finite numbers."""
     values = np.asarray(vector, dtype=np.float64)
     if values.shape != (dimension,) or not np.isfinite(values).all():
         raise InputError(f"a vector of shape {values.shape}", expected=f"{dimension} finite numbers")
@@ -34,11 +31,7 @@ def unit_vector(vector: ArrayLike, dimension: int) -> Vectors:
 
 
 class VectorIndex:
-    """Unit vectors by id.
-
-    Args:
-        dimension: Length of a vector.
-    """
+    """Unit vectors of length ``dimension``, by id."""
 
     def __init__(self, dimension: int) -> None:
         self.dimension = dimension
@@ -58,7 +51,7 @@ class VectorIndex:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """All ids, in no order that means anything."""
+        """All ids, in no particular order."""
         return tuple(self._ids)
 
     def add(self, key: str, vector: ArrayLike) -> None:
@@ -75,7 +68,7 @@ class VectorIndex:
         self._next_age += 1
 
     def update(self, key: str, vector: ArrayLike) -> None:
-        """Replace a vector, which keeps its place among ties; InputError if there is none of that id."""
+        """Replace a vector, which keeps its rank among ties; InputError if there is none of that id."""
         row = self._row(key)
         self._matrix[row] = unit_vector(vector, self.dimension)
 
@@ -92,12 +85,7 @@ class VectorIndex:
         return self._matrix[[self._row(key) for key in keys]]
 
     def search(self, vector: ArrayLike, k: int) -> Ranking:
-        """Return at most ``k`` ids by cosine with ``vector``, best first.
-
-        Args:
-            vector: Shape (dimension,), of any length but zero vectors score 0 everywhere.
-            k: How many ids at most.
-        """
+        """Return at most ``k`` ids by cosine with ``vector``, shape (dimension,), best first; a zero vector scores 0 everywhere."""
         query = unit_vector(vector, self.dimension)
         pool = self._matrix[: len(self._ids)]
         k = min(k, len(pool))
@@ -109,7 +97,7 @@ class VectorIndex:
             rounded = np.round(scores[0], _DECIMALS)
             if wanted == len(pool) or rounded[-1] < rounded[k - 1]:
                 break
-            wanted = min(len(pool), 2 * wanted)  # a tie runs over the edge: all of it must be seen to be broken rightly
+            wanted = min(len(pool), 2 * wanted)  # ties at the cut need all tied ids
         found = [(score, self._ids[row]) for score, row in zip(rounded.tolist(), positions[0].tolist(), strict=True)]
         found.sort(key=lambda pair: (-pair[0], -self._age[pair[1]]))
         return Ranking(tuple(key for _, key in found[:k]), tuple(score for score, _ in found[:k]))

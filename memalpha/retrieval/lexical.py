@@ -1,17 +1,11 @@
-"""BM25 over short texts, by an inverted index that follows each write.
+"""BM25 over short texts, with an inverted index that follows each write (libraries such as bm25s must index all texts again).
 
-The scores are Lucene's: sum over the query's words of ``idf * tf / (tf + k1 * (1 - b + b * length / mean length))`` with
-``idf = ln(1 + (N - df + .5) / (df + .5))``, which is never negative. A word that the query repeats counts each time.
+Scores are Lucene's: sum over the query's words of ``idf * tf / (tf + k1 * (1 - b + b * length / mean length))`` with
+``idf = ln(1 + (N - df + .5) / (df + .5))``. A repeated query word counts each time.
 
-What always holds: a search sees every write before it; a text that shares no word with the query is not returned; equal scores
-put the text added last first (a replaced text keeps its place). Statistics (idf, mean length) are those of all texts at the time
-of the search, whatever ``groups`` says. Nothing is ever rebuilt: a write touches the postings of its own words, a
-search reads the postings of the query's words and one number a text.
-
-Why not a library: those at hand (bm25s, rank_bm25) score against fixed texts and must index all of them again after a write, 0.1 s
-at ten thousand texts. The tests hold this index to bm25s, value by value, through random writes.
-
-It does not cover languages written without spaces, or stemming.
+What always holds: a search sees all writes; a text that shares no word with the query is not returned; of equal scores the text
+added last is first (a replaced text keeps its rank); idf and mean length are those of all texts, whatever ``groups`` says. Not
+covered: languages without spaces, stemming.
 """
 
 from __future__ import annotations
@@ -37,22 +31,19 @@ _FUNCTION_WORDS = (
     "why with you your"
 )
 STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
-"""Function words and question words. Left in on purpose: no, not, will, may, us, am (negations, names, months, acronyms)."""
+"""Function words and question words; not: no, not, will, may, us, am (negations, names, months, acronyms)."""
 
-_DOTTED = "i\u0307"  # what lower() makes of a capital dotted i
-_MARK = "\u0300"  # stands for every mark; the first of them
+_DOTTED = "i\u0307"  # lower() of a capital dotted i
+_MARK = "\u0300"  # represents every mark
 _WORD = re.compile(rf"\w[\w{_MARK}]*")
-_DECIMALS = 9  # scores that differ by rounding alone must tie
+_DECIMALS = 9  # scores that differ only by rounding must tie
 
 
 @lru_cache(maxsize=65536)
 def tokenize(text: str) -> tuple[str, ...]:
-    """Split a text into lower-case words (unicode letters with their marks, digits and underscores) without stop words.
+    """Split a text into lower-case words (letters with marks, digits, underscores; NFKC) without stop words.
 
-    A text of stop words alone keeps them all, so that "The Who" can be found.
-
-    Args:
-        text: Any text; compared after NFKC normalisation, so that composed and decomposed accents are the same.
+    If a text has only stop words, they are kept ("The Who").
     """
     words = _words(unicodedata.normalize("NFKC", text).lower().replace(_DOTTED, "i"))
     kept = [word for word in words if word not in STOP_WORDS] or words
@@ -60,7 +51,7 @@ def tokenize(text: str) -> tuple[str, ...]:
 
 
 def _words(text: str) -> list[str]:
-    """Split a text; a mark (a vowel sign, a point) belongs to the word it is in, unless it only picks a glyph."""
+    """Split a text; a mark belongs to its word, unless it only selects a glyph."""
     if max(text, default="") < _MARK:
         return _WORD.findall(text)
     marked = "".join(_MARK if _is_mark(char) else char for char in text)
@@ -73,7 +64,7 @@ def _is_mark(char: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Postings:
-    """Where a word occurs: slots of texts, ascending, and how often it occurs in each."""
+    """Slots of the texts with a word, ascending, and its counts."""
 
     word: str
     slots: array[int] = field(default_factory=lambda: array("i"))
@@ -81,12 +72,7 @@ class _Postings:
 
 
 class LexicalIndex:
-    """Texts by id, searched by BM25.
-
-    Args:
-        k1: How soon repeating a word stops paying.
-        b: How much a long text is discounted, 0 to 1.
-    """
+    """Texts by id, searched by BM25; ``k1``: saturation of repeated words, ``b``: length normalisation in [0, 1]."""
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
         self._k1, self._b = k1, b
@@ -99,7 +85,7 @@ class LexicalIndex:
         self._groups: dict[str, int] = {}
         self._total_length = 0
         self._added = 0
-        # By slot; the slot of a removed text is used again.
+        # By slot; slots of removed texts are reused.
         self._free: list[int] = []
         self._ids: list[str] = []
         self._texts: list[tuple[_Postings, ...]] = []
@@ -131,7 +117,7 @@ class LexicalIndex:
         self._write(slot, text)
 
     def update(self, key: str, text: str) -> None:
-        """Replace a text, which keeps its group and its place among ties; InputError if there is none of that id."""
+        """Replace a text, which keeps its group and its rank among ties; InputError if there is none of that id."""
         slot = self._slot(key)
         self._erase(slot)
         self._write(slot, text)
@@ -144,18 +130,12 @@ class LexicalIndex:
         del self._slots[key]
 
     def words(self, key: str) -> dict[str, int]:
-        """Return how often each word occurs in a text, read from the postings; InputError if there is none of that id."""
+        """Return the word counts of a text from the postings; InputError if there is none of that id."""
         slot = self._slot(key)
         return {p.word: p.counts[bisect_left(p.slots, slot)] for p in self._texts[slot]}
 
     def search(self, query: str, k: int, groups: Collection[str] | None = None) -> Ranking:
-        """Return at most ``k`` ids by BM25 score, best first.
-
-        Args:
-            query: The question or text to look for.
-            k: How many ids at most.
-            groups: Groups to choose from; None for all.
-        """
+        """Return at most ``k`` ids by BM25 score, best first, from these ``groups`` (None: all)."""
         slots, scores = self._score(query)
         if groups is not None:
             wanted = [self._groups[name] for name in groups if name in self._groups]
@@ -168,7 +148,7 @@ class LexicalIndex:
         return Ranking(tuple(self._ids[slot] for slot in slots[best].tolist()), tuple(scores[best].tolist()))
 
     def rank_groups(self, query: str) -> list[str]:
-        """Return the groups that hold a text found by ``query``, the one with the best text first."""
+        """Return the groups with a text found by ``query``, ordered by their best text."""
         slots, scores = self._score(query)
         groups = np.frombuffer(self._group_of, np.int32)[slots][self._best_first(slots, scores)]
         names = list(self._groups)
@@ -176,14 +156,14 @@ class LexicalIndex:
 
     # -------------------------------------------------------------------------------------------- scores
     def _score(self, query: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Return the slots of all texts that share a word with the query and their scores, rounded, both of shape (found,)."""
+        """Slots of the texts that share a word with the query and their rounded scores, both of shape (found,)."""
         words = Counter(word for word in tokenize(query) if word in self._postings)
         if not words:
             return np.zeros(0, np.intp), np.zeros(0)
         lists = [self._postings[word] for word in words]
         found = np.array([len(postings.slots) for postings in lists])
         idf = np.log1p((len(self) - found + 0.5) / (found + 0.5)) * np.array(list(words.values()))
-        # Arrays that share memory with an ``array`` must not outlive the expression: it could not grow meanwhile.
+        # An ``array`` cannot grow while a numpy array shares its memory.
         slots = np.concatenate([np.frombuffer(postings.slots, np.int32) for postings in lists])
         counts = np.concatenate([np.frombuffer(postings.counts, np.int32) for postings in lists])
         lengths = np.frombuffer(self._lengths)[slots] * (len(self) / self._total_length)

@@ -1,8 +1,4 @@
-"""A ranked list of ids, the merging of several of them, and their fusion by reciprocal rank.
-
-What always holds: ids of a ranking are unique and its scores never rise. Ties are broken by the one rule used everywhere in this
-folder: the higher score first, then the entry that was created last.
-"""
+"""Ranked lists of ids (unique, best first), merging and reciprocal-rank fusion; ties: the entry created last is first."""
 
 from __future__ import annotations
 
@@ -10,32 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 RRF_CONSTANT = 60
-"""The constant of reciprocal-rank fusion (Cormack, Clarke and Buettcher, SIGIR 2009, who found 60 near-optimal)."""
+"""Constant of reciprocal-rank fusion (Cormack, Clarke and Buettcher, SIGIR 2009: 60 is near-optimal)."""
 
 
 class Ranking(NamedTuple):
-    """Ids, best first, and the score of each."""
+    """Ids, best first, and their scores."""
 
     ids: tuple[str, ...]
     scores: tuple[float, ...]
 
     @classmethod
     def empty(cls) -> Ranking:
-        """Return a ranking of nothing."""
+        """Return an empty ranking."""
         return cls((), ())
 
 
 def merge(rankings: Sequence[Ranking], created: Callable[[str], int], k: int) -> Ranking:
-    """Merge rankings of different ids by one and the same score.
-
-    Args:
-        rankings: The rankings; no id in two of them.
-        created: A number of each ranked id that is higher the later it was created; breaks ties.
-        k: How many ids to keep.
-
-    Returns:
-        At most ``k`` ids, best first.
-    """
+    """Merge rankings of disjoint ids by score; at most ``k`` ids. ``created`` breaks ties: a higher number is newer."""
     if len(rankings) == 1:
         return Ranking(rankings[0].ids[:k], rankings[0].scores[:k])
     pairs = [pair for ranking in rankings for pair in zip(ranking.ids, ranking.scores, strict=True)]
@@ -44,16 +31,9 @@ def merge(rankings: Sequence[Ranking], created: Callable[[str], int], k: int) ->
 
 
 def fuse(rankings: Sequence[Ranking], created: Callable[[str], int], k: int, constant: int = RRF_CONSTANT) -> Ranking:
-    """Fuse rankings by reciprocal rank: score(id) = sum over the rankings that hold it of 1 / (constant + rank), rank from 1.
+    """Fuse rankings by reciprocal rank; at most ``k`` ids. ``created`` breaks ties: a higher number is newer.
 
-    Args:
-        rankings: The rankings; their scores are not looked at.
-        created: A number of each ranked id that is higher the later it was created; breaks ties.
-        k: How many ids to keep.
-        constant: Higher weighs the first ranks less.
-
-    Returns:
-        At most ``k`` ids, best first.
+    score(id) = sum over the rankings that hold it of 1 / (constant + rank), rank from 1.
     """
     scores: dict[str, float] = {}
     for ranking in rankings:

@@ -1,8 +1,7 @@
-"""A trained router as layer 1 of the two-layer retriever: policies choose which sections a question is looked up in.
+"""A trained router as layer 1 of the retriever; ``memalpha router train`` on ``task: sections`` makes the file.
 
-What always holds: a section that held no entry in training is always searched, after the others, because nothing is known of it;
-at least one trained section is searched; a memory with other sections than in training is an error. Several agents decide by the
-mean of their probabilities. ``memalpha router train`` on ``task: sections`` makes the file.
+What always holds: a section without entries in training is always searched, after the others; at least one trained section is
+searched; other sections than in training are an error. Several agents decide by their mean probability.
 """
 
 from __future__ import annotations
@@ -21,19 +20,13 @@ from memalpha.protocols import Embedder
 from memalpha.retrieval.embedders import make_embedder
 
 _SEARCHED = 0.5
-"""A section is searched from this probability on."""
+"""Least probability of a section that is searched."""
 
 
 class LearnedSectionRouter:
-    """Ranks the sections of a memory for a question; a ``memalpha.retrieval.two_layer.SectionRouter``.
+    """Ranks the sections for a question (a ``SectionRouter``); ``routes`` is the checkpoint's, ``embedder`` that of training.
 
-    Args:
-        policies: Trained policies, at least one.
-        routes: ``sections`` and ``trained_sections``, as in the checkpoint.
-        embedder: Embeds the questions; the one of training.
-
-    Raises:
-        InputError: If the embedder has another dimension than the policies' observations.
+    InputError if the embedder's dimension is not that of the policies' observations.
     """
 
     def __init__(self, policies: Sequence[Policy], routes: dict[str, Any], embedder: Embedder) -> None:
@@ -46,16 +39,10 @@ class LearnedSectionRouter:
 
     @classmethod
     def load(cls, path: str | Path, embedder: Embedder | None = None, embedder_name: str = "") -> LearnedSectionRouter:
-        """Load a checkpoint of a section task.
+        """Load a checkpoint from a file that ``memalpha router train`` wrote, or its run folder.
 
-        Args:
-            path: File that ``memalpha router train`` wrote, or its run folder.
-            embedder: Used if it is the one of training, so that a question is embedded once.
-            embedder_name: Its name.
-
-        Raises:
-            InputError: If there is no such file, or it routes no sections.
-            MissingExtraError: If what the embedder needs is not installed.
+        InputError if there is none or it routes no sections, MissingExtraError if its embedder is not installed. ``embedder``
+        (called ``embedder_name``) is shared if it is the one of training.
         """
         checkpoint = Checkpoint.load(path)
         policies = checkpoint.policies()
@@ -69,11 +56,7 @@ class LearnedSectionRouter:
         return cls(policies, dict(checkpoint.routes), shared)
 
     def rank(self, query: str, memory: Memory) -> list[str]:
-        """Return the sections to search for a question, likeliest first.
-
-        Raises:
-            InputError: If the memory has other list sections than in training.
-        """
+        """Return the sections to search, likeliest first; InputError if the memory's list sections are not those of training."""
         present = tuple(section.name for section in memory.schema.lists)
         if present != self.sections:
             raise InputError(

@@ -1,17 +1,14 @@
-"""The two-layer retriever: layer 1 says where in the memory to look, layer 2 ranks the entries found there.
+"""The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
-Layer 1 ranks the list sections, by FAISS over each section's description and centroid, by each section's best entry under BM25,
-or by both rankings fused, as the mode says; or a ``SectionRouter`` ranks them. Layer 2 ranks entries by FAISS inner product, by
-BM25, or by both fused by reciprocal rank.
+Layer 1 ranks list sections by FAISS (description and centroid), by the best entry under BM25, by both fused, or by a
+``SectionRouter``. Layer 2 ranks entries by FAISS, BM25 or both fused by reciprocal rank.
 
-What always holds: every applied change of the memory is seen by the next search; an entry that is gone is never returned; a block
-section is never searched (blocks are shown whole); with layer 1 open to all sections the result is that of brute force over all
-entries; equal scores put the entry created last first, and what is found depends on the
-memory's present state alone. Following the memory costs what changed, not what it holds, but for
-a restore that brings entries back. Lexical mode loads neither an embedder nor faiss.
+What always holds: a search sees all applied changes; blocks are not searched; with all sections open the result is that of brute
+force over all entries; of equal scores the entry created last is first; results depend only on the memory's present state; the cost
+of following is that of the changes, except for a restore that brings entries back. Lexical mode loads no embedder and no faiss.
 
-Departures from Mem-alpha (arXiv 2509.25911), which takes 20 entries of each section by BM25: sections compete for one list of
-``k``, and a blank query or one without a word in common finds nothing in lexical mode instead of arbitrary entries.
+Departures from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections; in lexical mode a query
+without common words finds nothing.
 """
 
 from __future__ import annotations
@@ -35,29 +32,23 @@ if TYPE_CHECKING:
 
 
 FUSION_DEPTH = 100
-"""Hybrid: how many entries of each ranking are fused, at least the number asked for."""
+"""Hybrid: how many entries of each ranking are fused, at least."""
 _BATCH = 1024  # entries embedded at once
 
 
 class SectionRouter(Protocol):
-    """Decides which sections a query is looked up in; the place of a learned router."""
+    """Chooses the sections to search, such as a learned router."""
 
     def rank(self, query: str, memory: Memory) -> list[str]:
-        """Return names of list sections, best first; a section left out is not searched."""
+        """Return names of list sections, best first; others are not searched."""
         ...
 
 
 class TwoLayerRetriever:
-    """Searches the list sections of one memory; a ``memalpha.protocols.Retriever``.
+    """Searches the list sections of one memory (a ``Retriever``); by default BM25 over all sections.
 
-    Args:
-        memory: The memory to follow.
-        config: How to search; by default BM25 over all sections.
-        embedder: Embeds entries and queries; needed in dense and hybrid mode, unused in lexical mode.
-        router: Ranks the sections in place of the built-in ranking; asked for every query, whatever ``sections_kept`` is.
-
-    Raises:
-        InputError: If the mode needs an embedder and there is none.
+    InputError in dense and hybrid mode without ``embedder``. A ``router`` replaces the built-in ranking, even if all sections are
+    kept.
     """
 
     def __init__(
@@ -76,25 +67,19 @@ class TwoLayerRetriever:
         self._reset()
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
-        """Return at most ``k`` entries, best first.
+        """Return at most ``k`` entries, best first, from ``sections`` (None: all list sections); a blank query finds nothing.
 
-        Args:
-            query: What to look for; a blank query finds nothing.
-            k: How many entries at most.
-            sections: List sections that layer 1 may choose from; None for all.
-
-        Raises:
-            InputError: If a section is not a list section of the schema, or ``k`` is negative.
+        InputError if a section is not a list section, or ``k`` is negative.
         """
         return self.search_many([query], k, sections)[0]
 
     def forget_texts(self) -> None:
-        """Drop what the embedder remembers for speed, and with it the texts it is remembered by."""
+        """Clear the embedder's cache, which holds texts."""
         if isinstance(self._embedder, CachedEmbedder):
             self._embedder.clear()
 
     def search_many(self, queries: Sequence[str], k: int, sections: Sequence[str] | None = None) -> list[list[Hit]]:
-        """Return what ``search`` returns for each query, with one call of the embedder for all of them."""
+        """Return what ``search`` returns for each query; embeds all in one call."""
         if k < 0:
             raise InputError(f"k is {k}", expected="the number of entries to return, 0 or more")
         names = self._sections if sections is None else tuple(sections)
@@ -112,13 +97,12 @@ class TwoLayerRetriever:
 
     # -------------------------------------------------------------------------------------------- layer 1: where to look
     def route(self, query: str) -> list[str]:
-        """Return the sections that layer 1 looks into for a query, best first; where it is open, all in the schema's order."""
+        """Return the sections that layer 1 chooses, best first; all in schema order if it is not in use."""
         self._follow()
         vector = None if self._dense is None else self._dense.embed([query])[0]
         return self._layer_one(query, vector, self._sections)
 
     def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> list[str]:
-        """Return the sections that layer 2 looks into."""
         kept = self._config.sections_kept
         if self._router is not None or 0 < kept < len(names):
             return [name for name in self._rank_sections(query, vector) if name in names][: kept or None]
@@ -153,9 +137,9 @@ class TwoLayerRetriever:
 
     # -------------------------------------------------------------------------------------------- following the memory
     def _reset(self) -> None:
-        """Start over from the memory's present state."""
+        """Index the memory's present state from the start."""
         mode = self._config.mode
-        self._cursor = 0  # should the embedder fail below, the next search starts over
+        self._cursor = 0  # if the embedder fails below, the next search retries
         self._entries: dict[str, Entry] = {}
         self._last_created = -1
         self._lexical = LexicalIndex() if mode is not RetrievalMode.DENSE else None
@@ -171,7 +155,7 @@ class TwoLayerRetriever:
         return DenseSide(self._memory.schema, self._embedder, self._config)
 
     def _follow(self) -> None:
-        """Take in the changes since the last search by their net effect."""
+        """Apply the net effect of the changes since the last search."""
         changes = self._memory.changes
         if self._cursor == len(changes):
             return
@@ -185,13 +169,13 @@ class TwoLayerRetriever:
                 written.append(after)
         written.sort(key=lambda entry: entry.created)
         if any(entry.created <= self._last_created for entry in written if entry.id not in self._entries):
-            self._reset()  # a restore brought back an entry older than others: the indexes break ties by the order of adding
+            self._reset()  # a restore brought back an older entry; indexes break ties by order of adding
             return
         self._write(written)
         self._cursor = len(changes)
 
     def faults(self) -> list[str]:
-        """Compare the indexes with the memory, text by text; return one line for each difference, none if they agree."""
+        """Compare the indexes with the memory; return one line per difference."""
         self._follow()
         entries = {entry.id: entry for entry in self._memory.entries()}
         found = []
@@ -234,15 +218,9 @@ class TwoLayerRetriever:
 
 
 def retriever_factory(config: RetrievalConfig | None = None, *, router: SectionRouter | None = None) -> RetrieverFactory:
-    """Return what makes the retriever of a memory; the embedder is loaded here, once, and shared by all of them.
+    """Return a function that makes a memory's retriever; they share one embedder. ``router`` replaces ``config.router``.
 
-    Args:
-        config: How to search; by default BM25 over all sections.
-        router: Ranks the sections in place of the built-in ranking and of ``config.router``.
-
-    Raises:
-        InputError: If there is no embedder of the configured name, or no section router at the configured path.
-        MissingExtraError: If what the embedder needs is not installed.
+    InputError if the embedder or the router's path is unknown, MissingExtraError if the embedder is not installed.
     """
     settings = config or RetrievalConfig()
     embedder = None if settings.mode is RetrievalMode.LEXICAL else make_embedder(settings.embedder)

@@ -1,1 +1,1 @@
-"""The reward: its parts as pure functions of data, and their weighted sum. Nothing here knows of models or trainers."""
+"""The reward: its parts as pure functions of data, and their weighted sum."""

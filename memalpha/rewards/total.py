@@ -1,15 +1,14 @@
-"""The weighted reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (arXiv 2509.25911, section 3.3).
+"""The reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (arXiv 2509.25911, section 3.3), plus ``immediate``.
 
-A fifth part of our own, off by default, asks the questions whose evidence a chunk completes right after it (``immediate``): r1 says
-how the whole rollout went, this says what this chunk's writes were good for. Each part is a pure function of recorded data.
+r1 accuracy and r3 compression belong to a rollout; r2 tool success and r4 content quality to a chunk. ``immediate`` (this project,
+off by default) asks the questions whose evidence a chunk completes right after it. Every part is in [0, 1].
 
-r1 accuracy and r3 compression belong to a whole rollout, r2 tool success and r4 content quality to one chunk. Every part lies in
-[0, 1]. NaN means that a part cannot be scored, and a failure never becomes a 0. A question that failed leaves the whole rollout
-without r1, so all its chunk steps are masked; a judge that failed on a chunk leaves that chunk without r4, and masks it alone.
+NaN means that a part cannot be scored; a failure never becomes 0. A failed question makes r1 of the whole rollout NaN, which masks
+all its steps; a failed judge makes r4 of that chunk NaN and masks only it.
 
-Departures from the published code, each a switch of ``RewardConfig``: a skipped duplicate is a success (there a failure), deletes
-are judged like other writes (there always 0), compression is clipped at 0 (there it goes below), the judge sees the chunk, and
-where it finds that nothing was due, silence is right (there always 0, so that a policy makes something up).
+Departures from the published code, each a switch of ``RewardConfig``: a skipped duplicate succeeds (there: fails); deletes are
+judged (there: 0); compression is at least 0 (there: may be negative); silence is right where the judge finds that no write was due
+(there: 0). The judge also sees the chunk.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from memalpha.config import Options, Share
 from memalpha.types import OperationKind, OperationResult, QuestionRecord, ResultCode
 
 PARTS = ("accuracy", "tool", "compression", "content", "immediate")
-"""Names of the reward's parts, in the order of ``StepReward.parts`` and ``RewardConfig.weights``."""
+"""Names of the reward's parts, in the order of ``StepReward`` and ``RewardConfig.weights``."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,12 @@ class RewardConfig(Options):
 
     Attributes:
         accuracy_weight: w1 (published 1).
-        tool_weight: w2 (published 1; a small policy whose calls still fail learns to say less from it, so train one with 0.1 to
-            0.5).
+        tool_weight: w2 (published 1; use 0.1 to 0.5 for a small policy whose calls still fail, or it learns to write less).
         compression_weight: beta (published 0.05).
         content_weight: gamma (published 0.1).
         immediate_weight: Weight of the questions whose evidence a chunk completes, asked right after it (published: no such part).
         silence: r2 of a chunk without calls and r4 of one that changed nothing (published 0).
-        judge_silence: Whether they are 1 instead where the judge finds that nothing was due (published: no); in training the judge
-            is asked only where ``content_weight`` is above 0.
+        judge_silence: Whether both are 1 if the judge finds no write due (published: no); training needs ``content_weight`` > 0.
         duplicates_succeed: Whether repeating an entry is a success (published: no).
         judge_deletes: Whether deletes are judged like other writes (published: no, they score 0).
         clip_compression: Whether r3 is at least 0 (published: no).
@@ -63,7 +60,7 @@ class RewardConfig(Options):
 
 
 class StepReward(NamedTuple):
-    """The parts of one chunk step; NaN where a part was not or could not be scored."""
+    """The parts of one chunk step; NaN: not scored."""
 
     accuracy: float
     tool: float
@@ -72,7 +69,7 @@ class StepReward(NamedTuple):
     immediate: float = math.nan
 
     def total(self, config: RewardConfig) -> float:
-        """The weighted sum. A part of weight 0 is not looked at; NaN if any other part is NaN."""
+        """The weighted sum without parts of weight 0; NaN if any other part is NaN."""
         return sum((weight * part for weight, part in zip(config.weights, self, strict=True) if weight), start=0.0)
 
 
@@ -90,14 +87,14 @@ def rollout_rewards(
     """Return the reward parts of each chunk step of one rollout.
 
     Args:
-        config: Switches.
+        config: Weights and switches.
         questions: Scored questions on the final memory.
         memory_tokens: Tokens of the final memory.
         input_tokens: Tokens of all chunks.
-        results: For each chunk, the results of its calls.
-        verdicts: For each chunk, the judge's verdicts on its applied writes, or None if it failed or was not asked.
-        nothing_due: For each chunk, whether the memory needed no change for it; None where nobody knows.
-        immediate: For each chunk, the scored questions asked right after it; None if none were asked.
+        results: Per chunk, the results of its calls.
+        verdicts: Per chunk, the verdicts on its applied writes; None if the judge failed or was not asked.
+        nothing_due: Per chunk, whether no write was due; None if unknown.
+        immediate: Per chunk, the scored questions asked right after it; None if none were asked.
     """
     r1 = accuracy(questions)
     r3 = compression(memory_tokens, input_tokens, clip=config.clip_compression)
@@ -113,28 +110,20 @@ def rollout_rewards(
 
 
 def accuracy(records: Sequence[QuestionRecord]) -> float:
-    """r1: mean score of the questions on the final memory; an instance without questions has none (NaN).
+    """r1: mean score of the questions on the final memory; NaN without questions or if any question failed.
 
-    NaN, too, if any question could not be scored. A mean over the others would compare rollouts of a group on different questions:
-    who lost a hard one would seem better. Where the same question failed for the whole group the comparison would be fair, but the
-    accuracy of that step would be one of other questions than the step before, and a question that always fails would go unseen.
+    A mean over the other questions would compare the rollouts of a group on different questions.
     """
     return sum(record.score for record in records) / len(records) if records else math.nan
 
 
 def immediate_accuracy(records: Sequence[QuestionRecord], r1: float) -> float:
-    """Mean score of the questions asked right after a chunk. One that no question is about takes r1: neither paid nor fined."""
+    """Mean score of the questions asked right after a chunk; r1 (neutral) if there are none."""
     return accuracy(records) if records else r1
 
 
 def tool_success(results: Sequence[OperationResult], *, silence: float, duplicates_succeed: bool) -> float:
-    """r2: share of a chunk's calls that succeeded; stretches that do not parse count as failed calls.
-
-    Args:
-        results: One a call or unparsed stretch.
-        silence: Score of a chunk with none (published: 0).
-        duplicates_succeed: Whether repeating an entry counts as a success (published: no).
-    """
+    """r2: share of a chunk's calls that succeeded; unparsed text is a failed call; ``silence`` if there are none."""
     if not results:
         return silence
     good = sum(result.ok and (duplicates_succeed or result.code is not ResultCode.DUPLICATE) for result in results)
@@ -142,11 +131,7 @@ def tool_success(results: Sequence[OperationResult], *, silence: float, duplicat
 
 
 def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
-    """r3: 1 - memory tokens / input tokens; with ``clip`` at least 0 (published: unclipped).
-
-    Raises:
-        ValueError: If ``input_tokens`` is not positive.
-    """
+    """r3: 1 - memory tokens / input tokens, at least 0 with ``clip``; ValueError if ``input_tokens`` is not positive."""
     if input_tokens <= 0:
         raise ValueError(f"input_tokens is {input_tokens}; an instance has text")
     value = 1.0 - memory_tokens / input_tokens
@@ -156,16 +141,10 @@ def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
 def content_quality(
     results: Sequence[OperationResult], verdicts: Sequence[bool] | None, *, silence: float, judge_deletes: bool
 ) -> float:
-    """r4: share of a chunk's applied writes that the judge finds right.
+    """r4: share of a chunk's applied writes that the judge finds right; ``silence`` if there are none, NaN if ``verdicts`` is None.
 
-    Args:
-        results: One a call, in order.
-        verdicts: The judge's verdicts on the *applied* results, in order; None if it failed or was not asked.
-        silence: Score of a chunk that changed nothing (published: 0).
-        judge_deletes: Whether deletes take the judge's verdict (published: no, a delete scores 0).
-
-    Raises:
-        ValueError: If there is not one verdict for each applied result.
+    ``verdicts`` are those on the applied results, in order (ValueError if their number differs). Without ``judge_deletes`` a delete
+    scores 0.
     """
     if verdicts is None:
         return math.nan

@@ -1,1 +1,1 @@
-"""Learned routing: policies that choose by a text's embedding: sections of a memory to search, tools to answer with."""
+"""Learned routing by text embedding: which sections of a memory to search, which tool to use."""

@@ -1,9 +1,7 @@
-"""What learned routers are measured against: choosing at random, and LinUCB.
+"""Baselines for learned routers: random choice and LinUCB (Li et al., arXiv 1003.0146, algorithm 1, disjoint models).
 
-LinUCB (Li et al., arXiv 1003.0146, algorithm 1, disjoint models): for each decider and option a ridge regression of the reward on
-what the decider sees; it takes the option with the highest estimate plus ``alpha`` standard deviations. Departures: episodes in
-lockstep choose together and are counted in together; a team's reward is credited to every decider as it is; rewards of later
-steps are not looked at (it is a bandit).
+LinUCB fits a ridge regression of the reward for each decider and option, and takes the highest estimate plus ``alpha`` standard
+deviations. Departures: episodes in lockstep choose and update together; each decider gets the whole team reward.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ class RandomRouter:
         self._seed = seed
 
     def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
-        """Act; as ``memalpha.routing.learner.Learner.update``."""
+        """Act without learning; as ``memalpha.routing.learner.Learner.update``."""
         running, rng, size = Episodes(task, episodes, seed), np.random.default_rng(seed), (episodes, self.shape.deciders)
         rewards = [running.step(rng.integers(self.shape.choices, size=size))[0] for _ in range(length)]
         return {"reward": float(np.mean(rewards))}
 
     def probabilities(self, observations: Floats) -> Floats:
-        """Return equal probabilities but for a tiny random amount that breaks ties, shape (n, K, A)."""
+        """Return equal probabilities plus tiny noise that breaks ties, shape (n, K, A)."""
         noise = np.random.default_rng(self._seed).random((len(observations), self.shape.deciders, self.shape.choices)) * 1e-6
         return (np.ones_like(noise) / self.shape.choices + noise).astype(np.float32)
 
@@ -46,13 +44,7 @@ class RandomRouter:
 
 
 class LinUCB:
-    """A linear bandit.
-
-    Args:
-        shape: Of the task.
-        alpha: Weight of the uncertainty in what is chosen while learning.
-        ridge: Weight of the identity in each regression.
-    """
+    """A linear bandit; ``alpha`` weighs the uncertainty while learning, ``ridge`` the identity in each regression."""
 
     def __init__(self, shape: Shape, alpha: float = 1.0, ridge: float = 1.0) -> None:
         self.shape, self.alpha = shape, alpha
@@ -61,7 +53,7 @@ class LinUCB:
         self._sums = [np.zeros((shape.choices, width)) for width in widths]  # per decider (A, d)
 
     def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
-        """Act by upper confidence bounds and count in what was earned after every step; as ``Learner.update``."""
+        """Act by upper confidence bounds and learn after every step; as ``Learner.update``."""
         running, earned = Episodes(task, episodes, seed), []
         for _ in range(length):
             seen = running.observe()
@@ -82,7 +74,7 @@ class LinUCB:
         return np.stack(columns, axis=1)
 
     def observe(self, observations: Floats, actions: Integers, rewards: NDArray[np.float64]) -> None:
-        """Count in observations (n, size), actions (n, K) and the rewards (n,) they earned."""
+        """Learn from observations (n, size), actions (n, K) and rewards (n,)."""
         for k, (start, stop) in enumerate(self.shape.views):
             seen = observations[:, start:stop].astype(np.float64)
             for a in range(self.shape.choices):

@@ -1,7 +1,6 @@
-"""A Gymnasium environment of a routing task, for other libraries' learners; the seed of ``reset`` fixes everything that is drawn.
+"""A Gymnasium environment of a routing task, for other libraries' learners; the seed of ``reset`` fixes all randomness.
 
-The learners of this package take the task itself, many episodes in lockstep (``memalpha.routing.learner.collect``).
-The only module of the package that imports gymnasium (extra ``routing``).
+Needs the extra ``routing``. This package's own learners do not use it.
 """
 
 from __future__ import annotations

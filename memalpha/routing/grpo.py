@@ -1,21 +1,16 @@
-"""Multi-agent GRPO: several agents learn the same choice, each from its own advantages and from those relative to the group.
+"""Multi-agent GRPO: several agents learn the same choice from their own and from group-relative advantages.
 
-Each agent has a policy network and a value network and acts on its own share of the episodes. An agent's advantage is
+Each agent has a policy and a value network and its own share of the episodes. Its advantage, with its weight w, is
 
     (1 - w) * normalised(own GAE advantage) + w * relative,      relative = (return - mean of the group) / deviation of the group
 
-with its own weight w (``relative_weights``). The mean of the group is the mean of its agents' mean returns, the deviation that of
-all returns of the update around it. Both parts are returns minus something that the action did not choose, so the mixture points
-where the policy gradient points. The idea of group-relative advantages is GRPO's (Shao et al., arXiv 2402.03300); here the group is
-the agents. ``MultiAgentGRPO`` learns in tasks, ``memalpha.routing.selector.ToolSelector`` from use.
+The group's mean is the mean of its agents' mean returns; the deviation is that of all returns around it. Neither baseline depends
+on the action, so the policy gradient keeps its direction. Group-relative advantages: Shao et al., arXiv 2402.03300; here the group
+is the agents. ``memalpha.routing.selector.ToolSelector`` uses the same learning.
 
-Faults of the public code and how they are mended:
-
-* it multiplied advantages by (agent's mean reward / group's mean reward): below zero the sign flips, near zero it explodes, and
-  good actions are unlearned. Here the relative part is a difference: better than the group is above zero for rewards of any sign;
-* old log-probabilities were recomputed from the policy in training: here they are kept with the data;
-* averages were divided by the planned number of updates: here by those that took place;
-* the features were random numbers: here they are sentence embeddings (``memalpha.routing.sections``, ``selector``).
+Departures from the public code: the relative part is a difference, not a factor (agent's mean / group's mean), which flips sign or
+explodes for rewards at or below zero; old log-probabilities are stored with the data; averages are over the updates done, not
+planned; features are sentence embeddings, not random numbers.
 
 Not covered: agents that see each other's actions; more than one group.
 """
@@ -43,7 +38,7 @@ class GroupOptions(Options):
     """The agents of a group.
 
     Attributes:
-        relative_weights: w of each agent, from 0 (own advantage alone) to 1 (relative alone); as many as there are agents.
+        relative_weights: w of each agent, from 0 (own advantage only) to 1 (relative only); one per agent.
         entropies: Weight of the entropy bonus of each agent; empty takes ``entropy`` for all.
     """
 
@@ -51,13 +46,13 @@ class GroupOptions(Options):
     entropies: tuple[NonNegativeFloat, ...] = ()
 
     def check(self) -> None:
-        """See that both are of one length."""
+        """Check that both have one length."""
         if self.entropies and len(self.entropies) != len(self.relative_weights):
             raise InputError(f"entropies are {self.entropies}", expected=f"none, or {len(self.relative_weights)} of them")
 
 
 def make_agents(shape: Shape, policy: PolicyOptions, options: PPOOptions, group: GroupOptions, seed: int) -> list[Agent]:
-    """Return agents that differ in their first weights and their entropy bonus; their advantages are normalised in ``mix``."""
+    """Return agents with different first weights and entropy bonuses; ``mix`` normalises their advantages."""
     entropies = group.entropies or (options.entropy,) * len(group.relative_weights)
     return [
         Agent(make_policy(shape, policy, own), replace(options, entropy=entropy, normalise=False))
@@ -66,7 +61,7 @@ def make_agents(shape: Shape, policy: PolicyOptions, options: PPOOptions, group:
 
 
 def relative_returns(returns: Sequence[Tensor]) -> list[Tensor]:
-    """Return each agent's returns less the group's mean, in deviations of the group; any number of returns an agent, at least 1."""
+    """Return each agent's returns minus the group's mean, in deviations of the group; at least 1 return per agent."""
     mean = torch.stack([own.mean() for own in returns]).mean()
     deviation = torch.cat(list(returns)).sub(mean).square().mean().sqrt()
     return [(own - mean) / (deviation + 1e-8) for own in returns]
@@ -78,14 +73,7 @@ def mix(own: Tensor, relative: Tensor, weight: float) -> Tensor:
 
 
 def learn(agents: Sequence[Agent], weights: Sequence[float], batches: Sequence[Batch], seed: int) -> list[dict[str, float]]:
-    """Update every agent; return one report an agent, as ``Agent.update`` makes it, with ``standing``, its mean relative return.
-
-    Args:
-        agents: The group.
-        weights: w of each.
-        batches: One an agent, with its own GAE advantages.
-        seed: Draws the minibatches.
-    """
+    """Update every agent; return its ``Agent.update`` report plus ``standing``, its mean relative return."""
     reports = []
     relative = relative_returns([batch.returns for batch in batches])
     for agent, weight, batch, own, own_seed in zip(agents, weights, batches, relative, seeds_of(seed, len(agents)), strict=True):
@@ -95,15 +83,7 @@ def learn(agents: Sequence[Agent], weights: Sequence[float], batches: Sequence[B
 
 
 class MultiAgentGRPO(PPO):
-    """A group that learns in tasks; used greedily, it decides by the mean of its agents' probabilities.
-
-    Args:
-        shape: Of the task.
-        policy: Every agent's networks.
-        options: How each is updated.
-        group: Its agents.
-        seed: Draws first weights.
-    """
+    """A group that learns in tasks; its greedy choice uses the mean of its agents' probabilities."""
 
     def __init__(self, shape: Shape, policy: PolicyOptions, options: PPOOptions, group: GroupOptions, seed: int) -> None:
         self.agents = make_agents(shape, policy, options, group, seed)

@@ -1,7 +1,7 @@
-"""What a learner is, collecting steps, and the learners PPO and MAPPO.
+"""The learner protocol, step collection, and the learners PPO and MAPPO.
 
-What always holds: update ``i`` of a run with seed ``s`` draws what depends on (s, i) alone, so a resumed run draws what the
-uninterrupted one would have. Each update begins with fresh episodes; one that its end cuts off counts as truncated, not as over.
+What always holds: the random draws of update ``i`` depend on (seed, i) only, so a resumed run repeats them. Each update begins with
+fresh episodes; an episode cut off by its end counts as truncated, not terminated.
 """
 
 from __future__ import annotations
@@ -25,14 +25,9 @@ class Learner(Protocol):
     """Learns to route."""
 
     def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
-        """Take steps in a task, learn from them, and return what happened.
+        """Take ``length`` steps in each of ``episodes`` lockstep episodes, learn from them, and return metrics.
 
-        Args:
-            task: The task.
-            episodes: Episodes in lockstep; one that ends is followed by another.
-            length: Steps in each of them.
-            seed: Fixes everything that is drawn.
-            share_left: Share of the run that is left, 1 at its start.
+        An episode that ends is followed by another. ``share_left`` is the share of the run that is left, 1 at its start.
         """
         ...
 
@@ -55,7 +50,7 @@ def seeds_of(seed: int, n: int) -> list[int]:
 
 
 class Steps(NamedTuple):
-    """Collected steps, each of shape (T, N, ...): time, then episodes. ``next_values`` and ``last`` as ``gae`` takes them."""
+    """Collected steps, each of shape (T, N, ...): time, then episodes. ``next_values`` and ``last`` as in ``gae``."""
 
     observations: Tensor
     actions: Tensor
@@ -73,14 +68,9 @@ class Steps(NamedTuple):
 
 @torch.no_grad()
 def collect(task: Task, policies: Sequence[Policy], episodes: int, length: int, seeds: Sequence[int]) -> Steps:
-    """Take ``length`` steps in every episode, from fresh episodes; one that ends is followed by another.
+    """Take ``length`` (T) steps in each of ``episodes`` (N) fresh episodes; one that ends is followed by another.
 
-    Args:
-        task: The task.
-        policies: Each acts in its own share of the episodes, as many for each.
-        episodes: N, a multiple of the policies.
-        length: T.
-        seeds: Of the task and of the actions.
+    Each policy acts in an equal share of the episodes; ``seeds`` are those of the task and of the actions.
     """
     running, generator = Episodes(task, episodes, seeds[0]), torch.Generator().manual_seed(seeds[1])
     rows: list[tuple[Tensor, ...]] = []
@@ -96,7 +86,7 @@ def collect(task: Task, policies: Sequence[Policy], episodes: int, length: int, 
 
 
 def _draw(policy: Policy, observations: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw actions (n, K); return them with their log-probabilities (n, K)."""
+    """Draw actions (n, K), with their log-probabilities (n, K)."""
     log_probs = policy.log_probs(observations)
     drawn = torch.multinomial(log_probs.exp().flatten(0, 1), 1, generator=generator).view(log_probs.shape[:2])
     return drawn, log_probs.gather(-1, drawn[..., None]).squeeze(-1)
@@ -111,14 +101,7 @@ def _shares(policies: Sequence[Policy], observations: Tensor) -> list[tuple[Poli
 
 
 class PPO:
-    """One policy, trained by PPO; the joint action is one action.
-
-    Args:
-        shape: Of the task.
-        policy: Its networks.
-        options: How it is updated.
-        seed: Draws its first weights.
-    """
+    """One policy, trained by PPO; the joint action is one action. ``seed`` draws its first weights."""
 
     per_decider = False
 
@@ -126,11 +109,7 @@ class PPO:
         self.agents = [Agent(make_policy(shape, policy, seed), options)]
 
     def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
-        """Collect steps, estimate advantages, update; as ``Learner.update``.
-
-        Raises:
-            InputError: If the episodes cannot be shared out evenly among the agents.
-        """
+        """Collect steps, estimate advantages, update; InputError if the agents cannot share the episodes evenly."""
         *collecting, batch_seed = seeds_of(seed, 3)
         many = len(self.agents)
         if episodes % many:
@@ -144,7 +123,7 @@ class PPO:
         return {"reward": float(steps.rewards.mean()), **learned}
 
     def learn(self, batches: Sequence[Batch], seed: int, rewards: Sequence[float]) -> dict[str, float]:
-        """Update from a batch and a mean reward an agent; return the metrics."""
+        """Update from a batch and a mean reward per agent; return the metrics."""
         return self.agents[0].update(batches[0], seed, per_decider=self.per_decider)
 
     def probabilities(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -165,13 +144,9 @@ class PPO:
 class MAPPO(PPO):
     """MAPPO (Yu et al., arXiv 2103.01955): PPO for a team of actors with one centralised value; arguments as for ``PPO``.
 
-    Each decider's actor sees its own view of the observation. The value sees all of it and is used in training alone. Each
-    decider's ratio is clipped for itself and shares the team's advantage (section 3 and appendix: the team's reward is common).
-    With one decider it is PPO with separate networks. Not covered: recurrent actors, value normalisation, other processes.
-
-    Faults of the public prompt router that are mended: its optimizers held only the heads (see ``memalpha.policies``); it took a
-    softmax of a softmax (here logits stay logits until ``log_softmax``); it took one prompt at a time (here many episodes in
-    lockstep); its checkpoints lacked seeds and configuration.
+    Each decider's actor sees its own view; the value sees the whole observation, in training only. Each decider's ratio is clipped
+    separately and uses the team's advantage (section 3 and appendix). Not covered: recurrent actors, value normalisation.
+    Departures from the public prompt router: optimizers train all layers, softmax is applied once, episodes run in lockstep.
     """
 
     per_decider = True

@@ -1,14 +1,13 @@
-"""PPO with a clipped ratio (Schulman et al., arXiv 1707.06347): the losses, and the one update that PPO, MAPPO and GRPO share.
+"""PPO with a clipped ratio (Schulman et al., arXiv 1707.06347): losses, and the update that PPO, MAPPO and GRPO share.
 
     policy   -mean(min(ratio * A, clip(ratio, 1 - c, 1 + c) * A)),  ratio = exp(log pi(a|s) - log pi_old(a|s))
     total    policy + value_coefficient * mean((V - R)^2) - entropy * mean(entropy)
 
-The gradient is clipped by its norm. An update stops when a minibatch shows a divergence from the old policy above 1.5 times
-``target_kl``, before that minibatch is learned from. The divergence is the mean of (ratio - 1) - log ratio (never negative).
+The gradient is clipped by its norm. An update stops before a minibatch whose divergence from the old policy, the mean of (ratio -
+1) - log ratio (never negative), is above 1.5 times ``target_kl``.
 
-What always holds: old log-probabilities are those the actions were sampled with, kept with the data. Fault of the public code that
-is mended here: it computed them from the policy in training, so the first ratio was always 1 and data from another policy went
-unnoticed. What an update reports is averaged over the minibatches that were learned from, not over those that were planned.
+What always holds: old log-probabilities are those of sampling, stored with the data (the public code recomputes them, so its first
+ratio is always 1). Reported means are over the minibatches learned from.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from memalpha.policies import Policy, plain
 
 @dataclass(frozen=True, slots=True)
 class PPOOptions(Options):
-    """How a policy is updated.
+    """Options of a policy update.
 
     Attributes:
         lr_actor: Adam's learning rate of the policy.
@@ -36,14 +35,14 @@ class PPOOptions(Options):
         anneal: Let both rates fall linearly to 0 over the run.
         gamma: Discount.
         lam: Lambda of the advantage estimates.
-        clip: How far the ratio may move, in both directions.
+        clip: Largest change of the ratio, in both directions.
         target_kl: An update stops at 1.5 times this divergence, in nats (0 = never).
         value_coefficient: Weight of the value's squared error.
         entropy: Weight of the entropy bonus, per nat.
         max_grad_norm: Bound of the gradient's norm.
         epochs: Most passes over the data of an update.
         batch_size: Steps of a minibatch.
-        normalise: Whether advantages are shifted and scaled to mean 0 and deviation 1 first.
+        normalise: Whether advantages are first normalised to mean 0 and deviation 1.
     """
 
     lr_actor: PositiveFloat = 3e-4
@@ -62,15 +61,7 @@ class PPOOptions(Options):
 
 
 class Batch(NamedTuple):
-    """Steps to learn from, in any order.
-
-    Attributes:
-        observations: Shape (n, size).
-        actions: Shape (n, K).
-        log_probs: Log-probability of each decider's action when it was sampled, shape (n, K).
-        advantages: Shape (n,).
-        returns: Targets of the value, shape (n,).
-    """
+    """Steps in any order: observations (n, size), actions and log_probs at sampling (n, K), advantages and returns (n,)."""
 
     observations: Tensor
     actions: Tensor
@@ -80,7 +71,7 @@ class Batch(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """The parts of the loss of one minibatch, scalars; only ``total`` is differentiated."""
+    """The parts of a minibatch's loss, scalars; only ``total`` is differentiated."""
 
     total: Tensor
     policy: Tensor
@@ -96,7 +87,7 @@ def clipped_policy_loss(ratios: Tensor, advantages: Tensor, clip: float) -> Tens
 
 
 def ppo_losses(policy: Policy, batch: Batch, options: PPOOptions, *, per_decider: bool) -> Losses:
-    """Return the losses of a minibatch; ``per_decider`` clips each decider's own ratio (MAPPO), not that of the joint action."""
+    """Return the losses of a minibatch; ``per_decider`` clips each decider's own ratio (MAPPO), not the joint one."""
     log_probs = policy.log_probs(batch.observations)  # (n, K, A)
     taken = log_probs.gather(-1, batch.actions[..., None]).squeeze(-1)  # (n, K)
     change = taken - batch.log_probs
@@ -118,7 +109,7 @@ def normalised(values: Tensor) -> Tensor:
 
 
 class Agent:
-    """A policy with the one optimizer that trains all of its parameters, the logits' at one rate, the others at another."""
+    """A policy and its optimizer, with one learning rate for the logits' parameters and one for the others."""
 
     def __init__(self, policy: Policy, options: PPOOptions) -> None:
         self.policy, self.options = policy, options
@@ -126,22 +117,15 @@ class Agent:
         self.optimizer = torch.optim.Adam([{"params": actor, "lr": options.lr_actor}, {"params": critic, "lr": options.lr_critic}])
 
     def set_rates(self, share_left: float) -> None:
-        """Set the learning rates to those with ``share_left`` (1 to 0) of the run to go."""
+        """Set the learning rates for ``share_left`` (1 to 0) of the run."""
         for group, rate in zip(self.optimizer.param_groups, (self.options.lr_actor, self.options.lr_critic), strict=True):
             group["lr"] = rate * (share_left if self.options.anneal else 1.0)
 
     def update(self, batch: Batch, seed: int, *, per_decider: bool = False) -> dict[str, float]:
-        """Learn from one batch of fresh steps in several passes.
+        """Learn from one batch of fresh steps in several passes; ``seed`` draws the minibatches.
 
-        Args:
-            batch: The steps.
-            seed: Draws the minibatches.
-            per_decider: See ``ppo_losses``.
-
-        Returns:
-            Means over the minibatches learned from of ``policy_loss``, ``value_loss``, ``entropy``, ``kl``, ``clipped`` (share of
-            ratios) and ``grad_norm``; ``minibatches``; ``stopped`` (1 if the divergence ended the update early) and ``stop_kl``,
-            the divergence that did.
+        Returns means over minibatches of ``policy_loss``, ``value_loss``, ``entropy``, ``kl``, ``clipped`` (share of ratios) and
+        ``grad_norm``; also ``minibatches``, ``stopped`` (1 if the divergence ended the update early) and its ``stop_kl``.
         """
         options = self.options
         if options.normalise:
@@ -172,11 +156,7 @@ def pack(agents: Sequence[Agent]) -> list[dict[str, Any]]:
 
 
 def unpack(members: Sequence[Mapping[str, Any]], agents: Sequence[Agent]) -> None:
-    """Load what ``pack`` returned, or change nothing.
-
-    Raises:
-        InputError: Names every agent and tensor that does not fit.
-    """
+    """Load what ``pack`` returned, or change nothing; InputError names every agent and tensor that does not fit."""
     if len(members) != len(agents):
         raise InputError(f"a checkpoint of {len(members)} agents", expected=f"{len(agents)}, as configured")
     faults = []

@@ -1,9 +1,9 @@
-"""Training and measuring a router: a configuration in, a run folder out.
+"""Trains and measures a router: a configuration in, a run folder out.
 
     config.yaml  environment.json  metrics.jsonl  checkpoint.pt  summary.json
 
-What always holds: the seed fixes the run (given the same libraries and machine); a resumed run ends bit for bit where the
-uninterrupted one does; what is reported as reached was measured on held-out episodes, greedily and without noise, after training.
+What always holds: the seed fixes the run (given the same libraries and machine); a resumed run ends bit for bit as an uninterrupted
+one; final results are greedy, without noise, on held-out episodes.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ CHECKPOINT = "checkpoint.pt"
 """The trained router in a run folder."""
 
 Report = Callable[[dict[str, Any]], None]
-"""Told of each update: its metrics, ``step`` and ``steps``."""
+"""Called after each update with its metrics, ``step`` and ``steps``."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions(Options):
-    """What is trained on what.
+    """Options of learner, task and measurement.
 
     Attributes:
         learner: ``mappo``, ``grpo``, ``ppo``, ``linucb`` or ``random``.
         task: ``synthetic`` or ``sections``.
         task_options: Options of the task: ``SyntheticOptions`` or ``SectionOptions``.
         eval_options: Those that differ for the held-out task.
-        seed: Draws first weights, actions and minibatches; not the task, which has its own seed.
-        steps: Steps to take, over all agents and episodes; the last update may go over by less than one update.
+        seed: Draws first weights, actions and minibatches; the task has its own seed.
+        steps: Steps over all agents and episodes; the last update may exceed it by less than one update.
         envs: Episodes in lockstep.
         update_every: Steps between updates, over all episodes; a multiple of ``envs``.
         eval_every: Updates between measurements on held-out episodes (0 = only at the end).
@@ -66,18 +66,18 @@ class RunOptions(Options):
     checkpoint_every: NonNegativeInt = 0
 
     def check(self) -> None:
-        """See that episodes are of one length."""
+        """Check that episodes have one length."""
         if self.update_every % self.envs:
             raise InputError(f"update_every is {self.update_every}", expected=f"a multiple of envs, {self.envs}")
 
     @property
     def updates(self) -> int:
-        """Updates of the whole run."""
+        """Number of updates of the whole run."""
         return -(-self.steps // self.update_every)
 
 
 class RouterConfig(NamedTuple):
-    """Everything that fixes a run: groups of options that share one namespace."""
+    """All options of a run: groups that share one namespace."""
 
     run: RunOptions
     policy: PolicyOptions
@@ -85,7 +85,7 @@ class RouterConfig(NamedTuple):
     group: GroupOptions
 
     def flat(self) -> dict[str, Any]:
-        """Return all options as one mapping, as a file holds them."""
+        """Return all options as one mapping, as in a file."""
         return {name: value for group in self for name, value in plain(asdict(group)).items()}
 
 
@@ -94,7 +94,7 @@ GROUPS: tuple[Any, ...] = (RunOptions, PolicyOptions, PPOOptions, GroupOptions)
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RouterConfig:
-    """Read a YAML file and options of the command line, ``--name value``; InputError names what does not fit."""
+    """Read a YAML file and command-line options ``--name value``; InputError names what does not fit."""
     return RouterConfig(*parse(["--config", str(path), *overrides], GROUPS, "memalpha router train"))
 
 
@@ -105,7 +105,6 @@ def config_from(values: Mapping[str, Any]) -> RouterConfig:
     return RouterConfig(*(read(group, {n: values[n] for n in names(group) if n in values}, "a router") for group in GROUPS))
 
 
-# ------------------------------------------------------------------------------------------------ tasks and learners
 def make_tasks(config: RouterConfig) -> tuple[Task, Task]:
     """Return the task to train on and the held-out one; InputError if an option of theirs is wrong."""
     options, held_out = config.run.task_options, {**config.run.task_options, **config.run.eval_options}
@@ -131,11 +130,7 @@ def make_learner(config: RouterConfig, shape: Shape) -> Learner:
 
 
 def load_learner(path: str | Path, config: RouterConfig, shape: Shape) -> Learner:
-    """Return the learner of a configuration as a checkpoint, or a run folder, holds it.
-
-    Raises:
-        InputError: If the checkpoint is another learner's, or does not fit; says what.
-    """
+    """Load a learner from a checkpoint or run folder; InputError if it is another learner's, or does not fit."""
     checkpoint = Checkpoint.load(path)
     if checkpoint.learner != config.run.learner:
         raise InputError(f"a checkpoint of learner {checkpoint.learner!r}", expected=repr(config.run.learner))
@@ -144,20 +139,18 @@ def load_learner(path: str | Path, config: RouterConfig, shape: Shape) -> Learne
     return learner
 
 
-# ------------------------------------------------------------------------------------------------ training and measuring
 def fit(learner: Learner, task: Task, run: RunOptions, first: int = 0) -> Iterator[tuple[int, dict[str, float]]]:
-    """Train a learner: the training loop. Yields the number of updates taken and the metrics of the last one."""
+    """Train a learner; yields the number of updates taken and the metrics of the last one."""
     for index in range(first, run.updates):
         seed = int(np.random.SeedSequence([run.seed, index]).generate_state(1)[0])
         yield index + 1, learner.update(task, run.envs, run.update_every // run.envs, seed, 1 - index / run.updates)
 
 
 def measure(learner: Learner, task: Task, episodes: int, seed: int) -> dict[str, Any]:
-    """Measure a learner on the task's held-out episodes, taking the likeliest option of every decider.
+    """Measure a learner's greedy choices on the task's held-out episodes.
 
-    Returns:
-        ``reward``, the mean return; ``optimal``, the mean of the best expected returns; ``fraction_of_optimal``, their ratio; and
-        ``episodes``, how many there were.
+    Returns ``reward`` (mean return), ``optimal`` (mean of the best expected returns), ``fraction_of_optimal`` (their ratio) and
+    ``episodes``.
     """
     state = task.held_out(episodes, seed)
     optimal = task.optimum(state)
@@ -175,19 +168,7 @@ def measure(learner: Learner, task: Task, episodes: int, seed: int) -> dict[str,
 def train(
     config: RouterConfig, output: str | Path, report: Report | None = None, *, overwrite: bool = False, resume: bool = False
 ) -> dict[str, Any]:
-    """Train a router and return the summary, which is also in the folder.
-
-    Args:
-        config: What to train.
-        output: The run folder to make, or to go on with.
-        report: Told of each update.
-        overwrite: Replace a run folder that is there.
-        resume: Go on from the folder's checkpoint; the configuration must be the same.
-
-    Raises:
-        InputError: If the configuration cannot be run.
-        RunFolderError: If the folder is in the way, or there is nothing to resume.
-    """
+    """Train a router in the run folder ``output`` and return the summary; InputError or RunFolderError if it cannot run."""
     began, run = (time.perf_counter(), time.process_time()), config.run
     task, held_out = make_tasks(config)
     learner = make_learner(config, task.shape)
@@ -221,7 +202,7 @@ def train(
 
 
 def _take_up(folder: RunFolder, config: RouterConfig, learner: Learner) -> tuple[int, dict[str, float]]:
-    """Load the folder's checkpoint and drop metrics written after it; return the updates and the seconds it took."""
+    """Load the checkpoint and drop later metrics; return the updates and the seconds they took."""
     if not (folder.path / CHECKPOINT).is_file():
         raise RunFolderError(f"{folder.path} has no {CHECKPOINT}", expected="a run with checkpoint_every", fix="--overwrite")
     checkpoint = Checkpoint.load(folder.path / CHECKPOINT)

@@ -1,18 +1,14 @@
-"""The real task: which sections of a memory a question is looked up in.
+"""The section task: which sections of a memory to search for a question.
 
-Observations are sentence embeddings of the questions. One decider for each section searches it or leaves it out. The reward is the
-question's accuracy, found by the two-layer retriever and the recall reader exactly as in evaluation, minus ``cost`` times the share
-of the memory's entries that were searched.
+Observations are sentence embeddings of questions. One decider per section searches it or not. The reward is the question's
+accuracy, with the two-layer retriever and the recall reader of evaluation, minus ``cost`` times the share of entries searched.
 
-Questions and memories come from generated dialogues. Each dialogue becomes one memory of the schema, written change by change as
-the demonstrations' teacher writes, in one of three wordings: ``words`` (``Marta city Oslo``), ``sentence`` (``The city of Marta is
-Oslo.``) or ``verbatim``, the dialogue's own line (``Marta: You can find me in Oslo these days.``), which seldom shares a word with
-a question but the name. Train and test dialogues share no name and no value; they share the wordings of questions and the eleven
-attributes.
+Each generated dialogue becomes one memory, written by the demonstrations' teacher in one wording: ``words`` (``Marta city Oslo``),
+``sentence`` (``The city of Marta is Oslo.``) or ``verbatim``, the dialogue's own line, which usually shares only the name with a
+question. Train and test share question wordings and the eleven attributes, but no name and no value.
 
-What always holds: an accuracy is looked up once for each question and set of sections, and rewards carry no noise; a question for
-which no section is searched scores what an empty result scores. The oracle of ``optimum`` knows the answers: it is the best that
-any set of sections can earn, found by trying them all.
+What always holds: accuracy is computed once per question and set of sections, without noise; searching no section scores as an
+empty result. ``optimum`` tries all sets of sections, with known answers.
 """
 
 from __future__ import annotations
@@ -61,12 +57,12 @@ class SectionOptions(Options):
         preset: Their size, see ``memalpha.data.synthetic.PRESETS``.
         seed: Draws the dialogues.
         schema: Memory schema.
-        wording: What entries look like: ``words``, ``sentence`` or ``verbatim``.
+        wording: Form of entries: ``words``, ``sentence`` or ``verbatim``.
         only: Attributes whose questions are kept, by their words; empty keeps all.
         mode: How entries are ranked: ``lexical``, ``dense`` or ``hybrid``.
         embedder: Embeds questions and entries.
         k: Entries retrieved for a question.
-        reader_tokens: Budget of what is read, in words.
+        reader_tokens: Budget of the reader, in words.
         cost: Reward lost by searching everything.
     """
 
@@ -85,7 +81,7 @@ class SectionOptions(Options):
     cost: NonNegativeFloat = 0.1
 
     def check(self) -> None:
-        """See that the preset and the attributes are known."""
+        """Check that the preset and the attributes are known."""
         if self.preset not in PRESETS:
             raise InputError(f"preset is {self.preset!r}", expected=f"one of {', '.join(PRESETS)}")
         if unknown := set(self.only) - {attribute.word for attribute in pools(self.split).attributes}:
@@ -101,9 +97,8 @@ def section_options(values: Mapping[str, Any]) -> SectionOptions:
     return read(SectionOptions, values, "task_options of the section task")
 
 
-# ------------------------------------------------------------------------------------------------ the task
 class Case(NamedTuple):
-    """One question about one memory, with the retriever made for that memory, all of its sections open."""
+    """One question about one memory, with that memory's retriever over all sections."""
 
     question: Question
     memory: Memory
@@ -111,22 +106,14 @@ class Case(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a set of sections gives for a question: its accuracy, and the share of the memory's entries that were searched."""
+    """Result of a set of sections for a question: its accuracy, and the share of the memory's entries searched."""
 
     accuracy: float
     searched: float
 
 
 class SectionTask:
-    """Routing of questions to sections; a ``memalpha.routing.tasks.Task``. States hold case numbers, shape (n,).
-
-    Args:
-        options: What to make.
-        embedder: Of the configured name; several tasks may share one.
-
-    Raises:
-        InputError: If an option is not possible, or no question is left.
-    """
+    """Routing of questions to sections, a ``Task``; states hold case numbers (n,). InputError if no question is left."""
 
     def __init__(self, options: SectionOptions, embedder: Embedder) -> None:
         self.options = options
@@ -161,7 +148,7 @@ class SectionTask:
         return self.embeddings[state[0]]
 
     def act(self, state: State, actions: Integers, rng: np.random.Generator | None) -> Outcome:
-        """Search the chosen sections, which ends the episode."""
+        """Search the chosen sections; this ends the episode."""
         rewards = [self.reward(int(number), chosen) for number, chosen in zip(state[0], actions.astype(bool), strict=True)]
         return Outcome(state, np.array(rewards), np.ones(len(rewards), dtype=bool))
 
@@ -175,7 +162,7 @@ class SectionTask:
         return {"sections": list(self.sections), "trained_sections": trained, "embedder": self.options.embedder}
 
     def found(self, number: int, chosen: Sections) -> Found:
-        """Return what searching the chosen sections gives for question ``number``."""
+        """Return the result of searching the chosen sections for question ``number``."""
         chosen = chosen & (self.sizes[number] > 0)  # empty ones give nothing
         key = (number, chosen.tobytes())
         if key not in self._found:
@@ -191,7 +178,7 @@ class SectionTask:
         return found.accuracy - self.options.cost * found.searched
 
     def best(self, number: int) -> Sections:
-        """Return the set of sections with the highest reward for question ``number``, the smallest of equals."""
+        """Return the set of sections with the highest reward for question ``number``; the smallest if equal."""
         if number not in self._best:
             filled = np.flatnonzero(self.sizes[number])
             sets = [members for size in range(len(filled) + 1) for members in itertools.combinations(filled, size)]
@@ -201,7 +188,7 @@ class SectionTask:
 
 
 class _Within:
-    """A retriever restricted to some sections; none of them finds nothing."""
+    """A retriever restricted to some sections; no sections find nothing."""
 
     def __init__(self, retriever: Retriever, names: Sequence[str]) -> None:
         self._retriever, self._names = retriever, names
@@ -220,7 +207,7 @@ def section_tasks(train: SectionOptions, held_out: SectionOptions) -> tuple[Sect
 
 
 def remember(instance: Instance, schema: MemorySchema, wording: Wording) -> Memory:
-    """Return the memory of a generated dialogue after its last session, everything kept and corrected, in a wording."""
+    """Return the memory of a generated dialogue after its last session, with all facts kept and corrected."""
     rng, memory = random.Random(f"{instance.id}:0"), Memory(schema)
     teacher = TeacherConfig(style="sentence" if wording == "sentence" else "words", dates=wording != "verbatim")
     for t, chunk in enumerate(instance.chunks):
@@ -231,12 +218,12 @@ def remember(instance: Instance, schema: MemorySchema, wording: Wording) -> Memo
 
 
 def kept_questions(instance: Instance, only: Sequence[str]) -> list[Question]:
-    """Return the questions about some attributes, by their words; all of them where none is named."""
+    """Return the questions about the attributes ``only``, given by their words; all questions if it is empty."""
     return [q for q in instance.questions if not only or any(contains(q.text, attribute) for attribute in only)]
 
 
 def _verbatim(operation: Operation, instance: Instance, t: int) -> Operation:
-    """The operation with the dialogue's own line in place of the teacher's wording (``Marta city Oslo``)."""
+    """The operation with the dialogue's own line as text."""
     if operation.content is None:
         return operation
     subject, *_ = operation.content.split()

@@ -1,4 +1,4 @@
-"""``ToolSelector``: a group of agents that learns from use which registered tool a query wants.
+"""``ToolSelector``: a group of agents that learns from use which registered tool a query needs.
 
     selector = ToolSelector(make_embedder("minilm"))
     selector.register("search", "looks facts up in the memory")
@@ -6,18 +6,13 @@
     selection = selector.select("What is the city of Marta?", context="...")
     selector.observe(selection, reward=1.0)        # learns by itself after ``update_every`` observations
 
-The state is the embedding of the query beside that of the context. Agents take turns; exploring, the one whose turn it is draws a
-tool from its own probabilities; greedy, the group takes the likeliest by the mean of all. The learning is
-``memalpha.routing.grpo``'s, on episodes of one step.
+The state is the embeddings of query and context. Exploring, agents take turns to draw from their own probabilities; greedy, the
+group takes the highest mean probability. Learning is that of ``memalpha.routing.grpo``, on episodes of one step.
 
-What always holds: a choice is learned from with the probability it was made with; greedy choices were not drawn, so their rewards
-are not learned from; a choice older than the last update is refused by name, because the policy that made it is gone. A tool
-registered later adds an option to every network (its first logit is the mean of the others'), leaves what was learned alone and
-drops what was not yet learned from; loading into other tools is an error that names them.
-
-Faults of the public selector that are mended here: a changed list of tools broke its networks silently, missing checkpoint files
-were a warning, and its features were random numbers. Rewards are whatever the caller finds: its ``10 x max(0, gain)`` hides
-losses, and the normalised advantages take the scale out anyhow.
+What always holds: learning uses the probability at the time of the choice; greedy choices are not learned from; choices older than
+the last update are refused. A later tool adds an option to every network (first logit: mean of the others'), keeps what was learned
+and drops pending observations. Loading with other tools is an InputError. Departures from the public selector: features are
+embeddings, not random numbers; any finite reward is allowed, not only ``10 x max(0, gain)``.
 """
 
 from __future__ import annotations
@@ -44,12 +39,12 @@ from memalpha.routing.learner import seeds_of
 from memalpha.routing.ppo import Agent, Batch, PPOOptions, pack, unpack
 
 LEARNER = "tool_selector"
-"""Name of the learner in a selector's checkpoint."""
+"""Learner's name in a selector's checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorOptions(Options):
-    """How a selector learns.
+    """Options of a selector's learning.
 
     Attributes:
         update_every: Observations between updates (0 = only when ``update`` is called).
@@ -66,21 +61,13 @@ class SelectorOptions(Options):
     seed: NonNegativeInt = 0
 
     def check(self) -> None:
-        """See that tools can be added to the networks."""
+        """Check that tools can be added to the networks."""
         if self.policy.kind != "separate":
             raise InputError(f"a selector with a policy of kind {self.policy.kind!r}", expected="separate")
 
 
 class Selection(NamedTuple):
-    """One choice.
-
-    Attributes:
-        tool: Name of the chosen tool.
-        probabilities: Each tool's probability where the choice was made.
-        agent: Number of the agent that chose; None for the group (greedy).
-        number: Counts selections; unique in a selector.
-        update: Updates the selector had taken.
-    """
+    """One choice; ``agent`` None = the whole group (greedy), ``update`` = number of updates before it."""
 
     tool: str
     probabilities: dict[str, float]
@@ -90,14 +77,11 @@ class Selection(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What a callback is told after each update.
+    """Passed to the callback after each update.
 
-    Attributes:
-        updates: Taken so far.
-        observed: Rewards observed since the update before.
-        rewards: Mean reward of each agent since then; None where it explored nothing.
-        probabilities: For each agent, the mean probability of each tool on what was observed.
-        reports: For each agent, what ``memalpha.routing.grpo.learn`` reports; empty if it explored nothing.
+    ``observed`` counts rewards since the previous update; ``rewards`` are means per agent (None: it explored nothing);
+    ``probabilities`` are each agent's mean per tool on what was observed; ``reports`` are those of ``memalpha.routing.grpo.learn``,
+    or empty.
     """
 
     updates: int
@@ -116,13 +100,7 @@ class _Step(NamedTuple):
 
 
 class ToolSelector:
-    """Chooses tools and learns from what came of it.
-
-    Args:
-        embedder: Embeds queries and contexts.
-        options: How it learns.
-        callback: Told after each update, e.g. ``show_progress(console)``.
-    """
+    """Chooses tools and learns from rewards; ``callback`` runs after each update, e.g. ``show_progress(console)``."""
 
     def __init__(
         self, embedder: Embedder, options: SelectorOptions | None = None, callback: Callable[[Progress], None] | None = None
@@ -136,7 +114,6 @@ class ToolSelector:
         self._number = 0
         self._forget()
 
-    # -------------------------------------------------------------------------------------------- choosing
     def register(self, name: str, description: str) -> None:
         """Add a tool; InputError if the name is empty or taken."""
         if not name or name in self.tools:
@@ -147,16 +124,7 @@ class ToolSelector:
         self._forget()
 
     def select(self, query: str, context: str = "", *, explore: bool = True) -> Selection:
-        """Choose a tool.
-
-        Args:
-            query: What is asked.
-            context: What is known; may be empty.
-            explore: Draw from the agent's probabilities whose turn it is, and learn from it; else the group's likeliest.
-
-        Raises:
-            InputError: If fewer than two tools are registered.
-        """
+        """Choose a tool; ``explore`` draws from the next agent and learns from it. InputError with fewer than two tools."""
         self._build()
         observation = np.concatenate(self._embedder.embed([query, context]))
         probabilities = self._probabilities(observation[None])[:, 0]  # (agents, tools)
@@ -173,15 +141,9 @@ class ToolSelector:
         return Selection(names[action], self._by_tool(probabilities[agent]), agent, number, self.updates)
 
     def observe(self, selection: Selection, reward: float) -> dict[str, float]:
-        """Tell what came of a choice; returns what an update reports, if this observation was the one that completed it.
+        """Record a choice's reward (higher is better); returns the report of an update that it completed, if any.
 
-        Args:
-            selection: What ``select`` returned.
-            reward: Higher is better; any finite number.
-
-        Raises:
-            InputError: If the reward is not finite, the choice is not of this selector, was observed already, or is older than the
-                last update (observe before ``update``).
+        InputError if the reward is not finite, or the choice is another selector's, already observed or older than the last update.
         """
         if not np.isfinite(reward):
             raise InputError(f"reward {reward!r}", expected="a finite number")
@@ -195,12 +157,8 @@ class ToolSelector:
         self._done[selection.agent].append(self._open.pop(selection.number)._replace(reward=float(reward)))
         return self.update() if sum(map(len, self._done)) == self.options.update_every else {}
 
-    # -------------------------------------------------------------------------------------------- learning
     def update(self) -> dict[str, float]:
-        """Learn from what was observed since the last update; returns each agent's figures, ``agent_0/kl`` and so on.
-
-        Choices that were not observed are dropped: the policy that made them is gone.
-        """
+        """Learn from observations since the last update, drop open choices; returns figures such as ``agent_0/kl``."""
         learners = [i for i, steps in enumerate(self._done) if steps]
         if not learners:
             return {}
@@ -214,9 +172,8 @@ class ToolSelector:
         self._forget()
         return {f"agent_{i}/{name}": value for i, report in reports.items() for name, value in report.items()}
 
-    # -------------------------------------------------------------------------------------------- files
     def save(self, path: str | Path) -> None:
-        """Write agents, optimizers, tools and the state of chance; observations since the last update are not kept."""
+        """Write agents, optimizers, tools and random state; observations since the last update are not saved."""
         self._build()
         Checkpoint(
             learner=LEARNER,
@@ -229,11 +186,7 @@ class ToolSelector:
         ).save(path)
 
     def load(self, path: str | Path) -> None:
-        """Load what ``save`` wrote; the same tools must be registered, in the same order.
-
-        Raises:
-            InputError: If there is no such file, it is no selector's, or tools, embedder or networks differ; says which.
-        """
+        """Load what ``save`` wrote, with the same tools registered in the same order; InputError says what differs."""
         checkpoint = Checkpoint.load(path)
         if checkpoint.learner != LEARNER:
             raise InputError(f"{path} was made by {checkpoint.learner!r}", expected=LEARNER)
@@ -251,7 +204,6 @@ class ToolSelector:
         self.updates, self._number = checkpoint.updates, checkpoint.steps
         self._forget()
 
-    # -------------------------------------------------------------------------------------------- inside
     def _build(self) -> None:
         if len(self.tools) < 2:
             raise InputError(f"a choice among {len(self.tools)} tools", expected="at least two registered tools")
@@ -285,7 +237,7 @@ class ToolSelector:
 
 
 def _batch(steps: list[_Step]) -> Batch:
-    """Episodes of one step: the advantage is the reward less the value, the return is the reward."""
+    """Episodes of one step: advantage = reward - value, return = reward."""
     observations, actions, log_probs, values, rewards = zip(*steps, strict=True)
     returns = torch.tensor(rewards)
     return Batch(
@@ -300,8 +252,8 @@ def _batch(steps: list[_Step]) -> Batch:
 def _add_choice(agent: Agent) -> None:
     """Add an option to a separate policy of one decider, in place.
 
-    The new option starts with the mean weights and bias of the old ones, so its logit is the mean of theirs for every observation,
-    and the old options keep their odds among one another. Adam's running means of the last layer get a row of zeros.
+    Its weights and bias are the means of the old ones, so its logit is the mean of theirs; odds among old options stay the same.
+    Adam's running means of the last layer get a row of zeros.
     """
     policy = agent.policy
     last: Any = policy.actor[-1]
@@ -310,7 +262,7 @@ def _add_choice(agent: Agent) -> None:
         new = nn.Parameter(torch.cat([old.detach(), old.detach().mean(dim=0, keepdim=True)]))
         for group in agent.optimizer.param_groups:
             group["params"] = [new if parameter is old else parameter for parameter in group["params"]]
-        if moments := agent.optimizer.state.pop(old, None):  # "step" is a number, the others are shaped as the parameter
+        if moments := agent.optimizer.state.pop(old, None):  # all but "step" have the parameter's shape
             padded = {key: torch.cat([m, torch.zeros_like(m[:1])]) if m.dim() else m for key, m in moments.items()}
             agent.optimizer.state[new] = padded
         setattr(last, name, new)
@@ -318,9 +270,8 @@ def _add_choice(agent: Agent) -> None:
     policy.shape = policy.shape._replace(choices=last.out_features)
 
 
-# ------------------------------------------------------------------------------------------------ what is shown
 def progress_table(progress: Progress) -> Table:
-    """Return a table with a row an agent: mean reward, divergence and entropy of its update, and each tool's mean probability."""
+    """Return a table with one row per agent: mean reward, kl and entropy of its update, mean probability of each tool."""
     table = Table(title=f"update {progress.updates}: {progress.observed} rewards observed")
     for name in ("agent", "reward", "kl", "entropy", *progress.probabilities[0]):
         table.add_column(name, justify="right")

@@ -1,16 +1,13 @@
-"""What a routing task is, and the synthetic one whose best answer is known.
+"""The routing task protocol, and a synthetic task with a known optimum.
 
-A task is a batch of episodes in lockstep. In each step K *deciders* choose one of A options each and the team earns one reward.
-A state is a tuple of arrays whose first axis is the episode, so ``Episodes`` restarts some of them without knowing what they mean.
+A task is a batch of episodes in lockstep. In each step K *deciders* choose one of A options each and the team earns one reward. A
+state is a tuple of arrays whose first axis is the episode, so ``Episodes`` can restart single episodes.
 
-The synthetic task (after the second public router): prompts are random unit vectors, each option has a hidden specialty vector,
-and a choice earns its cosine with the prompt, with Gaussian noise. What always holds: the best expected return of an episode is
-known exactly when it starts, since the whole episode's prompts are drawn then; with one facet a choice made at random earns 0 on
-average.
-
-Departures from that system: several deciders, each of which sees its own prompt alone (so a value that sees all of them has
-something to add); episodes of several steps, of unequal length; options with several facets, of which the nearest counts, so that
-the reward is no linear function of the prompt; noise-free held-out states to measure on.
+Synthetic task (after the second public router): prompts are random unit vectors, each option has hidden specialty vectors, and the
+reward is the cosine with Gaussian noise. What always holds: the best expected return is known exactly at the start, because all
+prompts of an episode are drawn then; with one facet a random choice earns 0 on average. Departures: several deciders with separate
+views; episodes of several steps and unequal length; several facets per option (the nearest counts, so the reward is not linear in
+the prompt); noise-free held-out states.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ State = tuple[NDArray[Any], ...]
 
 
 class Outcome(NamedTuple):
-    """What came of one step: the next state, rewards (n,) and whether each episode is over (n,)."""
+    """Result of one step: the next state, rewards (n,) and whether each episode is over (n,)."""
 
     state: State
     rewards: NDArray[np.float64]
@@ -40,64 +37,48 @@ class Outcome(NamedTuple):
 
 
 class Task(Protocol):
-    """A routing task; ``shape`` is that of its policies, and observations lie between -1 and 1."""
+    """A routing task; ``shape`` is that of its policies; observations lie between -1 and 1."""
 
     shape: Shape
 
     def start(self, n: int, rng: np.random.Generator) -> State:
-        """Return ``n`` episodes at their beginning."""
+        """Return ``n`` new episodes."""
         ...
 
     def held_out(self, n: int, seed: int) -> State:
-        """Return at most ``n`` beginnings to measure on: the same for the same seed."""
+        """Return at most ``n`` held-out starts; the same for the same seed."""
         ...
 
     def observe(self, state: State) -> Floats:
-        """Return what is seen, shape (n, size)."""
+        """Return the observations, shape (n, size)."""
         ...
 
     def act(self, state: State, actions: Integers, rng: np.random.Generator | None) -> Outcome:
-        """Take one step.
-
-        Args:
-            state: Episodes that are not over.
-            actions: Shape (n, deciders), each from 0 to ``choices`` - 1.
-            rng: Draws the noise of the rewards; None gives expected rewards.
-        """
+        """Take one step by actions (n, deciders), from 0 to ``choices`` - 1; ``rng`` None gives expected rewards."""
         ...
 
     def optimum(self, state: State) -> NDArray[np.float64]:
-        """Return the best expected return, undiscounted, of episodes at their beginning, shape (n,)."""
+        """Return the best expected return, undiscounted, of new episodes, shape (n,)."""
         ...
 
     def routes(self) -> dict[str, Any]:
-        """Return what a trained router has to know of this task to be used, as plain data for its checkpoint."""
+        """Return what a trained router needs to know of this task, as plain data for its checkpoint."""
         ...
 
 
 class Episodes:
-    """Many episodes of a task in lockstep; one that ends is followed by another at once.
-
-    Args:
-        task: The task.
-        n: How many.
-        seed: Fixes everything that is drawn.
-    """
+    """``n`` episodes of a task in lockstep; one that ends is followed by another at once."""
 
     def __init__(self, task: Task, n: int, seed: int) -> None:
         self.task, self._rng = task, np.random.default_rng(seed)
         self._state = task.start(n, self._rng)
 
     def observe(self) -> Floats:
-        """Return what is seen, shape (n, size)."""
+        """Return the observations, shape (n, size)."""
         return self.task.observe(self._state)
 
     def step(self, actions: Integers) -> tuple[NDArray[np.float64], NDArray[np.bool_], Floats]:
-        """Take one step by ``actions`` (n, K).
-
-        Returns:
-            Rewards (n,), whether an episode ended (n,), and what was seen after the step, before any restart, (n, size).
-        """
+        """Take one step by ``actions`` (n, K); returns rewards (n,), ended (n,) and observations before any restart."""
         state, rewards, ended = self.task.act(self._state, actions, self._rng)
         reached = self.task.observe(state)
         if ended.any():
@@ -116,7 +97,7 @@ class SyntheticOptions(Options):
         dimension: Length of a prompt.
         choices: Options of each decider.
         deciders: Routers that choose at a time, each for its own prompt.
-        facets: Hidden specialties of each option; the one nearest to the prompt counts.
+        facets: Hidden specialties of each option; the nearest to the prompt counts.
         noise: Standard deviation of the reward's noise.
         steps: Most steps of an episode.
         p_end: Probability that an episode ends after a step, so that episodes differ in length.
@@ -134,12 +115,9 @@ class SyntheticOptions(Options):
 
 
 class SyntheticTask:
-    """Cosine to hidden specialties plus noise; a ``Task``.
+    """Cosine to hidden ``specialties`` (K, A, facets, D) plus noise; a ``Task``.
 
     States hold prompts (n, steps, K, D), lengths (n,) and the step each episode is at (n,).
-
-    Attributes:
-        specialties: The hidden unit vectors, shape (K, A, facets, D).
     """
 
     def __init__(self, options: SyntheticOptions = SyntheticOptions()) -> None:
@@ -161,7 +139,7 @@ class SyntheticTask:
         return self.start(n, np.random.default_rng([seed, 1]))
 
     def observe(self, state: State) -> Floats:
-        """Return the prompts of the present step, joined over deciders, shape (n, K * D)."""
+        """Return the prompts of the current step, joined over deciders, shape (n, K * D)."""
         return self._prompts(state).reshape(len(state[2]), -1).astype(np.float32)
 
     def act(self, state: State, actions: Integers, rng: np.random.Generator | None) -> Outcome:
@@ -180,11 +158,11 @@ class SyntheticTask:
         return np.asarray((best * (np.arange(best.shape[1]) < lengths[:, None])).sum(axis=1))
 
     def routes(self) -> dict[str, Any]:
-        """Return nothing: there is nothing to use."""
+        """Return nothing: there is no router to use."""
         return {}
 
     def _prompts(self, state: State) -> NDArray[np.float64]:
-        """The prompts of the present step, (n, K, D)."""
+        """The prompts of the current step, (n, K, D)."""
         prompts, _, at = state
         return np.asarray(prompts[np.arange(len(at)), np.minimum(at, prompts.shape[1] - 1)])
 

@@ -1,15 +1,11 @@
-"""Where the log is kept: a SQLite file, a PostgreSQL database, or the memory of this process. SQLAlchemy Core writes the SQL.
+"""Where the log is kept: a SQLite file, a PostgreSQL database, or process memory. SQLAlchemy Core writes the SQL.
 
-Tables: ``log`` (the records, the truth), ``heads`` (the last record of each chain), ``state`` (the format, and whether erased
-bytes may still be in the files), ``backups`` (where copies were written), ``secrets`` (of each namespace, for the digests in its
-log). They change together, in one transaction.
-
-SQLite: a write-ahead log, ``synchronous=FULL``, deleted bytes overwritten. One writer at a time among all processes, by a lock
-file (``X.lock``, empty) that the system frees when its holder dies; readers never wait for a writer. The folder must be on a local
-file system: locks of network ones cannot be trusted.
-
-PostgreSQL: one writer at a time by an advisory lock, readers in ``REPEATABLE READ``, ``synchronous_commit`` on. The server's own
-write-ahead log, its replicas and its dumps are the administrator's: erased bytes stay there until the server recycles them.
+Tables: ``log`` (the records), ``heads`` (last record of each chain), ``state`` (format; whether files still need scrubbing),
+``backups`` (paths of copies), ``secrets`` (per-namespace key for stored digests). One transaction changes them together. SQLite:
+write-ahead log, ``synchronous=FULL``, ``secure_delete``. A lock file (``X.lock``) allows one writer among all processes; readers
+never wait for a writer. The folder must be on a local file system, because network file locks are not reliable. PostgreSQL: one
+writer by an advisory lock; readers use ``REPEATABLE READ``. Not covered: the server's own write-ahead log, replicas and dumps keep
+erased bytes until the server recycles them.
 """
 
 from __future__ import annotations
@@ -35,12 +31,12 @@ from memalpha.files import flush
 from memalpha.store.records import REGISTRY, Head, Record, root
 
 IN_MEMORY = ":memory:"
-"""The address of a store that is kept in the process."""
+"""The address of a store in process memory."""
 FORMAT = 1
 APPLICATION_ID = 0x4D454D41  # "MEMA"
 _MAGIC = b"SQLite format 3\x00"
 _POLL = 0.005  # seconds between two tries for the lock
-_POSTGRES_LOCK = 0x6D656D616C706861  # of this application
+_POSTGRES_LOCK = 0x6D656D616C706861  # advisory lock id of this application
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _RIGHTS = "check the rights of the files and of their folder"
@@ -68,13 +64,13 @@ SECRETS = Table("secrets", _METADATA, Column("ns", Text, primary_key=True), _nee
 
 
 def connect(url: str, wait: float = 30.0) -> Database:
-    """Open the database at an address, or make it (``Journal.open``)."""
+    """Open or create the database at an address (see ``Journal.open``)."""
     if url == IN_MEMORY:
         return Sqlite(None, wait)
     try:
         parts = urlsplit(url)
         scheme, _ = parts.scheme, parts.port
-    except ValueError as error:  # says neither address nor error: both may hold the password
+    except ValueError as error:  # the message omits address and cause: both may hold the password
         raise InputError(
             f"a store at {url.split('://')[0]}://..., which is no address",
             expected="postgresql://user:password@host:port/database, the port a number",
@@ -87,12 +83,7 @@ def connect(url: str, wait: float = 30.0) -> Database:
 
 
 class Database(ABC):
-    """A log in a database; one connection, to be used by one thread at a time.
-
-    Attributes:
-        url: Names the store in messages, without a password.
-        path: The SQLite file, None for other databases.
-    """
+    """A log in a database; one connection, used by one thread at a time; ``url`` holds no password, ``path`` is for SQLite only."""
 
     path: Path | None = None
     _read: str = "BEGIN"
@@ -102,25 +93,24 @@ class Database(ABC):
         self.url, self.wait = url, wait
         self._closed = False
         self._connection: sa.Connection | None = None
-        # Transactions are begun and committed in plain sight here, so the driver must begin none by itself.
+        # This class begins and commits transactions itself; the driver must not.
         self._engine = sa.create_engine(
             dialect, creator=self._new, poolclass=sa.StaticPool, isolation_level="AUTOCOMMIT", hide_parameters=True
         )
 
     @abstractmethod
     def _new(self) -> Any:
-        """Return a new connection of the driver."""
+        """Return a new driver connection."""
 
     @abstractmethod
     def _rewrite(self) -> None:
-        """Write all files anew without what was erased."""
+        """Rewrite all files without the erased data."""
 
     def alone(self) -> AbstractContextManager[Any]:
         """Keep every other writer out; may be nested."""
         return nullcontext()
 
     def _prepare(self) -> None:
-        """Make the tables that are missing, and check what is there."""
         with self.writing():
             for table in _METADATA.sorted_tables:
                 self.execute(CreateTable(table, if_not_exists=True))
@@ -132,13 +122,12 @@ class Database(ABC):
             raise JournalDamagedError(f"{self.url} has lost its registry of namespaces, or is of another format", fix=_RESCUE)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close the connections."""
         self._closed = True
         self._engine.dispose()
 
-    # -------------------------------------------------------------------------------------------- statements and transactions
     def execute(self, statement: sa.Executable | str, rows: Sequence[Mapping[str, Any]] = ()) -> list[Any]:
-        """Run one statement, once or for each row of arguments; return all rows that it gives."""
+        """Run one statement, once or for each row of arguments; return all result rows."""
         with self._session() as connection:
             try:
                 result = connection.execute(sa.text(statement) if isinstance(statement, str) else statement, list(rows) or None)
@@ -150,7 +139,7 @@ class Database(ABC):
 
     @contextmanager
     def _session(self) -> Iterator[sa.Connection]:
-        """Give the connection; at the end of the outermost block, what was not committed is rolled back."""
+        """Give the connection; after the outermost block, uncommitted changes are rolled back."""
         if self._connection is not None:
             yield self._connection
             return
@@ -169,7 +158,7 @@ class Database(ABC):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Everything read inside is of one moment."""
+        """Read one consistent snapshot inside the block."""
         if self._connection is not None:
             yield
             return
@@ -179,12 +168,7 @@ class Database(ABC):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Alone among all writers; what was done inside is on disk when the block has been left, or undone if it raised.
-
-        Raises:
-            JournalBusyError: If another writer did not finish in time.
-            JournalError: If it could not be put to disk.
-        """
+        """Be the only writer; changes are on disk after the block, or undone if it raised. JournalBusyError after ``wait`` s."""
         with self.alone(), self._session():
             for statement in self._write:
                 self.execute(statement)
@@ -192,7 +176,7 @@ class Database(ABC):
             self.execute("COMMIT")
 
     def _error(self, error: DBAPIError) -> JournalError:
-        """Return what an error of a driver means."""
+        """Translate a driver error."""
         cause = error.orig
         code, state = getattr(cause, "sqlite_errorcode", 0) & 0xFF, getattr(cause, "sqlstate", None) or ""
         said = str(cause).strip()
@@ -214,9 +198,8 @@ class Database(ABC):
             )
         return JournalError(f"{self.url}: {said}")
 
-    # -------------------------------------------------------------------------------------------- reading
     def rows(self, ns: str, after: int = 0) -> list[Record]:
-        """Return a chain's records in order, those after a number."""
+        """Return a chain's records in order, those after number ``after``."""
         return [Record(*row) for row in self.execute(select(LOG).where(LOG.c.ns == ns, LOG.c.seq > after).order_by(LOG.c.seq))]
 
     def head(self, ns: str) -> Head:
@@ -229,7 +212,7 @@ class Database(ABC):
         return {str(ns): Head(seq, hash_) for ns, seq, hash_ in self.execute(select(HEADS))}
 
     def secret(self, ns: str) -> str:
-        """Return the secret of a namespace (hex), empty if it has none yet."""
+        """Return the secret of a namespace (hex); empty if it has none yet."""
         found = self.execute(select(SECRETS.c.secret).where(SECRETS.c.ns == ns))
         return str(found[0][0]) if found else ""
 
@@ -238,17 +221,17 @@ class Database(ABC):
         return {str(ns) for (ns,) in self.execute(select(LOG.c.ns).distinct())}
 
     def integrity(self) -> list[str]:
-        """Return what the database itself finds wrong with its files; those of PostgreSQL are the server's to check."""
+        """Return the faults that the database finds in its own files; PostgreSQL leaves this to the server."""
         return []
 
-    # -------------------------------------------------------------------------------------------- writing, inside ``writing``
+    # Writing: call these inside ``writing``.
     def append(self, records: Sequence[Record]) -> None:
         """Add records at the end of one chain."""
         self.execute(insert(LOG), [{name: getattr(record, name) for name in Record.__slots__} for record in records])
         self._move(records[-1].ns, records[-1].head)
 
     def erase(self, ns: str, numbers: Iterable[int]) -> None:
-        """Take the bodies of some records away."""
+        """Erase body and salt of some records."""
         row = update(LOG).where(LOG.c.ns == sa.bindparam("chain"), LOG.c.seq == sa.bindparam("number"))
         self.execute(row.values(body=None, salt=None), [{"chain": ns, "number": number} for number in numbers])
         self._mark_scrub()
@@ -266,7 +249,7 @@ class Database(ABC):
         self._mark_scrub()
 
     def new_secret(self, ns: str) -> str:
-        """Make a new secret for a namespace; the one it had is gone for good once the files are scrubbed."""
+        """Make a new secret for a namespace; ``scrub`` then removes the old one from the files."""
         if self.secret(ns):
             self.execute(delete(SECRETS).where(SECRETS.c.ns == ns))
             self._mark_scrub()
@@ -278,23 +261,20 @@ class Database(ABC):
         if to is not None:
             self.execute(insert(HEADS), [{"ns": ns, "seq": to.seq, "hash": to.hash}])
 
-    # -------------------------------------------------------------------------------------------- erasing from the files, copies
     def _mark_scrub(self) -> None:
         self.execute(update(STATE).values(scrub=1))
 
     def to_scrub(self) -> bool:
-        """Whether something was erased or dropped and may still be in the files."""
+        """Whether erased or dropped data may still be in the files."""
         return bool(self.execute(select(STATE.c.scrub))[0][0])
 
     def scrub(self) -> None:
-        """Leave no byte of what was erased or dropped in any file of the database.
+        """Remove all erased data from the database files.
 
-        Raises:
-            JournalError: If that cannot be done now (JournalBusyError: readers keep old files in use). What was erased is gone from
-                the log all the same, and the next opening tries again.
+        JournalError if that fails now (JournalBusyError: readers keep old files in use); the next opening tries again.
         """
         try:
-            with self.alone():  # nobody erases more between the rewriting and the mark
+            with self.alone():  # nobody may erase more before the mark is reset
                 self._rewrite()
                 with self.writing():
                     self.execute(update(STATE).values(scrub=0))
@@ -307,27 +287,20 @@ class Database(ABC):
             ) from error
 
     def backups(self) -> list[str]:
-        """Return where copies were written, but not this file, if it has taken a copy's place."""
+        """Return the paths of all copies, without this file itself (if it has replaced a copy)."""
         return [path for (path,) in self.execute(select(BACKUPS).order_by(BACKUPS.c.path)) if Path(path) != self.path]
 
     def note_backup(self, path: str, there: bool) -> None:
-        """Note, or forget, that a copy was written to a path."""
+        """Note that a copy was written to a path, or delete that note."""
         self.execute(delete(BACKUPS).where(BACKUPS.c.path == path))
         if there:
             self.execute(insert(BACKUPS), [{"path": path}])
 
 
 class Sqlite(Database):
-    """A log in one file, or in the memory of this process: that one has no backups, and a forked child starts empty.
+    """A log in one file (created with mode 600), or for ``path`` None in process memory (no backups; a forked child starts empty).
 
-    Args:
-        path: The file, made (readable by its owner alone) if there is none, in a folder that exists; None for this process.
-        wait: Seconds to wait for another writer.
-
-    Raises:
-        JournalDamagedError: If it is no journal, or damaged.
-        InputError: If the folder does not exist, or the name can be none of a file.
-        JournalError: If rights to a file or its folder are missing.
+    JournalDamagedError if the file is damaged or no journal, InputError for a wrong path, JournalError if rights are missing.
     """
 
     def __init__(self, path: Path | None, wait: float = 30.0) -> None:
@@ -340,7 +313,7 @@ class Sqlite(Database):
             self.path = path.resolve()
             lock = Path(f"{self.path}.lock")
             if not lock.exists() and self.path.exists():
-                # Not a store yet, so this process has no connection to it, whose locks closing the file would drop.
+                # No lock file: this process has no connection to the file yet, so closing it here releases no SQLite lock.
                 with self.path.open("rb") as file:
                     if file.read(len(_MAGIC)) not in (b"", _MAGIC):
                         raise JournalDamagedError(f"{url} is no store, nor a SQLite file", fix="name another file")
@@ -372,7 +345,7 @@ class Sqlite(Database):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Alone among all processes, and only while the file still has its name: what goes elsewhere is gone with this process."""
+        """Be the only writer of all processes; JournalDamagedError if the file was removed or replaced since it was opened."""
         with self.alone():
             if self.path and (there := _identity(self.path)) != self._file:
                 raise JournalDamagedError(
@@ -385,11 +358,7 @@ class Sqlite(Database):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the writers' lock of all processes; may be nested.
-
-        Raises:
-            JournalBusyError: If another process did not finish in time.
-        """
+        """Hold the write lock of all processes; may be nested. JournalBusyError after ``wait`` seconds."""
         if self.path is None:
             yield
             return
@@ -413,7 +382,7 @@ class Sqlite(Database):
         self._empty_wal()
 
     def _empty_wal(self) -> None:
-        if self.execute("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:  # after waiting for readers
+        if self.execute("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:  # waits for readers first
             raise JournalBusyError(f"{self.url}: readers keep the old write-ahead file in use")
 
     def integrity(self) -> list[str]:
@@ -425,11 +394,7 @@ class Sqlite(Database):
             return [str(error)]
 
     def copy_to(self, path: Path) -> None:
-        """Write a complete copy to a new file, which has its name only once it is complete; its own list of copies is empty.
-
-        Raises:
-            JournalError: If it could not be written; nothing of it is left.
-        """
+        """Write a complete copy to a new file, renamed when complete; its list of copies is empty. JournalError if it fails."""
         draft = unfinished(path)
         try:
             os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -450,16 +415,7 @@ class Sqlite(Database):
 
 
 class Postgres(Database):
-    """A log in a database of a PostgreSQL server.
-
-    Args:
-        url: ``postgresql://user:password@host:port/database``.
-        wait: Seconds to wait for another writer, and for a connection.
-
-    Raises:
-        JournalError: If the server cannot be reached.
-        MissingExtraError: Without psycopg.
-    """
+    """A log at ``postgresql://user:password@host:port/database``. JournalError if unreachable; MissingExtraError: no psycopg."""
 
     _read = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     _write = ("BEGIN", f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})")
@@ -489,7 +445,7 @@ class Postgres(Database):
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another of the same name; None if there is no file."""
+    """Return device and inode of a file; None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -498,11 +454,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def unfinished(path: Path) -> Path:
-    """Return the name of a copy that is being made."""
+    """Return the temporary name of a copy in progress."""
     return path.with_name(path.name + ".part")
 
 
 def drop_unfinished(path: Path) -> None:
-    """Delete what a copy that was killed has left."""
+    """Delete the remains of an interrupted copy."""
     for suffix in ("", "-journal"):
         Path(f"{unfinished(path)}{suffix}").unlink(missing_ok=True)

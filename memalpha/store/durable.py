@@ -1,16 +1,11 @@
-"""One namespace's memory, durable: writing, history, the past, undo, forgetting, compaction.
+"""The durable memory of one namespace: writing, history, past states, undo, forgetting, compaction.
 
-What always holds: when ``writing`` or ``apply`` returns, what was applied is on disk; if it raises, nothing of it is, and
-``memory`` is rebuilt from the log. ``memory`` has seen every write that any process acknowledged before. Nothing is answered
-from a record that does not fit its chain.
-
-``history``, ``as_of``, ``diff``, ``undo`` and ``forget`` read and check the whole chain of the namespace each time: their cost
-grows with the log, and they cannot miss a record that an index has lost. Undo takes back one operation whose entry nobody wrote
-since; it judges no limits.
-
-Forgetting wins over everything. It takes the content of every record about the entry, and of records of other entries that hold
-the very same text, unless such an entry says it now: that one is somebody's living memory and is named in the receipt. A text that
-says the same in other words is another entry; find it with ``search`` and forget it too.
+What always holds: when ``writing`` or ``apply`` returns, the change is on disk; if it raises, nothing is kept. ``memory`` includes
+every acknowledged write of every process. Every record is checked against its chain before use. ``history``, ``as_of``, ``diff``,
+``undo`` and ``forget`` read and check the whole chain, so their cost grows with the log. ``undo`` reverts one operation if its
+entry was not written since; it does not check limits. ``forget`` erases the content of all records of the entry, and of records of
+other entries with the same text. Exception: a live entry that holds this text now is kept and named in the receipt. Not covered:
+paraphrases; find them with ``search``.
 """
 
 from __future__ import annotations
@@ -64,11 +59,7 @@ _DIGEST = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
 class DurableMemory:
     """The memory of one namespace; made by ``Journal.memory``.
 
-    Args:
-        log: The log.
-        namespace: Whose memory.
-        schema: Its sections; name, kinds and times must be those it was begun with, limits and descriptions may change.
-        count_tokens: Token counter of the limits.
+    Name, section kinds and times of ``schema`` must match the recorded schema; limits and descriptions may change.
     """
 
     def __init__(self, log: Log, namespace: Namespace, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
@@ -83,29 +74,19 @@ class DurableMemory:
         self._time = ""
         self._memory = JournalMemory(self.schema, self._count)
 
-    # -------------------------------------------------------------------------------------------- reading and writing
     @property
     def memory(self) -> JournalMemory:
-        """The memory as of now; read it, write with ``apply`` or ``writing``.
-
-        It is another object after a forgetting or a failed write: what follows it must be made anew then.
-        """
+        """The current memory, to read. After ``forget`` or a failed write it is a new object: rebuild what depends on it."""
         with self._log.reading():
             self._follow()
             return self._memory
 
     @contextmanager
     def writing(self, origin: Origin) -> Iterator[JournalMemory]:
-        """Give the memory to write to; all that is applied inside is logged in one piece, all or nothing.
+        """Give the memory to write to; all operations inside are logged together or not at all.
 
-        Others wait meanwhile: think (generate) before, write inside.
-
-        Args:
-            origin: Who writes and from what.
-
-        Raises:
-            JournalError: If it could not be put to disk.
-            JournalBusyError: If another process did not finish writing in time.
+        Other writers wait meanwhile, so generate text before the block. JournalError if the write fails; JournalBusyError if
+        another process did not finish writing in time.
         """
         with self._changing():
             self._memory.begin()
@@ -115,7 +96,7 @@ class DurableMemory:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Write alone, on the memory as of now; if that fails, the memory is made anew from the log."""
+        """Be the only writer, on the current memory; after a failure the memory is rebuilt from the log."""
         entered = False
         try:
             with self._log.writing():
@@ -194,45 +175,42 @@ class DurableMemory:
         self._log.database.append(records)
         self._head, self._time = records[-1].head, records[-1].time
 
-    # -------------------------------------------------------------------------------------------- the past
     def history(self, entry_id: str) -> list[Event]:
-        """Return everything that happened to an entry, in order; empty for an id that never was, or was before a compaction."""
+        """Return all events of an entry, in order; empty for an unknown id, or one deleted before a compaction."""
         return [event for about, event in events(self._records()) if about == entry_id]
 
     def operations(self) -> list[Event]:
-        """Return everything that happened in the namespace, in order."""
+        """Return all events of the namespace, in order."""
         return [event for _, event in events(self._records())]
 
     def as_of(self, at: int | datetime) -> Memory:
-        """Return the memory as it was after an operation, or at a time (of the journal, which never goes back).
+        """Return the memory after an operation (its number), or at a time of the journal.
 
-        Raises:
-            InputError: If the operation is none, or the time has no zone.
-            JournalError: If a compaction dropped what was before it.
+        InputError for a wrong number or a time without zone; JournalError if a compaction dropped that part.
         """
         return past(self._records(), at, self.schema, self._count)
 
     def diff(self, before: int | datetime, after: int | datetime) -> list[Change]:
-        """Return what is different between two moments (as ``as_of`` takes them): deletions first, then writes."""
+        """Return the changes between two moments (as in ``as_of``): deletions first, then writes."""
         records = self._records()
         first, second = (past(records, at, self.schema, self._count) for at in (before, after))
         return diff(tuple(first), tuple(second))
 
     def receipts(self) -> list[Receipt]:
-        """Return the receipts of all entries that were forgotten."""
+        """Return the receipts of all forgotten entries."""
         return receipts(self._records())
 
     def rebuilt(self) -> JournalMemory:
-        """Return the memory made anew from the whole log, independent of the one in this process."""
+        """Return a separate memory rebuilt from the whole log."""
         memory = JournalMemory(self.schema, self._count)
         memory.replay(self._records())
         return memory
 
     def keyed(self, text: str) -> str:
-        """Return a text with each SHA-256 digest in it as this namespace's log records it (``Origin``).
+        """Return a text with each SHA-256 digest replaced by its keyed form in this namespace's log (``Origin``).
 
-        An event is of a prompt if its ``origin.prompt_hash`` is ``keyed(hash_prompt(ids))``. That can no longer be told of events
-        before the last forgetting, which made a new secret.
+        To find the events of a prompt, compare ``origin.prompt_hash`` with ``keyed(hash_prompt(ids))``. This does not work for
+        events before the last ``forget``, which makes a new secret.
         """
         with self._log.reading():
             self._follow()
@@ -243,18 +221,11 @@ class DurableMemory:
             self._follow()
             return self._log.stretch(self._ns) if self._ns else []
 
-    # -------------------------------------------------------------------------------------------- undo, forget, compact
     def undo(self, seq: int, origin: Origin) -> Change:
-        """Take one operation back (or take the taking back back); logged as an operation of its own.
+        """Revert one operation by its number (an undo can be undone too); logged as a new operation.
 
-        Args:
-            seq: Number of the operation.
-            origin: Who asks for it.
-
-        Raises:
-            InputError: If there is no such operation, or it is none that can be undone.
-            ForgottenError: If it, or what was before it, was forgotten.
-            JournalError: If its entry was written since and not taken back, or another entry says by now what would come back.
+        InputError if there is no such operation or it cannot be undone; ForgottenError if its content, or the content before, was
+        forgotten; JournalError if its entry was written since, or another entry now holds the text to restore.
         """
         with self._changing():
             target, before = before_of(self._log.stretch(self._ns) if self._ns else [], seq)
@@ -267,15 +238,12 @@ class DurableMemory:
             return change
 
     def forget(self, entry_id: str) -> Receipt:
-        """Erase an entry for good: from the log, the memory, every file of the store and its backups; keep a receipt.
+        """Erase an entry for good from log, memory, all files and backups; keep a receipt. InputError if nothing of it is left.
 
-        Raises:
-            InputError: If nothing of such an entry is left anywhere.
-            JournalError: If the bytes in the files could not be erased now: it is forgotten in the log, and the next opening erases
-                them (JournalBusyError: readers keep old files in use). Or if a backup could not be reached: it is forgotten in the
-                store, not there.
+        JournalError if the files could not be scrubbed now (it is erased from the log; the next opening scrubs them;
+        JournalBusyError: readers keep old files in use), or if a backup could not be changed (it is erased from the store only).
         """
-        said: list[tuple[set[str], tuple[Entry, ...]]] = []  # by the entry, and by the memory, according to the store
+        said: list[tuple[set[str], tuple[Entry, ...]]] = []  # texts of the entry and live entries, as in the store itself
 
         def erase(log: Log) -> Receipt | None:
             if not said:
@@ -289,16 +257,10 @@ class DurableMemory:
         try:
             return _forget_everywhere(self._log, erase, Receipt(entry_id, self._log.clock(), 0), unknown)
         finally:
-            self._reset()  # the memory's list of changes holds what was there
+            self._reset()  # the change list still holds the erased content
 
     def _erase(self, entry_id: str, texts: Collection[str], live: Iterable[Entry]) -> Receipt | None:
-        """Erase in this log alone; inside ``writing``.
-
-        Args:
-            entry_id: Whose content.
-            texts: What the entry said according to the store, beside what it said according to this log (of a copy).
-            live: What the store says now; of a copy too, where an entry may still say what it says nowhere else.
-        """
+        """Erase in this log only (inside ``writing``); in a copy, ``texts`` and ``live`` come from the store itself."""
         if self._ns is None:
             return None
         records = self._log.stretch(self._ns)
@@ -320,10 +282,9 @@ class DurableMemory:
         return receipt_of(receipt)
 
     def compact(self) -> int:
-        """Replace the log so far by what it led to; return how many records were dropped.
+        """Replace the log so far by the entries it led to; return the number of dropped records.
 
-        What is given up: history, ``as_of``, ``undo`` and operations' origins before this point. Kept: entries with their ids and
-        numbers, receipts, the chain.
+        Lost: history, ``as_of``, ``undo``, origins before this point. Kept: entries, their ids and numbers, receipts, chain.
         """
         with self._changing():
             if self._ns is None:
@@ -347,18 +308,16 @@ def _keyed(text: str, secret: str) -> str:
 
 
 def _texts_about(records: Iterable[Record], entry_id: str) -> set[str]:
-    """Return everything the records of one entry hold."""
     return {text for record in records if record.entry == entry_id for text in record.data().texts}
 
 
-# ------------------------------------------------------------------------------------------------ namespaces and copies
 def forget_namespace(log: Log, name: Namespace) -> Receipt:
-    """Drop a namespace's chain and its names, in the copies too (``Journal.forget``)."""
+    """Drop a namespace's chain and names, in the copies too (``Journal.forget``)."""
     return _forget_everywhere(log, lambda log: _drop(log, name), Receipt("", log.clock(), 0), no_namespace(name))
 
 
 def no_namespace(name: Namespace) -> InputError:
-    """Return the error for a namespace that a store does not have."""
+    """Return the error for an unknown namespace."""
     return InputError(
         f"no namespace {name}",
         expected="a namespace of this store",
@@ -367,7 +326,7 @@ def no_namespace(name: Namespace) -> InputError:
 
 
 def _drop(log: Log, name: Namespace) -> Receipt | None:
-    """Drop a namespace from this log alone; inside ``writing``."""
+    """Drop a namespace from this log only; inside ``writing``."""
     begun = log.begun.get(name)
     if begun is None:
         return None
@@ -380,14 +339,7 @@ def _drop(log: Log, name: Namespace) -> Receipt | None:
 
 
 def _forget_everywhere(log: Log, erase: Callable[[Log], Receipt | None], nothing: Receipt, unknown: InputError) -> Receipt:
-    """Erase in every copy of a store, then in the store, then from its files.
-
-    Args:
-        log: The store.
-        erase: Erases in one log, inside ``writing``; None if there was nothing.
-        nothing: The receipt where only a copy held it.
-        unknown: Raised if there was nothing anywhere.
-    """
+    """Erase in every copy, then in the store, then scrub the files; ``nothing`` is the receipt if only a copy held it."""
     with log.writing():
         done, missing, failed = in_backups(log, erase)
         receipt = erase(log)
@@ -402,13 +354,9 @@ def _forget_everywhere(log: Log, erase: Callable[[Log], Receipt | None], nothing
 
 
 def in_backups(log: Log, erase: Callable[[Log], Receipt | None]) -> tuple[list[str], list[str], list[str]]:
-    """Erase in every copy made from a store; inside ``writing``, before anything is erased in the store itself.
+    """Erase in every copy of a store; inside ``writing``, before the store itself, so that a killed process can repeat it.
 
-    So a kill in between leaves the store as it was, with all it takes to forget again: what is forgotten in the store is
-    forgotten in its copies. Copies that are gone are no longer looked for from now on.
-
-    Returns:
-        The paths of the copies that held it, of those no longer where they were written, and why some could not be erased.
+    Returns paths of copies that held it, paths of missing copies (no longer tracked), and why others failed.
     """
     done, missing, failed = list[str](), list[str](), list[str]()
     for path in log.database.backups():

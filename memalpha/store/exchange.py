@@ -1,4 +1,4 @@
-"""Export and import: JSON Lines, lossless down to hashes, salts and receipts, so that an export proves itself wherever it goes.
+"""Lossless export and import as JSON Lines, with hashes, salts and receipts, so that an export can be verified.
 
     {"format": "memalpha-journal", "version": 1}
     {"begin": <id>, "user": ..., "agent": ..., "session": ..., "schema": ..., "time": ...}
@@ -6,11 +6,9 @@
     {"forgotten": <id>, "time": ..., "note": ...}                                    of the whole store only
     {"end": <number of lines before this one>}
 
-An import is all or nothing. It refuses a namespace that is there already, and one that was forgotten: an old export does not
-bring back what was forgotten since. It erases nothing: the receipt of a namespace that is alive here is refused. (The
-content of a single entry forgotten since is still in an old export; exports are the user's to delete.) Hashes cover the records
-alone, and without a key anybody can compute them: so each line is checked for its form, and each namespace is replayed and read as
-history once before it is taken in.
+An import is all or nothing. It refuses namespaces that exist here or were forgotten here, and receipts of namespaces that are alive
+here. It checks the form of each line and replays each namespace, since without a key anybody can compute valid hashes. Not covered:
+an old export still holds an entry that was forgotten later; delete such exports yourself.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from memalpha.store.memory import JournalMemory, events, receipts, schema_of
 from memalpha.store.records import Namespace, Note, Record, Stamp, check
 
 _FORMAT = {"format": "memalpha-journal", "version": 1}
-_SHOWN = 80  # characters of a wrong value
+_SHOWN = 80  # longest shown part of a wrong value, in characters
 
 
 def _text(pattern: str) -> Any:
@@ -85,10 +83,8 @@ _LINES: dict[str, TypeAdapter[Any]] = {
 def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
     """Write one namespace, or the whole store, to a new file; return the number of records.
 
-    Raises:
-        InputError: If the file exists, its folder does not, there is no such namespace, or an export to this name was cut off or
-            is running.
-        JournalDamagedError: If the store is damaged: nothing is written then.
+    InputError if the file exists (or a partial export of it), its folder or the namespace does not; JournalDamagedError if the
+    store is damaged (nothing is written).
     """
     path = new_file(path)
     with log.reading():
@@ -120,12 +116,7 @@ def export_to(log: Log, path: Path, namespace: Namespace | None = None) -> int:
 
 
 def new_file(path: str | Path) -> Path:
-    """Return the path of a file to be made.
-
-    Raises:
-        InputError: If it exists, its folder does not, or no file can have such a name.
-        JournalError: If rights are missing to say.
-    """
+    """Return the path for a new file; InputError if it exists or cannot be created, JournalError if rights are missing."""
     try:
         target = Path(path)
         target.stat()
@@ -160,12 +151,10 @@ def _lines(log: Log, names: Iterable[Namespace], whole: bool) -> Iterator[dict[s
 
 
 def import_from(log: Log, path: Path) -> int:
-    """Read what ``export_to`` wrote; return the number of records.
+    """Read an export; return the number of records.
 
-    Raises:
-        InputError: If the file is none, was cut or edited, a namespace of it is there already, or one is alive here that was
-            forgotten where it comes from; names the line.
-        ForgottenError: If a namespace of it was forgotten here.
+    InputError (with the line) if the file is no complete export or its namespaces conflict with this store; ForgottenError if one
+    of them was forgotten here.
     """
     lines = read_export(path)
     chains: dict[str, list[Record]] = {}
@@ -202,7 +191,6 @@ def _parsed(line: dict[str, Any], where: str) -> Any:
 
 
 def _begin(log: Log, line: _Begin, where: str) -> None:
-    """Register a namespace."""
     try:
         name = Namespace(line.user, line.agent, line.session)
         schema_of(line.shape)
@@ -216,7 +204,7 @@ def _begin(log: Log, line: _Begin, where: str) -> None:
 
 
 def _forgotten(log: Log, line: _Forgotten, where: str) -> None:
-    """Take over the receipt of a namespace that was forgotten where the export comes from."""
+    """Take over the receipt of a namespace that was forgotten in the exporting store."""
     try:
         facts = Note.model_validate(json.loads(line.note))
     except (ValueError, RecursionError) as error:
@@ -253,7 +241,7 @@ def _add(log: Log, ns: str, records: Sequence[Record], path: Path) -> None:
 
 
 def read_export(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """Return the numbered lines between first and last of an export; InputError if it is none, or was cut."""
+    """Return the numbered lines between first and last of an export; InputError if it is incomplete or no export."""
     try:
         lines = [(i, json.loads(line)) for i, line in enumerate(path.read_text(encoding="ascii").splitlines(), start=1)]
     except (OSError, ValueError, RecursionError) as error:

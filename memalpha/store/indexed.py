@@ -1,9 +1,8 @@
-"""The durable store with its retrievers: what a server or an agent in use holds.
+"""The durable store with retrievers, for servers and agents.
 
-What always holds: a search sees every acknowledged write of its own namespace, of any process, and nothing of another
-namespace; after a forgetting or a failed write the indexes are made anew from the log, so nothing of what was there stays in
-them. Writes and searches of one ``IndexedStore`` take turns. Memories and indexes of the namespaces used last are kept in this
-process, the others made again when asked for.
+What always holds: a search sees every acknowledged write of its own namespace, of any process, and nothing of another namespace.
+After ``forget`` or a failed write, indexes are rebuilt from the log. Writes and searches of one ``IndexedStore`` take turns. The
+most recently used namespaces stay in process memory; others are rebuilt on use.
 """
 
 from __future__ import annotations
@@ -32,14 +31,9 @@ class _Open:
 
 
 class IndexedStore:
-    """Durable memories that can be searched, one for each namespace.
+    """Durable searchable memories, one per namespace; the ``keep`` last used stay in this process.
 
-    Args:
-        journal: The log.
-        schema: Schema of every namespace.
-        make_retriever: Makes the retriever of a memory (``memalpha.retrieval.two_layer.retriever_factory``).
-        count_tokens: Token counter of the limits.
-        keep: How many namespaces stay in this process.
+    Retrievers are made by ``make_retriever`` (``memalpha.retrieval.two_layer.retriever_factory``).
     """
 
     def __init__(
@@ -57,23 +51,23 @@ class IndexedStore:
         self._open: OrderedDict[Namespace, _Open] = OrderedDict()
 
     def durable(self, namespace: Namespace) -> DurableMemory:
-        """Return the durable memory of a namespace: history, as_of, diff, receipts."""
+        """Return the durable memory of a namespace (history, as_of, diff, receipts)."""
         with self._lock:
             return self._current(namespace).durable
 
     def memory(self, namespace: Namespace) -> JournalMemory:
-        """Return the memory of a namespace as of now, to read."""
+        """Return the current memory of a namespace, to read."""
         with self._lock:
             return self._current(namespace).memory
 
     def retriever(self, namespace: Namespace) -> Retriever:
-        """Return the retriever of ``memory(namespace)``; a prompt of the agent is made with both. Ask anew for each prompt."""
+        """Return the retriever of ``memory(namespace)``; get a new one for each prompt."""
         with self._lock:
             return self._current(namespace).retriever
 
     @contextmanager
     def reading(self, namespace: Namespace) -> Iterator[tuple[JournalMemory, Retriever]]:
-        """Give a namespace's memory and retriever as of now; no thread changes them inside the block."""
+        """Give a namespace's current memory and retriever; no thread changes them inside the block."""
         with self._lock:
             known = self._current(namespace)
             yield known.memory, known.retriever
@@ -83,7 +77,6 @@ class IndexedStore:
         with self._lock:
             return self._current(namespace).retriever.search(query, k, sections)
 
-    # -------------------------------------------------------------------------------------------- writing
     @contextmanager
     def writing(self, namespace: Namespace, origin: Origin) -> Iterator[JournalMemory]:
         """Give a namespace's memory to write to (``DurableMemory.writing``); searches wait meanwhile."""
@@ -101,20 +94,19 @@ class IndexedStore:
             return self._current(namespace).durable.undo(seq, origin)
 
     def forget(self, namespace: Namespace, entry_id: str | None = None) -> Receipt:
-        """Erase one entry of a namespace, or the whole namespace; from the log, every file, every backup, the indexes."""
+        """Erase one entry, or the whole namespace, from log, files, backups and indexes."""
         with self._lock:
             known = self._current(namespace)
             try:
                 return self.journal.forget(namespace) if entry_id is None else known.durable.forget(entry_id)
             finally:
                 self._open.pop(namespace, None)
-                tokenize.cache_clear()  # it remembers texts
+                tokenize.cache_clear()  # the cache holds texts
                 if isinstance(known.retriever, TwoLayerRetriever):
                     known.retriever.forget_texts()
 
-    # -------------------------------------------------------------------------------------------- checking
     def check(self, namespace: Namespace) -> list[str]:
-        """Compare memory and indexes with ones made anew from the log; one line for each difference, none if they agree."""
+        """Compare memory and indexes with rebuilt ones; return one line per difference."""
         with self._lock:
             live = self._current(namespace)
             anew = live.durable.rebuilt()

@@ -1,7 +1,7 @@
-"""The log as one process sees it: the database, the key, one lock, the registry of namespaces, and a clock that never goes back.
+"""The log as one process sees it: database, key, lock, registry of namespaces, and a clock that never goes back.
 
-Every read of records goes through ``stretch``, which checks the chain before anything is made of it: a damaged record raises, it
-is never answered from. Safe for threads (one at a time) and across ``fork`` (the child opens the store anew).
+All records are read through ``stretch``, which checks the chain and raises on damage. Safe for threads (one at a time) and across
+``fork`` (the child opens the store again).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Begun(NamedTuple):
-    """What the registry says of a namespace: its chain's id, the shape of its schema, where and when it was registered."""
+    """Registry data of a namespace: chain id, schema shape, position and time of registration."""
 
     ns: str
     shape: Any
@@ -31,12 +31,7 @@ class Begun(NamedTuple):
 
 
 class Log:
-    """The log.
-
-    Args:
-        connect: Opens the database; called again after a fork.
-        key: Keys the hashes, or None.
-    """
+    """The log; ``connect`` opens the database (again after a fork), ``key`` keys the hashes."""
 
     def __init__(self, connect: Callable[[], Database], key: bytes | None = None) -> None:
         self.connect, self.key = connect, key
@@ -49,7 +44,7 @@ class Log:
         self.forget_registry()
 
     def forget_registry(self) -> None:
-        """Read the registry anew at the next use."""
+        """Read the registry again at the next use."""
         self.registry_head = root(REGISTRY)
         self.registry_time = ""
         self.begun: dict[Namespace, Begun] = {}
@@ -57,7 +52,7 @@ class Log:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Hold the lock and read as of one moment; the registry is up to date inside."""
+        """Hold the lock and read one snapshot, with a current registry."""
         self._follow_fork()
         with self.lock, self.database.reading():
             self._follow_registry()
@@ -65,12 +60,7 @@ class Log:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the lock and write alone; what was done is on disk when the block has been left.
-
-        Raises:
-            JournalError: Inside another such block of this thread, or if it could not be put to disk.
-            JournalBusyError: If another process did not finish writing in time.
-        """
+        """Hold the lock and be the only writer; changes are on disk after the block. JournalError if nested or not written."""
         self._follow_fork()
         with self.lock:
             if self._writer:
@@ -93,12 +83,7 @@ class Log:
             self.database = self.connect()
 
     def scrub(self, strict: bool = True) -> None:
-        """Leave no byte of what was erased in any file (``Database.scrub``).
-
-        Args:
-            strict: Do it in any case, and raise if it cannot be done now. Else do it if an earlier one could not be finished, and
-                only warn: the store can be used all the same.
-        """
+        """Remove all erased data from the files; if not ``strict``, only if an earlier try failed, and warn if it fails again."""
         with self.lock:
             try:
                 if strict or self.database.to_scrub():
@@ -110,13 +95,8 @@ class Log:
                     raise
                 _LOG.warning("%s", error)
 
-    # -------------------------------------------------------------------------------------------- reading
     def stretch(self, ns: str, before: Head | None = None) -> list[Record]:
-        """Return the checked records of a chain, all of them or those after one.
-
-        Raises:
-            JournalDamagedError: If they do not follow on each other up to the chain's head.
-        """
+        """Return the checked records of a chain, all or those after ``before``; JournalDamagedError if the chain is broken."""
         head = self.database.head(ns)
         records = self.database.rows(ns, before.seq if before else 0)
         if faults := check(ns, records, before, head, self.key):
@@ -146,9 +126,8 @@ class Log:
                 self.begun[name] = Begun(record.entry, found.shape, record.seq, record.time)
             self.registry_head, self.registry_time = record.head, record.time
 
-    # -------------------------------------------------------------------------------------------- writing
     def now(self, after: str) -> tuple[str, str]:
-        """Return the time of the next record, not before ``after``, and the clock's where that is earlier (else empty)."""
+        """Return the time of the next record, not before ``after``, and the clock's time if that is earlier (else empty)."""
         clock = stamp(self.clock())
         return (after, clock) if clock < after else (clock, "")
 
@@ -158,7 +137,7 @@ class Log:
         self._append_registry(seal(self.registry_head, self.key, ns=REGISTRY, kind=Kind.BEGIN, time=time, entry=ns, body=body))
 
     def unregister(self, ns: str, note: str) -> Record:
-        """Put the receipt of a forgotten namespace into the registry; inside ``writing``."""
+        """Add the receipt of a forgotten namespace to the registry; inside ``writing``."""
         time = self.now(self.registry_time)[0]
         record = seal(self.registry_head, self.key, ns=REGISTRY, kind=Kind.FORGET, time=time, entry=ns, gone=True, note=note)
         self._append_registry(record)

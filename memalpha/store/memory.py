@@ -1,13 +1,9 @@
-"""The memory of one namespace, made from its records, and its past.
+"""The memory of one namespace, built from its records, and its past states.
 
-``JournalMemory`` is ``memalpha.memory.memory.Memory`` with two differences. Its changes are numbered as the journal's operations
-are, so ``Entry.created`` and ``Entry.updated`` name operations. And it takes an operation inside ``DurableMemory.writing`` only:
-elsewhere nobody would log it.
-
-What always holds: the memory after an operation and the memory rebuilt from the log to that operation are equal: entries, their
-order, the order of ``newest``, the next id. ``Memory.apply`` decides an operation once, when it is written, and the record keeps
-what came of it; taking a record goes through the same commit, so another tokenizer, other limits or a later version of
-``apply`` change no past. ``verify`` asks ``Memory.apply`` again, for every operation it can.
+``JournalMemory`` is a ``Memory`` with two differences: changes carry the journal's operation numbers (``Entry.created``,
+``Entry.updated``), and operations are accepted only inside ``DurableMemory.writing``. What always holds: a memory rebuilt from the
+log equals the memory at that operation (entries, order, ``newest``, next id). ``Memory.apply`` decides once, at writing, and the
+record keeps the result: another tokenizer, limit or version changes no past state. Only ``verify`` runs ``Memory.apply`` again.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from memalpha.types import Change, Entry, Operation, OperationResult
 
 
 class Written(NamedTuple):
-    """An operation applied and not yet logged."""
+    """An operation that is applied but not yet logged."""
 
     operation: Operation
     chunk: int | None
@@ -35,12 +31,7 @@ class Written(NamedTuple):
 
 
 class JournalMemory(Memory):
-    """A memory that follows a journal.
-
-    Args:
-        schema: Its sections and limits; limits are not judged again for what is in the log.
-        count_tokens: Token counter.
-    """
+    """A memory that follows a journal; limits are not checked again for logged operations."""
 
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
         super().__init__(schema, count_tokens)
@@ -48,20 +39,16 @@ class JournalMemory(Memory):
         self._draft: list[Written] | None = None
 
     def begin(self) -> None:
-        """Take operations from now on."""
+        """Accept operations from now on."""
         self._draft = []
 
     def end(self) -> list[Written]:
-        """Take no more operations; return those applied since ``begin``, in order."""
+        """Accept no more operations; return those applied since ``begin``, in order."""
         draft, self._draft = self._draft or [], None
         return draft
 
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
-        """Apply an operation, to be logged when the ``writing`` block ends.
-
-        Raises:
-            JournalError: Outside such a block.
-        """
+        """Apply an operation, to be logged when the ``writing`` block ends; JournalError outside such a block."""
         if self._draft is None:
             raise JournalError(
                 "a durable memory was written outside of its journal", fix="with durable.writing(origin) as memory: ..."
@@ -74,22 +61,13 @@ class JournalMemory(Memory):
         return result
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Refuse: a durable memory goes back through its journal alone.
-
-        Raises:
-            JournalError: Always.
-        """
+        """Always raise JournalError: use ``undo``, ``as_of`` or a copy."""
         raise JournalError(
             "a durable memory cannot be restored to a snapshot", fix="undo, as_of, or a copy(): that one is in process"
         )
 
-    # -------------------------------------------------------------------------------------------- replaying
     def replay(self, records: Sequence[Record]) -> None:
-        """Take records in order, the first of which follows on what was taken before (or is the first there is).
-
-        Raises:
-            JournalDamagedError: If a record fits no memory of this schema.
-        """
+        """Apply records in order, following those applied before; JournalDamagedError if a record does not fit this schema."""
         kept: list[Entry] = []
         for record in records:
             if record.kind == Kind.KEEP and self.seq == 0:
@@ -134,25 +112,20 @@ class JournalMemory(Memory):
         return after
 
     def _put(self, entry_id: str, after: Entry | None) -> None:
-        """Bring an entry to a state it had before, at the place its number of creation gives it."""
+        """Restore an entry's earlier state, at the position given by its creation number."""
         entries = [entry for entry in self if entry.id != entry_id]
         if after is not None:
             insort(entries, after, key=lambda entry: entry.created)
         self._restore(entries)
 
 
-# ------------------------------------------------------------------------------------------------ schemas
 def shape(schema: MemorySchema) -> dict[str, object]:
-    """Return what of a schema must not change under a log: its name, its sections' names, kinds and whether they keep times."""
+    """Return the part of a schema that must not change: its name; names, kinds and times of its sections."""
     return {"name": schema.name, "sections": [[s.name, s.kind.value, s.timestamps] for s in schema.sections]}
 
 
 def schema_of(shape: Any) -> MemorySchema:
-    """Return a schema of a recorded shape that limits nothing and allows everything.
-
-    Raises:
-        JournalDamagedError: If it is no shape of a schema.
-    """
+    """Return an unlimited schema of a recorded shape; JournalDamagedError if the shape is invalid."""
     try:
         sections = tuple(Section(name, SectionKind(kind), timestamps=times) for name, kind, times in shape["sections"])
         return MemorySchema(str(shape["name"]), sections)
@@ -162,7 +135,6 @@ def schema_of(shape: Any) -> MemorySchema:
         ) from error
 
 
-# ------------------------------------------------------------------------------------------------ the past
 def events(records: Sequence[Record]) -> Iterator[tuple[str, Event]]:
     """Turn checked records into (entry id, event), in order."""
     states: dict[str, Entry | None] = {}
@@ -179,7 +151,7 @@ def events(records: Sequence[Record]) -> Iterator[tuple[str, Event]]:
 
 
 def receipts(records: Iterable[Record]) -> list[Receipt]:
-    """Return all receipts of a chain, those that a compaction carried over first."""
+    """Return all receipts of a chain, those kept by a compaction first."""
     found = []
     for record in records:
         if record.kind == Kind.BASE:
@@ -190,18 +162,16 @@ def receipts(records: Iterable[Record]) -> list[Receipt]:
 
 
 def receipt_of(record: Record) -> Receipt:
-    """Read a receipt back from its record."""
+    """Read a receipt from its record."""
     facts = record.facts()
     count = len(facts.erased) if facts.operations is None else facts.operations
     return Receipt(record.entry, moment_of(record.time), count, facts.said_by)
 
 
 def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, count_tokens: TokenCounter) -> Memory:
-    """Return the memory after an operation or at a time, in process and free to be changed.
+    """Return an independent memory after an operation or at a time.
 
-    Raises:
-        InputError: If there is no such operation.
-        JournalError: If a compaction dropped what was before it.
+    InputError if there is no such operation; JournalError if a compaction dropped that part.
     """
     memory = JournalMemory(schema, count_tokens)
     memory.replay(records[: _until(records, at)])
@@ -209,7 +179,6 @@ def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, co
 
 
 def _until(records: Sequence[Record], at: int | datetime) -> int:
-    """How many of the records happened until then."""
     last = records[-1].seq if records else 0
     if isinstance(at, bool) or not isinstance(at, int | datetime):
         raise InputError(f"a moment given as {at!r}", expected="the number of an operation, or an aware datetime")
@@ -217,9 +186,7 @@ def _until(records: Sequence[Record], at: int | datetime) -> int:
         raise InputError(f"operation {at}", expected=f"a number from 0 to {last}, the last operation of this namespace")
     moment = stamp(at) if isinstance(at, datetime) else ""
     count = sum(record.seq <= at if isinstance(at, int) else record.time <= moment for record in records)
-    base = (
-        1 + records[0].facts().entries if records and records[0].kind == Kind.BASE else 0
-    )  # records that stand for what was dropped
+    base = 1 + records[0].facts().entries if records and records[0].kind == Kind.BASE else 0  # records written by a compaction
     if count < base and not (isinstance(at, int) and at >= records[0].seq - 1):
         raise JournalError(
             f"what was before {at} was dropped by the compaction of {records[0].time}",
@@ -230,12 +197,10 @@ def _until(records: Sequence[Record], at: int | datetime) -> int:
 
 
 def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None]:
-    """Return an operation to undo and what its entry was before.
+    """Return the record of an operation to undo, and its entry before it.
 
-    Raises:
-        InputError: If there is no such operation, or it is none that can be undone.
-        ForgottenError: If it, or what was before it, was forgotten.
-        JournalConflictError: If its entry was written since, and that was not taken back.
+    InputError if the operation does not exist or cannot be undone; ForgottenError if content was forgotten; JournalConflictError if
+    the entry was written since and that was not undone.
     """
     target = next((record for record in records if record.seq == seq), None)
     if target is None or target.kind not in (Kind.APPLY, Kind.UNDO, Kind.FORGET):
@@ -261,7 +226,7 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None
 
 
 def refuse_twin(memory: Memory, entry: Entry | None) -> None:
-    """Refuse to bring back what another entry says by now: JournalConflictError; no two entries of a section say the same."""
+    """JournalConflictError if another entry of the section has the same content now."""
     for other in memory if entry else ():
         assert entry is not None
         if other.id != entry.id and (other.section, other.content, other.timestamp) == (

@@ -1,15 +1,11 @@
-"""The records of the log, the hash chain they form, and the nouns around them.
+"""The records of the log, their hash chain, and related types.
 
-A record has a header that is never erased (numbers, a kind, a time, hashes: no text from anybody) and a body that can be: the
-operation, the entry it led to, and where both came from. The body is stored as one ASCII JSON text and is hashed as stored.
-
-A record's hash covers its header. The header holds the hash of the record before and a commitment: SHA-256 over 32 random bytes
-(the salt) and the body. When body and salt are erased, the chain still holds and nobody can confirm a guess of what was there.
-Each namespace has a chain of its own, rooted in its random id, so it can be exported and verified alone. The registry of
-namespaces is a chain as well: it shows a namespace that is missing.
-
-Without a key the chain finds every accident, and every edit by somebody who does not compute all later hashes anew. With a key
-(HMAC-SHA256) nobody can compute them without it.
+A record has a permanent header (numbers, kind, time, hashes; no user text) and an erasable body (operation, resulting entry,
+origin), stored and hashed as one ASCII JSON text. The hash covers the header, which holds the previous record's hash and a
+commitment: SHA-256 over 32 random bytes (the salt) and the body. After body and salt are erased the chain still holds, and nobody
+can confirm a guess of the content. Each namespace has its own chain, rooted in its random id; it can be exported and verified
+alone. The registry of namespaces is a chain too, so a missing namespace is detected. Without a key the chain detects accidents, but
+not an attacker who recomputes all later hashes; with a key (HMAC-SHA256) that needs the key.
 """
 
 from __future__ import annotations
@@ -32,20 +28,14 @@ from memalpha.types import Entry, Operation
 _Model = TypeVar("_Model", bound=BaseModel)
 
 REGISTRY = ""
-"""Id of the chain that says which namespaces there are."""
+"""Id of the registry chain."""
 MAX_NAME = 200
-_SHOWN = 80  # characters of a damaged value in a message
+_SHOWN = 80  # longest shown part of a damaged value, in characters
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Namespace:
-    """Whose memory it is. No call of the store works without one, and no two share anything.
-
-    Attributes:
-        user: For whom.
-        agent: Which agent.
-        session: Which conversation; one name for all where a memory outlives conversations.
-    """
+    """Owner of a memory: user, agent and session. Use one session name if a memory outlives conversations."""
 
     user: str
     agent: str = "default"
@@ -62,21 +52,16 @@ class Namespace:
                 )
 
     def __str__(self) -> str:
-        """Return ``user/agent/session``, for messages."""
+        """Return ``user/agent/session``."""
         return f"{self.user}/{self.agent}/{self.session}"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an operation came from.
+    """Where an operation came from: writer, chunk id or hash, ``hash_prompt`` of the prompt.
 
-    SHA-256 digests in ``source`` and ``prompt_hash`` are stored keyed with a secret of the namespace that ``forget`` destroys
-    (``DurableMemory.keyed``): otherwise the digest of a short text would confirm a guess of what was forgotten.
-
-    Attributes:
-        agent: Who wrote: a model's name, an adapter's folder, a person.
-        source: The chunk that was read: its id or its hash.
-        prompt_hash: ``hash_prompt`` of the prompt the model saw.
+    SHA-256 digests in ``source`` and ``prompt_hash`` are stored keyed (``DurableMemory.keyed``) with a secret that ``forget``
+    destroys: a plain digest of a short text would confirm a guess of forgotten content.
     """
 
     agent: str
@@ -94,20 +79,17 @@ class Kind(StrEnum):
     UNDO = "undo"
     """An operation was taken back."""
     BASE = "base"
-    """Compaction: everything before was dropped; the ``keep`` records that follow hold what was there."""
+    """Compaction: earlier records were dropped; the following ``keep`` records hold the entries."""
     KEEP = "keep"
     FORGET = "forget"
-    """The receipt of an erasure (of an entry; in the registry, of a namespace)."""
+    """Receipt of an erasure (of an entry; in the registry, of a namespace)."""
 
 
 class Body(BaseModel):
-    """What a record of a namespace holds and an erasure takes.
+    """The erasable body of a record.
 
-    Attributes:
-        after: The entry it led to; None if that is gone.
-        origin: Agent, source and prompt hash (``Origin``).
-        operation: What was applied, to which chunk, with the chunk's time (``said``).
-        clock: What the clock showed, where that was before the time of the record before.
+    ``after``: resulting entry, None if deleted; ``operation``: what was applied, to which chunk, with the chunk's time (``said``);
+    ``clock``: clock time, if it was before the previous record's time.
     """
 
     after: Entry | None = None
@@ -119,12 +101,12 @@ class Body(BaseModel):
 
     @property
     def texts(self) -> set[str]:
-        """The contents it holds: what was asked for and what came of it."""
+        """The requested and the resulting content."""
         return {part.content.strip() for part in (self.operation, self.after) if part and part.content}
 
 
 class Registered(BaseModel):
-    """The body of a registry record: the names of a namespace and the shape of its schema (``store.memory.shape``)."""
+    """The body of a registry record: names and schema shape (``store.memory.shape``) of a namespace."""
 
     user: str
     agent: str
@@ -133,11 +115,7 @@ class Registered(BaseModel):
 
 
 def stamp(moment: datetime) -> str:
-    """Return a moment as UTC text of fixed width, so that texts sort as moments do.
-
-    Raises:
-        InputError: If it has no time zone, or is in no year of UTC.
-    """
+    """Return a moment as fixed-width UTC text that sorts by time; InputError without a time zone or outside UTC years."""
     if moment.tzinfo is None:
         raise InputError(f"the time {moment} has no time zone", expected="an aware datetime", fix="datetime.now(UTC)")
     try:
@@ -159,15 +137,11 @@ Number = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class Note(BaseModel):
-    """What an erasure must not take: of a receipt, and of a base.
+    """Permanent data of a receipt or a base.
 
-    Attributes:
-        erased: Numbers of the records that lost their content.
-        said_by: Live entries that hold the very same content and were left alone.
-        operations: Of a namespace's receipt: how many records it had.
-        next_id: Of a base: the next id to give out.
-        entries: Of a base: how many ``keep`` records follow.
-        receipts: Of a base: entry, time, count and ``said_by`` of each earlier receipt.
+    Receipt: ``erased`` record numbers; ``said_by``: live entries with the same content, which were kept; ``operations``: number of
+    records of a forgotten namespace. Base: next free id, number of ``keep`` records that follow, and (entry, time, count,
+    ``said_by``) of earlier receipts.
     """
 
     erased: tuple[Number, ...] = ()
@@ -182,19 +156,10 @@ class Note(BaseModel):
 class Record:
     """One line of the log; fields in the order of the table's columns.
 
-    Attributes:
-        ns: Id of the namespace's chain; random, so it says nothing of the names.
-        seq: Number in its chain, from 1 without gaps.
-        kind: What it says.
-        entry: Id of the one entry it is about, or empty.
-        gone: Whether that entry is gone afterwards.
-        time: When, in UTC; never earlier than the record before, whatever the clock said.
-        note: JSON of a ``Note``, or empty.
-        commitment: Hash of salt and body; empty for a record without a body.
-        previous: Hash of the record before.
-        hash: Hash of all of the above.
-        salt: 32 random bytes in hex, erased with the body.
-        body: JSON of a ``Body`` (in the registry ``Registered``), or None where there never was one or it was erased.
+    ``seq`` counts from 1 without gaps; ``entry`` is an id or empty; ``gone``: that entry does not exist afterwards; ``time`` (UTC)
+    never goes back; ``note`` is JSON of a ``Note``, or empty; ``commitment`` is the hash of salt and body, empty without a body;
+    ``previous`` is the hash of the record before, ``hash`` that of all fields before it; ``salt`` (32 random bytes in hex) and
+    ``body`` (JSON of a ``Body``, registry: ``Registered``) are None if there is none or it was erased.
     """
 
     ns: str
@@ -212,29 +177,29 @@ class Record:
 
     @property
     def erased(self) -> bool:
-        """Whether its body was taken away."""
+        """Whether its body was erased."""
         return bool(self.commitment) and self.body is None
 
     @property
     def head(self) -> Head:
-        """Its number and hash: what the next record follows on."""
+        """Its number and hash."""
         return Head(self.seq, self.hash)
 
     def header(self) -> bytes:
-        """Return what its hash is made of."""
+        """Return the bytes that are hashed."""
         parts = [self.ns, self.seq, self.kind, self.entry, self.gone, self.time, self.note, self.commitment, self.previous]
         return json.dumps(parts).encode("ascii")
 
     def data(self) -> Body:
-        """Return its body, empty if it has none; JournalDamagedError if it is no body."""
+        """Return its body, empty if it has none; JournalDamagedError if unreadable."""
         return self._parsed(Body, self.body)
 
     def registered(self) -> Registered:
-        """Return the body of a registry record that begins a namespace."""
+        """Return the body of a registry record."""
         return self._parsed(Registered, self.body)
 
     def facts(self) -> Note:
-        """Return its note, empty if it has none; JournalDamagedError if it is no note."""
+        """Return its note, empty if it has none; JournalDamagedError if unreadable."""
         return self._parsed(Note, self.note)
 
     def _parsed(self, model: type[_Model], text: str | None) -> _Model:
@@ -248,7 +213,7 @@ class Record:
 
 
 class Head(NamedTuple):
-    """The last record of a chain."""
+    """Number and hash of the last record of a chain."""
 
     seq: int
     hash: str
@@ -256,17 +221,10 @@ class Head(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record of an entry's history, as people want to see it.
+    """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``, ``time`` is UTC.
 
-    Attributes:
-        seq: Number of the operation: what ``undo`` and ``as_of`` take.
-        kind: What happened.
-        time: When, in UTC.
-        origin: Who and from what; None where it was erased or nobody's (compaction, receipts).
-        operation: What was asked, for an applied operation that was not erased.
-        before: The entry before; None if there was none, or it was forgotten.
-        after: The entry after; None if it was gone, or it was forgotten.
-        forgotten: Whether the content of this record was erased.
+    ``origin`` is None if erased, or for compactions and receipts; ``operation`` only for an applied operation that was not erased;
+    ``before`` and ``after`` are None where the entry did not exist or was forgotten.
     """
 
     seq: int
@@ -281,15 +239,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Proof of an erasure, without a word of what was erased.
+    """Proof of an erasure, without the content; ``entry`` is the id of the entry or of the namespace's chain.
 
-    Attributes:
-        entry: Id of the entry, or of the namespace's chain.
-        time: When, in UTC.
-        operations: How many records lost their content.
-        said_by: Live entries of other ids that hold the very same content and were left alone.
-        backups: Backups that held it too and were erased as well.
-        missing: Backups made from this store that are no longer where they were written.
+    ``operations``: number of erased records; ``said_by``: live entries with the same content, which were kept; ``backups``: backups
+    that were changed too; ``missing``: known backups that are no longer at their path.
     """
 
     entry: str
@@ -306,16 +259,15 @@ def hash_prompt(ids: Sequence[int]) -> str:
 
 
 def to_body(data: Mapping[str, Any]) -> str:
-    """Return data as the one JSON text that is stored and hashed; InputError for a number JSON does not know."""
+    """Return data as the JSON text that is stored and hashed; InputError for NaN or infinity."""
     try:
         return json.dumps(data, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
         raise InputError(f"an operation holds {error}", expected="finite numbers") from error
 
 
-# ------------------------------------------------------------------------------------------------ the chain
 def root(ns: str) -> Head:
-    """Return what the first record of a chain follows on."""
+    """Return the head before the first record."""
     return Head(0, hashlib.sha256(f"memalpha journal {ns}".encode()).hexdigest())
 
 
@@ -333,7 +285,7 @@ def seal(
     head: Head, key: bytes | None, *, ns: str, kind: Kind, time: str, entry: str = "", gone: bool = False, note: str = "",
     body: str | None = None,
 ) -> Record:  # fmt: skip
-    """Return the record that follows ``head``, with a fresh salt."""
+    """Return the record that follows ``head``, with a new salt."""
     salt = None if body is None else secrets.token_hex(32)
     commitment = "" if body is None or salt is None else commit(body, salt)
     draft = Record(ns, head.seq + 1, kind.value, entry, int(gone), time, note, commitment, head.hash, "", salt, body)
@@ -341,13 +293,7 @@ def seal(
 
 
 def fault(record: Record, before: Head | None, key: bytes | None) -> str:
-    """Return what is wrong with one record, or an empty text.
-
-    Args:
-        record: As read.
-        before: The record before it; None if that was dropped by a compaction, which only a base may stand at.
-        key: The journal's key.
-    """
+    """Return what is wrong with one record, or an empty text; ``before`` is None where a compaction dropped the record before."""
     try:
         Kind(record.kind), moment_of(record.time)
         expected = digest(record.header(), key)
@@ -370,15 +316,7 @@ def fault(record: Record, before: Head | None, key: bytes | None) -> str:
 
 
 def check(ns: str, records: Sequence[Record], before: Head | None, head: Head, key: bytes | None) -> list[str]:
-    """Return everything wrong with a stretch of a chain up to its head, one line each; empty if nothing is.
-
-    Args:
-        ns: Whose chain.
-        records: In order.
-        before: The record before the first; None for a stretch from the beginning.
-        head: What the store says is the last one.
-        key: The journal's key.
-    """
+    """Return all faults of consecutive records of a chain up to ``head``, one line each; ``before`` is None at the beginning."""
     found, covered = [], set[int]()
     last = root(ns) if before is None and not (records and records[0].seq != 1) else before
     for record in records:
@@ -398,6 +336,6 @@ def check(ns: str, records: Sequence[Record], before: Head | None, head: Head, k
 
 
 def mix(heads: Iterable[tuple[str, Head]]) -> str:
-    """Return one number (hex, 64 digits) for a set of heads: the sum of their hashes; order does not matter."""
+    """Return the order-independent sum of the hashes of all heads (64 hex digits)."""
     texts = (f"{ns} {head.seq} {head.hash}" for ns, head in heads)
     return f"{sum(int(hashlib.sha256(text.encode()).hexdigest(), 16) for text in texts) % (1 << 256):064x}"

@@ -1,8 +1,7 @@
-"""Verification: everything that can be checked about a store, found as data and not raised.
+"""Verification of a store; faults are returned, not raised.
 
-Checked: the database's own integrity; the hash over all heads; each chain for edited, missing and reordered records; each erased
-record for its receipt; the registry against the chains there are; and each operation, as far as nothing before it was forgotten,
-by asking ``Memory.apply`` again whether it leads to the entry that was recorded.
+Checked: the database's own integrity; the hash over all heads; edited, missing and reordered records of each chain; a receipt for
+each erased record; the registry against the chains; and each operation before the first erased one, by running ``Memory.apply``.
 """
 
 from __future__ import annotations
@@ -20,14 +19,9 @@ from memalpha.types import Change
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What verification found.
+    """What verification found: ``faults`` (one line each), and the number of chains, records and forgotten records.
 
-    Attributes:
-        faults: One line each; empty if the store is what was written to it.
-        namespaces: How many chains were read, the registry not counted.
-        operations: How many records they hold.
-        forgotten: How many of them were forgotten, with receipts.
-        head: One hash (hex) over all heads: keep it elsewhere, and a store that shows it again has not been rewritten since.
+    ``head`` is one hash (hex) over all heads. Keep it elsewhere: the same value later shows that the log was not rewritten.
     """
 
     faults: tuple[str, ...]
@@ -43,7 +37,7 @@ class Report:
 
 
 def verify(log: Log) -> Report:
-    """Check a store; never raises for what is wrong with it."""
+    """Check a store; never raises for a fault in it."""
     with log.lock:
         faults, chains = log.database.integrity(), dict[str, list[Record]]()
         head = ""
@@ -85,11 +79,7 @@ def _faults(log: Log, heads: dict[str, Head], chains: dict[str, list[Record]]) -
 
 
 def replay_faults(records: Sequence[Record], schema: MemorySchema) -> list[str]:
-    """Return where an operation does not lead to the entry recorded for it; checked up to the first erased record.
-
-    Raises:
-        JournalDamagedError: If a record cannot be read.
-    """
+    """Return the operations that do not lead to their recorded entry, up to the first erased record."""
     for _ in events(records):
         pass
     memory = JournalMemory(schema)

@@ -1,10 +1,9 @@
 """Group-relative advantages over chunk steps (GRPO, arXiv 2402.03300, section 4.1.2; Mem-alpha, arXiv 2509.25911, section 3.4).
 
-A row is one (rollout, chunk). Two groupings: ``step``, the G rollouts at the same chunk of the same instance, and ``instance``,
-all rows of an instance's G rollouts, as published. A row whose reward is NaN is masked: it enters no mean and gets advantage 0.
+A row is one (rollout, chunk). A NaN reward masks its row: it enters no mean and gets advantage 0.
 
-Departure: the published code divides by std + 1e-6 and pads batches with duplicated rows that enter the statistics; here the
-    standard deviation is the unbiased one plus 1e-4, as in TRL, and padding never enters.
+Departure: the published code divides by std + 1e-6 and its statistics include duplicated padding rows. Here: the unbiased standard
+deviation + 1e-4, as in TRL, without padding rows.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ STD_EPSILON = 1e-4
 
 
 class Grouping(StrEnum):
-    """Which rows are compared with one another."""
+    """Rows that are compared: the G rollouts at one chunk of an instance, or all rows of its G rollouts (as published)."""
 
     STEP = "step"
     INSTANCE = "instance"
 
 
 class Scale(StrEnum):
-    """What centred rewards are divided by."""
+    """Divisor of the centred rewards: standard deviation of the group, of all rows, or 1."""
 
     GROUP = "group"
     BATCH = "batch"
@@ -33,16 +32,7 @@ class Scale(StrEnum):
 
 
 def advantages(rewards: Sequence[float], groups: Sequence[Hashable], scale: Scale = Scale.GROUP) -> list[float]:
-    """Return one advantage a row.
-
-    Args:
-        rewards: Total reward of each row; NaN masks the row.
-        groups: Group key of each row.
-        scale: ``group`` divides by the group's standard deviation, ``batch`` by that of all rows, ``none`` by nothing.
-
-    Returns:
-        (reward - group mean) / (std + 1e-4); 0 for masked rows and for a group with fewer than two scored rows.
-    """
+    """Return (reward - group mean) / (std + 1e-4) of each row; 0 for masked rows and groups of fewer than two scored rows."""
     members: dict[Hashable, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
         if not math.isnan(reward):
@@ -61,7 +51,6 @@ def advantages(rewards: Sequence[float], groups: Sequence[Hashable], scale: Scal
 
 
 def _std(values: Sequence[float]) -> float:
-    """Unbiased standard deviation; 0 for fewer than two values."""
     if len(values) < 2:
         return 0.0
     mean = sum(values) / len(values)

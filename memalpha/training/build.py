@@ -1,4 +1,4 @@
-"""The parts of a run, put together from its options: policy, data, agent, reader, judge."""
+"""Builds the parts of a run from its options: policy, data, agent, reader, judge."""
 
 from __future__ import annotations
 
@@ -24,19 +24,7 @@ from memalpha.types import Fact, Instance
 
 @dataclass(slots=True)
 class Parts:
-    """Everything a training run or an evaluation is made of.
-
-    Attributes:
-        model: The policy, a PEFT model.
-        tokenizer: Its tokenizer.
-        agent: Prompt maker and applier.
-        generator: Draws completions from the policy.
-        scorer: Scores rollouts.
-        grouping: Rows compared with one another.
-        instances: Training instances.
-        held_out: Evaluation instances.
-        eval_temperature: Sampling temperature on them (0 = greedy).
-    """
+    """Everything a training run or an evaluation needs; ``eval_temperature`` 0 = greedy."""
 
     model: Any
     tokenizer: Any
@@ -50,15 +38,9 @@ class Parts:
 
 
 def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
-    """Load and check everything before anything is trained.
+    """Load and check everything before training; ``instances`` is empty without ``training``.
 
-    Args:
-        arguments: All options.
-        training: Whether there is something to train on; without, ``instances`` is empty.
-
-    Raises:
-        InputError: If data, model, adapter or schema do not fit, a chunk is longer than the agent accepts, or a question cannot be
-            scored.
+    InputError if data, model, adapter and schema do not fit, a chunk is too long, or a question cannot be scored.
     """
     run = arguments.run
     if training and not run.train_data:
@@ -66,7 +48,7 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     train = load_data(run.train_data, run.train_options, arguments.grpo.seed) if training else []
     held_out = load_data(run.eval_data, run.eval_options, arguments.grpo.seed) if run.eval_data else []
     held_out = held_out[: run.eval_instances or None]
-    set_seed(arguments.grpo.seed)  # so a new adapter is the same in every run, and on every rank: FSDP2 copies none from rank 0
+    set_seed(arguments.grpo.seed)  # new adapters are equal on every rank; FSDP2 does not copy them from rank 0
     model, tokenizer = load_policy(run)
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
@@ -93,11 +75,7 @@ def load_policy(run: RunOptions) -> tuple[Any, Any]:
 
 
 def freeze_lower_layers(model: Any, top: int) -> None:
-    """Train the adapters of the ``top`` upper layers only, so that no gradient flows below them.
-
-    Raises:
-        InputError: If the model has fewer layers.
-    """
+    """Train the adapters of the ``top`` upper layers only; InputError if the model has fewer layers."""
     count = int(model.config.num_hidden_layers)
     if not 0 < top <= count:
         raise InputError(f"train_layers is {top}", expected=f"from 1 to {count}, the model's layers (0 = all)")
@@ -127,19 +105,14 @@ def make_reader(run: RunOptions, agent: AgentStep, model: Any, tokenizer: Any) -
 
 
 def make_answer_judge(run: RunOptions) -> AnswerJudge | None:
-    """Return the judge of questions of metric ``judge``: the judges' server where there is one."""
+    """Return the judge of questions of metric ``judge``: the judges' server, or None without one."""
     from memalpha.qa.judges import EndpointAnswerJudge
 
     return EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
 
 
 def make_judge(run: RunOptions, instances: Sequence[Instance]) -> ContentJudge:
-    """Return the content judge the options name.
-
-    Raises:
-        InputError: If ``facts`` is asked for and an instance has no annotations; or, where the judge goes by annotations, two
-            instances of one id have different ones.
-    """
+    """Return the configured content judge; InputError if ``facts`` are missing, or differ between instances of one id."""
     from memalpha.qa import judges
 
     if run.content_judge == "grounded":
@@ -159,7 +132,6 @@ def make_judge(run: RunOptions, instances: Sequence[Instance]) -> ContentJudge:
 
 
 def _facts_of(instances: Sequence[Instance]) -> dict[str, tuple[Fact, ...]]:
-    """Return the facts of the annotated instances by id; InputError if an id stands for several, as in training and held out."""
     facts: dict[str, tuple[Fact, ...]] = {}
     for instance in instances:
         if facts.setdefault(instance.id, instance.facts) != instance.facts:

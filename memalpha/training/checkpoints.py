@@ -1,10 +1,8 @@
-"""Checkpoints that are whole or not there, and the trainer's mixin that saves and takes them up.
+"""Atomic checkpoints, and the trainer's mixin that saves and resumes them.
 
-A checkpoint is written under another name, every file is hashed and flushed to disk, and only then the folder gets its name. What
-always holds: a folder named ``checkpoint-N`` was finished, unless something damaged it since, which :func:`damage` finds; an older
-checkpoint is removed only after a newer one is finished.
-
-Not covered: file systems that several nodes do not share.
+A checkpoint is written under a temporary name, hashed, flushed to disk and then renamed. What always holds: a folder named
+``checkpoint-N`` was complete when it got this name (:func:`damage` finds later damage); an older checkpoint is removed only after a
+newer one is complete. Not covered: nodes without a shared file system.
 """
 
 from __future__ import annotations
@@ -30,16 +28,11 @@ SEAL = "memalpha_checkpoint.json"
 """Size and SHA-256 of every other file of the checkpoint."""
 
 UNFINISHED = ".unfinished"
-"""Where a checkpoint is written, inside the run folder."""
+"""Temporary folder of a checkpoint, inside the run folder."""
 
 
 def publish(unfinished: Path, final: Path) -> None:
-    """Seal a written checkpoint and give it its name, replacing what has that name.
-
-    Args:
-        unfinished: The folder as written, on the same file system as ``final``.
-        final: ``checkpoint-N`` in the run folder.
-    """
+    """Seal a written checkpoint and rename it to ``final``, which it replaces; both on one file system."""
     files = {str(path.relative_to(unfinished)): _describe(path) for path in sorted(unfinished.rglob("*")) if path.is_file()}
     seal = unfinished / SEAL
     seal.write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
@@ -72,11 +65,7 @@ def damage(checkpoint: Path) -> str:
 
 
 def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, str]]:
-    """Return the newest undamaged checkpoint, and what is wrong with each newer one, by name.
-
-    Args:
-        checkpoints: In order of their step.
-    """
+    """Return the newest undamaged checkpoint, and what is wrong with each newer one, by name; input in order of steps."""
     damaged: dict[str, str] = {}
     for path in reversed(checkpoints):
         if not (reason := damage(path)):
@@ -86,7 +75,7 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
 
 
 def keep_newest(checkpoints: Sequence[Path], limit: int | None) -> None:
-    """Remove all but the newest ``limit`` of the checkpoints given in order of their step; None, 0 or less keeps all."""
+    """Remove all but the newest ``limit`` checkpoints (in order of steps); None, 0 or less keeps all."""
     for path in checkpoints[:-limit] if limit and limit > 0 else []:
         shutil.rmtree(path)
 
@@ -96,12 +85,7 @@ def _describe(path: Path) -> dict[str, object]:
 
 
 class WholeCheckpoints(_Trainer):  # type: ignore[misc]
-    """Mixin for TRL's trainer.
-
-    A checkpoint is written to a folder of another name and published when it is complete (``memalpha.training.checkpoints``). Where
-    a batch of rollouts serves several optimizer steps, what is left of it goes into the checkpoint, so that a resumed run goes on
-    with the same rows instead of drawing new ones.
-    """
+    """Mixin for TRL's trainer: publishes complete checkpoints only, with the rows that later steps still need."""
 
     _step: int
     _saving_to: str | None = None
@@ -129,7 +113,7 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
             if self.args.should_save:
                 publish(unfinished / name, run / name)
                 keep_newest(checkpoints_in(run), self.args.save_total_limit)
-        except Exception as error:  # torch, safetensors and json each raise their own when a disk is full
+        except Exception as error:  # torch, safetensors and json raise different errors for a full disk
             kept = [path.name for path in checkpoints_in(run)]
             raise TrainingAborted(
                 f"{name} could not be saved, with {shutil.disk_usage(run).free / 2**20:.0f} MiB free in {run}: {error}\n"
@@ -143,7 +127,6 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
         self.accelerator.wait_for_everyone()
 
     def _save_pending(self, folder: Path) -> None:
-        """Keep the rows that later steps train on, if this step was not the last of its batch of rollouts."""
         if self._step % (self.args.steps_per_generation * self.num_iterations):
             torch.save({"step": self._step, "rows": self._buffered_inputs}, folder / self._pending_name)
 

@@ -2,9 +2,7 @@
 
     memalpha train --config configs/train/X.yaml --learning_rate 1e-4
 
-Four groups of options make one namespace (``memalpha.config``): the data and model (``RunOptions``), the agent
-(``memalpha.agent.config.AgentConfig``), the reward (``memalpha.rewards.total.RewardConfig``) and everything of TRL's ``GRPOConfig``
-(``MemoryGRPOConfig``, with defaults of our own).
+Four groups share one namespace (``memalpha.config``): ``RunOptions``, ``AgentConfig``, ``RewardConfig`` and TRL's ``GRPOConfig``.
 """
 
 from __future__ import annotations
@@ -26,49 +24,47 @@ from memalpha.rewards.total import RewardConfig
 from memalpha.training.advantages import Grouping, Scale
 
 REPORTERS = ("tensorboard", "wandb", "trackio")
-"""Packages that ``report_to`` asks for by their own names."""
+"""Values of ``report_to`` that are also package names."""
 
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
-MOST_SEED = 2**32 - 1  # numpy takes no more
+MOST_SEED = 2**32 - 1  # numpy's limit
 
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
 class RunOptions(EndpointOptions):
-    """What is trained on what, and how it is scored.
+    """Options of data, model and scoring.
 
     Attributes:
         model: Registered name (see ``memalpha model list``), folder or Hub name of the base model.
         adapter: Folder of the warm-start LoRA adapter to go on from; empty starts a new adapter.
         dtype: Type of the base weights: ``float32``, or ``bfloat16`` for LoRA on GPUs (adapters stay in float32).
-        train_data: Prepared folder, ``instances.jsonl``, or the name of a generated source such as ``synthetic``; several with
-            commas in between, whose instances are spread evenly over the steps.
+        train_data: Prepared folder, ``instances.jsonl`` or a generated source such as ``synthetic``; several separated by commas.
         train_options: Options of a generated source, e.g. ``{n: 400, preset: small}``.
-        eval_data: As ``train_data``, for the held-out instances; empty evaluates nothing.
+        eval_data: Held-out instances, as ``train_data``; empty evaluates nothing.
         eval_options: As ``train_options``.
-        eval_instances: How many held-out instances are evaluated before and after (0 = all).
+        eval_instances: Number of held-out instances evaluated before and after (0 = all).
         eval_temperature: Sampling temperature of the held-out rollouts (0 = greedy).
         lora_r: Rank of a new adapter.
         lora_alpha: Scale of a new adapter.
         full_finetuning: Train all weights instead of an adapter.
         warm_start_steps: Supervised steps on demonstrations of a generated ``train_data`` before GRPO (0 = none).
         warm_start_learning_rate: Their peak learning rate.
-        train_layers: Train the adapters of the top layers only, so many of them (0 = all): cheaper updates.
+        train_layers: Train the adapters of this many top layers only (0 = all): cheaper updates.
         reader: ``recall`` (no model), ``base`` (the frozen base model) or ``endpoint``.
-        content_judge: Who judges writes: ``facts`` (annotations of generated data), ``grounded`` (lexical support), ``auto``
-            (``facts`` where an instance has any, else ``grounded``) or ``endpoint``.
-        question_share: Share of an instance's questions that a training step asks, drawn anew each step; evaluation asks all.
+        content_judge: ``facts`` (annotations), ``grounded`` (lexical support), ``auto`` (facts, else grounded) or ``endpoint``.
+        question_share: Share of an instance's questions asked in a training step, drawn anew each step; evaluation asks all.
         grouping: Rows compared with one another: ``step`` or ``instance`` (published).
-        rows_per_forward: Rows of one forward and backward pass; what memory depends on.
+        rows_per_forward: Rows of one forward and backward pass; determines memory use.
         share_prefix: Compute the common prefix of rows once in the update (exact).
         generation_rows: Most rollouts decoded in one batch.
-        max_masked_share: Share of a step's rollouts, over all processes, with something unscorable past which the run is stopped.
-        max_skipped_steps: Steps in a row whose loss or gradient is not finite that are skipped before the run is stopped.
-        shuffle_advantages: Permute the advantages: the control of a learning test, never a training option.
+        max_masked_share: Stop if more than this share of a step's rollouts, over all processes, cannot be scored.
+        max_skipped_steps: Most steps in a row that may be skipped because the loss or gradient is not finite.
+        shuffle_advantages: Permute the advantages: only for the control run of a learning test.
         log_rollouts: Steps between rollouts shown in the terminal (0 = none).
         overwrite: Replace an existing run folder.
-        resume: Go on with an existing run folder, from its last whole checkpoint if there is one.
+        resume: Go on with an existing run folder, from its last complete checkpoint if there is one.
     """
 
     model: str = "smollm2-135m-instruct"
@@ -101,7 +97,7 @@ class RunOptions(EndpointOptions):
     resume: bool = False
 
     def check(self) -> None:
-        """Check what does not go together; clients are made once, so that a wrong option is found before anything is loaded."""
+        """Check combinations of options; makes clients once to find wrong options before anything is loaded."""
         if self.full_finetuning and self.adapter:
             raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
         if self.full_finetuning and self.dtype != "float32":
@@ -118,11 +114,11 @@ class RunOptions(EndpointOptions):
 
 @dataclass
 class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
-    """TRL's ``GRPOConfig`` with defaults that fit chunk-step training.
+    """TRL's ``GRPOConfig`` with defaults for chunk-step training.
 
-    ``per_device_train_batch_size`` counts rollouts a process and must be a multiple of ``num_generations`` (G): two instances of
-    eight rollouts are 16. Departures from TRL's defaults: fp32 and no gradient checkpointing unless asked for (bf16 is slower
-    than fp32 on CPUs without AMX), no KL term, every step logged, nothing reported to outside services.
+    ``per_device_train_batch_size`` counts rollouts per process, a multiple of ``num_generations`` (G): 16 = two instances of eight
+    rollouts. Defaults that differ from TRL's: fp32, no gradient checkpointing, no KL term, every step logged, no reports to
+    services.
     """
 
     output_dir: str | None = field(default="runs/train", metadata={"help": "The run folder."})
@@ -144,7 +140,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
     disable_tqdm: bool | None = field(default=True, metadata={"help": "Progress is shown by memalpha."})
 
     def __post_init__(self) -> None:
-        """Check what chunk-step training needs on top of TRL's own checks."""
+        """Check what chunk-step training needs in addition to TRL's checks."""
         if self.loss_type not in SUPPORTED_LOSSES:
             raise InputError(
                 f"loss_type is {self.loss_type!r}",
@@ -179,12 +175,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
 
 
 def check_trainer(options: Any) -> None:
-    """Check what transformers' ``TrainingArguments`` takes for something else, or finds out after everything is loaded.
-
-    Raises:
-        InputError: For a number of steps, a rate, a batch or a seed with which nothing would be learned, or more than was meant;
-            and for the Trainer's own evaluation, which has no data here.
-    """
+    """Raise InputError for options that transformers misreads or checks only after loading."""
     steps = options.max_steps
     if steps < 1 and steps != -1:
         raise InputError(f"max_steps is {steps}", expected="at least 1 step, or -1 for as many as num_train_epochs says")
@@ -216,5 +207,5 @@ TRAIN_GROUPS = (RunOptions, AgentConfig, RewardConfig, MemoryGRPOConfig)
 
 
 def parse_train_arguments(arguments: Sequence[str]) -> TrainArguments:
-    """Read ``--config FILE`` and overrides; InputError if a file or a value does not fit, see ``memalpha.config.parse``."""
+    """Read ``--config FILE`` and overrides; InputError if a file or a value does not fit."""
     return TrainArguments(*parse(arguments, TRAIN_GROUPS, "memalpha train"))

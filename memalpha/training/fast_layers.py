@@ -1,13 +1,10 @@
-"""LoRA layers and RMS norms with a backward pass of their own: the same numbers in fewer passes over the activations.
+"""LoRA layers and RMS norms with their own backward pass, for CPUs: exact formulas, fewer passes over memory.
 
-PEFT writes ``W x + s B (A x)`` as three products, a scaling and a sum, which read or write arrays as large as the output, and RMS
-norms of transformers are six element-wise steps; autograd then does as much again. On a CPU such passes are bound by memory. Here a
-LoRA layer is one product and one in-place low-rank update in each direction, a norm two or three passes.
+A LoRA layer ``W x + s B (A x)`` is one product and one in-place low-rank update in each direction; a norm is two or three passes.
 
-What always holds: formulas are exact (values and gradients equal PEFT's and transformers' up to rounding); a module keeps its class
-as a base class, its parameters and its hooks, so saving, switching adapters and merging are unchanged; without a gradient, with
-autocast, dropout, several adapters at once, adapters that are merged or switched off, variants such as DoRA, quantised or 16-bit
-weights, or anywhere but on a CPU, the module runs the code it always ran.
+What always holds: values and gradients equal PEFT's and transformers' up to rounding. Modules keep their base class, parameters and
+hooks, so saving, switching and merging adapters do not change. Original code runs without a gradient, off the CPU, or with
+autocast, dropout, several, merged or disabled adapters, variants (DoRA), quantised or 16-bit weights.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 
 
 def use_fast_layers(model: nn.Module) -> None:
-    """Give the LoRA linear layers and the norms of ``model`` the forward pass of this module, for good."""
+    """Give the LoRA linear layers and the norms of ``model`` the forward pass of this module, permanently."""
     for module in model.modules():
         kind: Any = type(module)
         fast = _fast_class(kind)
@@ -34,7 +31,6 @@ def use_fast_layers(model: nn.Module) -> None:
 
 @cache
 def _fast_class(kind: Any) -> Any:
-    """Return the class that takes the place of ``kind``; None if there is none, or it has taken it."""
     from peft.tuners.lora.layer import Linear
 
     mixin = FastLoraLinear if kind is Linear else FastRMSNorm if kind.__name__ in NORMS else None
@@ -42,7 +38,7 @@ def _fast_class(kind: Any) -> Any:
 
 
 def is_plain(*tensors: Tensor) -> bool:
-    """Whether a gradient is recorded and all tensors are ordinary float32 ones on a CPU, outside autocast and ZeRO-3."""
+    """Whether a gradient is recorded and all tensors are float32 on a CPU, outside autocast and ZeRO-3."""
     return (
         torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
@@ -52,7 +48,7 @@ def is_plain(*tensors: Tensor) -> bool:
 
 
 class FastLoraLinear:
-    """Goes before PEFT's ``Linear`` in the order of classes."""
+    """Mixin before PEFT's ``Linear``."""
 
     def forward(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """As PEFT's."""
@@ -86,17 +82,7 @@ class LoraProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float) -> Tensor:
-        """Multiply.
-
-        Args:
-            ctx: Autograd's.
-            x: (tokens, inputs).
-            weight: (outputs, inputs).
-            bias: (outputs,) or None.
-            a: (rank, inputs).
-            b: (outputs, rank).
-            scale: s.
-        """
+        """Multiply x (tokens, inputs); weight (outputs, inputs), bias (outputs,), a (rank, inputs), b (outputs, rank)."""
         inner = x @ a.t()
         y = nn.functional.linear(x, weight, bias)
         y.addmm_(inner, b.t(), alpha=scale)
@@ -107,11 +93,11 @@ class LoraProduct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None, None, Tensor | None, Tensor | None, None]:
-        """Return the gradients of x, A and B, as far as they are needed."""
+        """Return the gradients of x, A and B, where needed."""
         x, weight, a, b, inner = ctx.saved_tensors
         of_x, _, _, of_a, of_b, _ = ctx.needs_input_grad
         dx = da = db = None
-        # The orientations are those that BLAS multiplies fastest with a thin factor.
+        # These orientations are the fastest in BLAS for a thin factor.
         if of_x or of_a:
             low = grad @ b.t().contiguous().t()  # (tokens, rank)
         if of_x:
@@ -124,7 +110,7 @@ class LoraProduct(torch.autograd.Function):
 
 
 class FastRMSNorm:
-    """Goes before a norm of ``NORMS`` in the order of classes."""
+    """Mixin before a norm of ``NORMS``."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         """As transformers'."""
@@ -140,7 +126,7 @@ class RMSNormProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-        """Normalise x, (..., features), by weight, (features,)."""
+        """Normalise x (..., features) by weight (features,)."""
         r: Tensor = torch.linalg.vecdot(x, x).unsqueeze(-1).div_(x.shape[-1]).add_(epsilon).rsqrt_()
         ctx.save_for_backward(x, weight, r)
         y: Tensor = x * r

@@ -1,7 +1,7 @@
-"""Guards of a training step: NaN and Inf, out of memory, stale weights, and options of TRL that cannot be honoured.
+"""Guards of a training step: NaN and Inf, out of memory, stale weights, and unsupported options of TRL.
 
-A step whose loss or gradient is not finite changes nothing: no weight, no moment of the optimizer. It is counted, and too many in a
-row stop the run. Under DeepSpeed, whose engine steps inside its backward pass, such a step stops the run at once.
+A step whose loss or gradient is not finite changes no weight and no optimizer state. Too many in a row stop the run; under
+DeepSpeed, which steps inside its backward pass, the first one does.
 """
 
 from __future__ import annotations
@@ -20,22 +20,14 @@ from memalpha.rewards.total import RewardConfig
 
 
 class SkippedSteps:
-    """Counts steps that were skipped.
-
-    Args:
-        limit: Most of them in a row.
-    """
+    """Counts skipped steps; ``limit`` is the most in a row."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.in_a_row = 0
 
     def count(self, skipped: bool, step: int, *, limit: int | None = None) -> None:
-        """Take note of a step; ``limit`` replaces the usual one.
-
-        Raises:
-            TrainingAborted: If more than ``limit`` steps in a row were skipped.
-        """
+        """Count a step; TrainingAborted after more than ``limit`` (default: the usual limit) skipped steps in a row."""
         self.in_a_row = self.in_a_row + 1 if skipped else 0
         if self.in_a_row > (self.limit if limit is None else limit):
             raise TrainingAborted(
@@ -54,11 +46,7 @@ def finite_gradients(model: nn.Module) -> bool:
 
 @contextmanager
 def explain_out_of_memory(rows: int) -> Iterator[None]:
-    """Turn running out of memory into an error that says which option to lower.
-
-    Raises:
-        TrainingAborted: Instead of the device's own error.
-    """
+    """Turn out-of-memory errors into TrainingAborted, which names the option to lower."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -74,11 +62,7 @@ def explain_out_of_memory(rows: int) -> Iterator[None]:
 
 @contextmanager
 def explain_missing_package() -> Iterator[None]:
-    """Turn the lack of a package that an option needs, such as vLLM, into an error that says so.
-
-    Raises:
-        InputError: Instead of the import's own error.
-    """
+    """Turn ImportError for a package that an option needs, such as vLLM, into InputError."""
     try:
         yield
     except ImportError as error:
@@ -100,7 +84,7 @@ def fingerprint(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3 a weight may be put together or not
+            shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3 the weight may be sharded
             digest.update(f"{name} {parameter.dtype} {tuple(shape)}".encode())
             digest.update(_bytes(parameter))
     return digest.hexdigest()[:16]
@@ -129,13 +113,7 @@ TRL_GENERATION_ONLY: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0,
 
 
 def check_supported(args: Any, reward_config: RewardConfig, *, own_generator: bool) -> None:
-    """Raise InputError if an option of TRL's is set that chunk-step training cannot honour.
-
-    Args:
-        args: A ``GRPOConfig``.
-        reward_config: Holds the weights of the reward.
-        own_generator: Whether completions are drawn by a generator of this package.
-    """
+    """Raise InputError if a TRL option is set that chunk-step training, or its own generator, does not support."""
     for name, (only, reason) in SUPPORTED_ONLY.items():
         if getattr(args, name) != only:
             raise InputError(f"{name} is {getattr(args, name)!r}", expected=f"{only!r}: {reason}")

@@ -1,13 +1,12 @@
 """Log-probabilities and entropies of chosen tokens, without a second array of the logits' size; exact up to rounding.
 
-``token_scores`` starts from logits. The softmax is never kept: it is computed a few rows at a time, once forward and once
-backward, so that a pass stays in the processor's cache and 16-bit logits are widened to float32 in parts.
+``token_scores`` starts from logits. It computes the softmax a few rows at a time, in forward and again in backward, and keeps none.
+16-bit logits are widened to float32 in parts.
 
-``hidden_scores`` starts from hidden states, where the LM head is frozen; the logits never exist as a whole. With h a hidden state,
-W the head, p = softmax(W h / T) and y the token, the gradient of log p[y] with respect to h is (W[y] - sum_v p[v] W[v]) / T. So
-the forward pass computes it, block of the vocabulary by block, with a running maximum and sum (as flash attention does), and the
-backward pass is one multiplication. Not for heads that are trained, have a bias, or whose logits the model changes afterwards
-(``frozen_head`` knows the models that do not).
+``hidden_scores`` starts from hidden states with a frozen LM head and never builds all logits. With hidden state h, head W, p =
+softmax(W h / T) and token y, the gradient of log p[y] with respect to h is (W[y] - sum_v p[v] W[v]) / T. Forward computes it over
+vocabulary blocks with a running maximum and sum (as flash attention); backward is one multiplication. Not for heads that are
+trained, have a bias, or whose logits the model changes afterwards (see ``frozen_head``).
 """
 
 from __future__ import annotations
@@ -24,26 +23,14 @@ ELEMENTS_AT_ONCE = 2**20
 
 
 class TokenScores(NamedTuple):
-    """Scores of N tokens, float32 of shape (N,).
-
-    Attributes:
-        logps: Log-probabilities, with gradient.
-        entropies: Entropies in nats of the distributions they are from, without gradient; zeros if not asked for.
-    """
+    """Log-probabilities (with gradient) and entropies (nats, no gradient; zeros if not asked for) of N tokens, float32 (N,)."""
 
     logps: Tensor
     entropies: Tensor
 
 
 def token_scores(logits: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False) -> TokenScores:
-    """Score ``targets`` under softmax(logits / temperature).
-
-    Args:
-        logits: (N, V), any float type.
-        targets: (N,) int64.
-        temperature: Above 0.
-        compute_entropy: Whether to compute entropies.
-    """
+    """Score ``targets`` (N,) int64 under softmax(logits / temperature), logits (N, V) of any float type; temperature > 0."""
     logps, entropies = _TokenScores.apply(logits, targets, temperature, compute_entropy)  # type: ignore[no-untyped-call]
     return TokenScores(logps, entropies)
 
@@ -85,18 +72,14 @@ def _parts(logits: Tensor) -> list[slice]:
 
 
 PLAIN_HEADS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
-"""Model types of transformers whose logits are the head's output as it is."""
+"""Model types of transformers whose logits are the unchanged output of the head."""
 
 TOKENS_AT_ONCE = 512
 HEAD_ELEMENTS = 2**18
 
 
 def frozen_head(model: nn.Module) -> Any | None:
-    """Return the LM head of a transformers causal LM if ``hidden_scores`` can take its place, else None.
-
-    Args:
-        model: The model, out of PEFT and DDP.
-    """
+    """Return the LM head if ``hidden_scores`` can replace it, else None; ``model`` without PEFT and DDP wrappers."""
     base: Any = model
     head: Any = base.get_output_embeddings()
     if base.config.model_type not in PLAIN_HEADS or head.__class__ is not nn.Linear:
@@ -104,7 +87,7 @@ def frozen_head(model: nn.Module) -> Any | None:
     weight: Any = head.weight
     fits = (
         weight.__class__ in (nn.Parameter,)  # neither sharded nor quantised
-        and not hasattr(weight, "ds_id")  # ZeRO-3 puts a weight together for its own module's forward alone
+        and not hasattr(weight, "ds_id")  # ZeRO-3 gathers a weight only for its own module's forward
         and vars(head)["_parameters"]["bias"] is None
         and not weight.requires_grad
         and weight.dtype is torch.float32
@@ -117,7 +100,7 @@ def frozen_head(model: nn.Module) -> Any | None:
 
 @contextmanager
 def hidden_states_only(head: Any) -> Iterator[None]:
-    """Let the model return what the head is given, in the place of logits, inside the block."""
+    """Let the model return the head's input instead of logits inside the block."""
     head.forward = lambda hidden: hidden
     try:
         yield
@@ -128,15 +111,7 @@ def hidden_states_only(head: Any) -> Iterator[None]:
 def hidden_scores(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False
 ) -> TokenScores:
-    """Score ``targets`` under softmax(hidden weight' / temperature).
-
-    Args:
-        hidden: (N, H) float32.
-        weight: (V, H) float32, takes no gradient.
-        targets: (N,) int64.
-        temperature: Above 0.
-        compute_entropy: Whether to compute entropies.
-    """
+    """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen weight (V, H), float32."""
     logps, entropies = _HiddenScores.apply(hidden, weight, targets, temperature, compute_entropy)  # type: ignore[no-untyped-call]
     return TokenScores(logps, entropies)
 
@@ -165,7 +140,7 @@ class _HiddenScores(torch.autograd.Function):
 
 
 def _log_partition(hidden: Tensor, weight: Tensor, needs_mean: bool) -> tuple[Tensor, Tensor]:
-    """Return log Z, (N,), and the mean of ``weight`` under the softmax, (N, H); zeros if not needed."""
+    """Return log Z (N,), and the mean of ``weight`` under the softmax (N, H); zeros if not needed."""
     norms = torch.empty(len(hidden))
     mean = torch.zeros_like(hidden)
     for start in range(0, len(hidden), TOKENS_AT_ONCE):

@@ -1,25 +1,20 @@
 """Log-probabilities of completions with the common prompt prefix computed once, and an exact gradient.
 
-Rows whose first ``shared`` prompt ids are equal stand behind one copy of that prefix, in one sequence of batch size 1:
+Rows with equal first ``shared`` prompt ids follow one copy of that prefix, in one sequence of batch size 1:
 
     [prefix A][rest of row 1][rest of row 2]...[prefix B][rest of row 3]...
 
-Each row sees its prefix and itself, causally, and no other row; positions restart after the prefix for each row. So every number
-equals that of a plain forward over the row alone, there is no padding, and the prefix costs one forward and one backward whatever
-the number of rows. Logits are computed only where they predict a completion token.
+Each row attends causally to its prefix and itself only; its positions restart after the prefix. So values equal those of a plain
+forward over the row, without padding. Logits are computed only where they predict a completion token.
 
-What always holds: the result of a row does not depend on which rows it is packed with (up to rounding); ids are used as given and
-nothing is truncated. Values follow TRL: logits are divided by the temperature before the log-softmax, entropies are those of the
-same distribution, in nats, and carry no gradient.
+What always holds: a row's result does not depend on the other rows (up to rounding); ids are used as given, without truncation. As
+in TRL, logits are divided by the temperature before the log-softmax; entropies are of the same distribution, in nats, without
+gradient.
 
-A model loaded with ``sdpa`` is switched, at its first packed call and for good, to the attention of
-:mod:`memalpha.training.prefix_attention`, which leaves out what the mask hides and is ``sdpa`` itself in every other call; a model
-with ``eager`` attention gets the mask. In the same way its LoRA layers and norms get the passes of
-:mod:`memalpha.training.fast_layers`, which run with a gradient only. A frozen LM head is left out of the forward pass:
-:mod:`memalpha.training.logprobs` scores its input.
+The first packed call switches ``sdpa`` to :mod:`memalpha.training.prefix_attention` permanently; ``eager`` gets the mask. LoRA
+layers and norms use :mod:`memalpha.training.fast_layers`, a frozen LM head :mod:`memalpha.training.logprobs`.
 
-Not covered: models whose layers are not all full attention (sliding window, linear attention), and attention kernels that take no
-mask of four dimensions (flash attention); :func:`check_packable` refuses both with a clear error.
+Not covered: sliding-window or linear attention, and kernels without 4-D masks (flash attention): see :func:`check_packable`.
 """
 
 from __future__ import annotations
@@ -42,13 +37,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 
 class Row(NamedTuple):
-    """One prompt and its completion, as token ids.
-
-    Attributes:
-        prompt_ids: The prompt; at least one id.
-        completion_ids: What is scored; may be empty.
-        shared: How many leading prompt ids may be shared with rows whose first ``shared`` ids are equal.
-    """
+    """Token ids of a prompt (at least one) and its completion; ``shared``: leading prompt ids that may be shared."""
 
     prompt_ids: Sequence[int]
     completion_ids: Sequence[int]
@@ -56,19 +45,14 @@ class Row(NamedTuple):
 
 
 class PackedLogps(NamedTuple):
-    """Scores of the completions, one float tensor of shape (completion length,) for each row, in order.
-
-    Attributes:
-        logps: Log-probability of each completion token, with gradient.
-        entropies: Entropy (nats) of the distribution each completion token was drawn from, without gradient; None if not asked for.
-    """
+    """Per row a tensor (completion length,): logps with gradient; entropies in nats without, None if not asked for."""
 
     logps: list[Tensor]
     entropies: list[Tensor] | None
 
 
 class Group(NamedTuple):
-    """One group of a pack: its first token, the tokens of its prefix and those of each row's own part."""
+    """One group of a pack: its first token, the length of its prefix and of each row's own part."""
 
     start: int
     prefix: int
@@ -78,14 +62,9 @@ class Group(NamedTuple):
 class Pack(NamedTuple):
     """One packed sequence of L tokens that predicts N completion tokens.
 
-    Attributes:
-        input_ids: (1, L) int64.
-        position_ids: (1, L) int64; restart after the prefix for each row.
-        allowed: (L, L) bool; whether the query (first axis) sees the key (second axis).
-        predictors: (N,) int64; index into the sequence of the token that predicts each completion token.
-        targets: (N,) int64; the completion tokens, row after row.
-        lengths: Completion length of each row; sums to N.
-        groups: The groups, in the order of the sequence, which they cover.
+    ``input_ids`` and ``position_ids`` are (1, L), positions restart after the prefix for each row; ``allowed`` (L, L): whether the
+    query (first axis) sees the key; ``predictors`` (N,): index of the token that predicts each target; ``targets`` (N,), row after
+    row; ``lengths`` per row sum to N; ``groups`` cover the sequence in order.
     """
 
     input_ids: Tensor
@@ -100,18 +79,10 @@ class Pack(NamedTuple):
 def packed_logps(
     model: nn.Module, rows: Sequence[Row], *, temperature: float = 1.0, compute_entropy: bool = False, max_tokens: int = 0
 ) -> PackedLogps:
-    """Score the completions of ``rows``; differentiable.
+    """Score the completions of ``rows`` (in any order); differentiable.
 
-    Args:
-        model: A transformers causal LM, plain, PEFT-wrapped or inside DDP (it is called, never taken apart).
-        rows: In any order; rows with an equal shared prefix need not be neighbours.
-        temperature: Logits are divided by it; above 0.
-        compute_entropy: Whether to return entropies.
-        max_tokens: Tokens a forward, see :func:`split_rows`; 0 = one forward for all rows.
-
-    Raises:
-        InputError: A row has an empty prompt or a bad ``shared``, the temperature is not positive, or the model cannot take
-            packed sequences.
+    ``model`` is a transformers causal LM, plain or inside PEFT or DDP; ``max_tokens`` is the limit per forward (0 = one forward).
+    InputError: empty prompt, bad ``shared``, temperature not above 0, or a model that cannot take packed sequences.
     """
     if not temperature > 0:
         raise InputError(f"temperature {temperature}", expected="a number above 0", fix="use 1.0 for greedy completions")
@@ -129,10 +100,10 @@ def packed_logps(
 
 
 def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
-    """Split rows into packs of at most ``max_tokens`` tokens; returns the row indices of each pack.
+    """Split rows into packs of at most ``max_tokens`` tokens (0 = one pack); returns the row indices of each pack.
 
-    Rows with an equal shared prefix stay together as far as the budget allows (a group that is split has its prefix in each part).
-    A single row above the budget makes a pack of its own. The split depends on the rows and the budget alone. 0 = one pack.
+    Rows with an equal prefix stay together if the budget allows; a split group repeats its prefix. One row above the budget is its
+    own pack.
     """
     order: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
@@ -154,7 +125,7 @@ def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
 
 
 def pack_rows(rows: Sequence[Row]) -> Pack:
-    """Lay rows out in one sequence, group by group; ``targets`` and ``lengths`` keep the order of the rows. All on the CPU."""
+    """Lay rows out in one sequence, group by group; ``targets`` and ``lengths`` keep the row order. All on the CPU."""
     members: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         members.setdefault(_prefix(row), []).append(i)
@@ -186,7 +157,7 @@ def pack_rows(rows: Sequence[Row]) -> Pack:
 
 
 def _allowed(groups: Sequence[Group]) -> Tensor:
-    """Return (L, L) bool: a token sees its own segment and its group's prefix, causally."""
+    """(L, L) bool: a token sees its own segment and its group's prefix, causally."""
     segments: list[int] = []
     parents: list[int] = []
     count = 0
@@ -217,7 +188,7 @@ def check_packable(model: nn.Module) -> None:
 
 
 def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> TokenScores:
-    """Return log-probabilities and entropies (zeros if not asked for), both (N,)."""
+    """Log-probabilities and entropies (zeros if not asked for), both (N,)."""
     weight = next(model.parameters())
     device = weight.device
     mask = torch.zeros(pack.allowed.shape, dtype=weight.dtype).masked_fill_(~pack.allowed, torch.finfo(weight.dtype).min)
@@ -266,7 +237,7 @@ def base_model(model: nn.Module) -> Any:
 
 
 def trim(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Cut, in place, the padding that no row of this part needs: of prompts on the left, of completions on the right."""
+    """Cut, in place, padding that no row needs: of prompts on the left, of completions on the right."""
     completion = max(1, int(inputs["completion_mask"].sum(1).max()))
     prompt = int(inputs["prompt_mask"].any(0).int().argmax())
     for name, value in inputs.items():
@@ -276,14 +247,7 @@ def trim(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def unpad(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, shared: Sequence[int]) -> list[Row]:
-    """Return the rows of a batch.
-
-    Args:
-        input_ids: (B, T), prompts padded on the left, completions on the right.
-        attention_mask: (B, T), 0 for padding.
-        keep: Width of the completions.
-        shared: Leading prompt ids of each row that others may share.
-    """
+    """Return the rows of a batch (B, T): prompts padded on the left, completions (``keep`` wide) on the right."""
     kept = attention_mask.bool()
     return [
         Row(ids[:-keep][mask[:-keep]].tolist(), ids[-keep:][mask[-keep:]].tolist(), prefix)
@@ -292,6 +256,6 @@ def unpad(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, shar
 
 
 def pad(values: Sequence[torch.Tensor], width: int) -> torch.Tensor:
-    """Return one-dimensional tensors as rows of a (B, width) tensor, padded on the right with 0."""
+    """Return one-dimensional tensors as a (B, width) tensor, padded on the right with 0."""
     padded = pad_sequence(list(values), batch_first=True)
     return torch.nn.functional.pad(padded, (0, width - padded.shape[1]))

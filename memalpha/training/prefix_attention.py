@@ -1,12 +1,9 @@
-"""Attention over a packed sequence that skips what its mask would hide: each row looks at its own prefix and at itself only.
+"""Attention over a packed sequence that skips masked keys: each row attends to its own prefix and to itself only.
 
-A packed sequence (see :mod:`memalpha.training.packed`) holds groups one after the other, each a prefix and the own parts of its
-rows. Under a dense mask every token is multiplied with every other one, although a row of 75 tokens behind a prefix of 80 may look
-at 155 of, say, 700. Here a prefix attends to itself, and the rows of a group attend as a batch to [prefix, own part]: the same
-numbers, at a cost that grows with the number of tokens and not with its square.
+Groups (see :mod:`memalpha.training.packed`) are computed one by one: the prefix attends to itself, then the rows of the group
+attend as a batch to [prefix, own part]. Results equal those of the dense mask; cost grows with the tokens, not with their square.
 
-It is registered with transformers as one more attention function. A model switched to it by :func:`use_prefix_attention` runs plain
-``sdpa`` in every call that does not pass ``prefix_layout``, so generation, saving and evaluation are unchanged.
+Calls without ``prefix_layout`` run plain ``sdpa``, so generation, saving and evaluation do not change.
 """
 
 from __future__ import annotations
@@ -25,15 +22,11 @@ NAME = "memalpha_prefix"
 
 
 class GroupLayout(NamedTuple):
-    """Where one group of R rows stands in a packed sequence, its longest own part having M tokens.
+    """Position of one group of R rows in a packed sequence; the longest own part has M tokens.
 
-    Attributes:
-        start: First token of the prefix.
-        own: First token after the prefix, P tokens later.
-        stop: First token after the group.
-        tokens: (R * M,) int64, counted from ``own``: each row's tokens; a shorter row repeats its first token at the end.
-        real: (stop - own,) int64, which entries of ``tokens`` are not repeats.
-        allowed: (M, P + M) bool: which keys [prefix, own part] a row's tokens see.
+    ``start`` is the first token of the prefix, ``own`` the first after it (P tokens later), ``stop`` the first after the group.
+    ``tokens`` (R * M,), counted from ``own``: each row's tokens, a shorter row repeats its first at the end; ``real`` (stop -
+    own,): entries that are not repeats; ``allowed`` (M, P + M) bool: the keys [prefix, own part] a row's tokens see.
     """
 
     start: int
@@ -45,14 +38,7 @@ class GroupLayout(NamedTuple):
 
 
 def group_layout(start: int, prefix: int, lengths: Sequence[int], device: torch.device) -> GroupLayout:
-    """Lay out one group.
-
-    Args:
-        start: First token of its prefix in the packed sequence.
-        prefix: Tokens of the prefix, may be 0.
-        lengths: Tokens of each row's own part; empty ones are left out.
-        device: Where the tensors go.
-    """
+    """Lay out a group from its first token, its prefix length (may be 0) and each row's own length (0 is left out)."""
     sizes = torch.tensor([n for n in lengths if n], dtype=torch.long)
     longest = int(sizes.max()) if len(sizes) else 0
     steps = torch.arange(longest)
@@ -75,21 +61,10 @@ def prefix_attention(
     prefix_layout: Sequence[GroupLayout] | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attend as transformers' ``sdpa`` does, or along ``prefix_layout`` where one is given.
+    """Attend as transformers' ``sdpa`` does, or along ``prefix_layout`` (groups that cover the sequence) if given.
 
-    Args:
-        module: The attention layer.
-        query: (1, heads, L, head size) with a layout.
-        key: (1, key heads, L, head size).
-        value: As ``key``.
-        attention_mask: Says the same as the layout; not looked at where there is one.
-        dropout: Probability.
-        scaling: Of the scores; None = 1 / sqrt(head size).
-        prefix_layout: The groups, in the order of the sequence, which they cover.
-        **kwargs: Passed on to ``sdpa``.
-
-    Returns:
-        (1, L, heads, head size), and None for the attention weights.
+    With a layout: query (1, heads, L, head size), key and value (1, key heads, L, head size); ``attention_mask`` is ignored.
+    Returns (1, L, heads, head size), and None for the attention weights.
     """
     if prefix_layout is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)  # type: ignore[no-any-return]
@@ -106,7 +81,7 @@ def prefix_attention(
 
 
 def _own_parts(group: GroupLayout, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float | None) -> Tensor:
-    """Return what the rows of a group attend to, (1, heads, stop - own, head size)."""
+    """Attention of a group's rows, (1, heads, stop - own, head size)."""
     heads, size = query.shape[1], query.shape[-1]
     longest = group.allowed.shape[0]
 
@@ -125,10 +100,7 @@ def _own_parts(group: GroupLayout, query: Tensor, key: Tensor, value: Tensor, dr
 
 
 def use_prefix_attention(model: nn.Module) -> bool:
-    """Switch a model from ``sdpa`` to this attention, if it is not yet; returns whether the model uses it.
-
-    Models with another attention, or whose code does not go through transformers' attention functions, are left alone.
-    """
+    """Switch a model from ``sdpa`` to this attention; returns whether the model uses it. Other models are not changed."""
     base: Any = getattr(model, "module", model)
     base = base.get_base_model() if hasattr(base, "get_base_model") else base
     if base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():

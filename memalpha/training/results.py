@@ -1,7 +1,4 @@
-"""Held-out evaluation, scored by the scorer that training uses, and rollouts as JSON.
-
-The JSON is what run folders hold, reports show and ``memalpha inspect`` prints.
-"""
+"""Held-out evaluation with the training scorer, and rollouts as JSON for run folders, reports and ``memalpha inspect``."""
 
 from __future__ import annotations
 
@@ -21,24 +18,11 @@ from memalpha.types import Change, Entry, Instance, OperationKind, OperationResu
 
 @dataclass(frozen=True, slots=True)
 class InstanceResult:
-    """How one rollout on one held-out instance went.
+    """Result of one rollout on one held-out instance.
 
-    Attributes:
-        instance: Id of the instance.
-        accuracy: Mean question score; NaN if a reader or judge failed.
-        reward: Mean over chunks of the weighted reward.
-        tool_success: Mean over chunks of r2.
-        compression: r3.
-        content: Mean over chunks of r4.
-        memory_tokens: Tokens of the final memory.
-        input_tokens: Tokens of all chunks.
-        entries: Entries of the final memory.
-        calls: Calls and unparsed stretches.
-        updates: Applied updates.
-        deletes: Applied deletes.
-        cut_off: Share of completions that were cut off.
-        kinds: Mean score by kind of question.
-        kind_counts: Number of questions by kind.
+    ``reward``, ``tool_success`` (r2) and ``content`` (r4) are means over chunks; ``accuracy`` is the mean question score, NaN if a
+    reader or judge failed; ``compression`` is r3; ``calls`` includes unparsed text; ``updates`` and ``deletes`` count applied ones;
+    ``cut_off`` is the share of truncated completions; ``kinds``: mean score by kind of question.
     """
 
     instance: str
@@ -59,7 +43,7 @@ class InstanceResult:
 
 
 def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: RewardConfig) -> InstanceResult:
-    """Sum up one finished, scored rollout."""
+    """Summarise one finished, scored rollout."""
     results = [result for step in rollout.steps for result in step.outcome.results]
     kinds: dict[str, list[float]] = defaultdict(list)
     for record in rollout.questions:
@@ -88,12 +72,7 @@ def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: Rew
 
 
 def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
-    """Return means over instances; ``n`` counts the instances whose accuracy is known, ``masked`` the others.
-
-    An instance of which a judge left something open has no reward or content quality; it enters the other means.
-
-    ``stderr`` is the standard error of the accuracy over instances.
-    """
+    """Return means over instances and the accuracy's standard error; ``masked`` counts instances without accuracy."""
     scored = [result for result in results if not math.isnan(result.accuracy)]
     fields = ("accuracy", "reward", "tool_success", "compression", "content", "memory_tokens", "input_tokens", "entries")
     summary: dict[str, Any] = {name: _known_mean([float(getattr(result, name)) for result in scored]) for name in fields}
@@ -111,7 +90,7 @@ def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
 
 
 def paired_difference(before: Sequence[InstanceResult], after: Sequence[InstanceResult]) -> dict[str, Any]:
-    """Return the mean difference in accuracy over the instances scored in both, and its standard error, paired by instance."""
+    """Return the mean paired difference in accuracy over instances scored in both, and its standard error."""
     first = {result.instance: result.accuracy for result in before}
     pairs = [(first[result.instance], result.accuracy) for result in after if result.instance in first]
     differences = [b - a for a, b in pairs if not (math.isnan(a) or math.isnan(b))]
@@ -128,7 +107,7 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
-    """Read a held-out evaluation of a run, ``before`` or ``after``; empty if it is not there. What is null is NaN."""
+    """Read a run's held-out evaluation, ``before`` or ``after``; empty if missing. null becomes NaN."""
     rows: list[dict[str, Any]] = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
     known: list[dict[str, Any]] = [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]
     return [InstanceResult(**row) for row in known]
@@ -157,7 +136,7 @@ def _share(part: Sequence[int], whole: Sequence[int]) -> float:
 
 
 Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
-"""Runs one rollout an instance: a trainer's own way, or ``run_rollouts`` with a generator."""
+"""Runs one rollout per instance: a trainer's method, or ``run_rollouts`` with a generator."""
 
 
 def evaluate_instances(
@@ -169,11 +148,7 @@ def evaluate_instances(
     temperature: float = 0.0,
     seed: int = 0,
 ) -> list[tuple[InstanceResult, dict[str, Any]]]:
-    """Return, for each instance in order, its result and its whole trajectory as JSON-ready data.
-
-    Greedy unless a temperature is given; then ``seed`` makes two policies comparable draw by draw. What could not be scored is NaN;
-    ``check_results`` says whether that is too much.
-    """
+    """Return each instance's result and JSON-ready trajectory; NaN = not scored. ``seed`` makes policies comparable."""
     sampling = Sampling(agent.config.max_completion_length, temperature, seed=seed if temperature else None)
     rollouts = run(instances, sampling, on_step)
     found = []
@@ -185,7 +160,7 @@ def evaluate_instances(
 
 
 def check_results(found: Sequence[tuple[InstanceResult, dict[str, Any]]], limit: float) -> None:
-    """Raise TrainingAborted if more than a share of the evaluated instances, those of all processes, has something unscorable."""
+    """Raise TrainingAborted if more than ``limit`` of the instances, over all processes, could not be scored."""
     masked = sum(math.isnan(result.reward) for result, _ in found)
     check_masked_share(masked, len(found), limit, [_first_error(rollout) for _, rollout in found])
 
@@ -197,14 +172,7 @@ def _first_error(rollout: Mapping[str, Any]) -> str | None:
 def rollout_to_json(
     rollout: Rollout, rewards: Sequence[StepReward], totals: Sequence[float], advantages: Sequence[float] | None = None
 ) -> dict[str, Any]:
-    """Return one rollout with everything that happened in it.
-
-    Args:
-        rollout: A finished, scored rollout.
-        rewards: Reward parts of each chunk step.
-        totals: Weighted reward of each chunk step.
-        advantages: Advantage of each chunk step, for training rollouts.
-    """
+    """Return a scored rollout as JSON-ready data, with rewards, weighted totals and advantages per chunk step."""
     steps = [
         _step(step, rollout, rewards[i], totals[i], advantages[i] if advantages else None) for i, step in enumerate(rollout.steps)
     ]

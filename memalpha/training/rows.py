@@ -1,4 +1,4 @@
-"""From scored rollouts to training rows: one row a (rollout, chunk). Free of trainer types, so any trainer can take them."""
+"""Converts scored rollouts to training rows, one per (rollout, chunk); independent of trainer types."""
 
 from __future__ import annotations
 
@@ -14,19 +14,10 @@ from memalpha.training.advantages import Grouping, Scale, advantages
 
 @dataclass(slots=True)
 class TrainingRow:
-    """One completion with what trains it.
+    """One completion to train on, with the ids as sampled (end token included).
 
-    Attributes:
-        group_index: Index of the instance among the batch's groups of G rollouts.
-        rollout_index: Index of the rollout in the batch.
-        chunk_index: Which chunk was read.
-        prompt_ids: Token ids of the prompt as the policy saw them.
-        completion_ids: Token ids as sampled, end token included.
-        shared: Leading prompt ids that all rollouts of the group share at this chunk.
-        reward: Parts of the reward.
-        total: Weighted sum; NaN masks the row.
-        advantage: Group-relative advantage; 0 for masked rows.
-        logprobs: Log-probabilities at sampling time, if the backend gave them.
+    ``group_index`` counts instances; ``shared``: leading prompt ids that the group's rollouts share at this chunk; ``total`` NaN
+    masks the row; ``advantage`` is 0 for masked rows; ``logprobs`` are those of sampling, if the backend gave them.
     """
 
     group_index: int
@@ -50,18 +41,9 @@ def build_rows(
     grouping: Grouping,
     scale: Scale,
 ) -> list[TrainingRow]:
-    """Return the rows of a batch, ordered (instance, chunk, rollout), so that every G consecutive rows are one step group.
+    """Return the rows of a batch, ordered (instance, chunk, rollout): every G consecutive rows are one step group.
 
-    Args:
-        rollouts: G consecutive rollouts an instance.
-        rewards: For each rollout, the parts of each of its chunk steps.
-        group_size: G.
-        reward_config: Weights.
-        grouping: Which rows are compared with one another.
-        scale: What centred rewards are divided by.
-
-    Raises:
-        ValueError: If the rollouts are not whole groups, each of one instance.
+    ``rollouts``: G (``group_size``) consecutive ones per instance, else ValueError. ``rewards``: parts per rollout and chunk step.
     """
     if len(rollouts) % group_size:
         raise ValueError(f"{len(rollouts)} rollouts are no whole groups of {group_size}")
@@ -91,7 +73,7 @@ def build_rows(
 
 
 def shuffle_advantages(rows: Sequence[TrainingRow], seed: int) -> None:
-    """Permute the advantages among the scored rows, in place: the control that must not learn. Masked rows keep their 0."""
+    """Permute the advantages among scored rows, in place, for the control run. Masked rows keep 0."""
     scored = [row for row in rows if not math.isnan(row.total)]
     values = [row.advantage for row in scored]
     random.Random(seed).shuffle(values)

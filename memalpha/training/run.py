@@ -1,7 +1,7 @@
-"""One training run from its options to its summary: load, evaluate before, train, evaluate after, write everything down.
+"""One training run: load, evaluate before, train, evaluate after, write the summary. ``evaluate`` does not train.
 
-Also ``evaluate``: the same without training. Ctrl-C (and SIGTERM, as schedulers send it) finishes the step, saves and stops; a
-second Ctrl-C, a second or more later, stops at once (launchers repeat a signal within milliseconds, which does not count).
+Ctrl-C or SIGTERM finishes the step, saves and stops. A second Ctrl-C after at least one second stops at once; earlier repeats, as
+launchers send them, are ignored.
 """
 
 from __future__ import annotations
@@ -50,20 +50,11 @@ from memalpha.types import Instance
 logger = logging.getLogger(__name__)
 
 Report = Callable[[str, dict[str, Any]], None]
-"""Called with the name of an event (``evaluate``, ``step``, ``done``) and its data; what the command line shows."""
+"""Called with the name of an event (``evaluate``, ``step``, ``done``) and its data; shown by the command line."""
 
 
 def train(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
-    """Run training and return the summary (also in ``summary.json`` of the run folder).
-
-    Args:
-        arguments: All options.
-        report: Progress.
-
-    Raises:
-        InputError: If an option, file, model or adapter does not fit.
-        TrainingAborted: If the run had to stop.
-    """
+    """Run training and return the summary; InputError if options do not fit, TrainingAborted if the run had to stop."""
     started = time.time()
     state = PartialState()
     if state.is_main_process:
@@ -104,12 +95,7 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
 
 
 def _run_steps(trainer: MemoryGRPOTrainer, folder: RunFolder, checkpoint: Path | None) -> None:
-    """Train to the end, from a checkpoint if there is one.
-
-    Raises:
-        TrainingStopped: If a signal asked to stop; a checkpoint was saved.
-    """
-    if trainer.accelerator.is_main_process or sharding_of(trainer.accelerator) is Sharding.NONE:  # else it is rank 0's part
+    if trainer.accelerator.is_main_process or sharding_of(trainer.accelerator) is Sharding.NONE:  # else rank 0 does it
         trainer.policy = next((row["policy"] for row in folder.metrics() if row["step"] == step_of(checkpoint)), "")
     with stop_request() as request:
         stopping = StopCallback(request, lambda asked: bool(trainer.sum_over_ranks([asked])))
@@ -124,13 +110,13 @@ def _run_steps(trainer: MemoryGRPOTrainer, folder: RunFolder, checkpoint: Path |
 
 
 def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) -> TrainArguments:
-    """Make the warm start that the options ask for, unless a resumed run has it; return options that start from it."""
+    """Run the requested warm start unless a resumed run has one; return options that start from it."""
     run, target = arguments.run, folder.path / "warm_start"
     if not run.warm_start_steps:
         return arguments
     if not target.exists():
         unfinished = target.with_name(".warm_start")
-        if PartialState().is_main_process and unfinished.exists():  # of a run that was killed
+        if PartialState().is_main_process and unfinished.exists():  # left by a killed run
             shutil.rmtree(unfinished)
         PartialState().wait_for_everyone()
         warm_up(
@@ -150,7 +136,7 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
                     learning_rate=run.warm_start_learning_rate,
                     seed=arguments.grpo.seed,
                     use_cpu=arguments.grpo.use_cpu,
-                    bf16=arguments.grpo.bf16,  # a process has one precision
+                    bf16=arguments.grpo.bf16,  # one precision per process
                 ),
             ),
             report,
@@ -205,7 +191,7 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
 def evaluate_held_out(
     trainer: MemoryGRPOTrainer, parts: Parts, instances: Sequence[Instance], folder: RunFolder, name: str, report: Report
 ) -> list[InstanceResult]:
-    """Evaluate greedily on held-out instances, split among ranks; write every trajectory to ``held_out/NAME.jsonl``."""
+    """Evaluate on held-out instances, split among ranks; write trajectories to ``held_out/NAME.jsonl``."""
     rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
     clock = time.time()
     found = evaluate_instances(
@@ -230,7 +216,7 @@ def evaluate_held_out(
 
 
 def save_adapter(trainer: MemoryGRPOTrainer, parts: Parts, arguments: TrainArguments, target: Path) -> None:
-    """Save the trained adapter with what fixes the agent and names its base."""
+    """Save the trained adapter with the agent's options and the name of its base."""
     model = trainer.accelerator.unwrap_model(trainer.model)
     name_base(model, arguments.run.model)
     trainer.save_model(str(target))
@@ -246,10 +232,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
         self.folder, self.report, self.trainer = folder, report, trainer
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        """Keep the row; the last one, without a loss, sums up the run and is not a step."""
+        """Record the row; the last row, without a loss, is a summary and is skipped."""
         if state.is_world_process_zero and logs and "loss" in logs:
             row = {"step": state.global_step, "max_steps": state.max_steps, "policy": self.trainer.policy, **logs}
-            if logs.get("skipped") == 1:  # transformers logs a stand-in
+            if logs.get("skipped") == 1:  # transformers logs a placeholder
                 row["loss"] = None
             self.folder.append_line("metrics.jsonl", row)
             self.report("step", row)
@@ -271,7 +257,7 @@ def _recorder(trainer: MemoryGRPOTrainer, arguments: TrainArguments, folder: Run
 
 
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:
-    """Return the checkpoint to go on from, the same on all ranks; None starts from the beginning."""
+    """Return the checkpoint to resume from, the same on all ranks; None starts from the beginning."""
     found: list[Any] = [None]
     if arguments.run.resume and state.is_main_process:
         found[0], damaged = last_checkpoint(folder)
@@ -282,11 +268,11 @@ def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialStat
 logger = logging.getLogger(__name__)
 
 REPEATED_AFTER = 1.0
-"""Seconds after which a second Ctrl-C is meant."""
+"""Seconds before which a second Ctrl-C is ignored."""
 
 
 class StopRequest:
-    """Whether somebody asked to stop, by which signal and when."""
+    """The signal that asked to stop, and when."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -304,7 +290,7 @@ class StopRequest:
 
 @contextmanager
 def stop_request() -> Iterator[StopRequest]:
-    """Take SIGINT and SIGTERM inside the block, if it runs in the main thread."""
+    """Handle SIGINT and SIGTERM inside the block, if it runs in the main thread."""
     request = StopRequest()
     numbers = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
     before = {number: signal.signal(number, request) for number in numbers}
@@ -316,30 +302,23 @@ def stop_request() -> Iterator[StopRequest]:
 
 
 class StopCallback(TrainerCallback):  # type: ignore[misc]
-    """Saves and stops after the step in which any rank was asked to.
-
-    Args:
-        request: This rank's.
-        any_rank: Whether a truth holds on any rank; called by all of them after each step.
-    """
+    """Saves and stops after a step in which any rank received a signal; all ranks call ``any_rank`` after each step."""
 
     def __init__(self, request: StopRequest, any_rank: Callable[[bool], bool]) -> None:
         self.request, self.any_rank = request, any_rank
         self.stopped = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Ask for a checkpoint and for the end."""
+        """Request a checkpoint and the end of training."""
         if self.any_rank(self.request.signal is not None):
             self.stopped = control.should_save = control.should_training_stop = True
 
 
 def evaluate(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
-    """Evaluate the adapter the options name on their held-out instances; return the summary (also ``summary.json``).
+    """Evaluate the adapter the options name on held-out instances; return the summary (also ``summary.json``).
 
-    Raises:
-        InputError: If an option, file, model or adapter does not fit, no held-out data are named, or they or the adapter lie in the
-            run to be overwritten.
-        TrainingAborted: If too many instances could not be scored; their rollouts are written all the same.
+    InputError if an option, file, model or adapter does not fit, no held-out data are named, or the run to overwrite contains them
+    or the adapter. TrainingAborted if too many instances could not be scored; rollouts are still written.
     """
     if not arguments.run.eval_data:
         raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")

@@ -1,4 +1,4 @@
-"""The folder of a training run: made, or taken up again with the same options, data and number of processes."""
+"""The folder of a training run: created, or resumed with the same options, data and number of processes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ from memalpha.types import Instance
 
 
 def check_place(arguments: TrainArguments) -> None:
-    """Check, before anything is loaded, that the run can have its folder.
+    """Check, before anything is loaded, that the run can use its folder.
 
-    Raises:
-        InputError: If the run reads what lies in the one it is to overwrite, or begins with a warm start and an adapter.
-        RunFolderError: If the folder exists and is not to be overwritten, or there is nothing to resume.
+    InputError if the run reads from the folder it overwrites, or has a warm start and an adapter. RunFolderError as
+    :func:`open_folder`.
     """
     run, path = arguments.run, Path(str(arguments.grpo.output_dir))
     if run.warm_start_steps and run.adapter:
@@ -38,18 +37,15 @@ def check_place(arguments: TrainArguments) -> None:
         RunFolder(path)
     elif RunFolder.check_free(path, overwrite=run.overwrite, resumable=True):
         check_apart(path, {**inputs(arguments), "working directory": [str(Path.cwd())]})
-    if not path.exists():  # can it be made?
+    if not path.exists():  # check that it can be made
         make_folder(path)
         path.rmdir()
 
 
 def open_folder(arguments: TrainArguments) -> RunFolder:
-    """Make the folder of a run, in place of an older one that is to be overwritten, or take it up again.
+    """Make or overwrite the folder of a run, or resume it; call it after everything is loaded.
 
-    Call it once everything the run needs is loaded, so that a mistake in the command costs no older run.
-
-    Raises:
-        RunFolderError: If the folder exists and is not to be overwritten, or cannot be resumed so, or cannot be made.
+    RunFolderError if the folder exists without ``overwrite``, cannot be resumed, or cannot be made.
     """
     state = PartialState()
     run, path = arguments.run, str(arguments.grpo.output_dir)
@@ -69,7 +65,7 @@ def open_folder(arguments: TrainArguments) -> RunFolder:
 
 
 def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
-    """Names of what a run reads, which may be paths, by the name of their option."""
+    """Names (possibly paths) of the inputs of a run, by option name."""
     run = arguments.run
     return {
         "adapter": [run.adapter],
@@ -85,24 +81,16 @@ MAY_CHANGE = frozenset({
     "max_skipped_steps", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
     "judge_url", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project", "trackio_space_id",
 })  # fmt: skip
-"""Options that do not change what is computed, but for how far and with what memory."""
+"""Options that do not change results, only duration and memory use."""
 
 MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")
-"""Beginnings of the names of more such options."""
+"""Prefixes of more such options."""
 
 _ABSENT = "not there"
 
 
 def check_same_options(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Compare the options of a run with those it is resumed with.
-
-    Args:
-        began: As the run folder's ``config.yaml`` holds them.
-        now: Resolved options.
-
-    Raises:
-        RunFolderError: If any differ that change what is computed.
-    """
+    """Raise RunFolderError if options that change results differ from the run's ``config.yaml`` (``began``)."""
     now = json.loads(json.dumps(now))
     names = sorted({*began, *now})
     different = [
@@ -119,7 +107,7 @@ def check_same_options(began: Mapping[str, Any], now: Mapping[str, Any]) -> None
 
 
 def check_same_processes(environment: Mapping[str, Any], world_size: int) -> None:
-    """Raise RunFolderError if a run is resumed with another number of processes: batches and random numbers would differ."""
+    """Raise RunFolderError if the number of processes changed: batches and random numbers would differ."""
     began = int(environment.get("world_size", world_size))
     if began != world_size:
         raise RunFolderError(
@@ -130,15 +118,7 @@ def check_same_processes(environment: Mapping[str, Any], world_size: int) -> Non
 
 
 def check_same_data(folder: RunFolder, **sets: Sequence[Instance]) -> None:
-    """Compare the data of a run with those it is resumed with, or write down in ``environment.json`` what it begins with.
-
-    Args:
-        folder: The run's.
-        **sets: Instances by the name of their option.
-
-    Raises:
-        RunFolderError: If any set holds other instances than at the beginning, though it lies at the same place.
-    """
+    """Record the data sets (by option name) in ``environment.json``; RunFolderError if they changed on resume."""
     environment = folder.read_json("environment.json")
     now = {name: digest_instances(instances) for name, instances in sets.items()}
     began = environment.get("data")
@@ -158,7 +138,7 @@ def _counted(digest: Mapping[str, Any]) -> str:
 
 
 def last_checkpoint(folder: RunFolder) -> tuple[Path | None, dict[str, str]]:
-    """Return the newest whole checkpoint, and what is wrong with newer ones; forget what the run wrote after it."""
+    """Return the newest complete checkpoint, and what is wrong with newer ones; drop what the run wrote after it."""
     checkpoint, damaged = newest_whole(folder.checkpoints())
     folder.drop_after(step_of(checkpoint))
     return checkpoint, damaged

@@ -1,4 +1,4 @@
-"""The order of training instances: TRL's sampler, drawn anew each epoch, with the sources of the data spread evenly over it."""
+"""The order of training instances: TRL's sampler, reshuffled each epoch, with data sources spread evenly."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from trl.trainer.utils import RepeatSampler
 
 
 class EpochSampler(RepeatSampler):  # type: ignore[misc]
-    """TRL's sampler with another order: see :func:`spread`.
-
-    The order depends on (seed, epoch) alone, so a run resumed in a later epoch replays the right one.
-
-    Attributes:
-        trainer: Who knows the epoch.
-        sources: Source of each instance.
-    """
+    """TRL's sampler with the order of :func:`spread`, by (seed, epoch) only, so a resumed run repeats it."""
 
     trainer: Any
     sources: Sequence[str]
@@ -36,12 +29,7 @@ class EpochSampler(RepeatSampler):  # type: ignore[misc]
 def spread(sources: Sequence[str], seed: int) -> list[int]:
     """Return a random order of the instances in which each source comes at even intervals.
 
-    A step is a few instances. Drawn without regard to their source, several steps in a row are all of one by chance, and the
-    policy unlearns what only the other asks for.
-
-    Args:
-        sources: Source of each instance; where all are the same, this is a random permutation and nothing else.
-        seed: Of the order.
+    Without it, several steps in a row may use one source by chance, and the policy unlearns the others.
     """
     generator = torch.Generator().manual_seed(seed)
     members: dict[str, list[int]] = defaultdict(list)

@@ -1,11 +1,10 @@
-"""Scores finished rollouts: questions on the final memory, a judge's verdict on each chunk's writes, and the reward parts.
+"""Scores finished rollouts: questions on the final memory, verdicts on each chunk's writes, and the reward parts.
 
-What always holds: a failure of a reader or judge is NaN and says why, never a 0. A failed question masks its rollout, a failed
-verdict its chunk step alone (``memalpha.rewards.total``). Nothing here stops a run: a step's rollouts may lie on several
-processes, which must stop together, so whoever knows them all calls ``check_masked_share``.
+What always holds: a failure of a reader or judge is NaN with a message, never 0. A failed question masks its rollout, a failed
+verdict its chunk step only (``memalpha.rewards.total``). Only ``check_masked_share`` stops a run, on all processes together.
 
-Questions may also be asked right after the chunk that completes their evidence (``immediate_weight``); for that, the memory of a
-finished rollout is built again from its recorded operations.
+Questions may also be asked right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the
+recorded operations.
 """
 
 from __future__ import annotations
@@ -25,22 +24,14 @@ from memalpha.types import Entry, OperationKind, Question, QuestionRecord, Resul
 
 
 class _Judged(NamedTuple):
-    """What the judge says of each chunk of a rollout: verdicts on its writes, and whether nothing was due."""
+    """Verdicts on each chunk's writes, and whether nothing was due."""
 
     verdicts: list[list[bool] | ServiceError | None]
     nothing_due: list[bool | None]
 
 
 class RolloutScorer:
-    """Turns rollouts into reward parts.
-
-    Args:
-        evaluator: Asks and scores the questions.
-        judge: Judges writes; not asked where the reward gives content no weight, whose r4 is NaN then.
-        reward_config: Switches of the reward.
-        max_masked_share: Share of a step's rollouts that may be unscorable, for ``check_masked_share``.
-        agent: Builds memories again; needed where the reward gives questions asked after their chunk a weight.
-    """
+    """Turns rollouts into reward parts; without content weight ``judge`` is not asked and r4 is NaN."""
 
     def __init__(
         self,
@@ -56,10 +47,7 @@ class RolloutScorer:
         self.max_masked_share, self.agent = max_masked_share, agent
 
     def score(self, rollouts: Sequence[Rollout]) -> list[list[StepReward]]:
-        """Return the parts of each chunk step; parts that could not be scored are NaN.
-
-        The scored questions are kept in ``rollout.questions``, the judge's failures in ``rollout.content_errors``.
-        """
+        """Return the parts of each chunk step (NaN = not scored); sets ``questions`` and ``content_errors`` of the rollouts."""
         records = self.evaluator.evaluate_many([(r.memory, r.retriever, r.instance.questions) for r in rollouts])
         verdicts, early = self._verdicts(rollouts), self._immediate(rollouts)
         rewards = []
@@ -71,7 +59,7 @@ class RolloutScorer:
         return rewards
 
     def _immediate(self, rollouts: Sequence[Rollout]) -> Sequence[list[list[QuestionRecord]] | None]:
-        """Questions of each chunk, asked after it; None where they have no weight."""
+        """Questions asked after each chunk; None where they have no weight."""
         if not self.reward_config.immediate_weight or self.agent is None:
             return [None] * len(rollouts)
         return ask_after_chunks(rollouts, self.agent, self.evaluator)
@@ -96,10 +84,7 @@ class RolloutScorer:
         )
 
     def _verdicts(self, rollouts: Sequence[Rollout]) -> list[_Judged]:
-        """Judge all writes of all rollouts as one batch, and where there are none, whether any were due.
-
-        None throughout if content has no weight. A chunk without writes has the verdicts [].
-        """
+        """Judge all writes as one batch; verdicts are None without content weight, [] for a chunk without writes."""
         if not self.reward_config.content_weight:
             return [_Judged([None] * len(rollout.steps), [None] * len(rollout.steps)) for rollout in rollouts]
         chunks = [_write_requests(rollout) for rollout in rollouts]
@@ -111,25 +96,22 @@ class RolloutScorer:
         ]
 
     def _nothing_due(self, requests: Sequence[WriteRequest]) -> list[bool | None]:
-        """For each chunk of a rollout that changed nothing, whether nothing had to change, as far as the judge knows."""
+        """For each chunk without changes: whether the judge knows that nothing had to change."""
         if not (self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge)):
             return [None] * len(requests)
         return [None if request.results else self.judge.nothing_due(request) for request in requests]
 
     def masked(self, rewards: Sequence[Sequence[StepReward]]) -> int:
-        """How many rollouts have a step that could not be scored.
-
-        One such step counts as much as all: with a judge down, chunks without a write need no verdict and would hide the outage.
-        """
+        """Return how many rollouts have an unscored step; one is enough, since chunks without writes need no verdict."""
         return sum(any(self._masked_steps(steps)) for steps in rewards)
 
     def _masked_steps(self, steps: Sequence[StepReward]) -> list[bool]:
         return [math.isnan(step.total(self.reward_config)) for step in steps]
 
     def metrics(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> dict[str, tuple[float, int]]:
-        """Return what to watch in training as (sum, count), so that ranks can be added up. Counts of 0 mean nothing to show.
+        """Return training metrics as (sum, count), which can be added over ranks; count 0 shows nothing.
 
-        ``verbatim`` is the share of written texts that stand in their chunk word for word, ``entry_words`` their length.
+        ``verbatim`` is the share of written texts found word for word in their chunk, ``entry_words`` their length.
         """
         steps = [step for rollout in rollouts for step in rollout.steps]
         calls = [result for step in steps for result in step.outcome.results]
@@ -155,7 +137,7 @@ class RolloutScorer:
 
 
 def first_error(rollouts: Sequence[Rollout]) -> str | None:
-    """Return what the first failure of a reader or judge said; None if there was none."""
+    """Return the first error message of a reader or judge, or None."""
     for rollout in rollouts:
         errors = [*(record.error for record in rollout.questions), *rollout.content_errors.values()]
         if found := next((error for error in errors if error), None):
@@ -164,17 +146,7 @@ def first_error(rollouts: Sequence[Rollout]) -> str | None:
 
 
 def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[str | None]) -> None:
-    """Stop if more than a share of the rollouts could not be scored: going on would train on what happened to be left.
-
-    Args:
-        masked: Rollouts with a step that could not be scored, over all processes.
-        total: All rollouts.
-        limit: The share allowed.
-        errors: What failed first, for each process (or rollout); the first that is not None is shown.
-
-    Raises:
-        TrainingAborted: If the share is above the limit.
-    """
+    """Raise TrainingAborted if more than ``limit`` of all processes' rollouts have an unscored step; shows the first error."""
     if not total or masked / total <= limit:
         return
     why = next((error for error in errors if error), "none; an instance without questions has no accuracy")
@@ -191,7 +163,7 @@ def _sums(values: Sequence[float]) -> tuple[float, int]:
 
 
 def _written(rollouts: Sequence[Rollout]) -> list[tuple[str, str]]:
-    """Each text that was inserted or that replaced another, with the chunk it was written from: (chunk's text, content)."""
+    """Inserted and replacing texts: (chunk's text, content)."""
     return [
         (rollout.instance.chunks[step.chunk_index].text, result.operation.content)
         for rollout in rollouts
@@ -202,7 +174,6 @@ def _written(rollouts: Sequence[Rollout]) -> list[tuple[str, str]]:
 
 
 def _write_requests(rollout: Rollout) -> list[WriteRequest]:
-    """One for each chunk; what the memory held after each is put together from the changes."""
     kept: dict[str, Entry] = {}
     requests = []
     for step in rollout.steps:
@@ -219,18 +190,12 @@ def _write_requests(rollout: Rollout) -> list[WriteRequest]:
 
 
 def completed_by(questions: Sequence[Question], chunk_index: int) -> list[Question]:
-    """Return the questions whose last piece of evidence is a chunk; those without known evidence are completed by none."""
+    """Return the questions whose last piece of evidence is this chunk; without known evidence, none."""
     return [question for question in questions if question.evidence and max(question.evidence) == chunk_index]
 
 
 def requests_after_chunks(rollout: Rollout, agent: AgentStep, k: int) -> list[list[ReadRequest]]:
-    """Return, for each chunk, its questions with what the memory of that moment gives for them.
-
-    Args:
-        rollout: Finished; its memory is left alone.
-        agent: Makes the memory and its retriever.
-        k: How many entries are retrieved for a question.
-    """
+    """Return, for each chunk, its questions with the top ``k`` entries of the memory at that moment."""
     memory = agent.new_memory()
     retriever = agent.new_retriever(memory)
     requests = []

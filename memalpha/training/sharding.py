@@ -1,14 +1,8 @@
-"""Whole weights for generation where training shards them: FSDP2 and DeepSpeed ZeRO-3; other ways are refused.
+"""Whole weights for generation under FSDP2 and DeepSpeed ZeRO-3; other sharding is refused.
 
-Sharded weights come together layer by layer inside every forward, and all ranks must take part. Ranks decode different numbers of
-tokens, so a generator in this process would wait for ever, or read the weights of another layer. Hence :func:`whole_weights`: all
-ranks put the weights together once, generate without any exchange, and shard them again.
-
-What always holds: inside the block no forward needs another rank; after it the weights are sharded as before. The price is the
-whole model on every rank while it generates. A model that is too large for that generates with ``use_vllm``, where TRL hands the
-weights over tensor by tensor.
-
-Not covered: FSDP 1 (torch has replaced it), tensor and context parallelism.
+Every sharded forward needs all ranks, but ranks decode different numbers of tokens and would wait for ever. So
+:func:`whole_weights` gathers the weights once, generates without communication, and shards them again. Each rank then holds the
+whole model; use ``use_vllm`` if it is too large. Not covered: FSDP 1, tensor and context parallelism.
 """
 
 from __future__ import annotations
@@ -27,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Sharding(StrEnum):
-    """What ranks share of the weights; the optimizer's state may be shared in any case."""
+    """How weights are sharded among ranks (not the optimizer's state)."""
 
     NONE = "none"
     FSDP1 = "fsdp1"
@@ -45,17 +39,7 @@ def sharding_of(accelerator: Accelerator) -> Sharding:
 
 
 def check_sharding(sharding: Sharding, *, reader: str, gather: bool, use_vllm: bool) -> None:
-    """Refuse what would wait for ever or generate from weights that are not there.
-
-    Args:
-        sharding: How weights are sharded.
-        reader: The option ``reader``; ``base`` generates outside :func:`whole_weights`.
-        gather: The option ``ds3_gather_for_generation``.
-        use_vllm: Whether completions come from vLLM.
-
-    Raises:
-        InputError: Naming the option.
-    """
+    """Raise InputError, naming the option, if generation would deadlock or use incomplete weights."""
     if sharding is Sharding.NONE:
         return
     if sharding is Sharding.FSDP1:
@@ -82,9 +66,9 @@ def check_sharding(sharding: Sharding, *, reader: str, gather: bool, use_vllm: b
 
 @contextmanager
 def whole_weights(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
-    """Put FSDP2's weights together for the block; a model that is not sharded (yet) is moved to the device it will train on.
+    """Gather FSDP2's weights for the block; moves an unsharded model to its training device.
 
-    All ranks must enter it, and leave it, together. ZeRO-3 is left to TRL's ``unwrap_model_for_generation``.
+    All ranks must enter and leave it together. ZeRO-3 is left to TRL's ``unwrap_model_for_generation``.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -103,6 +87,6 @@ def whole_weights(model: nn.Module, accelerator: Accelerator) -> Iterator[None]:
     finally:
         for part in parts:
             part.reshard()
-        if hasattr(root, "reset_iter_state"):  # forgets the forwards, which backward would take for its own to prefetch
+        if hasattr(root, "reset_iter_state"):  # forgets these forwards, else backward would prefetch for them
             root.reset_iter_state()
         root.set_reshard_after_forward(bool(accelerator.state.fsdp_plugin.reshard_after_forward))

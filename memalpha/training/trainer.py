@@ -1,24 +1,20 @@
-"""GRPO over chunk steps, as a subclass of TRL's trainer (``trl>=1.16,<1.17``). The one module that builds on trl's internals.
+"""GRPO over chunk steps, as a subclass of TRL's trainer (``trl>=1.16,<1.17``). Only this module uses trl's internals.
 
-Each batch of rollouts becomes rows, one a (rollout, chunk), ordered (instance, chunk, rollout); TRL then pads, computes old and
-reference log-probabilities, the loss and its own metrics as for any batch. What is ours:
+A batch of rollouts becomes rows, one per (rollout, chunk), ordered (instance, chunk, rollout). TRL pads them and computes old and
+reference log-probabilities, the loss and its metrics. Overridden:
 
-* ``_generate_and_score_completions`` runs the rollouts, scores them, and pads the number of rows to what all ranks and splits need;
-* ``_generate`` and ``_calculate_rewards`` hand TRL the finished rows; a padding row has ``tool_mask`` 0 and NaN rewards;
-* the advantages are our own (``memalpha.training.advantages``): groups of a step or of an instance, masked rows outside mean and
-  deviation. A masked row is trained with advantage 0: it counts in the loss's mean, and the KL term holds for it;
-* ``training_step`` goes through the rows ``rows_per_forward`` at a time inside one optimizer step, and skips the step if a number
-  in it is not finite (``memalpha.training.guards``);
-* ``_get_per_token_logps_and_entropies`` packs rows without padding and computes the prefix that rows share once (exact);
-* ``_compute_loss`` makes losses that are means over rows means over *real* rows.
+* ``_generate_and_score_completions`` runs and scores the rollouts and pads the number of rows for ranks and splits;
+* ``_generate`` and ``_calculate_rewards`` return the finished rows; a padding row has ``tool_mask`` 0 and NaN rewards;
+* advantages are those of ``memalpha.training.advantages``; a masked row has advantage 0, but counts in the loss's mean and KL;
+* ``training_step`` runs ``rows_per_forward`` rows at a time in one optimizer step, and skips steps that are not finite;
+* ``_get_per_token_logps_and_entropies`` packs rows without padding and computes shared prefixes once (exact);
+* ``_compute_loss`` divides losses that are means over rows by the number of *real* rows.
 
-What always holds: the sampled token ids are trained as sampled, end token included; padding rows enter no statistic and no mean; a
-step's random numbers depend on (seed, step, rank) alone (but for vLLM's own); completions are drawn with the weights that the last
-update left (their fingerprints are compared each time); which parameters train does not change. Checked by a gradient test against
-a loss written by hand over unpadded rows.
+What always holds: token ids are trained as sampled, end token included; padding rows enter no statistic and no mean; random numbers
+depend on (seed, step, rank) only (except vLLM's); completions use the weights of the last update (fingerprints are compared); the
+set of trainable parameters does not change. A gradient test compares with a hand-written loss over unpadded rows.
 
-Not covered: options of TRL whose result would depend on how rows are packed, or that the rollouts cannot honour;
-:func:`check_supported` refuses them.
+Not covered: the options of TRL that :func:`check_supported` refuses.
 """
 
 from __future__ import annotations
@@ -62,25 +58,11 @@ ROW_MEAN_LOSSES = ("grpo", "dr_grpo")
 
 
 class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
-    """Trains a memory agent with GRPO.
+    """Trains a memory agent with GRPO; InputError for options that :func:`check_supported` refuses.
 
-    Args:
-        agent: Makes prompts and applies completions.
-        instances: What the dataset's ``instance`` column points into.
-        generator: Draws completions with the policy's current weights.
-        scorer: Scores finished rollouts.
-        reward_config: Weights of the reward's parts.
-        grouping: Rows compared with one another.
-        rows_per_forward: Rows of one forward and backward pass.
-        share_prefix: Pack rows and share their common prefixes in the update.
-        question_share: Share of an instance's questions that its rollouts of a step are scored on, drawn anew each step.
-        shuffled_advantages: Permute the advantages (control runs only).
-        max_skipped_steps: Steps in a row that may be skipped because a number in them is not finite.
-        on_rollouts: Called with (rollouts, rows, rewards) after each batch, for recording.
-        **kwargs: As ``GRPOTrainer``; ``train_dataset`` has the columns ``prompt`` (unused) and ``instance``.
-
-    Raises:
-        InputError: An option is not supported, see :func:`check_supported`.
+    ``instances`` are indexed by the dataset's ``instance`` column (``prompt`` is unused). ``shuffled_advantages`` permutes
+    advantages, for control runs. ``on_rollouts`` is called with (rollouts, rows, rewards) after each batch. See ``RunOptions`` for
+    other options, ``GRPOTrainer`` for ``kwargs``.
     """
 
     def __init__(
@@ -106,7 +88,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.shuffled_advantages, self.on_rollouts = shuffled_advantages, on_rollouts
         self.skipped = SkippedSteps(max_skipped_steps)
         self.policy = ""
-        """Fingerprint of the weights after the last update (or of a checkpoint taken up); empty before the first."""
+        """Fingerprint of the weights after the last update or of the resumed checkpoint; empty before the first."""
         self.rows: list[TrainingRow | None] = []
         self._shared: list[int] | None = None
         check_supported(kwargs["args"], reward_config, own_generator=generator is not None)
@@ -117,9 +99,8 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.generator: Generator = generator or TRLGenerator(self)
         self.add_callback(_AfterUpdate(self))
 
-    # -------------------------------------------------------------------------------------------- rollouts to rows
     def run_rollouts(self, instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None = None) -> list[Rollout]:
-        """Run this rank's rollouts with the current weights. All ranks must call it together where TRL generates."""
+        """Run this rank's rollouts with the current weights. If TRL generates, all ranks must call it together."""
         if isinstance(self.generator, TRLGenerator):
             rollouts = run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
             self.generator.finish(sampling)
@@ -130,7 +111,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
 
     def _check_fresh(self) -> None:
-        """See that the generator holds the weights that the last update left; its model's, if it has one of its own."""
         held = fingerprint(getattr(self.generator, "model", None) or self.accelerator.unwrap_model(self.model))
         if self.policy and self.policy != held:
             raise RuntimeError(f"stale weights: completions would be drawn with {held}, the last update left {self.policy}")
@@ -152,7 +132,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return batch
 
     def _scored_rows(self, indices: Sequence[int], size: int) -> list[TrainingRow]:
-        """Run and score the rollouts of this rank's batch and return their rows."""
         if any(len(set(indices[start : start + size])) > 1 for start in range(0, len(indices), size)):
             raise RuntimeError(f"instances {list(indices)} do not come in groups of {size}")
         self._check_fresh()
@@ -180,7 +159,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return rows
 
     def _asked(self, instance: Instance) -> Instance:
-        """The instance with the questions of this step, the same for its whole group."""
+        """The instance with this step's questions, the same for its whole group."""
         if self.question_share == 1 or not instance.questions:
             return instance
         count = math.ceil(self.question_share * len(instance.questions))
@@ -189,13 +168,11 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return replace(instance, questions=tuple(instance.questions[place] for place in places))
 
     def _check_masked(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> None:
-        """Stop, on every rank alike, if too many of all ranks' rollouts could not be scored."""
         masked, total = self.sum_over_ranks([self.scorer.masked(rewards), len(rewards)]).tolist()
         errors = gather_object([first_error(rollouts)]) if masked else []
         check_masked_share(int(masked), int(total), self.scorer.max_masked_share, errors)
 
     def _divide_by_batch(self, rows: Sequence[TrainingRow]) -> None:
-        """Divide centred rewards by the standard deviation over all ranks' rows, in place."""
         known = [row.total for row in rows if not math.isnan(row.total)]
         count, total = self.sum_over_ranks([len(known), sum(known)]).tolist()
         squares = self.sum_over_ranks([sum((value - total / max(count, 1)) ** 2 for value in known)]).item()
@@ -215,12 +192,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return math.ceil(int(gathered.max()) / unit) * unit
 
     def sum_over_ranks(self, values: Sequence[float]) -> torch.Tensor:
-        """Add each value up over ranks, (len(values),) float32 whatever type the values have."""
+        """Add each value over ranks, (len(values),) float32."""
         local = torch.tensor([list(values)], dtype=torch.float32, device=self.accelerator.device)
         return self.accelerator.gather(local).sum(0)  # type: ignore[no-any-return]
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
-        """Hand TRL the finished rows. ``tool_mask`` 0 takes padding rows out of every token count."""
+        """Return the finished rows; ``tool_mask`` 0 removes padding rows from every token count."""
         end = self._tokenizer.eos_token_id
         filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(*[math.nan] * len(PARTS)), math.nan, logprobs=(0.0,))
         rows = [row or filler for row in self.rows]
@@ -233,15 +210,14 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return [list(r.prompt_ids) for r in rows], [list(r.completion_ids) for r in rows], mask, completions, logprobs, {}, None, []
 
     def _calculate_rewards(self, *_: Any) -> torch.Tensor:
-        """Return the parts of all ranks' rows, (rows, parts); a padding or masked row is NaN throughout."""
+        """Reward parts of all ranks' rows, (rows, parts); NaN for padding and masked rows."""
         nan = [math.nan] * len(PARTS)
         parts = [list(row.reward) if row and not math.isnan(row.total) else nan for row in self.rows]
         return self.accelerator.gather(torch.tensor(parts, device=self.accelerator.device))  # type: ignore[no-any-return]
 
-    # -------------------------------------------------------------------------------------------- metrics
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
-        """Log the seconds of a part of the step, of this rank; TRL's ``step_time`` is the update alone."""
+        """Log this rank's seconds for a part of the step; TRL's ``step_time`` is the update alone."""
         began = time.perf_counter()
         yield
         self._metrics["train" if self.model.training else "eval"][f"time/{part}"].append(time.perf_counter() - began)
@@ -271,7 +247,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 self._metrics[mode][f"memory/{name}"].append(total / count)
 
     def _log_silent_groups(self, rows: Sequence[TrainingRow]) -> None:
-        """Put the share of groups that teach nothing in the place of TRL's, which takes padding for groups."""
+        """Replace TRL's share of groups without signal, which counts padding."""
         groups: dict[tuple[int, int], set[float]] = defaultdict(set)
         for row in rows:
             key = (row.group_index, row.chunk_index if self.grouping is Grouping.STEP else -1)
@@ -279,7 +255,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         silent, count = self.sum_over_ranks([sum(len(totals) < 2 for totals in groups.values()), len(groups)]).tolist()
         self._metrics["train" if self.model.training else "eval"]["frac_reward_zero_std"][-1] = silent / count
 
-    # -------------------------------------------------------------------------------------------- the update
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
         sampler.__class__, sampler.trainer = EpochSampler, self
@@ -291,10 +266,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return generation_batch if ready else super()._prepare_inputs(generation_batch)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Forward and backward over the rows of one step, ``rows_per_forward`` at a time; gradients sync once, at the last."""
-        model.train()  # before the inputs: TRL takes the mode for whether this is training
+        """Forward and backward over one step, ``rows_per_forward`` rows at a time; gradients sync once, at the end."""
+        model.train()  # before the inputs: TRL decides by this mode
         batch, step = self._prepare_inputs(inputs), self._step
-        order = batch["row_order"].argsort()  # TRL shuffles rows; in order, rows of a group lie together and share their prefix
+        order = batch["row_order"].argsort()  # undo TRL's shuffle, so that a group's rows share their prefix
         total, state = torch.zeros((), device=self.args.device), self.accelerator.gradient_state
         outer = state.sync_gradients
         for start in range(0, len(order), self.rows_per_forward):
@@ -311,7 +286,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return total if self._keep_step(model, total) else torch.zeros_like(total)
 
     def _keep_step(self, model: torch.nn.Module, loss: torch.Tensor) -> bool:
-        """Drop the gradients of a step whose loss or gradient is not finite on any rank, so that the optimizer changes nothing."""
+        """Drop the gradients of a step whose loss or gradient is not finite on any rank."""
         wrong = not (bool(torch.isfinite(loss)) and finite_gradients(model))
         skip = bool(self.sum_over_ranks([wrong]))
         if skip:
@@ -343,7 +318,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         compute_entropy: bool = False,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """As TRL's, (B, T) over the completion, but without padding and with each shared prefix computed once."""
+        """As TRL's, (B, T) over the completion, without padding and with each shared prefix computed once."""
         if not self.share_prefix:
             return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]
                 model, input_ids, attention_mask, logits_to_keep, self.rows_per_forward, compute_entropy, **kwargs
@@ -364,7 +339,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
 
 
 class _AfterUpdate(TrainerCallback):  # type: ignore[misc]
-    """Takes the fingerprint of what an update left."""
+    """Stores the fingerprint after an update."""
 
     def __init__(self, trainer: MemoryGRPOTrainer) -> None:
         self.trainer = trainer
@@ -375,7 +350,7 @@ class _AfterUpdate(TrainerCallback):  # type: ignore[misc]
 
 @contextmanager
 def _same_trainable(model: torch.nn.Module) -> Iterator[None]:
-    """Put back which parameters train: PEFT's switching of adapters makes every weight of the active one trainable."""
+    """Restore ``requires_grad``: PEFT's switching of adapters makes all weights of the active one trainable."""
     before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Completions through TRL's own generation, where the trainer is to use vLLM; also with transformers, for tests without a GPU."""
+"""Completions through TRL's own generation: vLLM, or transformers for tests without a GPU."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 class TRLGenerator:
     """Completions through TRL's own generation (``use_vllm``), for the trainer that owns it.
 
-    TRL needs all ranks in every call, with equally many prompts (a server's results are sliced by rank), while ranks differ in
-    their rollouts and chunks. So each call starts by agreeing on the largest count, and a rank whose rollouts are done calls
-    ``finish``, which takes part in the calls of the others.
+    TRL needs all ranks in every call with equal numbers of prompts. So each call first agrees on the largest number, and a rank
+    without rollouts left calls ``finish`` to take part in the others' calls.
     """
 
     def __init__(self, trainer: MemoryGRPOTrainer) -> None:
@@ -30,11 +29,11 @@ class TRLGenerator:
             hand_over_exactly(trainer.vllm_generation)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Return one completion a prompt; ``sampling.seed`` is not used."""
+        """Return one completion per prompt; ``sampling.seed`` is not used."""
         return self._generate(prompts, self._most(len(prompts)), sampling)
 
     def finish(self, sampling: Sampling) -> None:
-        """Take part in the other ranks' calls until all ranks are here."""
+        """Take part in other ranks' calls until all ranks are here."""
         while most := self._most(0):
             self._generate([], most, sampling)
 
@@ -60,7 +59,7 @@ class TRLGenerator:
 
     @contextmanager
     def _drawing(self, sampling: Sampling) -> Iterator[None]:
-        """Draw as ``sampling`` says inside the block, as the options say again after it."""
+        """Set TRL's sampling options inside the block."""
         wanted: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         if self.trainer.use_vllm:
             target: Any = self.trainer.vllm_generation
@@ -80,13 +79,10 @@ class TRLGenerator:
 
 
 def hand_over_exactly(vllm: Any) -> None:
-    """Let TRL hand the policy's weights to vLLM without a trace in the base weights, also before FSDP2 has sharded them.
+    """Replace the weight iterator of TRL's ``VLLMGeneration``, so that vLLM gets weights without changing the base weights.
 
-    TRL merges adapters into the base weights in place and subtracts them again, at each hand-over; in 16 bits the rounding errors
-    of hundreds of steps add up. Here it does so to copies. Under FSDP2 the whole weights are handed over.
-
-    Args:
-        vllm: TRL's ``VLLMGeneration``; its iterator over named weights is replaced.
+    TRL merges adapters in place and subtracts them again; in 16 bits the rounding errors add up. Here copies are merged. Under
+    FSDP2 the whole weights are handed over, also before they are sharded.
     """
     named_weights = vllm._iter_named_params
 
@@ -103,7 +99,7 @@ def hand_over_exactly(vllm: Any) -> None:
 
 
 def vllm_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Iterate over weights, adapters merged, by the names that vLLM gives them."""
+    """Iterate over weights, adapters merged, by the names that vLLM uses."""
     for name, parameter in model.named_parameters():
         if ".lora_" not in name:
             yield name.removeprefix("base_model.model.").replace(".base_layer", ""), parameter.data
@@ -111,7 +107,7 @@ def vllm_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 @contextmanager
 def copied_base(model: torch.nn.Module) -> Iterator[None]:
-    """Swap the weights that adapters are merged into for copies inside the block; a model without adapters is left alone."""
+    """Replace weights that adapters are merged into by copies inside the block; without adapters nothing changes."""
     from peft.tuners.lora import LoraLayer
 
     layers = [module.get_base_layer() for module in model.modules() if isinstance(module, LoraLayer)]

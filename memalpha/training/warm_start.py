@@ -1,12 +1,8 @@
-"""Warm start: supervised training on demonstrations of a rule-based teacher policy, from its options to a folder to go on from.
+"""Warm start: supervised training on demonstrations of a rule-based teacher, which teach the tool-call format and every tool.
 
-A small model has to know the tool-call format and every tool before reinforcement learning can improve on it. The memory that a
-demonstration sees is the one that the teacher's own calls led to, rendered and applied by ``AgentStep``, so prompts of the warm
-start and of training are the same function of the same state.
-
-The loss is the mean over completion tokens of -log p, over rows packed without padding (``memalpha.training.packed``). Optimizer,
-schedule, clipping, checkpoints and distribution are transformers' ``Trainer``. The result is a LoRA adapter, or with
-``full_finetuning`` a model.
+The teacher's own calls build the memory in each demonstration, through ``AgentStep``, so prompts equal those of training. The loss
+is the mean of -log p over completion tokens, over rows packed without padding (``memalpha.training.packed``). transformers'
+``Trainer`` does the rest. The result is a LoRA adapter, or with ``full_finetuning`` a model.
 """
 
 from __future__ import annotations
@@ -48,18 +44,17 @@ Report = Callable[[str, dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class WarmupOptions(Options):
-    """What a warm start learns from.
+    """Options of the data and the model of a warm start.
 
     Attributes:
         model: Registered name, folder or Hub name of the base model.
         adapter: Folder of an adapter to go on from, whose rank and scale stay; empty starts a new one.
-        data: Where the demonstrations' inputs come from, as ``train_data`` of a training run. Instances with annotated facts are
-            demonstrated by ``memalpha.data.teacher``, others by ``memalpha.data.excerpts``.
+        data: As ``train_data`` of a training run; demonstrations come from annotated facts, else from excerpts of the text.
         data_options: Options of a generated source.
         coverage_low: Least share of an instance's facts or sentences that a demonstration keeps.
         coverage_high: Largest share; each instance draws its own in between.
         p_correct: Share of the changed and retracted facts that a demonstration corrects, see ``TeacherConfig``.
-        p_update: Share of the corrected changes that are updates, the others being a deletion and an insertion.
+        p_update: Share of the corrected changes that are updates; the others are a deletion and an insertion.
         lora_r: Rank of the adapter.
         lora_alpha: Scale of the adapter.
         full_finetuning: Train all weights instead of an adapter.
@@ -84,7 +79,7 @@ class WarmupOptions(Options):
 
 @dataclass
 class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
-    """transformers' ``TrainingArguments`` with defaults that fit a warm start."""
+    """transformers' ``TrainingArguments`` with defaults for a warm start."""
 
     output_dir: str | None = field(default="runs/warmup", metadata={"help": "Folder of the adapter."})
     per_device_train_batch_size: int = field(default=8, metadata={"help": "Demonstrations a process and step."})
@@ -99,7 +94,7 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every trained weight gets a gradient."})
 
     def __post_init__(self) -> None:
-        """Check values that transformers takes for something else."""
+        """Check values that transformers would misread."""
         check_trainer(self)
         super().__post_init__()
 
@@ -122,15 +117,10 @@ def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
 
 
 def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: None) -> Path:
-    """Train on demonstrations and save the result.
+    """Train on demonstrations, save, and return the folder of the adapter (or model).
 
-    Returns:
-        The folder of the adapter (or model).
-
-    Raises:
-        InputError: If an option, model or source does not fit.
-        RunFolderError: If the folder exists and is not to be overwritten, holds something else than a warm start, is that of
-            the base model, or cannot be made.
+    InputError if an option, model or source does not fit. RunFolderError if the folder exists without ``overwrite``, is no warm
+    start's, is the base model's, or cannot be made.
     """
     warmup, training = arguments.warmup, arguments.training
     target = Path(str(training.output_dir))
@@ -184,7 +174,7 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
 
 
 def _check_replaceable(target: Path, *, overwrite: bool) -> None:
-    """Raise RunFolderError unless the folder is that of a warm start, done or stopped at a checkpoint, and is to be replaced."""
+    """Raise RunFolderError unless the folder is a warm start's, finished or not, and ``overwrite`` is set."""
     if not (target / WARMUP_RECORD).is_file() and not all(path.name.startswith("checkpoint-") for path in target.iterdir()):
         raise RunFolderError(
             f"{str(target)!r} exists already and holds no warm start",
@@ -196,7 +186,7 @@ def _check_replaceable(target: Path, *, overwrite: bool) -> None:
 
 
 def _drop_other_kind(target: Path, *, whole: bool) -> None:
-    """Remove what an earlier warm start left of the other kind: beside a whole model's files nobody would look for an adapter."""
+    """Remove an earlier warm start's files of the other kind (adapter or whole model)."""
     for pattern in _ADAPTER_FILES if whole else _MODEL_FILES:
         for path in target.glob(pattern):
             path.unlink()
@@ -226,7 +216,7 @@ def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) 
 
 
 def _teacher(warmup: WarmupOptions) -> Teacher:
-    """Return the teacher of each instance: that of the toy task, of annotated facts, or of plain text."""
+    """The teacher of each instance: toy task, annotated facts, or plain text."""
     coverage = (warmup.coverage_low, warmup.coverage_high)
     facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update)
     excerpts = ExcerptConfig(coverage)
@@ -242,14 +232,7 @@ def _teacher(warmup: WarmupOptions) -> Teacher:
 
 
 class WarmupTrainer(Trainer):  # type: ignore[misc]
-    """``Trainer`` over demonstrations.
-
-    Args:
-        demonstrations: What to imitate.
-        common_prefix: Leading prompt ids that all demonstrations share (the system text), computed once a batch.
-        pack_tokens: Tokens of one forward; the prefix is computed once for each.
-        **kwargs: As ``Trainer``.
-    """
+    """``Trainer`` over demonstrations; each forward of ``pack_tokens`` computes their common prefix once."""
 
     def __init__(self, demonstrations: Sequence[Demonstration], common_prefix: int, pack_tokens: int = 1024, **kwargs: Any) -> None:
         self.pack_tokens = pack_tokens
@@ -260,7 +243,7 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
         return inputs
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
-        """Return the next micro-batches; no token count, each micro-batch is a mean of its own."""
+        """Return the next micro-batches without a token count: each micro-batch has its own mean."""
         return [next(epoch_iterator) for _ in range(num_batches)], None
 
     def compute_loss(
@@ -284,7 +267,7 @@ def common_prefix(demonstrations: Sequence[Demonstration]) -> int:
 
 
 class ProgressCallback(TrainerCallback):  # type: ignore[misc]
-    """Hands every logged row to a function."""
+    """Passes every logged row to a function."""
 
     def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
         self.report = report
@@ -296,11 +279,11 @@ class ProgressCallback(TrainerCallback):  # type: ignore[misc]
 
 
 Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
-"""Returns what a good keeper would do with a chunk (its index given), the memory being as it is."""
+"""Returns the operations of a good agent for the chunk of this index, given the memory."""
 
 
 class Demonstration(NamedTuple):
-    """One prompt and the completion the teacher would write, as token ids; the completion ends with the end token."""
+    """A prompt and the teacher's completion, as token ids; the completion includes the end token."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
@@ -310,11 +293,7 @@ class Demonstration(NamedTuple):
 def demonstrate(
     instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
 ) -> Iterator[tuple[Demonstration, list[Operation]]]:
-    """Yield one demonstration a chunk, with its operations.
-
-    Raises:
-        InputError: If a demonstrated completion is longer than the agent's ``max_new_tokens``, or one of its calls fails.
-    """
+    """Yield one demonstration per chunk and its operations; InputError if it is too long or one of its calls fails."""
     for instance in instances:
         rng = random.Random(f"{seed}/{instance.id}")
         memory = agent.new_memory()

@@ -1,1 +1,1 @@
-"""The trained agent as something to use, from Python: ``agent`` (threads), ``aio`` (asyncio), ``trained`` (loading)."""
+"""Use of a trained agent: Python API (threads and asyncio), loading, export, HTTP and MCP server."""

@@ -1,14 +1,11 @@
-"""Who may use a server, whose memory that gives them, and how much: ``ServeConfig``, the tokens file, the caller of a request.
+"""Access to a server: ``ServeConfig``, the tokens file, and the caller of a request.
 
     tokens:
       - {name: marta-laptop, sha256: 9f86d0..., user: marta}                    # any agent and session of marta
-      - {name: chat-backend, sha256: 60303a..., any_user: true, agent: chat}    # names the user of each request
+      - {name: chat-backend, sha256: 60303a..., any_user: true, agent: chat}    # each request names its user
 
-What always holds: the file holds SHA-256 hashes of random tokens, never a token; a token is compared with all of them in constant
-time; what a token fixes cannot be asked for otherwise, and names are compared whole, so no namespace of another is ever reached.
-
-What a token leaves open, a request may name by the headers ``Memalpha-User``, ``Memalpha-Agent``, ``Memalpha-Session``
-(percent-encoded UTF-8); agent and session are ``default`` else, a user has to be named.
+The file holds SHA-256 hashes, never tokens; comparison takes constant time. A request may set the parts of the namespace that its
+token leaves open, by ``HEADERS`` (percent-encoded UTF-8): the user is required, agent and session are ``default`` if absent.
 """
 
 from __future__ import annotations
@@ -35,14 +32,13 @@ from memalpha.store.journal import Namespace
 from memalpha.use.messages import Problem, Refused
 
 HEADERS = {part: f"Memalpha-{part.capitalize()}" for part in ("user", "agent", "session")}
-"""Header that names each part of a namespace."""
+"""Header of each part of a namespace."""
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?/?")
 _USUAL_PORTS = {"http": "80", "https": "443"}
 
 
 def _plain_host(text: str) -> str:
-    """Return a name or address as ``Host`` has it: in lower case, without brackets."""
     name = text.lower().strip("[]")
     try:
         return str(ipaddress.ip_address(name))
@@ -53,7 +49,6 @@ def _plain_host(text: str) -> str:
 
 
 def _plain_origin(text: str) -> str:
-    """Return an origin as a browser sends it."""
     if text == "null":
         return text
     found = _ORIGIN.fullmatch(text.lower())
@@ -68,19 +63,19 @@ _ONE_OR_MORE = BeforeValidator(lambda value: (value,) if isinstance(value, str) 
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig(Options):
-    """Where a server listens and what it takes on.
+    """Address and limits of a server.
 
     Attributes:
         host: Address to listen at.
         port: Port; 0 takes a free one.
-        allow_host: Further names by which clients may address it (``Host``), without a port; off loopback, none means any.
-        allow_origin: Origins whose web pages may call it (``https://chat.example``), besides pages of this machine on loopback.
+        allow_host: Further accepted ``Host`` names, without a port; off loopback, if there are none, every name is accepted.
+        allow_origin: Origins whose web pages may call the server (``https://chat.example``); on loopback, local pages always may.
         max_body_bytes: Longest request body, in bytes.
-        max_text_tokens: Longest text to add, in the policy's tokens; it is read in pieces that fit a prompt.
-        max_requests: Requests under way at once; more are told to come back (503).
-        max_requests_per_token: Requests of one token under way at once; more are told to come back (429).
-        body_seconds: Seconds a request's body may take to arrive.
-        stop_seconds: Seconds that requests under way have to end once the server is told to stop.
+        max_text_tokens: Longest text to add, in tokens of the policy; it is read in pieces that fit a prompt.
+        max_requests: Concurrent requests; more get 503.
+        max_requests_per_token: Concurrent requests of one token; more get 429.
+        body_seconds: Time limit to receive a request body, in seconds.
+        stop_seconds: Time limit for running requests when the server stops, in seconds.
     """
 
     host: str = "127.0.0.1"
@@ -96,11 +91,11 @@ class ServeConfig(Options):
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the server."""
         return _is_loopback(self.host)
 
     def knows_host(self, header: str) -> bool:
-        """Whether a ``Host`` header names this server; off loopback every one does, unless ``allow_host`` says which."""
+        """Whether a ``Host`` header is accepted; off loopback without ``allow_host``, all are."""
         if not (self.loopback or self.allow_host):
             return True
         found = _HOST.fullmatch(header)
@@ -108,13 +103,12 @@ class ServeConfig(Options):
         return name in (self.host.lower(), *self.allow_host) or (self.loopback and _is_loopback(name))
 
     def knows_origin(self, header: str) -> bool:
-        """Whether pages of an ``Origin`` may call this server; on loopback all pages of this machine may."""
+        """Whether pages of an ``Origin`` may call this server; on loopback, all pages of this machine may."""
         found = _ORIGIN.fullmatch(header)
         return header in self.allow_origin or (self.loopback and found is not None and _is_loopback(found[2]))
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine itself."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -123,7 +117,7 @@ def _is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a caller may reach, under a name for the journal and the log; a part of the namespace that is None may be any."""
+    """What a caller may reach; None in a part of the namespace allows any. ``name`` is for the journal and the log."""
 
     name: str
     user: str | None = None
@@ -131,11 +125,7 @@ class Grant:
     session: str | None = None
 
     def namespace(self, asked: Mapping[str, str]) -> Namespace:
-        """Return the namespace of a request that names some parts.
-
-        Raises:
-            Refused: If it asks for what this grant does not give (403), or names no user where it has to (400).
-        """
+        """Return the namespace of a request; Refused if it is not allowed (403) or names no user (400)."""
         found = dict(asked)
         for part in HEADERS:
             if (fixed := getattr(self, part)) is not None and found.setdefault(part, fixed) != fixed:
@@ -147,7 +137,7 @@ class Grant:
 
 
 class Caller(NamedTuple):
-    """Who sent a request, and whose memory it is about."""
+    """Sender of a request and the namespace it is about."""
 
     name: str
     namespace: Namespace
@@ -165,22 +155,16 @@ class _Line(Options):
     any_user: bool = False
 
     def check(self) -> None:
-        """Raise InputError unless it says whose memory it reaches, by names that can be ones."""
+        """Raise InputError unless exactly one of ``user`` and ``any_user`` is set and the names are valid."""
         if self.any_user is (self.user is not None):
             raise InputError(f"{self.name!r} does not say whose memory it reaches", expected="a user, or any_user: true")
         Namespace(*("any" if part is None else part for part in (self.user, self.agent, self.session)))
 
 
 class Callers:
-    """Tells who sends a request.
+    """Identifies the sender of a request; ``known`` is one grant for all (local server), or (SHA-256 hex, grant) per token.
 
-    Args:
-        known: SHA-256 of each token, in hexadecimal, and what it gives, where each request has to carry one; or one grant for all,
-            for a server that nobody else can reach.
-
-    Raises:
-        InputError: If there is none, one comes twice, or a name is blank, not printable or comes twice: limits and the journal
-            tell them apart by it.
+    InputError for no token, a duplicate, or a name that is blank or not printable.
     """
 
     def __init__(self, known: Sequence[tuple[str, Grant]] | Grant) -> None:
@@ -197,7 +181,7 @@ class Callers:
 
     @classmethod
     def load(cls, path: str | Path) -> Callers:
-        """Read a YAML file of tokens; InputError if it is none."""
+        """Read a YAML tokens file; InputError if it is not valid."""
         expected = "a list `tokens` of {name, sha256, user}, each optionally with agent and session, or any_user: true"
         try:
             data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
@@ -215,21 +199,17 @@ class Callers:
 
     @property
     def by_token(self) -> bool:
-        """Whether requests have to carry a token."""
+        """Whether requests need a token."""
         return self.local is None
 
     def grant(self, token: str) -> Grant | None:
-        """Return what a token gives, or None for an unknown one; takes as long for either."""
+        """Return the grant of a token, None if unknown; in constant time."""
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         found = [grant for known, grant in self._tokens if hmac.compare_digest(known, digest)]
         return found[0] if found else None
 
     def identify(self, headers: Mapping[str, str]) -> Caller:
-        """Return the caller of a request.
-
-        Raises:
-            Refused: Without a known token (401), for a namespace it does not give (403), or without a user (400).
-        """
+        """Return the caller; Refused for an unknown token (401), a forbidden namespace (403), no user (400)."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         grant = self.local or (self.grant(token.strip()) if scheme.lower() == "bearer" else None)
         if grant is None:

@@ -1,16 +1,13 @@
-"""The trained agent as something to use: feed it text, ask it questions, see, undo and forget what it wrote.
+"""Use a trained agent: add texts, ask questions, read, undo and forget what it wrote.
 
     agent = MemoryAgent.load("data/adapters/smollm2-135m-memory", store="memories.db")
     agent.add("Marta: I moved to Oslo.", time="2024-03-05", namespace="marta")
     agent.ask("What is the city of Marta?", namespace="marta").text
 
-What always holds: prompts and the handling of completions are those of training (``memalpha.agent.step``), under the configuration
-that lies beside the adapter. When ``add``, ``undo`` or ``forget`` returns, the store has it on disk. A completion is applied to
-the very memory its prompt showed: if somebody wrote in between, the model is asked again. Safe for threads: texts of one namespace
-are read one after the other, those of several are generated in one batch.
-
-Every call names its namespace where there is a store. Without one the journal lives in the process (``:memory:``), is gone with
-it, and ``namespace`` may be left out; everything else is the same code. ``AsyncMemoryAgent`` has the same calls for asyncio.
+Prompts and completions are handled as in training (``memalpha.agent.step``). Writing calls return when the change is on disk. If
+the memory changed during generation, the model is asked again. Thread-safe: texts of one namespace are read in order, those of
+several in one batch. With a store, each call needs a ``namespace``; without one, the journal is in memory and lost with the
+process.
 """
 
 from __future__ import annotations
@@ -44,65 +41,48 @@ from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Samp
 from memalpha.use.trained import load_trained
 
 LOCAL = Namespace("local")
-"""The namespace of an agent without a store, unless another is named."""
+"""Default namespace of an agent without a store."""
 _TRIES = 5
-"""How often a text is read again because its namespace was written meanwhile."""
+"""Attempts to read a text when its namespace changes meanwhile."""
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What reading a text did; all of it is in the store.
-
-    Attributes:
-        steps: One record a piece of the text: what the model saw, what it wrote, what that did.
-        operations: Numbers of the operations in the namespace's journal, in order: what ``undo`` takes.
-    """
+    """Result of reading a text, already stored: one record per piece, and the journal numbers that ``undo`` takes."""
 
     steps: tuple[StepRecord, ...]
     operations: tuple[int, ...]
 
     @property
     def results(self) -> tuple[OperationResult, ...]:
-        """What came of each call of the model, in order; mistakes of the model are results too."""
+        """Result of each tool call of the model, in order, mistakes included."""
         return tuple(result for step in self.steps for result in step.outcome.results)
 
 
 def joined(parts: Sequence[Added]) -> Added:
-    """Return what reading several texts one after the other did."""
+    """Combine the results of several texts, in order."""
     return Added(tuple(step for part in parts for step in part.steps), tuple(done for part in parts for done in part.operations))
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer and where it came from.
-
-    Attributes:
-        text: The answer; without a reader what was found, a passage a line.
-        entries: The retrieved entries the answer was read from, best first; written blocks were read as well.
-    """
+    """An answer (without a reader: the passages found, one per line) and the retrieved entries, best first."""
 
     text: str
     entries: tuple[Hit, ...]
 
     def __str__(self) -> str:
-        """Return the answer."""
         return self.text
 
 
 class MemoryAgent:
-    """An agent with a memory for each namespace.
+    """An agent with one memory per namespace.
 
-    Args:
-        step: Prompt maker and applier.
-        generator: Writes the completions; used by one thread at a time.
-        reader: Answers questions; None makes ``ask`` answer with what was found.
-        store: Path or URL of a store (``Journal.open``), or a journal, which the caller closes; None keeps all in the process.
-        key: Key of the store (``Journal.open``), where it is given by its address.
-        retrieve_k: Entries retrieved for a question; None takes the agent's own.
-        name: What the journal calls this agent.
-        max_batch: Most texts read in one call of the generator.
+    ``store`` is a path or URL (``Journal.open``, with ``key``) or a journal, which the caller closes; None keeps all in memory.
+    Without ``reader``, ``ask`` returns the passages found. ``retrieve_k`` None takes the agent's own. ``name`` is its name in the
+    journal.
     """
 
     def __init__(
@@ -131,7 +111,7 @@ class MemoryAgent:
         self._locks: WeakValueDictionary[Namespace, threading.Lock] = WeakValueDictionary()
         self._locks_lock = threading.Lock()
         self._next_chunk: dict[Namespace, int] = {}
-        step.encoder.count("a")  # so that no thread ever switches the tokenizer's treatment of special tokens
+        step.encoder.count("a")  # sets the tokenizer's special-token mode once, before threads use it
 
     @classmethod
     def load(
@@ -146,38 +126,22 @@ class MemoryAgent:
         retrieve_k: int | None = None,
         device: str = "cpu",
     ) -> MemoryAgent:
-        """Load a trained agent.
+        """Load a trained agent; InputError, ServiceError (download) or JournalError (store) if that fails.
 
-        Args:
-            trained: What ``memalpha train`` or ``memalpha warmup`` wrote, an adapter or a whole model: a folder, or a Hub name
-                ``owner/name`` or ``owner/name@revision``.
-            model: Base of the adapter: registered name, folder or Hub name; None takes the one the adapter names.
-            store: Where memories are kept; None keeps them in the process.
-            key: Key of the store.
-            reader: Answers questions; None answers with what was found.
-            router: Trained section router for layer 1 of its retriever; None takes the agent's own, if it has one.
-            retrieve_k: Entries retrieved for a question; None takes the agent's own.
-            device: Where the model runs, as torch names it.
-
-        Raises:
-            InputError: If it is no agent of ours, belongs to another base, or the router or the store's address is none.
-            ServiceError: If something had to be fetched and could not be.
-            JournalError: If the store cannot be opened.
+        ``trained``, ``model``, ``router`` and ``device`` are as in ``load_trained``, the rest as in ``MemoryAgent``.
         """
         step, generator, name = load_trained(trained, model, router=router, device=device)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
     def close(self) -> None:
-        """Close the store, unless it was given as a journal; nothing is lost by not doing so."""
+        """Close the store, unless the caller gave a journal; no data is lost without it."""
         if self._owned:
             self.journal.close()
 
     def __enter__(self) -> MemoryAgent:
-        """Return itself; it is closed at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     # -------------------------------------------------------------------------------------------- writing
@@ -192,21 +156,10 @@ class MemoryAgent:
     ) -> Added:
         """Let the agent read a text and update a memory; on disk when this returns.
 
-        A text of more than ``max_chunk_tokens`` is cut at sentences (``memalpha.data.packing.split_text``) and read piece by piece,
-        each piece durable before the next is read; an error says how many pieces are in the store by then, and by which operations.
-
-        Args:
-            text: What to read.
-            time: When it was said (ISO 8601); a blank one is none.
-            namespace: Whose memory; a plain text names the user.
-            source: Your name for the text, for the journal; its SHA-256 if empty.
-            on_piece: Called with what each piece did, as soon as that is durable.
-
-        Raises:
-            InputError: If text, time, namespace or source cannot be used.
-            JournalError: If it could not be put to disk.
-            JournalBusyError: If others kept writing to the same namespace.
-            ServiceError: If the generator fails.
+        A text of more than ``max_chunk_tokens`` is split at sentences; each piece is on disk, and given to ``on_piece``, before the
+        next is read. A note on an error gives the pieces and operations already stored. ``time`` is ISO 8601; a str ``namespace``
+        names the user; an empty ``source`` becomes the text's SHA-256. InputError for unusable arguments, JournalError if the write
+        fails, JournalBusyError if others keep writing to the namespace, ServiceError if the generator fails.
         """
         _need_text("source", source)
         whose, pieces = self._whose(namespace), self.pieces(text, time)
@@ -228,12 +181,7 @@ class MemoryAgent:
         return joined(done)
 
     def pieces(self, text: str, time: str | None = None) -> list[Chunk]:
-        """Return what ``add`` would read, one after the other: the text itself, or its pieces if it is too long for one prompt.
-
-        Raises:
-            InputError: If the text is blank or no Unicode text, or the time no text of one line or longer than a prompt has room
-                for.
-        """
+        """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an invalid time."""
         _need_text("text", text)
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
@@ -268,22 +216,14 @@ class MemoryAgent:
         return Added((record,), written)
 
     def _chunk_number(self, whose: Namespace, memory: JournalMemory) -> int:
-        """Number of the chunk: counted in this process, starting after the last one that left an entry."""
         left = [entry.source_chunk for entry in memory if entry.source_chunk is not None]
         return self._next_chunk.get(whose) or max(left, default=-1) + 1
 
     def undo(self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user") -> Change:
-        """Take one operation back (or take that back); return what changed.
+        """Undo operation number ``operation`` (or an earlier undo) and return the change; ``by`` is who asks.
 
-        Args:
-            operation: Its number, as ``Added.operations`` and ``history`` give it.
-            namespace: Whose memory.
-            by: Who asks, for the journal.
-
-        Raises:
-            InputError: If there is no such operation, or ``by`` is no text.
-            JournalConflictError: If its entry was written since.
-            ForgottenError: If it was forgotten.
+        InputError for an unknown operation, JournalConflictError if its entry was written since, ForgottenError if it was
+        forgotten.
         """
         _need_number("operation", operation, "the number of an operation, as history gives it")
         _need_text("by", by, "who asks, as a text (str)")
@@ -292,19 +232,19 @@ class MemoryAgent:
             return self._store.undo(whose, operation, Origin(by))
 
     def forget(self, entry: str, *, namespace: Namespace | str | None = None) -> Receipt:
-        """Erase an entry for good: from the log, the memory, every file of the store and its backups (``DurableMemory.forget``)."""
+        """Erase an entry permanently from log, memory, files and backups (``DurableMemory.forget``)."""
         _need_text("entry", entry, "the id of an entry; forget_all erases the whole namespace")
         return self._forget(self._whose(namespace), entry)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
-        """Erase a whole namespace for good, its name included; also one begun with another schema, which no other call takes."""
+        """Erase a whole namespace and its name permanently; also one that was begun with another schema."""
         return self._forget(self._whose(namespace), None)
 
     def _forget(self, whose: Namespace, entry: str | None) -> Receipt:
         with self._writing(whose):
             try:
                 self._store.durable(whose)
-            except InputError:  # begun with another schema: this process holds nothing of it
+            except InputError:  # begun with another schema: nothing of it is loaded here
                 if entry is None:
                     return self.journal.forget(whose)
                 raise
@@ -316,19 +256,19 @@ class MemoryAgent:
 
     # -------------------------------------------------------------------------------------------- reading
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
-        """Answer a question from the memory alone, retrieved and read as in evaluation."""
+        """Answer a question from the memory alone, with retrieval and reading as in evaluation."""
         _need_text("question", question)
         with self._store.reading(self._whose(namespace)) as (memory, retriever):
             found = find_passages(memory, retriever, question, self.retrieve_k)
         read = partial(answer, self.reader, [ReadRequest(Question(question, ("",)), found.passages)])
-        # a model in this process may be the very one that writes
+        # a local reader may share its model with the generator
         said = self.generator.alone(read)[0] if isinstance(self.reader, ModelReader) else read()[0]
         if isinstance(said, ServiceError):
             raise said
         return Reply(said.text, found.hits)
 
     def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
-        """Return at most ``k`` entries found for a query, best first."""
+        """Return at most ``k`` entries for a query, best first."""
         _need_text("query", query)
         if k is not None:
             _need_number("k", k, "a number of entries, at least 1")
@@ -340,7 +280,7 @@ class MemoryAgent:
             return tuple(memory)
 
     def history(self, entry: str | None = None, *, namespace: Namespace | str | None = None) -> list[Event]:
-        """Return what happened to an entry, or in the whole namespace, in order: by whom, from which text and prompt, when."""
+        """Return the operations on an entry, or on the whole namespace, in order."""
         if entry is not None:
             _need_text("entry", entry, "the id of an entry, or None for all that happened")
         whose = self._whose(namespace)
@@ -349,13 +289,11 @@ class MemoryAgent:
             return durable.operations() if entry is None else durable.history(entry)
 
     def __repr__(self) -> str:
-        """Show the memory of an agent without a store, an entry a line; else the store's namespaces by number only."""
         if self._default is None:
             return f"MemoryAgent {self.name} with {len(self.journal.namespaces())} namespaces"
         lines = [f"{entry.id} {render_entry(entry)}" for entry in self.memory()]
         return "\n".join([f"MemoryAgent with {len(lines)} entries", *lines])
 
-    # -------------------------------------------------------------------------------------------- namespaces
     def _whose(self, namespace: Namespace | str | None) -> Namespace:
         found = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default
         if not isinstance(found, Namespace):
@@ -366,7 +304,6 @@ class MemoryAgent:
         return found
 
     def _writing(self, whose: Namespace) -> threading.Lock:
-        """Return the lock of a namespace's writers in this process."""
         with self._locks_lock:
             return self._locks.setdefault(whose, threading.Lock())
 
@@ -376,7 +313,7 @@ def _state(memory: JournalMemory) -> tuple[int, Snapshot]:
 
 
 def _need_text(what: str, value: object, expected: str = "a text (str)") -> None:
-    """Raise InputError unless a value is a str of Unicode text: an entry that is None must not be read as "all of them"."""
+    """Raise InputError unless a value is a Unicode str: None for an entry must not mean all entries."""
     if not isinstance(value, str):
         raise InputError(f"{what} is {repr(value)[:80]}, of type {type(value).__name__}", expected=expected)
     if not is_text(value):
@@ -384,7 +321,6 @@ def _need_text(what: str, value: object, expected: str = "a text (str)") -> None
 
 
 def _need_number(what: str, value: object, expected: str) -> None:
-    """Raise InputError unless a value is an integer, and no bool, of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(f"{what} is {repr(value)[:80]}", expected=expected)
 
@@ -393,7 +329,7 @@ def _need_number(what: str, value: object, expected: str) -> None:
 def _awaited(
     call: Callable[Concatenate[MemoryAgent, _Parameters], _Result],
 ) -> Callable[Concatenate[AsyncMemoryAgent, _Parameters], Coroutine[Any, Any, _Result]]:
-    """Return the same call for asyncio."""
+    """Return the asyncio version of a method."""
 
     @wraps(call)
     async def awaited(self: AsyncMemoryAgent, /, *arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
@@ -404,14 +340,9 @@ def _awaited(
 
 
 class AsyncMemoryAgent:
-    """A ``MemoryAgent`` for asyncio: the same calls, awaited, each in a thread of its own.
+    """A ``MemoryAgent`` for asyncio: the same calls, awaited, at most ``threads`` at once, each in its own thread.
 
-    The event loop never waits for a model or a disk; calls that wait for the model are generated together. A call that is
-    cancelled while it runs goes on to its end in its thread: a write is then done, and nobody was told. ``aclose`` waits for those.
-
-    Args:
-        agent: Does the work; closed by ``aclose``.
-        threads: Calls under way at once; more wait.
+    A cancelled call still runs to its end, so its write may be done. ``aclose`` waits for such calls and closes ``agent``.
     """
 
     def __init__(self, agent: MemoryAgent, threads: int = 64) -> None:
@@ -432,23 +363,21 @@ class AsyncMemoryAgent:
     async def run(
         self, call: Callable[_Parameters, _Result], /, *arguments: _Parameters.args, **options: _Parameters.kwargs
     ) -> _Result:
-        """Call a function in one of the agent's threads and return what it returns; JournalError once the agent was closed."""
+        """Run a function in one of the agent's threads; JournalError if the agent is closed."""
         if self._closed:
             raise JournalError("the agent was closed", fix="make another one")
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *arguments, **options))
 
     async def aclose(self) -> None:
-        """Wait for the calls under way, then close the agent; a later call raises JournalError."""
+        """Wait for running calls, then close the agent; later calls raise JournalError."""
         self._closed = True
         await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
         self.agent.close()
 
     async def __aenter__(self) -> AsyncMemoryAgent:
-        """Return itself; it is closed at the end of the block."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close."""
         await self.aclose()
 
 

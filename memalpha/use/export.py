@@ -1,12 +1,8 @@
-"""Export: a trained agent as a folder that stands alone, as an adapter or merged into a whole model, with a model card.
+"""Export a trained agent as a self-contained folder with a model card: as an adapter, or merged into a whole model.
 
-What always holds: the folder appears whole or not at all; nothing in it is code or a pickle of the trainer; the agent's
-configuration goes with its schema, so a later change of a preset does not reach it. A merged model is compared with base and
-adapter on a prompt, logit by logit, before it is written; it is merged in float32 whatever type it is stored in. Weights that do
-not fit into a smaller type are refused. Every number of the card comes from the run's own files; what they do not say is said to be
-unknown. Values of options that may be secrets are left out (``redacted``).
-
-It does not cover quantised bases, adapters other than LoRA, and the Hub's own check of the card (``ModelCard.validate``).
+The folder is written completely or not at all; it holds the agent's schema, no code and no pickles. A merge runs in float32; its
+logits on one prompt must match those of base and adapter. Card numbers come from the run's files, or are shown as unknown. Not
+covered: quantised bases, adapters other than LoRA, ``ModelCard.validate``.
 """
 
 from __future__ import annotations
@@ -57,18 +53,11 @@ _TOKENIZER_FILES = (
 )  # fmt: skip
 _ADAPTER_FILES = ("adapter_config.json", ADAPTER_WEIGHTS, ADAPTER_RECORD, *_TOKENIZER_FILES)
 _MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "model.safetensors.index.json", *_TOKENIZER_FILES)
-_TOLERANCE = 1e-3  # of the largest logit; float32 rounding is a hundredth of it
+_TOLERANCE = 1e-3  # relative to the largest logit; float32 rounding is about 1e-5
 
 
 class Exported(NamedTuple):
-    """What was exported.
-
-    Attributes:
-        folder: Where it lies.
-        merged: Whether it is a whole model.
-        largest_difference: Largest difference of a logit between base with adapter and the merged model, in logits; None if
-            nothing was merged.
-    """
+    """An exported folder; ``largest_difference`` of a logit between the merged model and base with adapter (None: no merge)."""
 
     folder: Path
     merged: bool
@@ -85,20 +74,10 @@ def export(
     repo: str = "",
     note: str = "",
 ) -> Exported:
-    """Write a trained agent as a folder of its own.
+    """Write an adapter, whole model or run folder ``trained`` as a new folder; InputError if an input is not valid.
 
-    Args:
-        trained: Folder of an adapter or a whole model, or of the run that made it.
-        output: Folder to make.
-        model: Base of the adapter; None takes the one the adapter names.
-        merge: Merge the adapter into its base; a whole model is one already.
-        dtype: Type the weights are stored in; None leaves an adapter's as they are and stores a merged model's in float32.
-        repo: Hub name it will go to, for the card.
-        note: A line about its limits, for the card.
-
-    Raises:
-        InputError: If there is no agent of ours, it does not fit its base, its weights do not fit ``dtype``, or ``output`` exists.
-        MemAlphaError: If the merged model does not say what base and adapter say.
+    ``model`` None takes the base that the adapter names. ``dtype`` None keeps an adapter's type; a merged model is then float32.
+    ``repo`` (Hub name) and ``note`` are for the card. MemAlphaError if the merged logits differ from those of base and adapter.
     """
     source, target = agent_folder(trained), Path(output)
     if target.exists():
@@ -136,12 +115,7 @@ def export(
 
 
 def push(folder: str | Path, repo: str, *, private: bool = False) -> str:
-    """Upload an exported folder to the Hub, making the repository if need be; return the commit's address.
-
-    Raises:
-        InputError: If the name cannot be used, or the Hub does not let this user write there.
-        ServiceError: If the Hub cannot be reached or fails.
-    """
+    """Upload an exported folder to the Hub, return the commit URL; InputError (name, access) or ServiceError (Hub)."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
@@ -159,7 +133,7 @@ def push(folder: str | Path, repo: str, *, private: bool = False) -> str:
             what = f"the Hub does not let this user write {repo} (status {status})"
             raise InputError(what, expected="a token with write access", fix=login) from error
         raise ServiceError(f"the Hub refused {repo}: {_first_line(error)}") from error
-    except Exception as error:  # the boundary to the Hub's client, whose transport and its errors differ by version
+    except Exception as error:  # the Hub client's errors differ by version
         raise ServiceError(f"the Hub cannot be reached: {_first_line(error)}") from error
     return str(done.commit_url)
 
@@ -180,7 +154,6 @@ def _check_hub_name(repo: str) -> None:
 
 
 def _check_weights(source: Path, whole: bool, dtype: str | None) -> None:
-    """Refuse a type that cannot be stored, and a folder whose weights are missing or cut: what is exported has to stand alone."""
     if dtype is not None and dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} cannot be used", expected=f"one of {', '.join(DTYPES)}")
     if dtype is not None and whole:
@@ -193,7 +166,7 @@ def _check_weights(source: Path, whole: bool, dtype: str | None) -> None:
 
 
 def _check_base(source: Path, base: str) -> None:
-    """Refuse a base that the adapter does not belong to, without reading its weights."""
+    """Check the base without reading its weights."""
     from transformers import AutoConfig
 
     where, tokenizer = resolve_model(base), load_tokenizer(base)
@@ -203,7 +176,7 @@ def _check_base(source: Path, base: str) -> None:
 # ------------------------------------------------------------------------------------------------ files and weights
 @contextmanager
 def _made(target: Path) -> Iterator[Path]:
-    """Give a folder to fill; it gets its name when all is in it."""
+    """Yield a temporary folder; rename it to ``target`` at the end."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
@@ -227,14 +200,12 @@ def _copy(source: Path, draft: Path, patterns: Sequence[str]) -> None:
 
 
 def _name_base(draft: Path, base: str) -> None:
-    """Let the adapter's own config name its base as the Hub knows it, for who loads it without this package."""
     path = draft / "adapter_config.json"
     if name := hub_name(base):
         write_object(path, {**read_object(path), "base_model_name_or_path": name})
 
 
 def _save_config(config: AgentConfig, draft: Path) -> None:
-    """Save the configuration with its schema, also where that is a preset."""
     if config.schema in presets():
         with resources.as_file(resources.files("memalpha.memory") / "presets" / f"{config.schema}.yaml") as path:
             replace(config, schema=str(path)).save(draft)
@@ -243,7 +214,6 @@ def _save_config(config: AgentConfig, draft: Path) -> None:
 
 
 def _store_as(weights: Path, dtype: str) -> None:
-    """Store an adapter's weights in another type."""
     import torch
     from safetensors import safe_open
     from safetensors.torch import save_file
@@ -264,7 +234,7 @@ def _store_as(weights: Path, dtype: str) -> None:
 
 
 def _merge(source: Path, base: str, config: AgentConfig, dtype: str, draft: Path) -> float:
-    """Write base and adapter as one model; return the largest difference of a logit on a prompt of the agent's own."""
+    """Write base and adapter as one model; return the largest logit difference on one prompt of the agent."""
     import torch
 
     policy = load_policy_model(base, adapter=source)
@@ -308,7 +278,7 @@ _BARE = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b(?:hf_|sk-)[A-Za-z0-9_-]{16,}")  # 
 
 
 class RunFacts(NamedTuple):
-    """What is known about how an agent was made, from the files of its run; empty where they do not say."""
+    """Records of the run that made an agent; empty where files are missing."""
 
     summary: Mapping[str, Any]
     config: Mapping[str, Any]
@@ -317,7 +287,7 @@ class RunFacts(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> RunFacts:
-        """Read them for an adapter's or a model's folder; a run's own are those of its ``adapter``, not of its warm start."""
+        """Read the records of an adapter's or model's folder; only a run's ``adapter`` folder takes those of the run."""
         warmup = read_object(folder / _WARMUP_RECORD) if (folder / _WARMUP_RECORD).is_file() else {}
         parent = folder.resolve().parent
         if folder.resolve().name != "adapter" or not (parent / "config.yaml").is_file():
@@ -327,11 +297,7 @@ class RunFacts(NamedTuple):
 
 
 def redacted(value: Any, name: str = "") -> Any:
-    """Return an option's value, data as in JSON, without what may be a secret: values of options named after a key or the like.
-
-    Numbers of ``tokens``, such as ``max_new_tokens``, stay. Texts are searched for such options, for passwords in URLs and for keys
-    of known forms.
-    """
+    """Return JSON-like data without possible secrets (secret options, passwords in URLs, known keys); token counts stay."""
     if isinstance(value, Mapping):
         return {key: redacted(item, str(key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -348,7 +314,7 @@ def _is_count(name: str, value: Any) -> bool:
 
 
 def public_command(words: Sequence[str]) -> str:
-    """Return a command line as it may be published: files by their last parts, without what may be a secret."""
+    """Return a command line for publication: without secrets, and only the last part of each path."""
     shown, name = [], ""
     for word in words:
         name = word if word.startswith("--") else name
@@ -357,7 +323,7 @@ def public_command(words: Sequence[str]) -> str:
 
 
 def hub_name(base: str) -> str | None:
-    """Return the Hub name of a base as its user named it, or None if it is not on the Hub, as a folder here is not."""
+    """Return the Hub name of a base, or None if it is not on the Hub."""
     spec = MODELS.get(base.partition("@")[0])
     if spec is not None:
         return spec.hub if isinstance(spec, DownloadSpec) else None
@@ -365,7 +331,7 @@ def hub_name(base: str) -> str | None:
 
 
 def make_card(config: AgentConfig, base: str, facts: RunFacts, *, merged: bool, repo: str = "", note: str = "") -> str:
-    """Return the text of the card, metadata included; ``base`` is empty if nobody knows it. See ``export`` for the others."""
+    """Return the text of the model card with its metadata; ``base`` is empty if unknown. Other arguments: see ``export``."""
     from huggingface_hub import ModelCard
     from jinja2 import Environment
 
@@ -415,7 +381,6 @@ def _metadata(base: str, facts: RunFacts, merged: bool) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """A value in a table's cell; of an absolute path the last part alone: where a file lay is nobody's business."""
     text = f"`{json.dumps(value)}`" if isinstance(value, dict | list) else nameless(str(value))
     return text.replace("|", "\\|")
 

@@ -1,12 +1,9 @@
-"""What every request passes before anything is done: where it comes from, who sends it, how much is under way, how long it is.
+"""ASGI middleware in front of the HTTP API and MCP: checks host, origin, token, load and body size of each request.
 
-An ASGI middleware in front of the HTTP API and of MCP, so both have the same rules. What always holds: a request that is let in has
-its caller in ``scope[CALLER]``, its body whole, and a place among the requests under way; any other is answered with a problem, and
-nothing of it was read or done. ``/health``, ``/ready`` and the API's description need no token and no place.
-
-A page in a browser can reach a server on loopback under a name of its own (DNS rebinding) or by posting blindly. So there ``Host``
-must name this machine, and ``Origin``, which only browsers send, must be allowed everywhere. The MCP SDK's own check stays off: it
-guards its own path only, and compares with lists of names.
+A request that passes has its caller in ``scope[CALLER]`` and its whole body; any other gets a problem response and is not
+processed. ``/health``, ``/ready`` and ``/openapi.json`` need no token. Against DNS rebinding and blind posts from a browser,
+``Host`` must name this machine on loopback, and ``Origin`` must be allowed. The MCP SDK's own check is off: it covers only its own
+path.
 """
 
 from __future__ import annotations
@@ -25,28 +22,27 @@ from memalpha.use.access import HEADERS, Callers, ServeConfig
 from memalpha.use.messages import Problem, Refused
 
 CALLER = "memalpha.caller"
-"""Key of an ASGI scope that holds the ``Caller``."""
+"""Key of the ``Caller`` in an ASGI scope."""
 _ONCE = ("Host", "Origin", "Authorization", *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json"})
 _LATER = {"Retry-After": "1"}
 _ALWAYS = {401: {"WWW-Authenticate": "Bearer"}, 429: _LATER, 503: _LATER}
-"""Headers of every response with a status."""
 
 
 class Gate:
-    """Lets requests through to an application, or says why not."""
+    """Passes requests to an application, or answers with the reason why not."""
 
     def __init__(self, app: ASGIApp, config: ServeConfig, callers: Callers) -> None:
         self._app, self._config, self._callers = app, config, callers
         self._active: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection event."""
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        if "content-length" in headers and "transfer-encoding" in headers:  # something on the way may see another end of the body
+        if "content-length" in headers and "transfer-encoding" in headers:  # request smuggling
             problem = Problem(HTTPStatus.BAD_REQUEST, "Content-Length beside Transfer-Encoding", "one of the two")
             await problem_response(problem, {"Connection": "close"})(scope, receive, send)
             return
@@ -63,7 +59,7 @@ class Gate:
             await problem_response(refused.problem)(scope, receive, send)
 
     def _check_place(self, headers: Headers) -> None:
-        for name in _ONCE:  # something on the way may have read the other one
+        for name in _ONCE:  # a proxy may have read the other one
             if len(headers.getlist(name)) > 1:
                 raise Refused(Problem(HTTPStatus.BAD_REQUEST, f"the header {name} comes twice", "once"))
         host, origin = headers.get("host", ""), headers.get("origin")
@@ -84,7 +80,7 @@ class Gate:
             yield
         finally:
             self._active[name] -= 1
-            self._active += Counter()  # drops names with none
+            self._active += Counter()  # drops names with a count of zero
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         limit, seconds = self._config.max_body_bytes, self._config.body_seconds
@@ -108,13 +104,13 @@ class Gate:
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return the HTTP response that tells a problem."""
+    """Return the HTTP response for a problem."""
     headers = {**_ALWAYS.get(problem.status, {}), **(headers or {})}
     return JSONResponse(problem.body(), problem.status, headers, media_type="application/problem+json")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Give the body in one message, then what follows on it."""
+    """Return a receiver that gives the body in one message."""
     given = False
 
     async def again() -> Message:

@@ -1,7 +1,4 @@
-"""The HTTP API: JSON in, JSON out, described at ``/openapi.json``; a route for each of ``memalpha.use.operations.OPERATIONS``.
-
-It stands behind the gate, which has settled who calls. ``/docs`` pages are left out: they would load scripts from elsewhere.
-"""
+"""The HTTP API: JSON routes for ``OPERATIONS``, described at ``/openapi.json``; no ``/docs``, which loads remote scripts."""
 
 from __future__ import annotations
 
@@ -37,13 +34,13 @@ def _caller_of(
     agent: Annotated[str | None, Header(alias=HEADERS["agent"])] = None,
     session: Annotated[str | None, Header(alias=HEADERS["session"])] = None,
 ) -> Caller:
-    """Return the caller whom the gate let in; the headers are named for the description."""
+    """Return the caller from the gate; the parameters only describe the headers."""
     caller: Caller = request.scope[CALLER]
     return caller
 
 
 def build_api(operations: Operations, lifespan: Lifespan | None = None) -> FastAPI:
-    """Return the application that offers operations; ``lifespan`` is run around its life."""
+    """Return the application that offers the operations."""
     app = FastAPI(title="memalpha", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
     for name, (request, answer, method, path, description, *_) in OPERATIONS.items():
         app.add_api_route(

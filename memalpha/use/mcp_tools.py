@@ -1,8 +1,7 @@
-"""The MCP server: the same operations as tools, over stdio or streamable HTTP.
+"""The MCP server: the operations as tools, over stdio or streamable HTTP.
 
-Over HTTP the caller is the one the gate settled for the request; over stdio it is the one the server was started for. Without
-either, a tool refuses. A problem comes back as a tool result marked as an error, with the same JSON as over HTTP. Erasing a whole
-namespace is not offered here: a model should not be able to.
+The caller comes from the gate, or over stdio is fixed at start. A problem is an error result with the same JSON as over HTTP. There
+is no tool to erase a whole namespace.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ INSTRUCTIONS = (
 
 
 def build_mcp(operations: Operations, local: Caller | None = None) -> MCPServer:
-    """Return the server that offers operations; ``local`` is the caller where there are no requests of HTTP (stdio)."""
+    """Return the server that offers the operations; ``local`` is the caller over stdio."""
     tools = [_tool(operations, name, operation, local) for name, operation in OPERATIONS.items() if operation.tool]
     return MCPServer(
         "memalpha", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING", subscriptions=False, tools=tools
@@ -39,7 +38,7 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> MCPServer:
 
 
 class _AsSent(ArgModelBase):
-    """Arguments as they were sent: it is the request's model that judges them, as over HTTP."""
+    """Arguments as sent; the request's own model validates them, as over HTTP."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -48,14 +47,14 @@ class _AsSent(ArgModelBase):
 
 
 def _tool(operations: Operations, name: str, operation: Operation, local: Caller | None) -> Tool:
-    """Return a tool whose arguments are the fields of the request, with their limits and without any others."""
+    """Return a tool whose arguments are exactly the fields of the request."""
 
     async def tool(context: Context, sent: dict[str, Any]) -> Any:
         try:
             return await operations.call(name, _caller(context, local), operation.request.model_validate(sent))
         except ValidationError as error:
             problem = invalid(error, "what the tool's schema says")
-        except Exception as error:  # noqa: BLE001 - the boundary to the client, which is told a problem; problem_of logs the rest
+        except Exception as error:  # noqa: BLE001 - the client gets a problem; problem_of logs the rest
             problem = problem_of(error)
         return CallToolResult(content=[TextContent(type="text", text=json.dumps(problem.body()))], is_error=True)
 

@@ -1,8 +1,7 @@
-"""The JSON of requests, answers and problems, the same for the HTTP API and for MCP tools; unknown fields of a request are refused.
+"""JSON of requests, answers and problems (RFC 9457), shared by the HTTP API and MCP; unknown request fields are refused.
 
-A problem is one object (RFC 9457) with what went wrong, what was expected and what to do. What the client did wrong is 4xx and told
-in full. What the infrastructure did wrong is 5xx: the client is told the kind, the log of the server has the message, since that
-may name files and addresses. What the model did wrong is no problem but a recorded result.
+Client errors (4xx) are reported in full. For server errors (5xx) the client gets only the kind; the log has the message, which may
+contain files and addresses. A mistake of the model is a recorded result, not a problem.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ log = logging.getLogger(__name__)
 
 # ------------------------------------------------------------------------------------------------ requests
 class Request(BaseModel):
-    """What an operation is given."""
+    """Input of an operation."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -71,7 +70,7 @@ class ForgetRequest(Request):
 
 
 class ForgetAllRequest(Request):
-    """Nothing more than whose memory it is."""
+    """Erase the whole namespace; no fields."""
 
 
 class MemoryRequest(Request):
@@ -90,7 +89,7 @@ class HistoryRequest(Request):
 
 # ------------------------------------------------------------------------------------------------ answers
 class Answer(BaseModel):
-    """What comes of an operation; fields of the same name are taken from the package's own records."""
+    """Output of an operation; fields of the same name come from the package's own records."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -108,7 +107,7 @@ class EntryModel(Answer):
 
 
 class ResultModel(Answer):
-    """What came of one call of the model; a mistake of the model is a result too."""
+    """Result of one tool call of the model; a mistake of the model is a result too."""
 
     ok: bool
     code: str
@@ -122,7 +121,7 @@ class ResultModel(Answer):
 
 
 class AddAnswer(Answer):
-    """What reading a text did; all of it is on disk."""
+    """Result of reading a text; all of it is on disk."""
 
     operations: list[int] = Field(description="Numbers of the operations, which undo takes; empty if nothing was changed.")
     results: list[ResultModel]
@@ -130,7 +129,7 @@ class AddAnswer(Answer):
 
 
 class FoundModel(EntryModel):
-    """A found entry; scores order one answer and mean nothing beyond it."""
+    """A found entry; scores are comparable only within one answer."""
 
     score: float
 
@@ -178,7 +177,7 @@ class EventModel(Answer):
 
 
 class HistoryAnswer(Answer):
-    """Operations in order, the newest of them where not all were asked for."""
+    """Operations in order; the newest ones if there is a limit."""
 
     operations: list[EventModel]
     total: int
@@ -192,7 +191,7 @@ class ChangeAnswer(Answer):
 
 
 class ForgetAnswer(Answer):
-    """The receipt of an erasure; says nothing of what was erased."""
+    """The receipt of an erasure, without the erased content."""
 
     entry: str = Field(description="The entry's id; for a namespace, the id of its chain.")
     time: str
@@ -212,7 +211,7 @@ class ForgetAnswer(Answer):
 # ------------------------------------------------------------------------------------------------ problems
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What went wrong (RFC 9457): HTTP status and its words, what is wrong, what would have been right, what to do about it."""
+    """What went wrong (RFC 9457): status and title, what, what was expected, how to fix it."""
 
     status: int
     what: str
@@ -227,7 +226,7 @@ class Problem:
 
 
 class Refused(Exception):
-    """A request that is not carried out, and why."""
+    """A request that is not carried out."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.what)
@@ -244,11 +243,11 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
     (InputError, HTTPStatus.BAD_REQUEST, ""),
     (Exception, HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed"),
 )
-"""Status of each kind of error, and what is told instead of its message, which is told where that is empty. The first fits."""
+"""Status of each error and the text shown instead of its message (empty: the message). The first match counts."""
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return what to tell a client about an exception; what it is not told is logged."""
+    """Return the problem to report for an exception; hidden details are logged."""
     if isinstance(error, Refused):
         return error.problem
     status, told = next((status, told) for kind, status, told in _STATUS if isinstance(error, kind))
@@ -260,6 +259,6 @@ def problem_of(error: Exception) -> Problem:
 
 
 def invalid(error: Any, expected: str) -> Problem:
-    """Return what to tell about a request that pydantic (``ValidationError``, or FastAPI's) found not to fit."""
+    """Return the problem for a validation error of pydantic or FastAPI."""
     found = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, found, expected)

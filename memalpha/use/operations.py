@@ -1,7 +1,7 @@
-"""What can be asked of a server, once for the HTTP API and for MCP: ``OPERATIONS`` and ``Operations.call``.
+"""The operations of a server, shared by the HTTP API and MCP.
 
-An InputError is told to the client only where it can be the client's mistake. One of the machinery is not: a namespace begun with
-another schema becomes a JournalError, anything else (a reader's endpoint with a wrong key) a ServiceError.
+The client sees an InputError only if the client can have caused it. A namespace begun with another schema becomes a JournalError,
+any other internal InputError a ServiceError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memalpha.use.messages import Answer, Problem, Refused, Request, problem_of
 
 
 class Operation(NamedTuple):
-    """One operation: its messages, its HTTP route below ``/v1``, what a client is told of it, and whether it is an MCP tool."""
+    """One operation: its messages, HTTP route below ``/v1``, description, and whether it writes and is an MCP tool."""
 
     request: type[Request]
     answer: type[Answer]
@@ -60,14 +60,14 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "forget_all": Operation(
         messages.ForgetAllRequest, messages.ForgetAnswer, "DELETE", "/memory", "Erase the whole namespace for good.",
-        writes=True, tool=False,  # a model should not be able to
+        writes=True, tool=False,  # a model must not do this
     ),
 }  # fmt: skip
-"""Every operation by the name of the method that does it."""
+"""Every operation by method name."""
 
 
 class Operations:
-    """What a server does, by an agent and within the limit on texts."""
+    """Carries out operations with an agent, within the limit on text length."""
 
     def __init__(self, agent: AsyncMemoryAgent, config: ServeConfig) -> None:
         self.agent, self._config = agent, config
@@ -77,12 +77,7 @@ class Operations:
         await self.agent.run(self.agent.agent.journal.namespaces)
 
     async def call(self, name: str, caller: Caller, request: Any) -> Answer:
-        """Carry out one of ``OPERATIONS`` for a caller, by a request of its own model.
-
-        Raises:
-            MemAlphaError: InputError for a mistake of the client's, another for a failure.
-            Refused: If it is refused, or something failed that nobody foresaw.
-        """
+        """Run one of ``OPERATIONS``; InputError for client errors, another MemAlphaError or Refused for failures."""
         try:
             answer: Answer = await getattr(self, f"_{name}")(caller, request)
             return answer
@@ -96,7 +91,7 @@ class Operations:
             raise ServiceError(str(error)) from error
         except (MemAlphaError, Refused):
             raise
-        except Exception as error:  # the boundary to whatever the model and its libraries raise
+        except Exception as error:  # the model and its libraries may raise anything
             raise Refused(problem_of(error)) from error
 
     async def _add(self, caller: Caller, request: messages.AddRequest) -> Answer:

@@ -1,8 +1,7 @@
-"""One process that serves an agent: the gate in front, the HTTP API and MCP behind it; or MCP over stdio.
+"""A process that serves an agent: the gate, then the HTTP API and MCP; or MCP over stdio.
 
-What always holds: a server that others can reach does not start without tokens. Told to stop (SIGTERM, Ctrl-C) it takes nothing
-new, answers what is under way for at most ``stop_seconds``, waits for threads that write, and closes the store. Whatever ends it,
-each write that was answered is on disk. Connections that wait, or send slowly, shut nobody out: see ``_Connection``.
+A server that others can reach needs tokens. On SIGTERM or Ctrl-C it takes no new requests, finishes running ones within
+``stop_seconds`` and closes the store. Every answered write is on disk.
 """
 
 from __future__ import annotations
@@ -36,25 +35,23 @@ from memalpha.use.operations import Operations
 log = logging.getLogger(__name__)
 
 _CONNECTIONS_PER_REQUEST = 8
-"""Open connections for each request that may be under way."""
 _LEAST_CONNECTIONS = 512
-"""Open connections that are taken however few requests may be under way: most of them wait."""
+"""Minimum of the limit on open connections."""
 _BACKLOG = 128
-"""Connections that the kernel keeps ready; asyncio accepts as many at once."""
+"""Connections that the kernel queues."""
 _IDLE_SECONDS = 5
-"""Seconds after which a connection that says nothing is closed, and that a request's header may take to arrive whole."""
+"""Time limit of an idle connection, and of a request's header."""
 _UNREAD_SECONDS = 30
-"""Seconds after which a connection is closed whose client does not read its answer."""
+"""Time limit for a client that does not read its answer."""
 _LOG_SECONDS = 60
-"""Seconds between two lines of the log about a lack of file descriptors."""
+"""Interval between log lines about missing file descriptors."""
 
 
 class _Connection(H11Protocol):
-    """A connection with deadlines, of which there is a limited number.
+    """A connection with time limits.
 
-    uvicorn closes a connection that says nothing between two requests. This one closes it as well if nothing comes before its
-    first request, if a header is not whole in time, if an answered request goes on sending its body, and if its client does not
-    read. Where there are too many, the one that has waited longest for a request is closed, never one whose request is under way.
+    In addition to uvicorn's limit, it closes a connection without a request or a complete header in time, with body data after the
+    answer, or whose client does not read. At the maximum number, it closes the one idle longest, never one with a running request.
     """
 
     _since = 0.0
@@ -80,7 +77,7 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:  # no whole header, or more of an answered request
+        if self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE:  # incomplete header, or body after the answer
             self._sending = self._sending or self.loop.call_later(_IDLE_SECONDS, self.transport.abort)
         elif self._sending:
             self._sending.cancel()
@@ -115,14 +112,14 @@ def check_reach(config: ServeConfig, callers: Callers) -> None:
 def build_app(
     agent: AsyncMemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[], None] = lambda: None
 ) -> ASGIApp:
-    """Return the whole application, which closes the agent when it ends; InputError if others could reach it without a token."""
+    """Return the application, which closes the agent when it ends; InputError if others could reach it without a token."""
     check_reach(config, callers)
     operations = Operations(agent, config)
     mcp = build_mcp(operations)
     mcp.streamable_http_app(
-        stateless_http=True,  # each request for itself: no sessions to keep, no streams that stay open
+        stateless_http=True,  # no sessions, no open streams
         json_response=True,
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate's, for all paths
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate checks all paths
     )
 
     @asynccontextmanager
@@ -139,7 +136,7 @@ def build_app(
 
 
 def _log_seldom() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """Return what logs an event loop's failures; that no file descriptor is left is said once a minute, not at each connection."""
+    """Return an exception handler that logs a lack of file descriptors at most once a minute."""
     said = -float("inf")
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -156,11 +153,7 @@ def _log_seldom() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]
 def serve_http(
     agent: MemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[str], None] = lambda url: None
 ) -> None:
-    """Serve an agent until told to stop, then close it; ``on_ready`` is called with the server's URL when requests are taken.
-
-    Raises:
-        InputError: If others could reach it without a token, or the address cannot be used.
-    """
+    """Serve an agent until stopped, then close it; ``on_ready`` gets the URL. InputError for no tokens or a bad address."""
     connections = _most_connections(config)
     sock = _listening(config)
     port = sock.getsockname()[1]
@@ -170,7 +163,7 @@ def serve_http(
         app,
         http=_Connection,
         lifespan="on",
-        log_level="error",  # its warnings are about what clients send: anybody could fill the log with them
+        log_level="error",  # clients could fill the log with its warnings
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -180,12 +173,12 @@ def serve_http(
         timeout_graceful_shutdown=config.stop_seconds,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)  # uvicorn raises them again once it has stopped; stopping was the answer
+        signal.signal(number, lambda *_: None)  # uvicorn raises them again after it has stopped
     uvicorn.Server(settings).run(sockets=[sock])
 
 
 def _most_connections(config: ServeConfig) -> int:
-    """Return how many connections may be open: half of the file descriptors at most, so that some are left for the store."""
+    """Return the limit on open connections: at most half of the file descriptors."""
     wanted = max(_LEAST_CONNECTIONS, _CONNECTIONS_PER_REQUEST * config.max_requests)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -206,7 +199,7 @@ def _listening(config: ServeConfig) -> socket.socket:
 
 
 def serve_stdio(agent: MemoryAgent, config: ServeConfig, grant: Grant) -> None:
-    """Serve one MCP client, with the memory of a grant's one user, over standard input and output until it closes them."""
+    """Serve one MCP client over standard input and output, with the memory of the grant's user."""
     caller = Caller(grant.name, grant.namespace({}))
 
     async def run() -> None:

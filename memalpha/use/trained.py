@@ -1,8 +1,7 @@
-"""Loading a trained agent: its configuration, base model and adapter, from a folder or from the Hugging Face Hub.
+"""Load a trained agent (configuration, base model, adapter) from a folder or the Hugging Face Hub.
 
-What always holds: what comes back is what was trained: the configuration that lies beside the weights, the base the adapter names
-(checked by ``memalpha.models.policy``), and budgets that fit the model. A Hub name is fetched by ``huggingface_hub``, whose cache
-serves it without a network afterwards; only files an agent has are taken, and none of them is code.
+The configuration is the one beside the weights, the base the one the adapter names (checked), and the token budgets fit the model.
+Hub files are cached by ``huggingface_hub`` for offline use; only known agent files are fetched, never code.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _EXPECTED = "a folder that memalpha train or memalpha warmup wrote, or a Hub nam
 
 
 class Trained(NamedTuple):
-    """A loaded agent: prompt maker and applier, its model, and its name (the folder's, or the Hub name with the commit)."""
+    """A loaded agent; ``name`` is the folder name, or the Hub name with its commit."""
 
     step: AgentStep
     generator: Generator
@@ -31,22 +30,16 @@ class Trained(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where a trained agent lies, and what it is called."""
+    """Folder and name of a trained agent."""
 
     folder: Path
     name: str
 
 
 def find_trained(trained: str | Path) -> Found:
-    """Return the folder of a trained agent, fetched from the Hub if need be.
+    """Return the folder of an adapter, whole model or run; a Hub name ``owner/name`` or ``owner/name@revision`` is fetched.
 
-    Args:
-        trained: The folder of an adapter or a whole model, or of the run that made it; or a Hub name ``owner/name``, with
-            ``@revision`` for another than the main branch.
-
-    Raises:
-        InputError: If it is neither, or the Hub knows no such repository or revision.
-        ServiceError: If the Hub does not answer and nothing is cached.
+    InputError if there is no such folder, repository or revision; ServiceError if the Hub does not answer and nothing is cached.
     """
     text = str(trained)
     if text and (path := path_of(text, _EXPECTED)).is_dir():
@@ -79,18 +72,11 @@ def _fetch(name: str, revision: str | None) -> Path:
 def load_trained(
     trained: str | Path, model: str | Path | None = None, *, router: str | Path | None = None, device: str = "cpu"
 ) -> Trained:
-    """Load a trained agent.
+    """Load a trained agent from a folder or Hub name (``find_trained``).
 
-    Args:
-        trained: Folder or Hub name of an adapter, or of a whole model; or the folder of a run.
-        model: Base of the adapter: registered name, folder or Hub name; None takes the one the adapter names.
-        router: Trained section router for layer 1 of its retriever; None takes the agent's own, if it has one.
-        device: Where the model runs, as torch names it.
-
-    Raises:
-        InputError: If it is no agent of ours, belongs to another base, or its budgets do not fit the model; or this machine has
-            no such device.
-        ServiceError: If something had to be fetched and could not be.
+    ``model`` is the base (registered name, folder or Hub name; None: the one the adapter names), ``router`` a section router for
+    layer 1 of the retriever (None: the agent's own), ``device`` a torch device. InputError if they are not valid or do not fit;
+    ServiceError if a download failed.
     """
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
@@ -110,12 +96,11 @@ def load_trained(
 
 
 def _check_device(device: str) -> None:
-    """Raise InputError unless a tensor can be put where ``device`` says."""
     import torch
 
     try:
         torch.zeros(1, device=device).item()
-    except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no one exception for this
+    except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no single exception for this
         raise InputError(
             f"device {device!r} cannot be used: {str(error).splitlines()[0]}",
             expected="a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps",

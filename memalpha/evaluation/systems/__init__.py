@@ -1,4 +1,4 @@
-"""The systems that can be compared, by the name a configuration gives them."""
+"""The systems that can be compared, by configuration name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memalpha.retrieval.config import RetrievalMode
 
 
 class Kind(NamedTuple):
-    """How a system is made, from its ``Setting`` and options, and the dataclass of its options."""
+    """Makes a system from its ``Setting`` and options; ``options`` is their dataclass."""
 
     make: Callable[..., System]
     options: type[SystemOptions]
@@ -35,11 +35,11 @@ KINDS: Mapping[str, Kind] = {
     "teacher": Kind(agent.Teacher, agent.TeacherOptions),
     "verbatim": Kind(raw.Verbatim, raw.VerbatimOptions),
 }
-"""Every kind; the modules say what each one is and where it departs from its source."""
+"""All kinds; see their modules for departures from the sources."""
 
 
 def system_options(kind: str, values: Mapping[str, Any]) -> SystemOptions:
-    """Return the options of a kind of system; InputError if there is no such kind, or an option is unknown or does not fit."""
+    """Return the options of a kind; InputError if the kind or an option is unknown or invalid."""
     if kind not in KINDS:
         raise InputError(f"unknown kind of system {kind!r}", expected=f"one of {', '.join(KINDS)}")
     return read(KINDS[kind].options, values, f"system {kind!r}")

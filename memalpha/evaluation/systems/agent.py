@@ -1,7 +1,7 @@
-"""The memory agent (untrained, warm-started or trained), and the rule-based teacher policy of the demonstrations.
+"""The memory agent (untrained, warm-started or trained) and the rule-based teacher policy of the demonstrations.
 
-Prompts, application and retrieval of the agent are those of training and use (``memalpha.agent.step``); the rollouts of a batch
-run in lockstep. Its ``cut`` is 0: a chunk is read whole, and one over the limit is an error before anything is evaluated.
+The agent uses the prompts, application and retrieval of training (``memalpha.agent.step``). A batch runs in lockstep. ``cut`` is 0:
+a chunk above the limit is an error before the evaluation starts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ class AgentOptions(WriterOptions):
 
     Attributes:
         adapter: Its adapter's folder (empty = the untrained base model).
-        settings: ``shared`` (the evaluation's schema, codec and limits; the adapter's own schema and codec must be the same) or
-            ``own`` (what is saved beside the adapter).
+        settings: ``shared`` (the evaluation's; the adapter's schema and codec must match) or ``own`` (saved beside the adapter).
     """
 
     adapter: str = ""
@@ -56,13 +55,13 @@ class Agent(System):
         check_context(self.step, setting.host.config)
 
     def check(self, instances: Sequence[Instance]) -> None:
-        """Raise InputError if a chunk is longer than the agent accepts."""
+        """InputError if a chunk is longer than the agent accepts."""
         for instance in instances:
             for index, chunk in enumerate(instance.chunks):
                 self.step.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
-        """Run one rollout an instance, in lockstep."""
+        """Run one rollout for each instance, in lockstep."""
         sampling = self.setting.sampling(self.step.config.max_completion_length, seed, instances)
         return [self._kept(rollout) for rollout in run_rollouts(instances, self.step, self.generator, sampling, on_step=on_step)]
 
@@ -78,7 +77,7 @@ class Agent(System):
 
 
 def _step(setting: Setting, options: AgentOptions) -> AgentStep:
-    """The agent's prompts and application; InputError if its own settings are missing, or differ from the shared ones."""
+    """The agent's step; InputError if its own settings are missing or conflict with the shared ones."""
     if options.settings == "own":
         if not options.adapter:
             raise InputError("settings 'own' of an agent without an adapter", expected="an adapter, or settings: shared")
@@ -97,11 +96,11 @@ def _step(setting: Setting, options: AgentOptions) -> AgentStep:
 
 @dataclass(frozen=True, slots=True)
 class TeacherOptions(SystemOptions):
-    """How good the teacher is; see ``memalpha.data.teacher.TeacherConfig``.
+    """Quality of the teacher; see ``memalpha.data.teacher.TeacherConfig``.
 
     Attributes:
         coverage: Probability that a fact is acted on.
-        p_correct: Probability that a changed or retracted fact is corrected where it stands.
+        p_correct: Probability that a changed or retracted fact is corrected in place.
         p_update: Of those, the probability of an update rather than a deletion and an insertion.
         style: Wording of an entry.
     """
@@ -112,23 +111,19 @@ class TeacherOptions(SystemOptions):
     style: Style = "words"
 
     def draws(self, temperature: float) -> bool:
-        """Whether what is kept depends on the seed: at any temperature, as no model writes it."""
+        """Whether what is kept depends on the seed; the temperature does not matter, because no model writes."""
         return min(self.coverage, self.p_correct) < 1 or 0 < self.p_update < 1
 
 
 class Teacher(System):
-    """Writes what the annotations of generated data say: how far tool-call format and memory limits go with perfect judgement.
-
-    A ceiling of what a policy trained on its demonstrations can copy. It never reads the questions; ``coverage``, ``p_correct`` and
-    ``p_update`` make it imperfect.
-    """
+    """Writes what the annotations of generated data say: an upper limit for a policy trained on its demonstrations."""
 
     def __init__(self, setting: Setting, options: TeacherOptions) -> None:
         self.setting = setting
         self.config = TeacherConfig(options.coverage, options.p_correct, options.p_update, options.style)
 
     def check(self, instances: Sequence[Instance]) -> None:
-        """Raise InputError if an instance has no annotations."""
+        """InputError if an instance has no annotations."""
         if bare := next((instance for instance in instances if not instance.facts), None):
             raise InputError(
                 f"system 'teacher' on instance {bare.id}, which has no annotated facts",

@@ -1,7 +1,7 @@
-"""What every system is: it reads inputs without knowing the questions, and later finds passages for them.
+"""Base of all systems: a system reads inputs without knowing the questions, and later finds passages for them.
 
-Questions and annotations are unknown while writing; ``teacher`` and ``gold``, which show what could be reached, are the exceptions.
-Whatever a system finds, the reader takes it under the same token budget, best first and whole passages.
+``teacher`` and ``gold`` are exceptions: they use annotations or questions to show upper limits. The reader takes the passages of
+every system under the same token budget, best first, whole passages only.
 """
 
 from __future__ import annotations
@@ -23,34 +23,22 @@ from memalpha.types import Instance, OperationKind, OperationResult, Question, R
 
 
 class Room(NamedTuple):
-    """What the reader takes.
-
-    Attributes:
-        tokens: Most tokens of a question's passages.
-        window: Whether that is all that the reader's model takes, for a system that needs no budget.
-    """
+    """Most tokens of a question's passages; ``window``: whether that is the reader model's whole window."""
 
     tokens: int
     window: bool = False
 
 
 Finder = Callable[[Sequence[Question], Room], list[tuple[str, ...]]]
-"""From questions to the passages of each, best first; more than fit may be given."""
+"""Maps questions to the passages of each, best first; may return more than fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a system kept of one instance, and what that cost.
+    """What a system kept of one instance, and its cost.
 
-    Attributes:
-        find: Finds passages for questions.
-        memory_tokens: Tokens of what is kept.
-        entries: Texts of what is kept, as a reader sees them; empty where that is the input as it was.
-        write_calls: Model calls made to write.
-        cut_off: How many of those ended at their length limit.
-        cut: Tokens that a limit kept from being kept.
-        left_out: From what a reader takes to the tokens of the input that ``find`` leaves out for that.
-        operations: What was done to the memory.
+    ``entries`` is empty if the input is kept unchanged. ``cut_off`` counts write calls that ended at the length limit. ``cut``
+    counts tokens not kept because of a limit. ``left_out`` returns the input tokens that ``find`` leaves out for a given ``Room``.
     """
 
     find: Finder
@@ -65,15 +53,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a system is built from: the protocol of one set.
-
-    Attributes:
-        step: The agent's prompts and application, with its tokenizer's counter, schema and retriever.
-        host: The base model and the adapters on it.
-        reader_tokens: The readers' budget.
-        retrieve_k: How many entries are retrieved for a question.
-        temperature: Of what models write (0 = greedy).
-    """
+    """What a system is built from: the protocol of one set. ``temperature`` 0 is greedy."""
 
     step: AgentStep
     host: PolicyHost
@@ -87,14 +67,14 @@ class Setting:
         return self.step.encoder.count
 
     def sampling(self, max_new_tokens: int, seed: int, instances: Sequence[Instance]) -> Sampling:
-        """How a batch is drawn: greedily, or with random numbers that depend on the seed and the batch's instances alone."""
+        """Sampling of a batch: greedy, or random numbers that depend only on the seed and the batch's instances."""
         name = f"{seed}/" + "/".join(instance.id for instance in instances)
         return Sampling(max_new_tokens, self.temperature, seed=zlib.crc32(name.encode()) if self.temperature else None)
 
 
 @dataclass(frozen=True, slots=True)
 class SystemOptions(Options):
-    """Base of each kind's options; itself those of a kind that has none."""
+    """Base of all options; used as it is by kinds without options."""
 
     def draws(self, temperature: float) -> bool:
         """Whether what is kept depends on the seed."""
@@ -103,7 +83,7 @@ class SystemOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions(SystemOptions):
-    """Base of the options of systems whose memory a model writes."""
+    """Base of the options of systems with a writing model."""
 
     def draws(self, temperature: float) -> bool:
         """Whether what is kept depends on the seed."""
@@ -111,16 +91,12 @@ class WriterOptions(SystemOptions):
 
 
 class System:
-    """A way of remembering. A kind defines ``keep``, or ``write`` where a batch is written together.
-
-    Attributes:
-        reads_window: Whether its reader may read as much as its model takes, rather than the common budget.
-    """
+    """A memory system with its own ``keep`` or ``write``; ``reads_window``: whether its reader may use the model's whole window."""
 
     reads_window = False
 
     def check(self, instances: Sequence[Instance]) -> None:
-        """Raise InputError if it cannot work on these instances; called before anything is evaluated."""
+        """InputError if the system cannot process these instances; called before the evaluation starts."""
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
         """Read a batch of inputs; return what is kept of each, in order."""
@@ -142,7 +118,7 @@ def rendered(memory: Memory) -> tuple[str, ...]:
 
 
 def count_operations(results: Iterable[OperationResult]) -> OperationCounts:
-    """Count what came of calls; the replacement of a block is an update."""
+    """Count the results of calls; replacing a block is an update."""
     results = list(results)
 
     def applied(*kinds: OperationKind) -> int:

@@ -1,24 +1,17 @@
-"""Mem0 (arXiv 2504.19413) as a peer: its published package, with its language model behind an OpenAI-compatible server.
+"""Mem0 (arXiv 2504.19413) through its published package, with its language model behind an OpenAI-compatible server.
 
-Each instance has a Mem0 of its own in this process's memory. Each chunk is one call of its ``add``, in order; a question is one
-``search`` for the common ``retrieve_k``. Telemetry is off, and nothing is written under the user's home. Requests go through this
-package's own client with the key of ``$MEMALPHA_MEM0_API_KEY``; none of Mem0's own variables (``OPENROUTER_API_KEY``,
-``OPENAI_BASE_URL``) sends a text elsewhere. Only this module imports mem0, when it is first needed.
+Each instance has its own in-process Mem0. A chunk is one ``add`` call, in order; a question is one ``search`` for ``retrieve_k``.
+Telemetry is off and nothing is written to the user's home. Requests use this package's client and ``$MEMALPHA_MEM0_API_KEY``, never
+Mem0's own variables (``OPENROUTER_API_KEY``, ``OPENAI_BASE_URL``). Only this module imports mem0, on first use.
 
-What Mem0 2.2 does when something fails, as read and tried, and what becomes of it here:
+Failures in Mem0 2.2: an unreachable model stops the evaluation (run again to continue). An invalid reply, which Mem0 logs, skips or
+raises for, counts as failed operations. A memory that cannot be stored, which Mem0 drops, is an error: every text must be stored or
+stored before (``duplicate``).
 
-- The model cannot be asked: it raises. Here the client's error; the evaluation stops, and the same command goes on with it.
-- The reply is not what Mem0 asked for (no JSON, no ``memory``, items without text): it logs, skips, or raises Python's own error,
-  and keeps nothing of that. Here failed operations.
-- A memory cannot be embedded or stored: it drops it with a line in its log. Here an error: every text of a reply must be stored or
-  be one that was stored before (``duplicate``).
-
-Departures from Mem0 as its makers offer it: the embedder is this package's (theirs is OpenAI's); temperature is the evaluation's,
-and ``top_p`` 1 (0.1 and 0.1 there); marks that a tokenizer would take for special tokens are broken. ``add`` of the open package
-takes no time and tells the model that today is the observation date, so a chunk begins with its time, the time is kept as
-metadata, and custom instructions (``prompt``) say that it is the observation date; the day of the run stands in the prompt all the
-same. A chunk is one message of one user. Search is by meaning alone: with ``fastembed`` or ``spacy`` Mem0 would download models
-and rank otherwise, so they are refused. Mem0's hosted platform is not covered.
+Departures: this package's embedder, not OpenAI's; the evaluation's temperature and ``top_p`` 1 (Mem0: 0.1 and 0.1); special tokens
+are broken up. ``add`` takes no time, so a chunk begins with its time, which is also metadata, and ``prompt`` names it as
+observation date; Mem0's prompt still holds today's date. A chunk is one user message. Search is by embedding only: ``fastembed``
+and ``spacy``, with which Mem0 downloads models, are refused. Mem0's hosted platform is not covered.
 """
 
 from __future__ import annotations
@@ -47,10 +40,10 @@ from memalpha.retrieval.embedders import make_embedder
 from memalpha.types import Chunk, Instance, Message, Sampling
 
 API_KEY = "MEMALPHA_MEM0_API_KEY"
-"""Environment variable of the key; the reader's goes to no other server."""
+"""Environment variable of the key; the reader's key is not sent to this server."""
 
 RELEASE = "2.2."
-"""How the versions begin that were read and tried."""
+"""Version prefix of the tested releases."""
 
 _OWNER = {"user_id": "memalpha"}
 _OBSERVED = "The new messages were written at the time in square brackets that they begin with. It is their Observation Date."
@@ -81,7 +74,7 @@ class Mem0Options(WriterOptions):
     backoff: float = 1.0
 
     def check(self) -> None:
-        """Raise InputError without a server and a model."""
+        """InputError without a server or a model."""
         if not (self.url and self.model):
             raise InputError(
                 f"system 'mem0' has url {self.url!r} and model {self.model!r}",
@@ -91,12 +84,7 @@ class Mem0Options(WriterOptions):
 
 
 class Mem0(System):
-    """Mem0 with the common embedder, readers and budget.
-
-    Raises:
-        MissingExtraError: If mem0 is not installed.
-        InputError: If mem0 cannot be used as it is (``load_mem0``), or an option does not fit.
-    """
+    """Mem0 with the common embedder, readers and budget; errors of ``load_mem0``, InputError if an option is invalid."""
 
     def __init__(self, setting: Setting, options: Mem0Options) -> None:
         load_mem0()
@@ -113,7 +101,7 @@ class Mem0(System):
         )
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
-        """Add the chunks, one instance after the other; an error says at which chunk."""
+        """Add the chunks, one instance after the other; an error names the chunk."""
         total, done = sum(len(instance.chunks) for instance in instances), 0
         kept = []
         for instance in instances:
@@ -129,7 +117,7 @@ class Mem0(System):
 
 
 class _Model:
-    """What Mem0 takes for its language model: counts its calls and keeps the last reply."""
+    """Mem0's language model: counts calls and keeps the last reply."""
 
     def __init__(self, client: ChatClient, sampling: Sampling) -> None:
         self._client, self._sampling = client, sampling
@@ -146,7 +134,7 @@ class _Model:
 
 
 class _Embeddings:
-    """What Mem0 takes for its embedder."""
+    """Mem0's embedder."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -159,7 +147,7 @@ class _Embeddings:
 
 
 class _Peer:
-    """One instance's Mem0, and what was done to it."""
+    """One instance's Mem0 and its operation counts."""
 
     def __init__(self, embedder: Embedder, model: _Model) -> None:
         self._memory, self._model = _new_memory(model, embedder), model
@@ -167,7 +155,7 @@ class _Peer:
         self._failed = self._duplicates = 0
 
     def add(self, chunk: Chunk, where: str) -> None:
-        """Let Mem0 hear a chunk; errors begin with ``where``."""
+        """Add a chunk to Mem0; errors begin with ``where``."""
         from mem0.exceptions import MemoryError as Mem0Error
 
         text = f"[{chunk.time}]\n{chunk.text}" if chunk.time else chunk.text
@@ -213,26 +201,20 @@ class _Peer:
 
 
 def _render(text: str, time: str | None) -> str:
-    """A memory as entries read (``memalpha.memory.memory``)."""
+    """A memory in the format of entries (``memalpha.memory.memory``)."""
     return f"[{time}] {text}" if time else text
 
 
 def _failure(cause: BaseException, where: str) -> MemAlphaError:
-    """The error of a chunk whose model, or store, failed."""
+    """The error for a chunk whose model or store failed."""
     if isinstance(cause, InputError):
         return InputError(f"{where}: {cause.what}", expected=cause.expected, fix=cause.fix)
     return ServiceError(f"{where}: {cause}\n  to go on: the same command again, once the service is back")
 
 
-# ------------------------------------------------------------------------------------------------ the package mem0
 @lru_cache(maxsize=1)
 def load_mem0() -> None:
-    """Import mem0 with its telemetry off; it reads that, and where its folder is to be, once, and makes the folder at once.
-
-    Raises:
-        MissingExtraError: If it is not installed.
-        InputError: If it is another release, was imported before with telemetry on, or would search by downloaded models.
-    """
+    """Import mem0 with telemetry off; MissingExtraError if not installed, InputError if the release or its setup is refused."""
     with tempfile.TemporaryDirectory(prefix="memalpha-") as folder, patch.dict(os.environ, MEM0_DIR=folder, MEM0_TELEMETRY="False"):
         try:
             import mem0
@@ -256,10 +238,7 @@ def load_mem0() -> None:
 
 
 def _new_memory(model: _Model, embedder: Embedder) -> Any:
-    """An empty ``mem0.Memory`` in this process's memory (Qdrant's local mode, SQLite's ``:memory:``).
-
-    The model and embedder of its configuration are placeholders, which ask nobody until they are called, and are replaced.
-    """
+    """An in-process ``mem0.Memory`` (Qdrant local mode, SQLite ``:memory:``); placeholder model and embedder are replaced."""
     import mem0
 
     size = embedder.dimension
@@ -279,7 +258,7 @@ def _new_memory(model: _Model, embedder: Embedder) -> Any:
 
 
 def read_reply(text: str) -> tuple[list[str], int]:
-    """Read a reply as Mem0 does, by its own helpers: the memories, and how many items are none (1 for what is no list)."""
+    """Parse a reply with Mem0's helpers: the memories and the number of invalid items (1 if it is not a list)."""
     from mem0.memory.utils import extract_json, remove_code_blocks
 
     bare = remove_code_blocks(text)

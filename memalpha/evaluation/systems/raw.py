@@ -1,12 +1,12 @@
-"""Systems that keep the input as it is and need no model to write: full context, retrieval over chunks, verbatim, gold.
+"""Systems that keep the input unchanged and need no writing model: full context, retrieval over chunks, verbatim, gold.
 
-They share ``pieces``: a unit is a block between blank lines where it fits, else a line, else a sentence, else whole words; a line
-``Label: ...`` stays with the line it labels, as the classification sets write them. The units of a chunk in order are its words in
-order, none lost, repeated or cut (a single character of more tokens than the limit stays whole); a piece never spans two chunks.
+All use ``pieces``. A unit is a block between blank lines if it fits, else a line, else a sentence, else whole words; a line
+``Label: ...`` stays with the line it labels. The units of a chunk hold all its words in order. A single character above the token
+limit stays whole. A piece never spans two chunks.
 
-Departures from retrieval and full context in the published comparison (Mem-alpha, arXiv 2509.25911): there BM25 returns two whole
-chunks, here pieces of chunks, since a whole chunk is often longer than the budget, and the same text at the same time is kept once;
-there the long-context model gets the last 30k tokens, here all that the reader's model can take, and what is left out is counted.
+Departures from the published baselines (Mem-alpha, arXiv 2509.25911): BM25 returns pieces, not two whole chunks, which often exceed
+the budget; the same text at the same time is kept once; full context takes what the reader's model can take, not the last 30k
+tokens, and counts what is left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from memalpha.text import one_line
 from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, OperationResult, Question, ResultCode
 
 UNIT_TOKENS = 48
-"""Longest unit where nothing else sets a limit, in tokens: the longest entry of the ``facts`` schema."""
+"""Default unit limit in tokens: the longest entry of the ``facts`` schema."""
 
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
 _LABEL = "Label: "
@@ -44,16 +44,15 @@ _FACTS = MemorySchema("gold", (Section("facts", SectionKind.LIST, timestamps=Tru
 _factory = lru_cache(maxsize=8)(retriever_factory)  # one embedder for all sets and systems that use it in the same way
 
 
-# ------------------------------------------------------------------------------------------------ pieces of an input
 class Piece(NamedTuple):
-    """A stretch of a chunk: its text, without white space around it, the chunk's time and its index."""
+    """A part of a chunk: stripped text, the chunk's time and index."""
 
     text: str
     time: str | None
     chunk: int
 
     def render(self) -> str:
-        """Return it as a reader sees it: ``[time] text``, as entries of a memory are rendered."""
+        """Return ``[time] text``, the format of memory entries."""
         return f"[{self.time}] {self.text}" if self.time else self.text
 
 
@@ -70,14 +69,7 @@ def units(text: str, limit: int, count: TokenCounter) -> list[str]:
 
 
 def pieces(chunks: Iterable[Chunk], pack: int, limit: int, count: TokenCounter) -> list[Piece]:
-    """Return the chunks in pieces, in order: neighbouring units are joined while a piece, its time included, has room for them.
-
-    Args:
-        chunks: The input.
-        pack: Most tokens of a piece of several units, as a reader sees it; 1 leaves each unit apart.
-        limit: Most tokens of a unit.
-        count: Counts tokens.
-    """
+    """Return the pieces in order: units of at most ``limit`` tokens, joined up to ``pack`` tokens with the time (1 = never)."""
     found: list[Piece] = []
     for index, chunk in enumerate(chunks):
         joined: list[Piece] = []
@@ -111,7 +103,6 @@ def _split(line: str, limit: int, count: TokenCounter) -> list[str]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------ full context
 @dataclass(frozen=True, slots=True)
 class FullContextOptions(SystemOptions):
     """How much is read.
@@ -126,11 +117,10 @@ class FullContextOptions(SystemOptions):
 
 
 class FullContext(System):
-    """No memory at all: the reader gets the input itself.
+    """No memory: the reader gets the input itself, in order, each chunk with its time.
 
-    The ``recall`` reader always has the common budget: its answer is what it is given, so without a budget it would be right about
-    everything. Chunks stand in reading order, each under its time. Where the input is longer than what is read, the oldest is left
-    out, line by line, and counted in ``cut``: tokens of the input, on average over the questions.
+    The ``recall`` reader always has the common budget; without one it would always be right. If the input is too long, the oldest
+    lines are left out and counted in ``cut`` (input tokens, mean over questions).
     """
 
     def __init__(self, setting: Setting, options: FullContextOptions) -> None:
@@ -138,7 +128,7 @@ class FullContext(System):
         self.reads_window = options.budget == "window"
 
     def keep(self, instance: Instance, seed: int) -> Kept:
-        """Keep the input as it is."""
+        """Keep the input unchanged."""
         chunks = [Piece(chunk.text, chunk.time, index) for index, chunk in enumerate(instance.chunks)]
         lines = pieces(instance.chunks, 1, UNIT_TOKENS, self.count)
 
@@ -154,14 +144,7 @@ class FullContext(System):
 
 
 def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int, count: TokenCounter) -> tuple[str, ...]:
-    """Return the newest part of an input that fits, in reading order: whole chunks, then lines of the first that does not fit.
-
-    Args:
-        chunks: The input's chunks, whole.
-        lines: The input's lines.
-        tokens: Most tokens, as a reader with a model sees the passages: each on one line, a line break after it.
-        count: Counts tokens.
-    """
+    """Return the newest chunks, then lines, that fit in ``tokens`` (a line break each), in reading order."""
 
     def cost(piece: Piece) -> int:
         return count(one_line(piece.render())) + 1
@@ -183,14 +166,12 @@ def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int
     return tuple(reversed(kept))
 
 
-# ------------------------------------------------------------------------------------------------ retrieval over raw chunks
 @dataclass(frozen=True, slots=True)
 class RagOptions(SystemOptions):
     """What is searched and how.
 
     Attributes:
-        piece_tokens: Most tokens of a piece of several lines or sentences (0 = the reader's budget over ``retrieve_k``; 1 = each
-            line or sentence apart). A line or sentence of more stays whole up to the greater of this and 48.
+        piece_tokens: Most tokens of a piece (0 = reader's budget / ``retrieve_k``; 1 = no joining); one line may have up to 48.
         embedder: Embedder of ``rag_dense`` and ``rag_two_layer``.
         chunks_kept: ``rag_two_layer``: how many chunks layer 1 keeps (0 = all).
     """
@@ -201,10 +182,10 @@ class RagOptions(SystemOptions):
 
 
 class Rag(System):
-    """Retrieval over pieces of the input, with the agent's own retriever.
+    """Retrieval over pieces of the input, with the agent's retriever.
 
-    ``lexical`` ranks by BM25 (Robertson and Zaragoza, 2009), ``dense`` by the cosine of embeddings; ``hybrid`` chooses chunks first
-    (layer 1), then their pieces by both, fused by reciprocal rank (layer 2).
+    ``lexical``: BM25 (Robertson and Zaragoza, 2009). ``dense``: cosine of embeddings. ``hybrid``: selects chunks (layer 1), then
+    their pieces by both, fused by reciprocal rank (layer 2).
     """
 
     def __init__(self, setting: Setting, options: RagOptions, mode: RetrievalMode) -> None:
@@ -222,7 +203,7 @@ class Rag(System):
 
 
 def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool = False) -> Memory:
-    """Return a memory without limits that holds pieces, in one section or in one a chunk; the same text and time once."""
+    """Return an unlimited memory of pieces, in one section or one for each chunk; the same text and time is kept once."""
     first: dict[tuple[str, str | None], Piece] = {}
     for piece in found:
         first.setdefault((piece.text, piece.time), piece)
@@ -235,23 +216,22 @@ def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool 
     return memory
 
 
-# ------------------------------------------------------------------------------------------------ verbatim
 @dataclass(frozen=True, slots=True)
 class VerbatimOptions(SystemOptions):
     """How much is kept.
 
     Attributes:
-        memory_tokens: Most tokens of all entries (0 = the schema's limits alone); to match the size of another system's memory.
+        memory_tokens: Most tokens of all entries (0 = schema limits only); use it to match another system's memory size.
     """
 
     memory_tokens: NonNegativeInt = 0
 
 
 class Verbatim(System):
-    """Every line or sentence of the input becomes an entry, word for word, under the agent's own schema, limits and retriever.
+    """Stores every line or sentence of the input unchanged, under the agent's schema, limits and retriever.
 
-    Entries go into the first list section; a line longer than its entries may be is cut at sentences. When the section is full the
-    oldest entry goes: ``cut`` counts its tokens, and it counts as a delete.
+    Entries go into the first list section; a line above the entry limit is split at sentences. When the section is full, the oldest
+    entry is deleted: its tokens count in ``cut``, and it counts as a delete.
     """
 
     def __init__(self, setting: Setting, options: VerbatimOptions) -> None:
@@ -298,17 +278,14 @@ class Verbatim(System):
         )
 
 
-# ------------------------------------------------------------------------------------------------ gold
 class Gold(System):
-    """The evidence: the ceiling of reader and budget. It knows each question, its answer and where that stands.
+    """The evidence: an upper limit for reader and budget. It knows each question, its answer and the evidence.
 
-    * Generated data: the facts that hold at the end, as the demonstrations write them; those of the question's subject that hold an
-      accepted answer first, then the subject's others.
-    * Other sets: pieces of the evidence chunks (of all chunks where the set does not say which); those that hold an accepted answer
-      first, each group in the order of BM25.
+    * Generated data: the facts that hold at the end; first those about the question's subject that contain an accepted answer.
+    * Other sets: pieces of the evidence chunks (all chunks if unknown); first those that contain an accepted answer, then by BM25.
 
-    Where an answer has to be put together from many places, or is worded otherwise than the text, even this need not reach 1.
-    ``memory_tokens`` is what it chooses from: the facts, or the evidence of all questions together.
+    The score can be below 1 if an answer is spread over the text or worded differently. ``memory_tokens`` counts the facts, or the
+    evidence of all questions.
     """
 
     def __init__(self, setting: Setting, options: SystemOptions) -> None:
@@ -338,13 +315,13 @@ class Gold(System):
 
 
 def about(question: Question, texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts that name the question's subject (all, if it has none), those that hold an accepted answer first."""
+    """Return the texts that name the question's subject (all if it has none), those with an accepted answer first."""
     named = [text for text in texts if not question.subject or contains(text, question.subject)]
     return tuple(sorted(named, key=lambda text: not _answers(question, text)))
 
 
 def answers_first(question: Question, found: Sequence[Piece], count: TokenCounter) -> tuple[str, ...]:
-    """Return pieces as passages: those that hold an accepted answer first, each group in the order of BM25, then of reading."""
+    """Return pieces as passages: those with an accepted answer first, then by BM25, then in reading order."""
     memory = piece_memory(found, count)
     ranked = find_passages(memory, TwoLayerRetriever(memory), question.text, len(memory)).passages
     passages = dict.fromkeys([*ranked, *rendered(memory)])

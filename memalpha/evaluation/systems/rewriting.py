@@ -1,18 +1,14 @@
-"""Memories that are one text, written anew by a language model at each chunk: ``overwrite_summary`` and ``constant_state``.
+"""Memories that are one text, rewritten by a language model at each chunk: ``overwrite_summary`` and ``constant_state``.
 
-All instances of a batch read their first chunk together, then their second. A prompt holds the chunk and the text as it stands;
-the reply is the text from then on. Both are bounded by the same number of tokens. A reply that ended at its limit is counted
-(``cut_off``) and kept as it stands; an empty one empties the text. A rewrite that changed the text counts as an update. The reader
-gets the text line by line. Text from the data can neither become a special token nor close its fence.
+A batch runs in lockstep by chunk. Chunk text cannot become a special token or close its fence. A reply that ends at the token limit
+is kept and counted (``cut_off``); an empty reply empties the text; a changed text counts as an update. The reader gets the lines.
 
-* ``overwrite_summary``, after MemAgent (arXiv 2507.02259): the memory is rewritten as a whole.
-* ``constant_state``, after MEM1 (arXiv 2506.15841): the model may think, then writes its state between ``<IS>`` and ``</IS>``. The
-  thinking is dropped, and comes out of the same token limit as the state. A reply without the opening mark is taken for the state
-  (the published system drops it), since an untrained model rarely writes it.
+* ``overwrite_summary``, after MemAgent (arXiv 2507.02259): rewrites the whole memory.
+* ``constant_state``, after MEM1 (arXiv 2506.15841): the model may think, then writes its state between ``<IS>`` and ``</IS>``.
+  Thinking is dropped but uses the same token limit. A reply without the mark is the state (the published system drops it).
 
-Departures of both: the questions are unknown while writing (MemAgent writes for one question it is told; in MEM1 a turn brings the
-result of an action); the model is not trained for it, unless an adapter is given; the memory has the common reader's budget rather
-than 1,024 tokens; the common reader answers; the wording of the prompts is our own.
+Departures: questions are unknown while writing; no training for the task unless an adapter is given; the memory has the reader's
+budget, not 1,024 tokens; the common reader answers; our own prompts.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ OVERWRITE_SUMMARY = (
     "memory alone. Read the chunk, then write the whole memory anew: keep what still holds, add what is new, correct what has "
     "changed. One fact a line, with names. Write the memory and nothing else."
 )
-"""System text of ``overwrite_summary``; ``{tokens}`` is the memory's size."""
+"""System text of ``overwrite_summary``; ``{tokens}`` is the memory size."""
 
 CONSTANT_STATE = (
     "You read a long text chunk by chunk. Between chunks you remember only your internal state; questions will be answered from it "
@@ -49,14 +45,14 @@ _STATE = re.compile(r"<IS>(.*?)(?:</IS>|\Z)", re.DOTALL)
 
 
 def parse_state(reply: str) -> str:
-    """Return the last state of a reply, closed or not; a reply without one is the state itself."""
+    """Return the last state of a reply, closed or not; without a mark, the whole reply."""
     found = _STATE.findall(reply)
     return (found[-1] if found else reply.replace("</IS>", "")).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class RewritingOptions(WriterOptions):
-    """Who writes how much.
+    """Which model writes, and how much.
 
     Attributes:
         memory_tokens: Most tokens of the text (0 = the reader's budget).
@@ -69,7 +65,7 @@ class RewritingOptions(WriterOptions):
 
 @dataclass(slots=True)
 class _Text:
-    """One instance's text and what it cost so far."""
+    """One instance's text and its cost."""
 
     text: str = ""
     calls: int = 0
@@ -78,14 +74,7 @@ class _Text:
 
 
 class Rewriting(System):
-    """One text a memory.
-
-    Args:
-        setting: The protocol.
-        options: Who writes how much.
-        instructions: System text; holds ``{tokens}``.
-        parse: From a reply to the new text.
-    """
+    """A memory of one text; ``instructions`` holds ``{tokens}``, ``parse`` turns a reply into the new text."""
 
     def __init__(
         self, setting: Setting, options: RewritingOptions, instructions: str, parse: Callable[[str], str] = str.strip
@@ -100,7 +89,7 @@ class Rewriting(System):
         self.encoder = PromptEncoder(setting.host.tokenizer, layout)
 
     def check(self, instances: Sequence[Instance]) -> None:
-        """Raise InputError if a chunk, the longest text and the longest reply do not fit the model's window together."""
+        """InputError if a chunk, the longest text and the longest reply exceed the model's window."""
         window = self.setting.host.positions
         for instance in instances if window else ():
             for index, chunk in enumerate(instance.chunks):
