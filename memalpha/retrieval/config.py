@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt
 
 from memalpha.config import Options
 
@@ -26,14 +26,10 @@ class RetrievalConfig(Options):
         mode: How entries are ranked.
         embedder: Name of the embedder (``memalpha.retrieval.embedders.EMBEDDERS``); not loaded in lexical mode.
         sections_kept: Layer 1: how many sections are searched (0 = all).
-        fusion_depth: Hybrid: how many entries of each ranking are fused (at least the number asked for).
-        stem_plurals: Whether BM25 treats English plurals and singulars as one word.
         router: Layer 1: path of a trained section router that ranks the sections (empty = the built-in ranking).
     """
 
     mode: RetrievalMode = RetrievalMode.LEXICAL
     embedder: str = "minilm"
     sections_kept: NonNegativeInt = 0
-    fusion_depth: PositiveInt = 100
-    stem_plurals: bool = False
     router: str = ""
