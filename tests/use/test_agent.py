@@ -121,7 +121,7 @@ def test_undo_and_forget(tmp_path):
 
 def test_a_namespace_begun_with_another_schema_can_be_erased_and_nothing_else(tmp_path):
     with MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db") as agent:
-        agent.add("the code is 7731", namespace="marta")
+        agent.add("the code is quagga", namespace="marta")
         agent.add("tea", namespace="ivan")
     with MemoryAgent(step(schema="mem_alpha"), ScriptedGenerator(parrot), store=tmp_path / "m.db") as agent:
         with pytest.raises(InputError, match="was begun with the schema"):
@@ -130,7 +130,7 @@ def test_a_namespace_begun_with_another_schema_can_be_erased_and_nothing_else(tm
         assert agent.journal.namespaces() == (Namespace("ivan"),) and agent.memory("marta") == ()
         with pytest.raises(InputError, match="no namespace"):
             agent.forget_all(namespace="marta")
-    assert all(b"7731" not in path.read_bytes() for path in tmp_path.iterdir())
+    assert all(b"quagga" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_no_call_without_a_namespace_where_there_is_a_store(tmp_path):
