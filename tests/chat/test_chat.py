@@ -176,7 +176,7 @@ def test_a_line_in_another_encoding_is_one_message(tmp_path, capsys):
 
 
 def test_forgetting_asks_and_drops_the_conversation_too(said, tmp_path):
-    lines = said("the code is 7731", "/forget 1", "/forget", "/forget 1 yes", "what code?", "/forget 9 yes")
+    lines = said("the code is quagga", "/forget 1", "/forget", "/forget 1 yes", "what code?", "/forget 9 yes")
     assert lines[2:6] == [
         "error: forgetting cannot be undone", "  expected: /forget 1 yes", "error: forgetting cannot be undone",
         "  expected: /forget ENTRY yes",
@@ -184,7 +184,7 @@ def test_forgetting_asks_and_drops_the_conversation_too(said, tmp_path):
     assert lines[6] == "  forgotten for good: entry 1, 1 records erased"
     assert lines[7] == "0 before; I know: (none)"  # the model is not shown the messages from before either
     assert "error: nothing of an entry '9'" in lines[9]
-    assert all(b"7731" not in path.read_bytes() for path in tmp_path.iterdir())
+    assert all(b"quagga" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_commands_that_are_none(said):
