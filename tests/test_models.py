@@ -489,3 +489,17 @@ def test_a_record_keeps_no_folder_of_this_machine(adapter: Path, nano: Path) -> 
     text = (adapter / ADAPTER_RECORD).read_text()
     assert str(nano.parent) not in text
     assert nano.name in text
+
+
+def test_a_folder_that_brings_code_is_refused_and_nobody_is_asked(
+    nano: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(shutil.copytree(nano, tmp_path / "evil"))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.EvilConfig", "AutoModelForCausalLM": "evil.Evil"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on stdin"))
+    with pytest.raises(InputError, match="cannot be loaded"):
+        load_policy_model(folder)
+    assert not (tmp_path / "ran").exists()

@@ -36,7 +36,7 @@ def tokenizer_counter(name_or_path: str) -> TokenCounter:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(
             f"the tokenizer of {name_or_path} cannot be loaded: {error}",

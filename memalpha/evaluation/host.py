@@ -46,7 +46,7 @@ class PolicyHost:
         """The base model's configuration; does not load the weights."""
         from transformers import AutoConfig
 
-        return AutoConfig.from_pretrained(resolve_model(self.model))
+        return AutoConfig.from_pretrained(resolve_model(self.model), trust_remote_code=False)
 
     @cached_property
     def _skeleton(self) -> Any:

@@ -104,7 +104,7 @@ def _load_tokenizer(where: Path | str) -> Any:
     from transformers import AutoTokenizer
 
     with _readable(f"the tokenizer of {where}", "a transformers tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left")
+        tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left", trust_remote_code=False)
     if not tokenizer.chat_template:
         raise InputError(
             f"the tokenizer of {where} has no chat template",
@@ -123,7 +123,7 @@ def _load_model(where: Path | str, dtype: torch.dtype) -> Any:
 
     fix = "fetch a registered model with `memalpha model fetch NAME`, or check the folder"
     with _readable(f"model {where}", "a causal language model with safetensors weights", fix):
-        return AutoModelForCausalLM.from_pretrained(where, dtype=dtype)
+        return AutoModelForCausalLM.from_pretrained(where, dtype=dtype, trust_remote_code=False)
 
 
 def _with_adapter(model: Any, adapter: str | Path, trainable: bool) -> Any:

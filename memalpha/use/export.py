@@ -170,7 +170,7 @@ def _check_base(source: Path, base: str) -> None:
     from transformers import AutoConfig
 
     where, tokenizer = resolve_model(base), load_tokenizer(base)
-    check_adapter(source, where, weightless(AutoConfig.from_pretrained(where)), tokenizer)
+    check_adapter(source, where, weightless(AutoConfig.from_pretrained(where, trust_remote_code=False)), tokenizer)
 
 
 # ------------------------------------------------------------------------------------------------ files and weights
