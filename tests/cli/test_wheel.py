@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,11 @@ def installed(tmp_path_factory) -> Path:
     """A folder that holds nothing but the installed wheel; dependencies come from this environment."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    built = subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], capture_output=True, text=True)
+    source = folder / "source"  # a copy: building leaves files behind
+    shutil.copytree(ROOT / "memalpha", source / "memalpha", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source / name)
+    built = subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(source)], capture_output=True, text=True)
     if built.returncode:
         pytest.skip(f"the wheel's build tools cannot be had: {built.stderr.strip().splitlines()[-1]}")
     (wheel,) = folder.glob("*.whl")
