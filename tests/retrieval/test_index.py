@@ -43,6 +43,13 @@ def test_ties_put_the_vector_added_last_first_even_across_the_cut():
     assert index.search([1.0, 1.0], 60).ids == (*(f"v{i}" for i in range(58, -1, -1)), "far")
 
 
+def test_an_updated_vector_is_found_where_it_points_now():
+    index = filled({"a": [1.0, 0.0], "b": [0.0, 1.0]})
+    index.update("a", [0.0, -2.0])
+    assert index.search([0.0, -1.0], 2) == (("a", "b"), (1.0, -1.0))
+    assert index.search([1.0, 0.0], 1).scores == (0.0,)
+
+
 def test_zero_vectors_score_zero():
     index = filled({"zero": [0.0, 0.0], "back": [-1.0, 0.0], "front": [1.0, 0.0]})
     assert index.search([1.0, 0.0], 3) == (("front", "zero", "back"), (1.0, 0.0, -1.0))
