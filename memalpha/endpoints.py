@@ -34,14 +34,16 @@ logger = logging.getLogger(__name__)
 
 _RETRIED = {408, 429}
 _WRONG_SETUP = {401: "the server does not accept the key", 403: "the key may not use this model", 404: "no such model or URL"}
-_STOPS = {"stop": StopReason.END, "length": StopReason.LENGTH}
+STOPS = {"stop": StopReason.END, "length": StopReason.LENGTH}
 _SHOWN = 300  # characters of a server's message that an error shows
 _MAX_BODY = 2**24  # longest reply in bytes
 _WARN_EVERY = 10.0  # seconds between warnings about one server
 _OWN_FIELDS = ("model", "messages", "stream", "n")  # fields that ``extra`` may not change
 
 
-class _Transient(Exception):
+class Transient(Exception):
+    """A failure that is worth another attempt, not earlier than after ``retry_after`` seconds."""
+
     def __init__(self, message: str, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.retry_after = retry_after
@@ -72,6 +74,7 @@ class ChatClient(Options):
     max_wait: NonNegativeFloat = 60.0
     concurrency: PositiveInt = 8
     extra: dict[str, Any] = field(default_factory=dict)
+    route = "chat/completions"
     _key: str = field(default="", init=False, repr=False)
     _quiet_until: float = field(default=0.0, init=False, repr=False)
 
@@ -94,7 +97,24 @@ class ChatClient(Options):
     @property
     def url(self) -> str:
         """URL of the requests."""
-        return f"{self.base_url.rstrip('/')}/chat/completions"
+        return self._url(self.route)
+
+    def _url(self, route: str) -> str:
+        return f"{self.base_url.rstrip('/')}/{route}"
+
+    def call(self, route: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send one request of JSON (GET without a ``body``), without retries; return the reply. ServiceError for any failure."""
+        import httpx2
+
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        try:
+            with httpx2.Client(headers=headers, timeout=self.timeout) as http:
+                reply = http.request("GET" if body is None else "POST", self._url(route), json=body)
+            if reply.status_code != 200:
+                raise ServiceError(f"{self._url(route)}: HTTP {reply.status_code}: {_said(reply.content)}")
+            return reply.json() if reply.headers.get("content-type", "").startswith("application/json") else reply.text
+        except (OSError, ValueError, httpx2.HTTPError) as error:
+            raise ServiceError(f"{self._url(route)}: {type(error).__name__}: {error}") from error
 
     def complete(self, messages: Sequence[Message], sampling: Sampling, *, may_be_empty: bool = False) -> Completion:
         """Return one reply, without ``ids``; errors as in ``complete_many``, but with the request's own ServiceError."""
@@ -143,7 +163,7 @@ class ChatClient(Options):
                     in_a_row = 0
                 except ServiceError as error:
                     outcomes[index] = error
-                    if isinstance(error.__cause__, _Transient):  # a refusal means that the server is up
+                    if isinstance(error.__cause__, Transient):  # a refusal means that the server is up
                         in_a_row += 1
                     if in_a_row >= down:
                         unsent = ServiceError(f"{error}; the server seems to be down, so this was not sent")
@@ -163,7 +183,7 @@ class ChatClient(Options):
         for attempt in range(self.retries + 1):
             try:
                 return await self._attempt(http, body, may_be_empty)
-            except _Transient as failure:
+            except Transient as failure:
                 step = min(self.max_wait, self.backoff * 2.0 ** min(attempt, 64))
                 wait = max(step * random.Random().uniform(0.5, 1.0), failure.retry_after)
                 if attempt == self.retries or wait > self.max_wait:
@@ -201,20 +221,20 @@ class ChatClient(Options):
                 async for piece in response.aiter_bytes():
                     raw += piece
                     if len(raw) > _MAX_BODY:
-                        raise _Transient(f"the reply is longer than {_MAX_BODY} bytes")
+                        raise Transient(f"the reply is longer than {_MAX_BODY} bytes")
         except TimeoutError as error:
             if status < 400:
-                raise _Transient(f"timed out: the reply did not end in {self.timeout:g} s") from error
+                raise Transient(f"timed out: the reply did not end in {self.timeout:g} s") from error
         except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
             if status < 400:
-                raise _Transient(f"{type(error).__name__}: {error}") from error
+                raise Transient(f"{type(error).__name__}: {error}") from error
         if self._key:
             raw = raw.replace(self._key.encode(), b"***")  # some servers echo the key
         if status == 200:
-            return _parse(raw, may_be_empty)
+            return self._parse(raw, may_be_empty)
         said = f"HTTP {status}: {_said(raw)}"
         if status in _RETRIED or status >= 500:
-            raise _Transient(said, _retry_after(headers.get("Retry-After")))
+            raise Transient(said, _retry_after(headers.get("Retry-After")))
         if status in _WRONG_SETUP or status < 400:
             raise InputError(
                 f"{self.url} (model {self.model!r}): {said}",
@@ -222,6 +242,18 @@ class ChatClient(Options):
                 fix=f"check the URL, the model name and the key in ${self.api_key_env}",
             )
         raise ServiceError(f"{self.url}: {said}")
+
+    def _parse(self, raw: bytes, may_be_empty: bool) -> Completion:
+        """Read a reply; Transient if the body is anything else, or empty where text is needed."""
+        try:
+            choice = json.loads(raw)["choices"][0]
+            text, stop = choice["message"]["content"], STOPS[choice["finish_reason"]]
+            text.encode()  # fails for a lone surrogate
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise Transient(f"the reply is no finished chat completion ({type(error).__name__}): {_said(raw)!r}") from error
+        if not may_be_empty and not text.strip():
+            raise Transient(f"the reply is empty (finish_reason {choice['finish_reason']!r})")
+        return Completion((), text, stop)
 
 
 def check_url(url: str) -> None:
@@ -234,19 +266,6 @@ def check_url(url: str) -> None:
     plain = url.isascii() and url.isprintable() and not {" ", "?", "#"} & set(url)  # a path is appended
     if not good or not plain:
         raise InputError(f"endpoint {url!r}", expected="a URL such as http://localhost:8000/v1, without a user name, '?' or '#'")
-
-
-def _parse(raw: bytes, may_be_empty: bool) -> Completion:
-    """Read a chat completion; _Transient if the body is anything else, or empty where text is needed."""
-    try:
-        choice = json.loads(raw)["choices"][0]
-        text, stop = choice["message"]["content"], _STOPS[choice["finish_reason"]]
-        text.encode()  # fails for a lone surrogate
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise _Transient(f"the reply is no finished chat completion ({type(error).__name__}): {_said(raw)!r}") from error
-    if not may_be_empty and not text.strip():
-        raise _Transient(f"the reply is empty (finish_reason {choice['finish_reason']!r})")
-    return Completion((), text, stop)
 
 
 def _said(raw: bytes) -> str:

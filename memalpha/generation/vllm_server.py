@@ -1,0 +1,143 @@
+"""Completions from one or several vLLM servers that load the policy's LoRA adapter while they run.
+
+Start each server with ``--enable-lora --max-lora-rank R --logprobs-mode processed_logprobs`` and
+``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1`` (docs/scale.md). An adapter is handed over as a folder that server and trainer both see.
+Token ids go in; sampled ids and their log-probabilities come out, so nothing is tokenised twice and the update can correct for
+what differs between the two engines. A server that does not answer is waited for, then given the adapter again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from memalpha.endpoints import STOPS, ChatClient, Transient
+from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.types import Completion, Prompt, Sampling
+
+
+class _Tokens(ChatClient):
+    """The completions route of one server, with token ids instead of messages."""
+
+    route = "completions"
+
+    def _body(self, request: Sequence[int], sampling: Sampling, index: int) -> dict[str, Any]:
+        body = {
+            "model": self.model,
+            "prompt": list(request),
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or -1,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        return body | ({} if sampling.seed is None else {"seed": sampling.seed + index}) | self.extra
+
+    def _parse(self, raw: bytes, may_be_empty: bool) -> Completion:
+        try:
+            choice = json.loads(raw)["choices"][0]
+            ids, logprobs = tuple(map(int, choice["token_ids"])), tuple(map(float, choice["logprobs"]["token_logprobs"]))
+            completion = Completion(ids, str(choice["text"]), STOPS[choice["finish_reason"]], logprobs)
+        except (ValueError, LookupError, TypeError) as error:
+            raise Transient(f"the reply is no completion with token ids ({type(error).__name__}): {raw[:200]!r}") from error
+        if not ids or len(ids) != len(logprobs):
+            raise Transient(f"the reply has {len(ids)} token ids and {len(logprobs)} log-probabilities")
+        return completion
+
+
+class VLLMServers:
+    """A ``memalpha.protocols.Generator`` over vLLM servers, which share a batch's prompts.
+
+    Args:
+        urls: Base URL of each server, with the version: ``http://localhost:8000/v1``.
+        timeout: Seconds one completion may take.
+        wait: Seconds to wait for a server that went away, before ServiceError.
+        concurrency: Parallel requests to each server.
+    """
+
+    def __init__(self, urls: Sequence[str], *, timeout: float = 600.0, wait: float = 300.0, concurrency: int = 256) -> None:
+        if not urls:
+            raise InputError("no vLLM server is named", expected="vllm_urls: [http://HOST:8000/v1, ...]")
+        self.wait = wait
+        self._clients = [_Tokens(url, "base", timeout=timeout, retries=2, concurrency=concurrency) for url in urls]
+        self._folder: Path | None = None
+
+    @property
+    def adapter(self) -> str:
+        """Name of the adapter that draws; empty before the first ``load``."""
+        return self._clients[0].model if self._folder else ""
+
+    def load(self, name: str, folder: Path) -> None:
+        """Draw with the adapter in ``folder`` from now on; the one before is unloaded. InputError if a server refuses it."""
+        for client in self._clients:
+            self._load(client, name, folder)
+            if self._folder:
+                client.call("unload_lora_adapter", {"lora_name": client.model})
+        self.use(name, folder)
+
+    def use(self, name: str, folder: Path) -> None:
+        """Draw with an adapter that another process has loaded."""
+        self._folder = folder
+        for client in self._clients:
+            client.model = name
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        """Return one completion per prompt, with log-probabilities; ServiceError if a server stays away longer than ``wait``."""
+        size = -(-len(prompts) // len(self._clients)) or 1
+        shares = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+        with ThreadPoolExecutor(len(self._clients)) as pool:
+            parts = pool.map(lambda pair: self._ask(*pair, sampling), zip(self._clients, shares, strict=False))
+            return [completion for part in parts for completion in part]
+
+    def _ask(self, client: _Tokens, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
+        until = time.monotonic() + self.wait
+        while True:
+            try:
+                return client.complete_many([prompt.ids for prompt in prompts], sampling)
+            except (PartialServiceError, InputError) as error:
+                if self._holds(client):
+                    raise ServiceError(f"{client.base_url}: a completion failed: {error}") from error
+                self._await(client, until, error)
+
+    def _await(self, client: _Tokens, until: float, error: Exception) -> None:
+        """Wait until the server answers, and load the adapter that it lost."""
+        while time.monotonic() < until:
+            try:
+                client.call("models")
+            except ServiceError:
+                time.sleep(1)
+                continue
+            if self._folder:
+                self._load(client, client.model, self._folder)
+            return
+        raise ServiceError(
+            f"{client.base_url} has not answered for {self.wait:.0f} s: {error}\n  to fix: start it, then go on with --resume"
+        ) from error
+
+    def _holds(self, client: _Tokens) -> bool:
+        try:
+            return client.model in models_of(client.call("models"))
+        except ServiceError:
+            return False
+
+    def _load(self, client: _Tokens, name: str, folder: Path) -> None:
+        try:
+            if name in models_of(client.call("models")):  # names tell the weights apart, so it is the same adapter
+                return
+            client.call("load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
+        except ServiceError as error:
+            raise InputError(
+                f"{client.base_url} does not take the adapter {folder}: {error}",
+                expected="a server of the same base model, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, "
+                "--max-lora-rank of at least lora_r, and the run folder's file system",
+            ) from error
+
+
+def models_of(answer: Mapping[str, Any]) -> list[str]:
+    """Return the ids in the reply of ``/models``."""
+    return [str(model.get("id")) for model in answer.get("data", [])]
