@@ -1,9 +1,4 @@
-"""Options of a training run: one flat YAML file, every value overridable at the command line.
-
-    memalpha train --config configs/train/X.yaml --learning_rate 1e-4
-
-Four groups share one namespace (``memalpha.config``): ``RunOptions``, ``AgentConfig``, ``RewardConfig`` and TRL's ``GRPOConfig``.
-"""
+"""Options of a training run: ``RunOptions``, ``AgentConfig``, ``RewardConfig`` and TRL's ``GRPOConfig``, in one flat namespace."""
 
 from __future__ import annotations
 
@@ -21,13 +16,25 @@ from memalpha.config import parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.rewards.total import RewardConfig
-from memalpha.training.advantages import Grouping, Scale
-
-REPORTERS = ("tensorboard", "wandb", "trackio")
-"""Values of ``report_to`` that are also package names."""
+from memalpha.training.rows import Grouping, Scale
 
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
-MOST_SEED = 2**32 - 1  # numpy's limit
+
+_PER_FORWARD = "the mean entropy would be that of rows_per_forward rows"
+FIXED: dict[str, tuple[Any, str]] = {
+    "gradient_accumulation_steps": (1, "a step's rows are already processed rows_per_forward at a time"),
+    "multi_objective_aggregation": ("sum_then_normalize", "the reward is one weighted sum"),
+    "reward_weights": (None, "the weights have names, such as accuracy_weight"),
+    "top_entropy_quantile": (1.0, "the quantile would be that of rows_per_forward rows"),
+    "entropy_coef": (0.0, _PER_FORWARD),
+    "use_adaptive_entropy": (False, _PER_FORWARD),
+    "remove_unused_columns": (False, "the column that names the instance would be removed"),
+    "log_completions": (False, "every trajectory is in the run folder"),
+}
+"""Options of ``GRPOConfig`` that must keep their default, and why."""
+
+VLLM_ONLY: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None}
+"""Options that only TRL's own generation knows."""
 
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
@@ -98,8 +105,9 @@ class RunOptions(EndpointOptions):
 
     def check(self) -> None:
         """Check combinations of options; makes clients once to find wrong options before anything is loaded."""
-        if self.full_finetuning and self.adapter:
-            raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
+        if self.adapter and (self.full_finetuning or self.warm_start_steps):
+            other = "full_finetuning" if self.full_finetuning else "warm_start_steps"
+            raise InputError(f"{other} is {getattr(self, other)}, with the adapter {self.adapter!r}", expected="one of the two")
         if self.full_finetuning and self.dtype != "float32":
             raise InputError(
                 f"full_finetuning with dtype {self.dtype}",
@@ -141,56 +149,53 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check what chunk-step training needs in addition to TRL's checks."""
-        if self.loss_type not in SUPPORTED_LOSSES:
-            raise InputError(
-                f"loss_type is {self.loss_type!r}",
-                expected=f"one of {', '.join(SUPPORTED_LOSSES)}",
-                fix="bnpo would depend on how rows are packed; the others have not been checked against an unpadded loss",
-            )
-        if self.gradient_accumulation_steps != 1:
-            raise InputError(
-                f"gradient_accumulation_steps is {self.gradient_accumulation_steps}",
-                expected="1: a step's rows are already processed rows_per_forward at a time",
-                fix="raise per_device_train_batch_size instead; memory does not grow with it",
-            )
-        generations = self.num_generations or 0
-        if generations < 2 or self.per_device_train_batch_size % generations:
-            raise InputError(
-                f"per_device_train_batch_size is {self.per_device_train_batch_size}, num_generations {generations}",
-                expected="num_generations of at least 2, and a batch size that is a multiple of it",
-            )
         check_trainer(self)
-        if self.num_iterations < 1 or (self.steps_per_generation is not None and self.steps_per_generation < 1):
+        given = {name: getattr(self, name) for name in (*FIXED, *VLLM_ONLY)}
+        for name, (only, reason) in FIXED.items():
+            check_value(given[name] == only, name, given[name], f"{only!r}: {reason}")
+        for name, only in VLLM_ONLY.items():
+            check_value(self.use_vllm or given[name] == only, name, given[name], f"{only!r} without use_vllm")
+        if fixed := {"seed", "n"} & (self.generation_kwargs or {}).keys():
             raise InputError(
-                f"num_iterations is {self.num_iterations}, steps_per_generation {self.steps_per_generation}", expected="at least 1"
+                f"generation_kwargs sets {', '.join(sorted(fixed))}",
+                expected="neither seed nor n: rollouts of a group read the same first prompt, and one draw each must differ",
             )
-        if not 0 < self.temperature < math.inf:
-            raise InputError(f"temperature is {self.temperature}", expected="a number above 0: the rollouts of a group must differ")
+        unchecked = "; bnpo would depend on how rows are packed, the others were not checked against an unpadded loss"
+        check_value(self.loss_type in SUPPORTED_LOSSES, "loss_type", self.loss_type, " or ".join(SUPPORTED_LOSSES) + unchecked)
+        generations, rollouts = self.num_generations or 0, self.per_device_train_batch_size
+        whole = generations >= 2 and rollouts % generations == 0
+        check_value(
+            whole, "per_device_train_batch_size", rollouts, f"a multiple of num_generations {generations} > 1"
+        )
+        for name in ("num_iterations", "steps_per_generation"):
+            check_value(getattr(self, name) is None or getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        hot = 0 < self.temperature < math.inf
+        check_value(hot, "temperature", self.temperature, "a number above 0: the rollouts of a group must differ")
         super().__post_init__()
-        if self.scale_rewards not in tuple(Scale):
-            raise InputError(f"scale_rewards is {self.scale_rewards!r}", expected=f"one of {', '.join(Scale)}")
+        check_value(self.scale_rewards in tuple(Scale), "scale_rewards", self.scale_rewards, f"one of {', '.join(Scale)}")
         for name in self.report_to or ():
-            if name in REPORTERS and not find_spec(name):
+            if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
                 raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")
+
+
+def check_value(fits: bool, name: str, value: Any, expected: str) -> None:
+    """Raise InputError, which names the option, unless its value fits."""
+    if not fits:
+        raise InputError(f"{name} is {value!r}", expected=expected)
 
 
 def check_trainer(options: Any) -> None:
     """Raise InputError for options that transformers misreads or checks only after loading."""
-    steps = options.max_steps
-    if steps < 1 and steps != -1:
-        raise InputError(f"max_steps is {steps}", expected="at least 1 step, or -1 for as many as num_train_epochs says")
-    if steps == -1 and not options.num_train_epochs > 0:
-        raise InputError(f"num_train_epochs is {options.num_train_epochs}", expected="more than 0, or max_steps")
-    if not 0 < options.learning_rate < math.inf:
-        raise InputError(f"learning_rate is {options.learning_rate}", expected="a number above 0, such as 1e-4")
-    if options.per_device_train_batch_size < 1:
-        raise InputError(f"per_device_train_batch_size is {options.per_device_train_batch_size}", expected="at least 1")
-    if not 0 <= options.seed <= MOST_SEED:
-        raise InputError(f"seed is {options.seed}", expected=f"from 0 to {MOST_SEED}")
-    if options.eval_strategy not in ("no", False):
-        raise InputError(
-            f"eval_strategy is {str(options.eval_strategy)!r}", expected="'no': held-out data are read before and after training"
-        )
+    steps, rate = options.max_steps, options.learning_rate
+    check_value(steps >= 1 or steps == -1, "max_steps", steps, "at least 1 step, or -1 for as many as num_train_epochs says")
+    epochs = options.num_train_epochs
+    check_value(steps != -1 or epochs > 0, "num_train_epochs", epochs, "more than 0, or max_steps")
+    check_value(0 < rate < math.inf, "learning_rate", rate, "a number above 0, such as 1e-4")
+    rows = options.per_device_train_batch_size
+    check_value(rows >= 1, "per_device_train_batch_size", rows, "at least 1")
+    check_value(0 <= options.seed < 2**32, "seed", options.seed, "from 0 to 2**32 - 1")
+    when = options.eval_strategy
+    check_value(when in ("no", False), "eval_strategy", str(when), "'no': held-out data are read before and after training")
 
 
 class TrainArguments(NamedTuple):

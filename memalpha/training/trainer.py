@@ -11,10 +11,8 @@ reference log-probabilities, the loss and its metrics. Overridden:
 * ``_compute_loss`` divides losses that are means over rows by the number of *real* rows.
 
 What always holds: token ids are trained as sampled, end token included; padding rows enter no statistic and no mean; random numbers
-depend on (seed, step, rank) only (except vLLM's); completions use the weights of the last update (fingerprints are compared); the
-set of trainable parameters does not change. A gradient test compares with a hand-written loss over unpadded rows.
-
-Not covered: the options of TRL that :func:`check_supported` refuses.
+depend on (seed, step, rank) only (except vLLM's); the set of trainable parameters does not change. A step whose loss or gradient is
+not finite changes no weight and no optimizer state. A gradient test compares with a hand-written loss over unpadded rows.
 """
 
 from __future__ import annotations
@@ -31,21 +29,18 @@ from typing import Any
 
 import torch
 from accelerate.utils import DistributedType, gather_object
-from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
+from trl.trainer.utils import RepeatSampler
 
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
-from memalpha.errors import InputError
+from memalpha.errors import InputError, TrainingAborted
 from memalpha.protocols import Generator
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward
-from memalpha.training.advantages import STD_EPSILON, Grouping, Scale
 from memalpha.training.checkpoints import WholeCheckpoints
-from memalpha.training.guards import SkippedSteps, check_supported, explain_out_of_memory, fingerprint, finite_gradients
 from memalpha.training.packed import packed_logps, pad, trim, unpad
-from memalpha.training.rows import TrainingRow, build_rows, shuffle_advantages
-from memalpha.training.sampling import EpochSampler
+from memalpha.training.rows import STD_EPSILON, Grouping, Scale, TrainingRow, build_rows, group_key, shuffle_advantages
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.training.sharding import Sharding, sharding_of, whole_weights
 from memalpha.training.trl_generator import TRLGenerator
@@ -58,11 +53,10 @@ ROW_MEAN_LOSSES = ("grpo", "dr_grpo")
 
 
 class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
-    """Trains a memory agent with GRPO; InputError for options that :func:`check_supported` refuses.
+    """Trains a memory agent with GRPO.
 
-    ``instances`` are indexed by the dataset's ``instance`` column (``prompt`` is unused). ``shuffled_advantages`` permutes
-    advantages, for control runs. ``on_rollouts`` is called with (rollouts, rows, rewards) after each batch. See ``RunOptions`` for
-    other options, ``GRPOTrainer`` for ``kwargs``.
+    ``instances`` are indexed by the dataset's ``instance`` column (``prompt`` is unused). ``on_rollouts`` is called with (rollouts,
+    rows, rewards) after each batch. See ``RunOptions`` for other options, ``GRPOTrainer`` for ``kwargs``.
     """
 
     def __init__(
@@ -86,18 +80,14 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self.grouping, self.rows_per_forward, self.share_prefix = grouping, rows_per_forward, share_prefix
         self.question_share = question_share
         self.shuffled_advantages, self.on_rollouts = shuffled_advantages, on_rollouts
-        self.skipped = SkippedSteps(max_skipped_steps)
-        self.policy = ""
-        """Fingerprint of the weights after the last update or of the resumed checkpoint; empty before the first."""
+        self.max_skipped_steps, self.skipped_in_a_row = max_skipped_steps, 0
         self.rows: list[TrainingRow | None] = []
         self._shared: list[int] | None = None
-        check_supported(kwargs["args"], reward_config, own_generator=generator is not None)
         kwargs["args"].reward_weights = list(reward_config.weights)
         super().__init__(reward_funcs=[_reward_stub(name) for name in PARTS], **kwargs)
         if self.aux_loss_enabled:
             raise InputError("router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0")
         self.generator: Generator = generator or TRLGenerator(self)
-        self.add_callback(_AfterUpdate(self))
 
     def run_rollouts(self, instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None = None) -> list[Rollout]:
         """Run this rank's rollouts with the current weights. If TRL generates, all ranks must call it together."""
@@ -109,12 +99,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         gathered = unwrap_model_for_generation(self.model_wrapped, self.accelerator) if zero3 else nullcontext()
         with gathered, whole_weights(self.model, self.accelerator), self.accelerator.autocast():
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
-
-    def _check_fresh(self) -> None:
-        held = fingerprint(getattr(self.generator, "model", None) or self.accelerator.unwrap_model(self.model))
-        if self.policy and self.policy != held:
-            raise RuntimeError(f"stale weights: completions would be drawn with {held}, the last update left {self.policy}")
-        self.policy = held
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         size = self.num_generations if self.model.training else self.num_generations_eval
@@ -132,9 +116,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return batch
 
     def _scored_rows(self, indices: Sequence[int], size: int) -> list[TrainingRow]:
-        if any(len(set(indices[start : start + size])) > 1 for start in range(0, len(indices), size)):
-            raise RuntimeError(f"instances {list(indices)} do not come in groups of {size}")
-        self._check_fresh()
         with self._timed("rollouts"):
             rollouts = self.run_rollouts([self._asked(self.instances[index]) for index in indices], self._sampling())
         with self._timed("scoring"):
@@ -155,7 +136,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self._log_rollouts(rollouts, rewards)
         if self.on_rollouts:
             self.on_rollouts(rollouts, rows, rewards)
-        self._check_masked(rollouts, rewards)
+        masked, total = self.sum_over_ranks([self.scorer.masked(rewards), len(rewards)]).tolist()
+        errors = gather_object([first_error(rollouts)]) if masked else []
+        check_masked_share(int(masked), int(total), self.scorer.max_masked_share, errors)
         return rows
 
     def _asked(self, instance: Instance) -> Instance:
@@ -166,11 +149,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         rng = random.Random(f"questions/{self.args.seed}/{self.state.global_step}/{instance.id}")
         places = sorted(rng.sample(range(len(instance.questions)), count))
         return replace(instance, questions=tuple(instance.questions[place] for place in places))
-
-    def _check_masked(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> None:
-        masked, total = self.sum_over_ranks([self.scorer.masked(rewards), len(rewards)]).tolist()
-        errors = gather_object([first_error(rollouts)]) if masked else []
-        check_masked_share(int(masked), int(total), self.scorer.max_masked_share, errors)
 
     def _divide_by_batch(self, rows: Sequence[TrainingRow]) -> None:
         known = [row.total for row in rows if not math.isnan(row.total)]
@@ -220,40 +198,41 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         """Log this rank's seconds for a part of the step; TRL's ``step_time`` is the update alone."""
         began = time.perf_counter()
         yield
-        self._metrics["train" if self.model.training else "eval"][f"time/{part}"].append(time.perf_counter() - began)
+        self._metrics[self._mode][f"time/{part}"].append(time.perf_counter() - began)
+
+    @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
 
     def _log_lengths(self, rows: Sequence[TrainingRow]) -> None:
-        mode = "train" if self.model.training else "eval"
         cut = sum(row.completion_ids[-1] not in self.eos_token_ids for row in rows)
         totals = [len(rows), sum(len(r.completion_ids) for r in rows), sum(len(r.prompt_ids) for r in rows), cut]
         count, written, read, cut = self.sum_over_ranks(totals).tolist()
-        if mode == "train":
+        if self.model.training:
             self.state.num_input_tokens_seen += int(written + read)
-        self._metrics[mode]["num_tokens"] = [self.state.num_input_tokens_seen]
+        self._metrics[self._mode]["num_tokens"] = [self.state.num_input_tokens_seen]
         for name, value in {
             "completions/mean_length": written / count,
             "completions/clipped_ratio": cut / count,
             "prompts/mean_length": read / count,
             "rows": count,
         }.items():
-            self._metrics[mode][name].append(value)
+            self._metrics[self._mode][name].append(value)
 
     def _log_rollouts(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> None:
-        mode = "train" if self.model.training else "eval"
         metrics = self.scorer.metrics(rollouts, rewards)
         sums = self.sum_over_ranks([number for pair in metrics.values() for number in pair]).view(-1, 2).tolist()
         for name, (total, count) in zip(metrics, sums, strict=True):
             if count:
-                self._metrics[mode][f"memory/{name}"].append(total / count)
+                self._metrics[self._mode][f"memory/{name}"].append(total / count)
 
     def _log_silent_groups(self, rows: Sequence[TrainingRow]) -> None:
         """Replace TRL's share of groups without signal, which counts padding."""
         groups: dict[tuple[int, int], set[float]] = defaultdict(set)
         for row in rows:
-            key = (row.group_index, row.chunk_index if self.grouping is Grouping.STEP else -1)
-            groups[key] |= set() if math.isnan(row.total) else {row.total}
+            groups[group_key(row, self.grouping)] |= set() if math.isnan(row.total) else {row.total}
         silent, count = self.sum_over_ranks([sum(len(totals) < 2 for totals in groups.values()), len(groups)]).tolist()
-        self._metrics["train" if self.model.training else "eval"]["frac_reward_zero_std"][-1] = silent / count
+        self._metrics[self._mode]["frac_reward_zero_std"][-1] = silent / count
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
@@ -293,8 +272,14 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             model.zero_grad(set_to_none=True)
             logger.warning("step %d is skipped: loss or gradient is not finite", self.state.global_step + 1)
         self._metrics["train"]["skipped"].append(float(skip))
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if skip else 0
         in_engine = self.accelerator.distributed_type is DistributedType.DEEPSPEED  # it has stepped already
-        self.skipped.count(skip, self.state.global_step + 1, limit=0 if in_engine else None)
+        if self.skipped_in_a_row > (0 if in_engine else self.max_skipped_steps):
+            raise TrainingAborted(
+                f"step {self.state.global_step + 1}: loss or gradient is not finite, {self.skipped_in_a_row} steps in a row "
+                f"(max_skipped_steps = {self.max_skipped_steps})\n  the weights are those of the last finite step\n"
+                "  to fix: lower learning_rate or max_grad_norm, and look at the rewards of these steps in trajectories/"
+            )
         return not skip
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -338,14 +323,26 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return pad(logps, logits_to_keep), pad(entropies, logits_to_keep) if compute_entropy else None, None
 
 
-class _AfterUpdate(TrainerCallback):  # type: ignore[misc]
-    """Stores the fingerprint after an update."""
+def finite_gradients(model: torch.nn.Module) -> bool:
+    """Return whether every gradient of a model is finite (of this rank's part, under sharding)."""
+    gradients = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in model.parameters() if p.grad is not None]
+    largest = [gradient.abs().amax().float() for gradient in gradients if gradient.numel()]
+    return not largest or bool(torch.stack(largest).isfinite().all())
 
-    def __init__(self, trainer: MemoryGRPOTrainer) -> None:
-        self.trainer = trainer
 
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.trainer.policy = fingerprint(self.trainer.accelerator.unwrap_model(self.trainer.model))
+@contextmanager
+def explain_out_of_memory(rows: int) -> Iterator[None]:
+    """Turn out-of-memory errors into TrainingAborted, which names the option to lower."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        advice = f"lower rows_per_forward (now {rows})" if rows > 1 else "shorten chunks, view_tokens or max_completion_length"
+        raise TrainingAborted(
+            f"out of memory in the update, with rows_per_forward = {rows}\n  to fix: {advice}; "
+            f"on a GPU also bf16 or gradient_checkpointing\n  the device said: {str(error).splitlines()[0]}"
+        ) from error
 
 
 @contextmanager
@@ -367,3 +364,35 @@ def _reward_stub(name: str) -> Any:
 
     reward.__name__ = name
     return reward
+
+
+class EpochSampler(RepeatSampler):  # type: ignore[misc]
+    """TRL's sampler with the order of :func:`spread`, by (seed, epoch) only, so a resumed run repeats it."""
+
+    trainer: Any
+    sources: Sequence[str]
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.shuffle:
+            yield from super().__iter__()
+            return
+        order = spread(self.sources, self.seed + int(self.trainer.state.epoch or 0))
+        positions = RepeatSampler(order, self.mini_repeat_count, self.batch_size, self.repeat_count, shuffle=False)
+        for position in positions:
+            yield order[position]
+
+
+def spread(sources: Sequence[str], seed: int) -> list[int]:
+    """Return a random order of the instances in which each source comes at even intervals.
+
+    Without it, several steps in a row may use one source by chance, and the policy unlearns the others.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    members: dict[str, list[int]] = defaultdict(list)
+    for index in torch.randperm(len(sources), generator=generator).tolist():
+        members[sources[index]].append(index)
+    places = []
+    for name in sorted(members):
+        first = float(torch.rand((), generator=generator))
+        places += [((rank + first) / len(members[name]), index) for rank, index in enumerate(members[name])]
+    return [index for _, index in sorted(places)]

@@ -1,8 +1,7 @@
 """Warm start: supervised training on demonstrations of a rule-based teacher, which teach the tool-call format and every tool.
 
 The teacher's own calls build the memory in each demonstration, through ``AgentStep``, so prompts equal those of training. The loss
-is the mean of -log p over completion tokens, over rows packed without padding (``memalpha.training.packed``). transformers'
-``Trainer`` does the rest. The result is a LoRA adapter, or with ``full_finetuning`` a model.
+is the mean of -log p over completion tokens, over packed rows. The result is a LoRA adapter, or with ``full_finetuning`` a model.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from peft import LoraConfig, get_peft_model
 from pydantic import NonNegativeInt, PositiveInt
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
@@ -29,8 +27,9 @@ from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
-from memalpha.models import ADAPTER_RECORD, load_policy_model, name_base, resolve_model, write_adapter_record
+from memalpha.models import ADAPTER_RECORD, name_base, resolve_model, write_adapter_record
 from memalpha.runs import holds_something, make_folder
+from memalpha.training.build import load_policy
 from memalpha.training.config import check_trainer
 from memalpha.training.packed import Row, packed_logps
 from memalpha.types import Instance, Operation
@@ -75,6 +74,13 @@ class WarmupOptions(Options):
     full_finetuning: bool = False
     pack_tokens: NonNegativeInt = 1024
     overwrite: bool = False
+
+    def check(self) -> None:
+        """Check combinations of options."""
+        if self.full_finetuning and self.adapter:
+            raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
+        if not self.data:
+            raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
 
 
 @dataclass
@@ -131,30 +137,26 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
     make_folder(target)
     set_seed(training.seed)
     report("load", {"what": f"{warmup.model} and demonstrations of {warmup.data}"})
-    if warmup.full_finetuning and warmup.adapter:
-        raise InputError(f"full_finetuning with the adapter {warmup.adapter!r}", expected="one of the two")
-    policy = load_policy_model(warmup.model, adapter=warmup.adapter or None, trainable=True)
-    agent = AgentStep(arguments.agent, policy.tokenizer)
-    demonstrations, operations = make_demonstrations(warmup, agent, policy.tokenizer.eos_token_id, training.seed)
-    model = policy.model
+    model, tokenizer = load_policy(warmup)
+    agent = AgentStep(arguments.agent, tokenizer)
+    demonstrations, operations = make_demonstrations(warmup, agent, tokenizer.eos_token_id, training.seed)
     check_positions(demonstrations, model.config)
-    if not warmup.full_finetuning and not warmup.adapter:
-        lora = LoraConfig(r=warmup.lora_r, lora_alpha=warmup.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-        model = get_peft_model(model, lora)
     trainer = WarmupTrainer(
         demonstrations,
         common_prefix(demonstrations),
         warmup.pack_tokens,
         model=model,
         args=training,
-        processing_class=policy.tokenizer,
-        callbacks=[ProgressCallback(lambda row: report("warmup", row))],
+        processing_class=tokenizer,
+        callbacks=[ProgressCallback(report)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     name_base(model, warmup.model)
     if trainer.is_world_process_zero():
-        _drop_other_kind(target, whole=warmup.full_finetuning)
+        for pattern in _ADAPTER_FILES if warmup.full_finetuning else _MODEL_FILES:  # an earlier warm start's, of the other kind
+            for path in target.glob(pattern):
+                path.unlink()
     trainer.save_model(str(target))
     if trainer.is_world_process_zero():
         agent.config.save(target)
@@ -168,7 +170,7 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
         }
         (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if not warmup.full_finetuning:
-            write_adapter_record(target, resolve_model(warmup.model), policy.model.config, policy.tokenizer, method="warmup")
+            write_adapter_record(target, resolve_model(warmup.model), model.config, tokenizer, method="warmup")
     trainer.accelerator.wait_for_everyone()
     return target
 
@@ -176,28 +178,18 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
 def _check_replaceable(target: Path, *, overwrite: bool) -> None:
     """Raise RunFolderError unless the folder is a warm start's, finished or not, and ``overwrite`` is set."""
     if not (target / WARMUP_RECORD).is_file() and not all(path.name.startswith("checkpoint-") for path in target.iterdir()):
-        raise RunFolderError(
-            f"{str(target)!r} exists already and holds no warm start",
-            expected="a new folder or a warm start's",
-            fix="choose another --output_dir",
-        )
-    if not overwrite:
-        raise RunFolderError(f"{str(target)!r} exists already", expected="a new folder", fix="add --overwrite")
-
-
-def _drop_other_kind(target: Path, *, whole: bool) -> None:
-    """Remove an earlier warm start's files of the other kind (adapter or whole model)."""
-    for pattern in _ADAPTER_FILES if whole else _MODEL_FILES:
-        for path in target.glob(pattern):
-            path.unlink()
+        said, expected, fix = " and holds no warm start", "a new folder or a warm start's", "choose another --output_dir"
+    elif not overwrite:
+        said, expected, fix = "", "a new folder", "add --overwrite"
+    else:
+        return
+    raise RunFolderError(f"{str(target)!r} exists already{said}", expected=expected, fix=fix)
 
 
 def make_demonstrations(
     warmup: WarmupOptions, agent: AgentStep, end_token: int, seed: int
 ) -> tuple[list[Demonstration], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
-    if not warmup.data:
-        raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
     instances = load_data(warmup.data, warmup.data_options, seed)
     pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
@@ -257,25 +249,20 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
 
 def common_prefix(demonstrations: Sequence[Demonstration]) -> int:
     """Return how many leading prompt ids all demonstrations share."""
-    first = demonstrations[0].prompt_ids
-    length = len(first)
-    for demonstration in demonstrations:
-        ids = demonstration.prompt_ids
-        while first[:length] != ids[:length]:
-            length -= 1
-    return length
+    first, last = (pick(demonstration.prompt_ids for demonstration in demonstrations) for pick in (min, max))
+    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
 
 
 class ProgressCallback(TrainerCallback):  # type: ignore[misc]
-    """Passes every logged row to a function."""
+    """Reports every logged row with its step."""
 
-    def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, report: Report) -> None:
         self.report = report
 
     def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        """Report the row with its step."""
+        """Report a row."""
         if state.is_world_process_zero and logs:
-            self.report({"step": state.global_step, "max_steps": state.max_steps, **logs})
+            self.report("warmup", {"step": state.global_step, "max_steps": state.max_steps, **logs})
 
 
 Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
