@@ -164,9 +164,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
         check_value(self.loss_type in SUPPORTED_LOSSES, "loss_type", self.loss_type, " or ".join(SUPPORTED_LOSSES) + unchecked)
         generations, rollouts = self.num_generations or 0, self.per_device_train_batch_size
         whole = generations >= 2 and rollouts % generations == 0
-        check_value(
-            whole, "per_device_train_batch_size", rollouts, f"a multiple of num_generations {generations} > 1"
-        )
+        check_value(whole, "per_device_train_batch_size", rollouts, f"a multiple of num_generations {generations} > 1")
         for name in ("num_iterations", "steps_per_generation"):
             check_value(getattr(self, name) is None or getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         hot = 0 < self.temperature < math.inf

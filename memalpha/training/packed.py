@@ -5,10 +5,9 @@ Rows with equal first ``shared`` prompt ids follow one copy of that prefix, in o
     [prefix A][rest of row 1][rest of row 2]...[prefix B][rest of row 3]...
 
 Each row attends causally to its prefix and itself only (:mod:`memalpha.training.prefix_attention`, to which the model is switched
-for good); its positions restart after the prefix. So values equal those of a plain forward over the row, without padding, and do not
-depend on the other rows. Logits are computed only where they predict a completion token. As in TRL they are divided by the
-temperature before the log-softmax; entropies are of the same distribution, in nats, without gradient. Not covered: other attention
-than full ``sdpa`` attention (see :func:`check_packable`).
+for good); its positions restart after the prefix. So values equal those of a plain forward over the row, without padding. Logits
+are computed only where they predict a completion token. As in TRL they are divided by the temperature before the log-softmax;
+entropies are of the same distribution, in nats, without gradient. Not covered: other attention than full ``sdpa`` attention.
 """
 
 from __future__ import annotations

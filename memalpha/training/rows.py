@@ -28,7 +28,7 @@ class Grouping(StrEnum):
 
 
 class Scale(StrEnum):
-    """Divisor of the centred rewards: standard deviation of the group, of all rows, or 1."""
+    """Divisor of the centred rewards: standard deviation of the group, of all processes' rows (by the trainer), or 1."""
 
     GROUP = "group"
     BATCH = "batch"
@@ -36,29 +36,21 @@ class Scale(StrEnum):
 
 
 def advantages(rewards: Sequence[float], groups: Sequence[Hashable], scale: Scale = Scale.GROUP) -> list[float]:
-    """Return (reward - group mean) / (std + 1e-4) of each row; 0 for masked rows and groups of fewer than two scored rows."""
+    """Return reward - group mean, divided by std + 1e-4 (GROUP), of each row; 0 if masked or in a group of one scored row."""
     members: dict[Hashable, list[float]] = defaultdict(list)
     for reward, group in zip(rewards, groups, strict=True):
         if not math.isnan(reward):
             members[group].append(reward)
     means = {group: sum(values) / len(values) for group, values in members.items()}
-    stds = {group: _std(values) for group, values in members.items()}
-    batch_std = _std([value for values in members.values() for value in values])
     result = []
     for reward, group in zip(rewards, groups, strict=True):
-        if math.isnan(reward) or len(members[group]) < 2:
+        values = members[group]
+        if math.isnan(reward) or len(values) < 2:
             result.append(0.0)
             continue
-        spread = {Scale.GROUP: stds[group], Scale.BATCH: batch_std}.get(scale)
-        result.append((reward - means[group]) / (1.0 if spread is None else spread + STD_EPSILON))
+        std = math.sqrt(sum((value - means[group]) ** 2 for value in values) / (len(values) - 1))
+        result.append((reward - means[group]) / (std + STD_EPSILON if scale is Scale.GROUP else 1.0))
     return result
-
-
-def _std(values: Sequence[float]) -> float:
-    if len(values) < 2:
-        return 0.0
-    mean = sum(values) / len(values)
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
 @dataclass(slots=True)
@@ -84,7 +76,6 @@ class TrainingRow:
 def build_rows(
     rollouts: Sequence[Rollout],
     rewards: Sequence[Sequence[StepReward]],
-    *,
     group_size: int,
     reward_config: RewardConfig,
     grouping: Grouping,

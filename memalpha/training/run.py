@@ -156,13 +156,7 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
             instances=parts.instances,
             generator=None if grpo.use_vllm else parts.generator,
             scorer=parts.scorer,
-            reward_config=arguments.reward,
-            grouping=run.grouping,
-            rows_per_forward=run.rows_per_forward,
-            share_prefix=run.share_prefix,
-            question_share=run.question_share,
-            shuffled_advantages=run.shuffle_advantages,
-            max_skipped_steps=run.max_skipped_steps,
+            options=run,
         )
     except ImportError as error:  # such as vLLM
         raise InputError(

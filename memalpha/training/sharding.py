@@ -1,8 +1,7 @@
 """Whole weights for generation under FSDP2 and DeepSpeed ZeRO-3; other sharding is refused.
 
-Every sharded forward needs all ranks, but ranks decode different numbers of tokens and would wait for ever. So
-:func:`whole_weights` gathers the weights once, generates without communication, and shards them again. Each rank then holds the
-whole model; use ``use_vllm`` if it is too large. Not covered: FSDP 1, tensor and context parallelism.
+Every sharded forward needs all ranks, but ranks decode different numbers of tokens. So :func:`whole_weights` gathers the weights
+once, generates without communication, and shards them again; each rank then holds the whole model.
 """
 
 from __future__ import annotations

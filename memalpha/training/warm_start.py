@@ -27,7 +27,7 @@ from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
-from memalpha.models import ADAPTER_RECORD, name_base, resolve_model, write_adapter_record
+from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.runs import holds_something, make_folder
 from memalpha.training.build import load_policy
 from memalpha.training.config import check_trainer
@@ -35,10 +35,10 @@ from memalpha.training.packed import Row, packed_logps
 from memalpha.types import Instance, Operation
 
 WARMUP_RECORD = "memalpha_warmup.json"
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.*", ADAPTER_RECORD)
-_MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
 
 Report = Callable[[str, dict[str, Any]], None]
+Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
+"""Returns the operations of a good agent for the chunk of this index, given the memory."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every trained weight gets a gradient."})
 
     def __post_init__(self) -> None:
-        """Check values that transformers would misread."""
+        """Check values first."""
         check_trainer(self)
         super().__post_init__()
 
@@ -130,10 +130,7 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
     """
     warmup, training = arguments.warmup, arguments.training
     target = Path(str(training.output_dir))
-    if holds_something(target):
-        _check_replaceable(target, overwrite=warmup.overwrite)
-    if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
-        raise RunFolderError(f"output_dir {str(target)!r} is the base model's folder", expected="another folder")
+    _check_place(target, warmup)
     make_folder(target)
     set_seed(training.seed)
     report("load", {"what": f"{warmup.model} and demonstrations of {warmup.data}"})
@@ -141,21 +138,14 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
     agent = AgentStep(arguments.agent, tokenizer)
     demonstrations, operations = make_demonstrations(warmup, agent, tokenizer.eos_token_id, training.seed)
     check_positions(demonstrations, model.config)
-    trainer = WarmupTrainer(
-        demonstrations,
-        common_prefix(demonstrations),
-        warmup.pack_tokens,
-        model=model,
-        args=training,
-        processing_class=tokenizer,
-        callbacks=[ProgressCallback(report)],
-    )
+    trainer = WarmupTrainer(demonstrations, warmup.pack_tokens, model=model, args=training, processing_class=tokenizer)
+    trainer.add_callback(ProgressCallback(report))
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     name_base(model, warmup.model)
     if trainer.is_world_process_zero():
-        for pattern in _ADAPTER_FILES if warmup.full_finetuning else _MODEL_FILES:  # an earlier warm start's, of the other kind
-            for path in target.glob(pattern):
+        for path in target.iterdir():  # files of an earlier warm start, perhaps of the other kind
+            if path.is_file():
                 path.unlink()
     trainer.save_model(str(target))
     if trainer.is_world_process_zero():
@@ -175,15 +165,24 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
     return target
 
 
-def _check_replaceable(target: Path, *, overwrite: bool) -> None:
-    """Raise RunFolderError unless the folder is a warm start's, finished or not, and ``overwrite`` is set."""
-    if not (target / WARMUP_RECORD).is_file() and not all(path.name.startswith("checkpoint-") for path in target.iterdir()):
-        said, expected, fix = " and holds no warm start", "a new folder or a warm start's", "choose another --output_dir"
-    elif not overwrite:
-        said, expected, fix = "", "a new folder", "add --overwrite"
-    else:
-        return
-    raise RunFolderError(f"{str(target)!r} exists already{said}", expected=expected, fix=fix)
+def _check_place(target: Path, warmup: WarmupOptions) -> None:
+    """Raise RunFolderError unless the folder is free, or a warm start's, finished or not, and ``overwrite`` is set."""
+    if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
+        raise RunFolderError(f"output_dir {str(target)!r} is the base model's folder", expected="another folder")
+    if holds_something(target):
+        ours = (target / WARMUP_RECORD).is_file() or all(path.name.startswith("checkpoint-") for path in target.iterdir())
+        if not (ours and warmup.overwrite):
+            said = f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start")
+            fix = "add --overwrite" if ours else "choose another --output_dir"
+            raise RunFolderError(said, expected="a new folder or a warm start's", fix=fix)
+
+
+class Demonstration(NamedTuple):
+    """A prompt and the teacher's completion, as token ids; the completion includes the end token."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    shared: int
 
 
 def make_demonstrations(
@@ -193,18 +192,6 @@ def make_demonstrations(
     instances = load_data(warmup.data, warmup.data_options, seed)
     pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
-
-
-def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) -> None:
-    """Raise InputError if a demonstration has more tokens than the model was made for."""
-    positions = positions_of(model_config)
-    longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
-    if positions and longest > positions:
-        raise InputError(
-            f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
-            expected=f"at most {positions} tokens",
-            fix="lower view_tokens, or prepare the data with shorter chunks",
-        )
 
 
 def _teacher(warmup: WarmupOptions) -> Teacher:
@@ -223,12 +210,50 @@ def _teacher(warmup: WarmupOptions) -> Teacher:
     return teach
 
 
+def demonstrate(
+    instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
+) -> Iterator[tuple[Demonstration, list[Operation]]]:
+    """Yield one demonstration per chunk and its operations; InputError if it is too long or one of its calls fails."""
+    limit = agent.config.max_completion_length
+    for instance in instances:
+        rng = random.Random(f"{seed}/{instance.id}")
+        memory = agent.new_memory()
+        retriever = agent.new_retriever(memory)
+        for index, chunk in enumerate(instance.chunks):
+            prompt = agent.prompt(memory, retriever, chunk)
+            operations = teacher(instance, index, memory, rng)
+            text = agent.write(memory, operations)
+            completion = (*agent.encoder.untrusted(text), end_token)
+            if len(completion) > limit:
+                said = f"a demonstration of {instance.id} has {len(completion)} tokens"
+                raise InputError(said, expected=f"at most max_completion_length = {limit}", fix="raise max_completion_length")
+            outcome = agent.apply(memory, index, chunk, text)
+            if failed := [result for result in outcome.results if not result.ok]:
+                raise InputError(f"the teacher's call fails on {instance.id}: {failed[0].message}", expected="calls that succeed")
+            yield Demonstration(prompt.ids, completion, prompt.shared), operations
+
+
+def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) -> None:
+    """Raise InputError if a demonstration has more tokens than the model was made for."""
+    positions = positions_of(model_config)
+    longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
+    if positions and longest > positions:
+        raise InputError(
+            f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
+            expected=f"at most {positions} tokens",
+            fix="lower view_tokens, or prepare the data with shorter chunks",
+        )
+
+
 class WarmupTrainer(Trainer):  # type: ignore[misc]
     """``Trainer`` over demonstrations; each forward of ``pack_tokens`` computes their common prefix once."""
 
-    def __init__(self, demonstrations: Sequence[Demonstration], common_prefix: int, pack_tokens: int = 1024, **kwargs: Any) -> None:
+    def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
         self.pack_tokens = pack_tokens
-        self.common_prefix = common_prefix
+        first, last = (pick(demonstration.prompt_ids for demonstration in demonstrations) for pick in (min, max))
+        self.common_prefix = next(
+            (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+        )
         super().__init__(train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -247,12 +272,6 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
         return -torch.cat(list(logps)).mean()
 
 
-def common_prefix(demonstrations: Sequence[Demonstration]) -> int:
-    """Return how many leading prompt ids all demonstrations share."""
-    first, last = (pick(demonstration.prompt_ids for demonstration in demonstrations) for pick in (min, max))
-    return next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-
-
 class ProgressCallback(TrainerCallback):  # type: ignore[misc]
     """Reports every logged row with its step."""
 
@@ -263,40 +282,3 @@ class ProgressCallback(TrainerCallback):  # type: ignore[misc]
         """Report a row."""
         if state.is_world_process_zero and logs:
             self.report("warmup", {"step": state.global_step, "max_steps": state.max_steps, **logs})
-
-
-Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
-"""Returns the operations of a good agent for the chunk of this index, given the memory."""
-
-
-class Demonstration(NamedTuple):
-    """A prompt and the teacher's completion, as token ids; the completion includes the end token."""
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    shared: int
-
-
-def demonstrate(
-    instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
-) -> Iterator[tuple[Demonstration, list[Operation]]]:
-    """Yield one demonstration per chunk and its operations; InputError if it is too long or one of its calls fails."""
-    for instance in instances:
-        rng = random.Random(f"{seed}/{instance.id}")
-        memory = agent.new_memory()
-        retriever = agent.new_retriever(memory)
-        for index, chunk in enumerate(instance.chunks):
-            prompt = agent.prompt(memory, retriever, chunk)
-            operations = teacher(instance, index, memory, rng)
-            text = agent.write(memory, operations)
-            completion = (*agent.encoder.untrusted(text), end_token)
-            if len(completion) > agent.config.max_completion_length:
-                raise InputError(
-                    f"a demonstration of {instance.id} has {len(completion)} tokens",
-                    expected=f"at most max_completion_length = {agent.config.max_completion_length}",
-                    fix="raise max_completion_length",
-                )
-            outcome = agent.apply(memory, index, chunk, text)
-            if failed := [result for result in outcome.results if not result.ok]:
-                raise InputError(f"the teacher's call fails on {instance.id}: {failed[0].message}", expected="calls that succeed")
-            yield Demonstration(prompt.ids, completion, prompt.shared), operations
