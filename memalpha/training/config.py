@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -20,21 +19,40 @@ from memalpha.training.rows import Grouping, Scale
 
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
 
-_PER_FORWARD = "the mean entropy would be that of rows_per_forward rows"
-FIXED: dict[str, tuple[Any, str]] = {
-    "gradient_accumulation_steps": (1, "a step's rows are already processed rows_per_forward at a time"),
-    "multi_objective_aggregation": ("sum_then_normalize", "the reward is one weighted sum"),
-    "reward_weights": (None, "the weights have names, such as accuracy_weight"),
-    "top_entropy_quantile": (1.0, "the quantile would be that of rows_per_forward rows"),
-    "entropy_coef": (0.0, _PER_FORWARD),
-    "use_adaptive_entropy": (False, _PER_FORWARD),
-    "remove_unused_columns": (False, "the column that names the instance would be removed"),
-    "log_completions": (False, "every trajectory is in the run folder"),
-}
-"""Options of ``GRPOConfig`` that must keep their default, and why."""
+Allowed = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""For an option, which values fit, and what is expected."""
 
-VLLM_ONLY: dict[str, Any] = {"min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None}
-"""Options that only TRL's own generation knows."""
+TRAINER: Allowed = {
+    "max_steps": (lambda v: v >= 1 or v == -1, "at least 1 step, or -1 for as many as num_train_epochs says"),
+    "learning_rate": (lambda v: 0 < v < math.inf, "a number above 0, such as 1e-4"),
+    "per_device_train_batch_size": (lambda v: v >= 1, "at least 1"),
+    "seed": (lambda v: 0 <= v < 2**32, "from 0 to 2**32 - 1"),
+    "eval_strategy": (lambda v: v in ("no", False), "'no': held-out data are read before and after training"),
+}
+"""Options that transformers misreads or checks only after loading."""
+
+PER_FORWARD = "the default: it would be computed over rows_per_forward rows"
+GRPO: Allowed = {
+    "loss_type": (lambda v: v in SUPPORTED_LOSSES, f"{', '.join(SUPPORTED_LOSSES)}: checked against a loss over unpadded rows"),
+    "scale_rewards": (lambda v: v in (*Scale, True, False), f"one of {', '.join(Scale)}"),
+    "temperature": (lambda v: 0 < v < math.inf, "a number above 0: the rollouts of a group must differ"),
+    "num_iterations": (lambda v: v >= 1, "at least 1"),
+    "steps_per_generation": (lambda v: v is None or v >= 1, "at least 1"),
+    "gradient_accumulation_steps": (lambda v: v == 1, "1: a step's rows are already processed rows_per_forward at a time"),
+    "multi_objective_aggregation": (lambda v: v == "sum_then_normalize", "'sum_then_normalize': the reward is one weighted sum"),
+    "reward_weights": (lambda v: v is None, "the weights by name, such as accuracy_weight: 1.0"),
+    "top_entropy_quantile": (lambda v: v == 1.0, PER_FORWARD),
+    "entropy_coef": (lambda v: v == 0.0, PER_FORWARD),
+    "use_adaptive_entropy": (lambda v: not v, PER_FORWARD),
+    "remove_unused_columns": (lambda v: not v, "false: the column that names the instance would be removed"),
+    "log_completions": (lambda v: not v, "false: every trajectory is in the run folder"),
+    "generation_kwargs": (lambda v: not {"seed", "n"} & (v or {}).keys(), "neither seed nor n: the draws of a group must differ"),
+}
+WITHOUT_VLLM: Allowed = {
+    "min_p": (lambda v: v is None, "none without use_vllm"),
+    "repetition_penalty": (lambda v: v == 1.0, "1.0 without use_vllm"),
+    "generation_kwargs": (lambda v: not v, "none without use_vllm"),
+}
 
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
@@ -105,9 +123,8 @@ class RunOptions(EndpointOptions):
 
     def check(self) -> None:
         """Check combinations of options; makes clients once to find wrong options before anything is loaded."""
-        if self.adapter and (self.full_finetuning or self.warm_start_steps):
-            other = "full_finetuning" if self.full_finetuning else "warm_start_steps"
-            raise InputError(f"{other} is {getattr(self, other)}, with the adapter {self.adapter!r}", expected="one of the two")
+        if self.full_finetuning and self.adapter:
+            raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
         if self.full_finetuning and self.dtype != "float32":
             raise InputError(
                 f"full_finetuning with dtype {self.dtype}",
@@ -122,11 +139,9 @@ class RunOptions(EndpointOptions):
 
 @dataclass
 class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
-    """TRL's ``GRPOConfig`` with defaults for chunk-step training.
+    """TRL's ``GRPOConfig`` with defaults for chunk-step training: fp32, no KL term, every step logged, no reports to services.
 
-    ``per_device_train_batch_size`` counts rollouts per process, a multiple of ``num_generations`` (G): 16 = two instances of eight
-    rollouts. Defaults that differ from TRL's: fp32, no gradient checkpointing, no KL term, every step logged, no reports to
-    services.
+    ``per_device_train_batch_size`` counts rollouts per process, a multiple of ``num_generations`` (G).
     """
 
     output_dir: str | None = field(default="runs/train", metadata={"help": "The run folder."})
@@ -149,51 +164,21 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check what chunk-step training needs in addition to TRL's checks."""
-        check_trainer(self)
-        given = {name: getattr(self, name) for name in (*FIXED, *VLLM_ONLY)}
-        for name, (only, reason) in FIXED.items():
-            check_value(given[name] == only, name, given[name], f"{only!r}: {reason}")
-        for name, only in VLLM_ONLY.items():
-            check_value(self.use_vllm or given[name] == only, name, given[name], f"{only!r} without use_vllm")
-        if fixed := {"seed", "n"} & (self.generation_kwargs or {}).keys():
-            raise InputError(
-                f"generation_kwargs sets {', '.join(sorted(fixed))}",
-                expected="neither seed nor n: rollouts of a group read the same first prompt, and one draw each must differ",
-            )
-        unchecked = "; bnpo would depend on how rows are packed, the others were not checked against an unpadded loss"
-        check_value(self.loss_type in SUPPORTED_LOSSES, "loss_type", self.loss_type, " or ".join(SUPPORTED_LOSSES) + unchecked)
+        check_values(self, {**TRAINER, **GRPO, **({} if self.use_vllm else WITHOUT_VLLM)})
         generations, rollouts = self.num_generations or 0, self.per_device_train_batch_size
-        whole = generations >= 2 and rollouts % generations == 0
-        check_value(whole, "per_device_train_batch_size", rollouts, f"a multiple of num_generations {generations} > 1")
-        for name in ("num_iterations", "steps_per_generation"):
-            check_value(getattr(self, name) is None or getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        hot = 0 < self.temperature < math.inf
-        check_value(hot, "temperature", self.temperature, "a number above 0: the rollouts of a group must differ")
+        if generations < 2 or rollouts % generations:
+            said = f"per_device_train_batch_size is {rollouts}, num_generations {generations}"
+            raise InputError(said, expected="num_generations of at least 2, and a batch size that is a multiple of it")
         super().__post_init__()
-        check_value(self.scale_rewards in tuple(Scale), "scale_rewards", self.scale_rewards, f"one of {', '.join(Scale)}")
-        for name in self.report_to or ():
-            if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
-                raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")
 
 
-def check_value(fits: bool, name: str, value: Any, expected: str) -> None:
-    """Raise InputError, which names the option, unless its value fits."""
-    if not fits:
-        raise InputError(f"{name} is {value!r}", expected=expected)
-
-
-def check_trainer(options: Any) -> None:
-    """Raise InputError for options that transformers misreads or checks only after loading."""
-    steps, rate = options.max_steps, options.learning_rate
-    check_value(steps >= 1 or steps == -1, "max_steps", steps, "at least 1 step, or -1 for as many as num_train_epochs says")
-    epochs = options.num_train_epochs
-    check_value(steps != -1 or epochs > 0, "num_train_epochs", epochs, "more than 0, or max_steps")
-    check_value(0 < rate < math.inf, "learning_rate", rate, "a number above 0, such as 1e-4")
-    rows = options.per_device_train_batch_size
-    check_value(rows >= 1, "per_device_train_batch_size", rows, "at least 1")
-    check_value(0 <= options.seed < 2**32, "seed", options.seed, "from 0 to 2**32 - 1")
-    when = options.eval_strategy
-    check_value(when in ("no", False), "eval_strategy", str(when), "'no': held-out data are read before and after training")
+def check_values(options: Any, allowed: Allowed) -> None:
+    """Raise InputError, which names the option, for a value that does not fit."""
+    for name, (fits, expected) in allowed.items():
+        if not fits(getattr(options, name)):
+            raise InputError(f"{name} is {getattr(options, name)!r}", expected=expected)
+    if options.max_steps == -1 and not options.num_train_epochs > 0:
+        raise InputError(f"num_train_epochs is {options.num_train_epochs}", expected="more than 0, or max_steps")
 
 
 class TrainArguments(NamedTuple):

@@ -76,11 +76,12 @@ def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
     fields = ("accuracy", "reward", "tool_success", "compression", "content", "memory_tokens", "input_tokens", "entries")
     columns = {name: [float(getattr(result, name)) for result in scored] for name in fields}
     means = {name: _mean([value for value in values if not math.isnan(value)]) for name, values in columns.items()}
+    calls = sum(result.calls for result in scored)
     return {
         **means,
         "calls_per_instance": _mean([float(result.calls) for result in scored]),
-        "update_share": _share([result.updates for result in scored], [result.calls for result in scored]),
-        "delete_share": _share([result.deletes for result in scored], [result.calls for result in scored]),
+        "update_share": sum(result.updates for result in scored) / calls if calls else math.nan,
+        "delete_share": sum(result.deletes for result in scored) / calls if calls else math.nan,
         "cut_off": _mean([result.cut_off for result in scored]),
         "n": len(scored),
         "masked": len(results) - len(scored),
@@ -125,11 +126,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def _share(part: Sequence[int], whole: Sequence[int]) -> float:
-    return sum(part) / sum(whole) if sum(whole) else math.nan
-
-
-def check_results(found: Sequence[tuple[InstanceResult, dict[str, Any]]], limit: float) -> None:
+def check_masked(found: Sequence[tuple[InstanceResult, dict[str, Any]]], limit: float) -> None:
     """Raise TrainingAborted if more than ``limit`` of the instances, over all processes, could not be scored."""
     masked = sum(math.isnan(result.reward) for result, _ in found)
     errors = [part["error"] for _, rollout in found for part in (*rollout["questions"], *rollout["steps"])]

@@ -1,7 +1,7 @@
 """One training run: load, evaluate before, train, evaluate after, write the summary. ``evaluate`` does not train.
 
-The run's folder is created, or resumed with the same options, data and number of processes. Ctrl-C or SIGTERM finishes the step,
-saves and stops. A second Ctrl-C after at least one second stops at once; earlier repeats, as launchers send them, are ignored.
+The folder is created, or resumed with the same options, data and number of processes. Ctrl-C or SIGTERM finishes the step, saves
+and stops. A second Ctrl-C after at least one second stops at once; earlier repeats, as launchers send them, are ignored.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.provenance import environment, masked
-from memalpha.rewards.total import StepReward
+from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.runs import RunFolder, check_apart, checkpoint_step, make_folder, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import TrainArguments
 from memalpha.training.results import (
     InstanceResult,
-    check_results,
+    check_masked,
     instance_result,
     paired_difference,
     read_results,
@@ -71,22 +71,26 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     if trainer is None:
         parts = build_parts(_warm_started(arguments, folder, report))
         trainer = build_trainer(arguments, parts)
-    trainer.on_rollouts = _recorder(trainer, arguments, folder)
+    callback = RunCallback(trainer, arguments.reward, folder, report)
+    trainer.on_rollouts = callback.on_rollouts
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(RunCallback(folder, report))
+    trainer.add_callback(callback)
     before: list[InstanceResult] = []
     if parts.held_out:
         before = read_results(folder, "before") if arguments.run.resume else []
         before = before or evaluate_held_out(parts, trainer.run_rollouts, folder, "before", report, seed)
-    _run_steps(trainer, folder, checkpoint)
+    with callback.listening():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    step, steps = trainer.state.global_step, trainer.state.max_steps
+    if callback.stopped and step < steps:
+        raise TrainingStopped(
+            f"stopped after step {step} of {steps}, saved as {folder.path / f'checkpoint-{step}'}\n"
+            "  to go on: the same command with --resume"
+        )
     save_adapter(trainer, parts, arguments, folder.path / "adapter")
     after = evaluate_held_out(parts, trainer.run_rollouts, folder, "after", report, seed) if parts.held_out else []
-    summary: dict[str, Any] = {
-        "model": arguments.run.model,
-        "seed": seed,
-        "steps": trainer.state.global_step,
-        "seconds": round(time.time() - started, 1),
-    }
+    seconds = round(time.time() - started, 1)
+    summary: dict[str, Any] = {"model": arguments.run.model, "seed": seed, "steps": step, "seconds": seconds}
     if parts.held_out:
         summary |= {"before": summarise(before), "after": summarise(after), "delta": paired_difference(before, after)}
     if state.is_main_process:
@@ -94,19 +98,6 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
         report("done", summary)
     trainer.accelerator.wait_for_everyone()
     return summary
-
-
-def _run_steps(trainer: MemoryGRPOTrainer, folder: RunFolder, checkpoint: Path | None) -> None:
-    stopping = StopCallback(lambda asked: bool(trainer.sum_over_ranks([asked])))
-    trainer.add_callback(stopping)
-    with stopping.listening():
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    step = trainer.state.global_step
-    if stopping.stopped and step < trainer.state.max_steps:
-        raise TrainingStopped(
-            f"stopped after step {step} of {trainer.state.max_steps}, saved as {folder.path / f'checkpoint-{step}'}\n"
-            "  to go on: the same command with --resume"
-        )
 
 
 def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) -> TrainArguments:
@@ -189,7 +180,7 @@ def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, r
     results = [result for result, _ in found]
     if state.is_main_process:
         folder.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
-    check_results(found, parts.scorer.max_masked_share)
+    check_masked(found, parts.scorer.max_masked_share)
     if state.is_main_process:
         report("evaluated", {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)})
     return results
@@ -206,10 +197,15 @@ def save_adapter(trainer: MemoryGRPOTrainer, parts: Parts, arguments: TrainArgum
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
-    """Writes every logged step to the run folder and reports it."""
+    """Writes steps and rollouts to the run folder; saves and stops after a step in which any rank received a signal."""
 
-    def __init__(self, folder: RunFolder, report: Report) -> None:
-        self.folder, self.report = folder, report
+    repeated_after = 1.0
+    """Seconds before which a second Ctrl-C is ignored."""
+
+    def __init__(self, trainer: Any, reward_config: RewardConfig, folder: RunFolder, report: Report) -> None:
+        self.trainer, self.reward_config, self.folder, self.report = trainer, reward_config, folder, report
+        self.signal: signal.Signals | None = None
+        self.stopped, self._since = False, 0.0
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Record the row; the last row, without a loss, is a summary and is skipped."""
@@ -220,32 +216,19 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.folder.append_line("metrics.jsonl", row)
             self.report("step", row)
 
-
-def _recorder(trainer: MemoryGRPOTrainer, arguments: TrainArguments, folder: RunFolder) -> Any:
-    def record(rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Sequence[StepReward]]) -> None:
+    def on_rollouts(
+        self, rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Sequence[StepReward]]
+    ) -> None:
+        """Record a step's rollouts."""
         advantage = {(row.rollout_index, row.chunk_index): row.advantage for row in rows}
-        size, step = arguments.grpo.num_generations or 1, trainer.state.global_step + 1
+        size, step = self.trainer.num_generations, self.trainer.state.global_step + 1
         lines = []
         for index, rollout in enumerate(rollouts):
-            totals = [reward.total(arguments.reward) for reward in rewards[index]]
             mine = [advantage[index, t] for t in range(len(rollout.steps))]
+            totals = [reward.total(self.reward_config) for reward in rewards[index]]
             row = rollout_to_json(rollout, rewards[index], totals, mine)
             lines.append({"step": step, "group": index // size, "rollout": index, **row})
-        folder.write_lines(trajectory_name(step, trainer.accelerator.process_index), lines)
-
-    return record
-
-
-class StopCallback(TrainerCallback):  # type: ignore[misc]
-    """Saves and stops after a step in which any rank received a signal; all ranks call ``any_rank`` after each step."""
-
-    repeated_after = 1.0
-    """Seconds before which a second Ctrl-C is ignored."""
-
-    def __init__(self, any_rank: Callable[[bool], bool]) -> None:
-        self.any_rank, self.stopped = any_rank, False
-        self.signal: signal.Signals | None = None
-        self._since = 0.0
+        self.folder.write_lines(trajectory_name(step, self.trainer.accelerator.process_index), lines)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -266,8 +249,8 @@ class StopCallback(TrainerCallback):  # type: ignore[misc]
             raise KeyboardInterrupt
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Request a checkpoint and the end of training."""
-        if self.any_rank(self.signal is not None):
+        """Request a checkpoint and the end of training; all ranks agree."""
+        if self.trainer.sum_over_ranks([self.signal is not None]):
             self.stopped = control.should_save = control.should_training_stop = True
 
 
@@ -305,6 +288,9 @@ def check_place(arguments: TrainArguments) -> None:
     InputError if the run reads from the folder it overwrites; RunFolderError as :func:`open_folder`.
     """
     run, path = arguments.run, Path(str(arguments.grpo.output_dir))
+    if run.warm_start_steps and run.adapter:
+        said = f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used"
+        raise InputError(said, expected="one of the two", fix="memalpha warmup --adapter goes on from an adapter")
     if run.resume:
         RunFolder(path)
     elif RunFolder.check_free(path, overwrite=run.overwrite, resumable=True):

@@ -30,7 +30,7 @@ from memalpha.memory.memory import Memory
 from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.runs import holds_something, make_folder
 from memalpha.training.build import load_policy
-from memalpha.training.config import check_trainer
+from memalpha.training.config import TRAINER, check_values
 from memalpha.training.packed import Row, packed_logps
 from memalpha.types import Instance, Operation
 
@@ -101,7 +101,7 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check values first."""
-        check_trainer(self)
+        check_values(self, TRAINER)
         super().__post_init__()
 
 
