@@ -1,19 +1,18 @@
-"""Held-out evaluation with the training scorer, and rollouts as JSON for run folders, reports and ``memalpha inspect``."""
+"""Results of held-out instances, and rollouts as JSON for run folders, reports and ``memalpha inspect``."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from memalpha.agent.rollout import Rollout, StepCallback, StepRecord
-from memalpha.agent.step import AgentStep
+from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.runs import RunFolder
-from memalpha.training.scoring import RolloutScorer, check_masked_share
-from memalpha.types import Change, Entry, Instance, OperationKind, OperationResult, QuestionRecord, Sampling
+from memalpha.training.scoring import check_masked_share
+from memalpha.types import Change, Entry, OperationKind, OperationResult, QuestionRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,25 +74,27 @@ def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
     """Return means over instances and the accuracy's standard error; ``masked`` counts instances without accuracy."""
     scored = [result for result in results if not math.isnan(result.accuracy)]
     fields = ("accuracy", "reward", "tool_success", "compression", "content", "memory_tokens", "input_tokens", "entries")
-    summary: dict[str, Any] = {name: _known_mean([float(getattr(result, name)) for result in scored]) for name in fields}
-    summary |= {
+    columns = {name: [float(getattr(result, name)) for result in scored] for name in fields}
+    means = {name: _mean([value for value in values if not math.isnan(value)]) for name, values in columns.items()}
+    calls = sum(result.calls for result in scored)
+    return {
+        **means,
         "calls_per_instance": _mean([float(result.calls) for result in scored]),
-        "update_share": _share([result.updates for result in scored], [result.calls for result in scored]),
-        "delete_share": _share([result.deletes for result in scored], [result.calls for result in scored]),
+        "update_share": sum(result.updates for result in scored) / calls if calls else math.nan,
+        "delete_share": sum(result.deletes for result in scored) / calls if calls else math.nan,
         "cut_off": _mean([result.cut_off for result in scored]),
         "n": len(scored),
         "masked": len(results) - len(scored),
         "stderr": standard_error([result.accuracy for result in scored]),
         "kinds": _by_kind(scored),
     }
-    return summary
 
 
 def paired_difference(before: Sequence[InstanceResult], after: Sequence[InstanceResult]) -> dict[str, Any]:
     """Return the mean paired difference in accuracy over instances scored in both, and its standard error."""
     first = {result.instance: result.accuracy for result in before}
     pairs = [(first[result.instance], result.accuracy) for result in after if result.instance in first]
-    differences = [b - a for a, b in pairs if not (math.isnan(a) or math.isnan(b))]
+    differences = [b - a for a, b in pairs if not math.isnan(b - a)]
     return {"accuracy": _mean(differences), "stderr": standard_error(differences), "n": len(differences)}
 
 
@@ -102,15 +103,13 @@ def standard_error(values: Sequence[float]) -> float:
     if len(values) < 2:
         return math.nan
     mean = _mean(values)
-    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return math.sqrt(variance / len(values))
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
 
 
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
     """Read a run's held-out evaluation, ``before`` or ``after``; empty if missing. null becomes NaN."""
-    rows: list[dict[str, Any]] = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
-    known: list[dict[str, Any]] = [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]
-    return [InstanceResult(**row) for row in known]
+    rows = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
+    return [InstanceResult(**{key: math.nan if value is None else value for key, value in row.items()}) for row in rows]
 
 
 def _by_kind(results: Sequence[InstanceResult]) -> dict[str, Any]:
@@ -127,60 +126,23 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def _known_mean(values: Sequence[float]) -> float:
-    return _mean([value for value in values if not math.isnan(value)])
-
-
-def _share(part: Sequence[int], whole: Sequence[int]) -> float:
-    return sum(part) / sum(whole) if sum(whole) else math.nan
-
-
-Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
-"""Runs one rollout per instance: a trainer's method, or ``run_rollouts`` with a generator."""
-
-
-def evaluate_instances(
-    instances: Sequence[Instance],
-    run: Runner,
-    agent: AgentStep,
-    scorer: RolloutScorer,
-    on_step: StepCallback | None = None,
-    temperature: float = 0.0,
-    seed: int = 0,
-) -> list[tuple[InstanceResult, dict[str, Any]]]:
-    """Return each instance's result and JSON-ready trajectory; NaN = not scored. ``seed`` makes policies comparable."""
-    sampling = Sampling(agent.config.max_completion_length, temperature, seed=seed if temperature else None)
-    rollouts = run(instances, sampling, on_step)
-    found = []
-    for rollout, rewards in zip(rollouts, scorer.score(rollouts), strict=True):
-        totals = [reward.total(scorer.reward_config) for reward in rewards]
-        result = instance_result(rollout, rewards, scorer.reward_config)
-        found.append((result, rollout_to_json(rollout, rewards, totals)))
-    return found
-
-
-def check_results(found: Sequence[tuple[InstanceResult, dict[str, Any]]], limit: float) -> None:
+def check_masked(found: Sequence[tuple[InstanceResult, dict[str, Any]]], limit: float) -> None:
     """Raise TrainingAborted if more than ``limit`` of the instances, over all processes, could not be scored."""
     masked = sum(math.isnan(result.reward) for result, _ in found)
-    check_masked_share(masked, len(found), limit, [_first_error(rollout) for _, rollout in found])
-
-
-def _first_error(rollout: Mapping[str, Any]) -> str | None:
-    return next((part["error"] for part in (*rollout["questions"], *rollout["steps"]) if part["error"]), None)
+    errors = [part["error"] for _, rollout in found for part in (*rollout["questions"], *rollout["steps"])]
+    check_masked_share(masked, len(found), limit, errors)
 
 
 def rollout_to_json(
     rollout: Rollout, rewards: Sequence[StepReward], totals: Sequence[float], advantages: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """Return a scored rollout as JSON-ready data, with rewards, weighted totals and advantages per chunk step."""
-    steps = [
-        _step(step, rollout, rewards[i], totals[i], advantages[i] if advantages else None) for i, step in enumerate(rollout.steps)
-    ]
+    steps = zip(rollout.steps, rewards, totals, advantages or [None] * len(totals), strict=True)
     return {
         "instance": rollout.instance.id,
         "source": rollout.instance.source,
         "system": rollout.steps[0].prompt.messages[0]["content"] if rollout.steps else "",
-        "steps": steps,
+        "steps": [_step(rollout, *step) for step in steps],
         "questions": [_question(record) for record in rollout.questions],
         "memory": [_entry(entry) for entry in rollout.memory],
         "memory_tokens": rollout.memory.tokens,
@@ -188,7 +150,7 @@ def rollout_to_json(
     }
 
 
-def _step(step: StepRecord, rollout: Rollout, reward: StepReward, total: float, advantage: float | None) -> dict[str, Any]:
+def _step(rollout: Rollout, step: StepRecord, reward: StepReward, total: float, advantage: float | None) -> dict[str, Any]:
     chunk = rollout.instance.chunks[step.chunk_index]
     return {
         "chunk": step.chunk_index,

@@ -194,7 +194,9 @@ def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, f
     packs = [pack_rows(rows[start : start + rows_per_forward]) for start in range(0, len(rows), rows_per_forward)]
     tokens = sum(pack.input_ids.shape[1] for pack in packs)
     predicted = sum(len(pack.targets) for pack in packs)
-    pairs = sum(int(pack.allowed.sum()) for pack in packs)
+    pairs = 0
+    for _, prefix, lengths in (group for pack in packs for group in pack.groups):  # causal, and each own part sees the prefix
+        pairs += prefix * (prefix + 1) // 2 + sum(own * prefix + own * (own + 1) // 2 for own in lengths)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     lowest = min(int(name.split(".layers.")[1].split(".")[0]) for name in trained)
     linear = lora = 0

@@ -7,6 +7,7 @@ import pytest
 from examples import MARTA
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import ScriptedGenerator
 from stubs import POSITIONS, setting
 
 from memalpha.agent.config import AgentConfig
@@ -19,7 +20,6 @@ from memalpha.evaluation.systems import KINDS, system_options
 from memalpha.evaluation.systems.base import Room
 from memalpha.evaluation.systems.raw import Piece, pieces, units
 from memalpha.evaluation.systems.rewriting import parse_state
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.memory.memory import count_words
 from memalpha.protocols import ReadRequest
 from memalpha.qa.metrics import score

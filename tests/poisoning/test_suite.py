@@ -7,12 +7,12 @@ import pytest
 from hostile import agent_of, tokenizer_of
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.evaluation.poisoning import Effect, attacks, effects_of, rate, run_trials, summarise_trials, trial_row
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.types import Entry
 
 ALL = {"persisted", "lost", "overwritten", "flooded", "leaked", "hidden"}  # verbatim is no attack's aim: it says how persisted

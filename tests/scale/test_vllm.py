@@ -12,12 +12,12 @@ import pytest
 import torch
 import vllm_run
 from gradient_check import GROUP, LONGEST, Case, make_policy
+from memalpha.training.guards import check_supported
 from vllm_stub import StubLLM, StubModel, VLLMStub, install
 
 from memalpha.errors import InputError
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.config import MemoryGRPOConfig
-from memalpha.training.guards import check_supported
 
 ROOT = Path(__file__).parents[2]
 

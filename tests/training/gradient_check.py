@@ -21,6 +21,7 @@ from unittest import mock
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
+from memalpha.training.advantages import Grouping
 from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, Qwen3Config, Qwen3ForCausalLM, TrainerCallback
 from trl import GRPOTrainer
@@ -31,7 +32,6 @@ from memalpha.generation.hf import HFGenerator
 from memalpha.models.nano import make_tokenizer, toy_texts
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.training import packed, trainer
-from memalpha.training.advantages import Grouping
 from memalpha.training.config import MemoryGRPOConfig
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance

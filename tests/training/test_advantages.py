@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from memalpha.training.advantages import Scale, advantages
 
 NAN = math.nan

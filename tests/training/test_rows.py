@@ -4,10 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
+from memalpha.training.advantages import Grouping, Scale
 from rollouts import make_agent, make_instance, run_script
 
 from memalpha.rewards.total import RewardConfig, StepReward
-from memalpha.training.advantages import Grouping, Scale
 from memalpha.training.rows import build_rows, shuffle_advantages
 
 CONFIG = RewardConfig(1.0, 0.5, 0.0, 0.0)

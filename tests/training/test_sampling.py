@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from trl.trainer.utils import RepeatSampler
-
 from memalpha.training.sampling import EpochSampler, spread
+from trl.trainer.utils import RepeatSampler
 
 
 def test_one_source_alone_is_in_the_order_of_trls_own_sampler():

@@ -258,8 +258,9 @@ def test_metrics_by_hand(rollouts):
 
 def test_silence_and_cuts_are_counted():
     agent = make_agent()
+    from scripted import ScriptedGenerator
+
     from memalpha.agent.rollout import run_rollouts
-    from memalpha.generation.scripted import ScriptedGenerator
     from memalpha.types import Sampling
 
     instances = [make_instance("x", "apple", ask=("apple",)), make_instance("y", "boat", ask=("boat",))]

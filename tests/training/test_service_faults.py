@@ -20,11 +20,11 @@ import time
 from pathlib import Path
 
 import pytest
+from scripted import ScriptedGenerator
 from stub_server import Fault, StubServer, error
 
 from memalpha.cli import run
 from memalpha.data.schema import write_instances
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.qa.readers import NO_NOTES
 from memalpha.types import Chunk, Instance, Question
 

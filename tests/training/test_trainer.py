@@ -7,12 +7,12 @@ import gradient_check
 import pytest
 import torch
 from gradient_check import Case, make_trainer
+from memalpha.training.guards import check_supported
 
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
 from memalpha.rewards.total import RewardConfig
 from memalpha.training.config import MemoryGRPOConfig
-from memalpha.training.guards import check_supported
 from memalpha.types import Prompt, Sampling
 
 
