@@ -60,6 +60,8 @@ class VLLMServers:
         concurrency: Parallel requests to each server.
     """
 
+    logprobs = True
+
     def __init__(self, urls: Sequence[str], *, timeout: float = 600.0, wait: float = 300.0, concurrency: int = 256) -> None:
         if not urls:
             raise InputError("no vLLM server is named", expected="vllm_urls: [http://HOST:8000/v1, ...]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from peft import LoraConfig, get_peft_model
 from transformers import set_seed
 
@@ -12,6 +13,7 @@ from memalpha.agent.step import AgentStep, check_context
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator, frozen_base
+from memalpha.generation.vllm_server import VLLMServers
 from memalpha.models import load_policy_model
 from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
 from memalpha.qa import judges, readers
@@ -55,13 +57,26 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     for instance in (*train, *held_out):
         for index, chunk in enumerate(instance.chunks):
             agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
-    generator = HFGenerator(model, tokenizer, max_batch=run.generation_rows)
+    generator = make_generator(arguments, model, tokenizer)
     reader = make_reader(run, agent, model, tokenizer)
     evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, make_answer_judge(run))
     evaluator.check([question for instance in (*train, *held_out) for question in instance.questions])
     judge = make_judge(run, [*train, *held_out])
     scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share, agent)
     return Parts(model, tokenizer, agent, generator, scorer, train, held_out, run.eval_temperature)
+
+
+def make_generator(arguments: TrainArguments, model: Any, tokenizer: Any) -> Generator:
+    """Return what draws the rollouts: vLLM servers, or this process.
+
+    In 16 bits the adapter is not merged into the base, because the sum would be rounded; and the log-probabilities of what was
+    drawn are kept, because the update computes them with other rounding and corrects for the ratio.
+    """
+    run = arguments.run
+    if run.vllm_urls:
+        return VLLMServers(run.vllm_urls, timeout=run.endpoint_timeout, wait=run.vllm_wait)
+    exact = not arguments.grpo.bf16 and all(parameter.dtype is torch.float32 for parameter in model.parameters())
+    return HFGenerator(model, tokenizer, max_batch=run.generation_rows, merge_adapters=exact, logprobs=not exact)
 
 
 def load_policy(options: RunOptions | WarmupOptions) -> tuple[Any, Any]:

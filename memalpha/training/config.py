@@ -84,6 +84,8 @@ class RunOptions(EndpointOptions):
         rows_per_forward: Rows of one forward and backward pass; determines memory use.
         share_prefix: Compute the common prefix of rows once in the update (exact).
         generation_rows: Most rollouts decoded in one batch.
+        vllm_urls: vLLM servers that draw the rollouts of a LoRA policy, e.g. ``[http://localhost:8000/v1]`` (docs/scale.md).
+        vllm_wait: Seconds to wait for a vLLM server that went away.
         max_masked_share: Stop if more than this share of a step's rollouts, over all processes, cannot be scored.
         max_skipped_steps: Most steps in a row that may be skipped because the loss or gradient is not finite.
         shuffle_advantages: Permute the advantages: only for the control run of a learning test.
@@ -114,6 +116,8 @@ class RunOptions(EndpointOptions):
     rows_per_forward: PositiveInt = 8
     share_prefix: bool = True
     generation_rows: PositiveInt = 64
+    vllm_urls: list[str] = field(default_factory=list)
+    vllm_wait: NonNegativeFloat = 300.0
     max_masked_share: PositiveShare = 0.5
     max_skipped_steps: NonNegativeInt = 3
     shuffle_advantages: bool = False

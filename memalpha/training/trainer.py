@@ -19,15 +19,17 @@ from __future__ import annotations
 import logging
 import math
 import random
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType, gather_object
+from accelerate.utils import DistributedType, broadcast_object_list, gather_object
 from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import RepeatSampler
@@ -35,6 +37,8 @@ from trl.trainer.utils import RepeatSampler
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, TrainingAborted
+from memalpha.files import file_sha256
+from memalpha.generation.vllm_server import VLLMServers
 from memalpha.protocols import Generator
 from memalpha.rewards.total import PARTS, StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
@@ -77,6 +81,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         if self.aux_loss_enabled:
             raise InputError("router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0")
         self.generator: Generator = generator or TRLGenerator(self)
+        self._served = -1  # step whose adapter the vLLM servers hold
+        if getattr(generator, "logprobs", False):  # drawn with other rounding, or by another engine
+            self.use_vllm = True  # TRL then weighs the loss by trained over sampled probability, and logs both
 
     def run_rollouts(self, instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None = None) -> list[Rollout]:
         """Run this rank's rollouts with the current weights. If TRL generates, all ranks must call it together."""
@@ -84,10 +91,34 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             rollouts = run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
             self.generator.finish(sampling)
             return rollouts
+        if isinstance(self.generator, VLLMServers):
+            if self._served != self.state.global_step:
+                self._hand_over(self.generator)
+            return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
         zero3 = sharding_of(self.accelerator) is Sharding.ZERO3
         gathered = unwrap_model_for_generation(self.model_wrapped, self.accelerator) if zero3 else nullcontext()
         with gathered, whole_weights(self.model, self.accelerator), self.accelerator.autocast():
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
+
+    def _hand_over(self, servers: VLLMServers) -> None:
+        """Save the adapter under a name made from its weights, and have the servers draw with it."""
+        served = Path(self.args.output_dir) / "served"
+        names: list[Any] = [None]
+        with whole_weights(self.model, self.accelerator):
+            policy = self.accelerator.unwrap_model(self.model)
+            weights = {name: parameter.detach() for name, parameter in policy.named_parameters() if ".lora_" in name}
+            if self.accelerator.is_main_process:
+                policy.save_pretrained(served / "next", state_dict=weights)
+                names = [f"memalpha-{file_sha256(served / 'next' / 'adapter_model.safetensors')[:16]}"]
+                if not (served / names[0]).exists():
+                    (served / "next").rename(served / names[0])
+                servers.load(names[0], served / names[0])
+                for old in served.iterdir():
+                    if old.name != names[0]:
+                        shutil.rmtree(old)
+        broadcast_object_list(names)
+        servers.use(names[0], served / names[0])
+        self._served = self.state.global_step
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with _same_trainable(self.model):
