@@ -50,11 +50,7 @@ def test_a_rollout_by_hand():
     results = [[WRITE, FAILED], [], [WRITE, REMOVE, AGAIN, FAILED]]
     verdicts = [[True], [], [False, True]]
     rewards = rewards_of(RewardConfig(1.0, 0.5, 0.1, 0.2), results, verdicts)
-    assert rewards == [
-        StepReward(0.75, 0.5, 0.75, 1.0),
-        StepReward(0.75, 0.0, 0.75, 0.0),
-        StepReward(0.75, 0.75, 0.75, 0.5),
-    ]
+    assert rewards == [StepReward(0.75, 0.5, 0.75, 1.0), StepReward(0.75, 0.0, 0.75, 0.0), StepReward(0.75, 0.75, 0.75, 0.5)]
     totals = [reward.total(RewardConfig(1.0, 0.5, 0.1, 0.2)) for reward in rewards]
     assert totals == pytest.approx([0.75 + 0.25 + 0.075 + 0.2, 0.75 + 0.075, 0.75 + 0.375 + 0.075 + 0.1])
 

@@ -54,7 +54,7 @@ def plant(fault: str, step: int, rank: int) -> None:
 
         setattr(MemoryGRPOTrainer, name, wrapped)
 
-    real_append, real_keep, real_pending = runs.RunFolder.append_line, saving.keep_newest, MemoryGRPOTrainer._save_pending
+    real_append, real_publish, real_pending = runs.RunFolder.append_line, saving.publish, MemoryGRPOTrainer._save_pending
 
     def append_half(folder, name, row):
         if row["step"] == step:
@@ -63,9 +63,9 @@ def plant(fault: str, step: int, rank: int) -> None:
             kill()
         real_append(folder, name, row)
 
-    def keep_then_kill(checkpoints, limit):
-        real_keep(checkpoints, limit)
-        if checkpoints[-1].name == f"checkpoint-{step}":
+    def publish_then_kill(unfinished, final):
+        real_publish(unfinished, final)
+        if final.name == f"checkpoint-{step}":
             kill()
 
     def half_saved(trainer, folder):
@@ -87,7 +87,7 @@ def plant(fault: str, step: int, rank: int) -> None:
         case "in-checkpoint":
             MemoryGRPOTrainer._save_pending = half_saved
         case "after-checkpoint":
-            saving.keep_newest = keep_then_kill
+            saving.publish = publish_then_kill
         case "error":
             wrap("_scored_rows", raise_error, after=False)
         case "no-memory":
