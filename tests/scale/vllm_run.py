@@ -16,7 +16,7 @@ import gradient_check
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from gradient_check import GROUP, LONGEST, REWARD, Case, KeepingAgent, PseudoScorer, make_base, make_instances, make_policy
+from gradient_check import GROUP, LONGEST, Case, KeepingAgent, PseudoScorer, make_base, make_instances, make_policy
 from sharded_on_cpus import cpus_as_accelerators
 from transformers import PrinterCallback
 from vllm_stub import VLLMStub, install

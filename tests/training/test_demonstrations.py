@@ -106,12 +106,9 @@ def test_each_instance_has_a_memory_and_a_random_state_of_its_own():
         seen.append((instance.id, index, len(memory), rng.random()))
         return [Operation(INSERT, "facts", "apple")] if index == 0 else []
 
-    instances = [make_instance("a", "apple", "boat"), make_instance("b", "apple", "boat")]
-    list(demonstrate(instances, make_agent(), draws, END, seed=3))
-    assert [row[:3] for row in seen] == [("a", 0, 0), ("a", 1, 1), ("b", 0, 0), ("b", 1, 1)]
+    list(demonstrate([make_instance(name, "apple", "boat") for name in "ab"], make_agent(), draws, END, seed=3))
     alone = random.Random("3/b")
-    assert [row[3] for row in seen[2:]] == [alone.random(), alone.random()]
-    assert len({row[3] for row in seen}) == 4
+    assert seen[2:] == [("b", 0, 0, alone.random()), ("b", 1, 1, alone.random())] and len({row[3] for row in seen}) == 4
 
 
 @pytest.mark.parametrize("codec", ["compact_text", "hermes"])

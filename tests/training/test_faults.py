@@ -95,9 +95,7 @@ def test_running_out_of_memory_names_rows_per_forward(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), RuntimeError("shape")]
-)
+@pytest.mark.parametrize("error", [MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("shape")])
 def test_other_errors_are_not_taken_for_memory(error):
     expected = RuntimeError if str(error) == "shape" else TrainingAborted
     with pytest.raises(expected), explain_out_of_memory(1):

