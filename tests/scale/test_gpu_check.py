@@ -43,17 +43,11 @@ def test_speed_by_hand():
 
 @pytest.mark.parametrize(
     ("losses", "after", "named"),
-    [
-        ((0.1, math.nan), 0.5, "step 2: loss is nan"),
-        ((0.1, None), 0.5, "step 2: loss is None"),
-        ((0.1,), 0.5, "1 steps were logged, 2 asked for"),
-        ((0.0, 0.0), 0.5, "the loss is 0 at every step"),
-        ((0.1, 0.2), math.nan, "accuracy after is nan"),
-    ],
+    [((0.1, None), 0.5, "step 2: loss is None"), ((0.1,), 0.5, "1 steps were logged, 2 asked for"), ((0.1, 0.2), None, "accuracy")],
 )
 def test_what_is_not_well_is_named(losses, after, named):
-    said = gpu_check.failures(rows(*losses), 2, {"before": 0.5, "after": after})
-    assert any(line.startswith(named) for line in said)
+    (said,) = gpu_check.failures(rows(*losses), 2, {"before": 0.5, "after": after})
+    assert said.startswith(named)
     assert gpu_check.failures(rows(0.1, 0.0), 2, {"before": 0.0, "after": 1.0}) == []
 
 

@@ -202,11 +202,3 @@ def test_two_processes_one_of_them_killed(whole_run_of_two, tmp_path, fault, ran
     done = two("-m", "memalpha", "train", *OPTIONS, "--output_dir", str(folder), "--resume")
     assert (folder / "summary.json").is_file(), done.stderr[-2000:]
     assert_same_end(folder, whole_run_of_two)
-
-
-def test_one_rank_fails_and_the_others_stop_with_its_message(tmp_path):
-    done = two("tests/training/faulty_run.py", "error", "2", "1", "train", *OPTIONS, "--output_dir", str(tmp_path / "run"))
-    assert done.returncode
-    assert "[rank 1] error: a fault was planted" in done.stderr
-    report = done.stderr[done.stderr.index("Root Cause") :]
-    assert "rank      : 1" in report and "a fault was planted" in report

@@ -153,13 +153,10 @@ def test_too_many_masked_rollouts_stop_the_run():
 
 def test_a_gap_of_the_judge_enters_no_mean_of_an_evaluation(rollouts):
     rewards = scorer_of(judge=Judge("a1")).score(rollouts)
-    results = [instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)]
-    summary = summarise(results)
+    summary = summarise([instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)])
     assert (summary["n"], summary["masked"], summary["accuracy"]) == (2, 0, 0.75)
     assert (summary["content"], summary["reward"]) == (1.0, pytest.approx(1.0 + 1.0 + 0.05 * 0.5 + 0.1))  # b alone
     assert summary["compression"] == pytest.approx((0.875 + 0.5) / 2)
-    nothing = summarise(results[:1])
-    assert math.isnan(nothing["content"]) and nothing["accuracy"] == 0.5
 
 
 def test_a_part_without_weight_masks_nothing_and_its_judge_is_not_asked(rollouts):
@@ -181,27 +178,12 @@ def test_metrics_by_hand(rollouts):
     metrics = scorer.metrics(rollouts, scorer.score(rollouts))
     # Calls: apple, what?; delete 1, candle, delete 7; door, door. Three chunks, two rollouts, the first without accuracy.
     assert metrics == {
-        "reward_accuracy": (1.0, 1),
-        "reward_tool": (pytest.approx(0.5 + 2 / 3 + 1.0), 3),
-        "reward_compression": (0.875 + 0.875 + 0.5, 3),
-        "reward_content": (2.5, 3),
-        "reward_immediate": (0, 0),
-        "calls_per_chunk": (7.0, 3),
-        "silent_chunks": (0.0, 3),
-        "cut_off": (0.0, 3),
-        "entries": (2.0, 2),
-        "tokens": (2.0, 2),
-        "masked": (1.0, 2),
-        "masked_chunks": (2.0, 3),
-        "duplicates": (1.0, 7),
-        "unparsed": (1.0, 7),
-        "verbatim": (3, 3),
-        "entry_words": (3.0, 3),
-        "insert_share": (3.0, 7),
-        "update_share": (0.0, 7),
-        "delete_share": (1.0, 7),
-        "replace_share": (0.0, 7),
-    }
+        "reward_accuracy": (1.0, 1), "reward_tool": (pytest.approx(0.5 + 2 / 3 + 1.0), 3), "reward_content": (2.5, 3),
+        "reward_compression": (0.875 + 0.875 + 0.5, 3), "reward_immediate": (0, 0), "calls_per_chunk": (7, 3),
+        "silent_chunks": (0, 3), "cut_off": (0, 3), "entries": (2, 2), "tokens": (2, 2), "masked": (1, 2), "masked_chunks": (2, 3),
+        "duplicates": (1, 7), "unparsed": (1, 7), "verbatim": (3, 3), "entry_words": (3, 3),
+        "insert_share": (3, 7), "update_share": (0, 7), "delete_share": (1, 7), "replace_share": (0, 7),
+    }  # fmt: skip
 
 
 def test_silence_and_cuts_are_counted():

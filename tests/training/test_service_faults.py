@@ -208,17 +208,9 @@ def test_a_write_that_cannot_be_judged_masks_its_chunk_alone(tmp_path, data, rea
     assert errors.keys() == {("a", 2, 0), ("a", 3, 0)} and all("HTTP 500: worn out" in text for text in errors.values())
     rewards = done.values("reward")
     assert rewards["a", 3, 0] == {**rewards["a", 3, 1], "content": None}
-    assert {body["model"] for body in judge.bodies} == {"strict"} and {body["model"] for body in reader.bodies} == {"m"}
+    assert {body["model"] for body in judge.bodies} == {"strict"}
     assert all("Authorization" not in headers for headers in judge.headers)
     assert {headers["Authorization"] for headers in reader.headers} == {"Bearer for-the-reader"}
-
-
-def test_a_judge_that_gives_no_verdicts_ends_the_run(tmp_path, data, reader, judge, capsys):
-    judge.reply = lambda body: "perhaps"
-    code, _ = train(tmp_path, data, reader.url, *JUDGED, "--judge_url", judge.url)
-    said = capsys.readouterr().err
-    assert code == 1 and "6 of 8 rollouts could not be scored" in said  # two groups, each with one that wrote nothing
-    assert judge.url in said and "'perhaps'" in said
 
 
 # ------------------------------------------------------------------------------------------------ two processes
