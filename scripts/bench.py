@@ -9,8 +9,8 @@ NAME is one of
     agent      texts a second that one agent reads for many clients
     prepare    seconds and peak memory of preparing a data set
 
-The last line on stdout is one JSON object ``{"name", "ratios", "details"}``; with ``--json`` it is all there is, and the rest goes to
-stderr. A ratio above 1 means ours is better, but for ``overhead`` (share of a step) and ``growth``.
+The last line on stdout is one JSON object ``{"name", "ratios", "details"}``; with ``--json`` it is all there is there. Ratios above
+1 mean that ours is better, but for ``overhead`` (share of a step) and ``growth``.
 """
 
 from __future__ import annotations

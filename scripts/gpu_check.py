@@ -3,7 +3,7 @@
     python scripts/gpu_check.py [--output runs/gpu_check] [--steps 8]     GRPO with LoRA in bfloat16 on SmolLM2-135M
     python scripts/gpu_check.py --cpu --output DIR                        in small, on the CPU: tests everything but the device
 
-Writes DIR/gpu_check.json and the run folder DIR/run. Exit code 0: all is well; 1: something is not, named in ``failures``; 2: no GPU.
+Writes DIR/gpu_check.json and the run folder DIR/run. Exit code 0: all is well; 1: something is not, see ``failures``; 2: no GPU.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def failures(rows: list[dict[str, Any]], steps: int, found: dict[str, Any]) -> l
         said += [f"step {row['step']}: {name} is {row.get(name)}" for name in bad]
     if rows and all(row["loss"] == 0 for row in rows):
         said.append("the loss is 0 at every step: no rollout differed from its group")
-    return said + [f"accuracy {name} is {found[name]}" for name in ("before", "after") if not 0 <= (found[name] or 0) <= 1]
+    scores = {name: math.nan if found[name] is None else found[name] for name in ("before", "after")}
+    return said + [f"accuracy {name} is {score}" for name, score in scores.items() if not 0 <= score <= 1]
 
 
 if __name__ == "__main__":

@@ -125,18 +125,12 @@ def make_judge(run: RunOptions, instances: Sequence[Instance]) -> ContentJudge:
     facts: dict[str, tuple[Fact, ...]] = {}
     for instance in instances:
         if facts.setdefault(instance.id, instance.facts) != instance.facts:
-            raise InputError(
-                f"two instances with different facts are called {instance.id!r}",
-                expected="ids that are unique over training and held-out data, by which the content judge finds the facts",
-                fix="prepare one of the sets with another seed",
-            )
+            said = f"two instances with different facts are called {instance.id!r}"
+            raise InputError(said, expected="ids that are unique over training and held-out data", fix="prepare with another seed")
     facts = {name: found for name, found in facts.items() if found}
     if run.content_judge == "auto":
         return judges.AutoContentJudge(facts)
     if bare := [instance.id for instance in instances if not instance.facts]:
-        raise InputError(
-            f"content_judge is 'facts', and instance {bare[0]} has no annotated facts",
-            expected="generated data with annotations",
-            fix="set content_judge: auto, or grounded",
-        )
+        said = f"content_judge is 'facts', and instance {bare[0]} has no annotated facts"
+        raise InputError(said, expected="generated data with annotations", fix="set content_judge: auto, or grounded")
     return judges.FactContentJudge(facts)

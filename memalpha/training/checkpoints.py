@@ -51,17 +51,14 @@ def damage(checkpoint: Path) -> str:
     """Return what is wrong with a checkpoint; empty if every file is as it was written."""
     try:
         files = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
-        described = [(name, int(row["bytes"]), str(row["sha256"])) for name, row in files.items()]
+        for name, row in files.items():
+            path = checkpoint / name
+            if not path.is_file() or path.stat().st_size != row["bytes"] or file_sha256(path) != row["sha256"]:
+                return f"{name} is missing or has other content than was written"
     except FileNotFoundError:
         return f"{SEAL} is missing: it was not finished"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{SEAL} cannot be read"
-    for name, size, digest in described:
-        path = checkpoint / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != size or file_sha256(path) != digest:
-            return f"{name} has other content than was written"
     return ""
 
 
@@ -83,8 +80,10 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """As ``Trainer.train``; ``resume_from_checkpoint`` is a folder or None."""
-        if resume_from_checkpoint:
-            self._restore_pending(Path(resume_from_checkpoint))
+        path = Path(resume_from_checkpoint or "") / self._pending_name
+        if resume_from_checkpoint and path.is_file():
+            kept = torch.load(path, map_location=self.args.device, weights_only=True)
+            self._step, self._buffered_inputs = kept["step"], kept["rows"]
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -122,12 +121,6 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
     def _save_pending(self, folder: Path) -> None:
         if self._step % (self.args.steps_per_generation * self.num_iterations):
             torch.save({"step": self._step, "rows": self._buffered_inputs}, folder / self._pending_name)
-
-    def _restore_pending(self, folder: Path) -> None:
-        path = folder / self._pending_name
-        if path.is_file():
-            kept = torch.load(path, map_location=self.args.device, weights_only=True)
-            self._step, self._buffered_inputs = kept["step"], kept["rows"]
 
     @property
     def _pending_name(self) -> str:

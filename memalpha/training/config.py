@@ -130,11 +130,8 @@ class RunOptions(EndpointOptions):
         if self.full_finetuning and self.adapter:
             raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
         if self.full_finetuning and self.dtype != "float32":
-            raise InputError(
-                f"full_finetuning with dtype {self.dtype}",
-                expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
-                fix="set bf16: true, which computes in bfloat16 and keeps the weights that train in float32",
-            )
+            said, why = f"full_finetuning with dtype {self.dtype}", "a step of 1e-6 is lost in the rounding of a weight of 16 bits"
+            raise InputError(said, expected=f"float32: {why}", fix="set bf16: true, which computes in bfloat16 only")
         if self.reader == "endpoint":
             self.reader_client()
         if self.content_judge == "endpoint" or self.has_judge:

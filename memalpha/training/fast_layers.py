@@ -22,7 +22,8 @@ NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 def use_fast_layers(model: nn.Module) -> None:
     """Give the LoRA linear layers and the norms of ``model`` the forward pass of this module, permanently."""
     for module in model.modules():
-        if (fast := _fast_class(type(module))) is not None:
+        kind: Any = type(module)
+        if (fast := _fast_class(kind)) is not None:
             module.__class__ = fast
 
 

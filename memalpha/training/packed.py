@@ -108,9 +108,7 @@ def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
 
 def pack_rows(rows: Sequence[Row]) -> Pack:
     """Lay rows out in one sequence, group by group; ``targets`` and ``lengths`` keep the row order. All on the CPU."""
-    ids: list[int] = []
-    positions: list[int] = []
-    groups: list[Group] = []
+    ids, positions, groups = list[int](), list[int](), list[Group]()
     predictors: list[list[int]] = [[]] * len(rows)
     for prefix, indices in _by_prefix(rows).items():
         groups.append(Group(len(ids), len(prefix), [_own_length(rows[i]) for i in indices]))
@@ -124,14 +122,10 @@ def pack_rows(rows: Sequence[Row]) -> Pack:
             positions.extend(range(shared, shared + len(ids) - start))
             first = start + rest - 1 if rest else last_shared
             predictors[i] = [first, *range(start + rest, len(ids))] if len(completion) else []
-    return Pack(
-        input_ids=torch.tensor([ids]),
-        position_ids=torch.tensor([positions]),
-        predictors=torch.tensor([p for own in predictors for p in own], dtype=torch.long),
-        targets=torch.tensor([token for row in rows for token in row.completion_ids], dtype=torch.long),
-        lengths=[len(row.completion_ids) for row in rows],
-        groups=groups,
-    )
+    chosen = torch.tensor([p for own in predictors for p in own], dtype=torch.long)
+    targets = torch.tensor([token for row in rows for token in row.completion_ids], dtype=torch.long)
+    lengths = [len(row.completion_ids) for row in rows]
+    return Pack(torch.tensor([ids]), torch.tensor([positions]), chosen, targets, lengths, groups)
 
 
 def check_packable(model: nn.Module) -> None:

@@ -52,22 +52,16 @@ def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: Rew
         return sum(r.changed and r.operation is not None and r.operation.kind is kind for r in results)
 
     return InstanceResult(
-        instance=rollout.instance.id,
-        accuracy=rewards[0].accuracy,
-        reward=_mean([reward.total(config) for reward in rewards]),
-        tool_success=_mean([reward.tool for reward in rewards]),
-        compression=rewards[0].compression,
-        content=_mean([reward.content for reward in rewards]),
-        memory_tokens=rollout.memory.tokens,
+        instance=rollout.instance.id, accuracy=rewards[0].accuracy, reward=_mean([reward.total(config) for reward in rewards]),
+        tool_success=_mean([reward.tool for reward in rewards]), compression=rewards[0].compression,
+        content=_mean([reward.content for reward in rewards]), memory_tokens=rollout.memory.tokens,
         input_tokens=sum(rollout.memory.count_tokens(chunk.text) for chunk in rollout.instance.chunks),
-        entries=len(rollout.memory),
-        calls=len(results),
-        updates=applied(OperationKind.UPDATE),
-        deletes=applied(OperationKind.DELETE),
+        entries=len(rollout.memory), calls=len(results),
+        updates=applied(OperationKind.UPDATE), deletes=applied(OperationKind.DELETE),
         cut_off=_mean([float(step.completion.cut_off) for step in rollout.steps]),
         kinds={kind: _mean(scores) for kind, scores in sorted(kinds.items())},
         kind_counts={kind: len(scores) for kind, scores in sorted(kinds.items())},
-    )
+    )  # fmt: skip
 
 
 def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
@@ -108,8 +102,9 @@ def standard_error(values: Sequence[float]) -> float:
 
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
     """Read a run's held-out evaluation, ``before`` or ``after``; empty if missing. null becomes NaN."""
-    rows = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
-    return [InstanceResult(**{key: math.nan if value is None else value for key, value in row.items()}) for row in rows]
+    rows: list[dict[str, Any]] = [row["result"] for row in folder.read_lines(f"held_out/{name}.jsonl")]
+    known: list[dict[str, Any]] = [{key: math.nan if value is None else value for key, value in row.items()} for row in rows]
+    return [InstanceResult(**row) for row in known]
 
 
 def _by_kind(results: Sequence[InstanceResult]) -> dict[str, Any]:
@@ -137,7 +132,8 @@ def rollout_to_json(
     rollout: Rollout, rewards: Sequence[StepReward], totals: Sequence[float], advantages: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """Return a scored rollout as JSON-ready data, with rewards, weighted totals and advantages per chunk step."""
-    steps = zip(rollout.steps, rewards, totals, advantages or [None] * len(totals), strict=True)
+    of_steps: Sequence[float | None] = advantages or [None] * len(totals)
+    steps = zip(rollout.steps, rewards, totals, of_steps, strict=True)
     return {
         "instance": rollout.instance.id,
         "source": rollout.instance.source,
@@ -153,33 +149,20 @@ def rollout_to_json(
 def _step(rollout: Rollout, step: StepRecord, reward: StepReward, total: float, advantage: float | None) -> dict[str, Any]:
     chunk = rollout.instance.chunks[step.chunk_index]
     return {
-        "chunk": step.chunk_index,
-        "text": chunk.text,
-        "time": chunk.time,
-        "prompt": step.prompt.messages[-1]["content"],
-        "prompt_tokens": len(step.prompt.ids),
-        "completion": step.completion.text,
-        "completion_tokens": len(step.completion.ids),
-        "stop": step.completion.stop.value,
+        "chunk": step.chunk_index, "text": chunk.text, "time": chunk.time,
+        "prompt": step.prompt.messages[-1]["content"], "prompt_tokens": len(step.prompt.ids),
+        "completion": step.completion.text, "completion_tokens": len(step.completion.ids), "stop": step.completion.stop.value,
         "results": [_result(result) for result in step.outcome.results],
         "changes": [_change(change) for change in step.outcome.changes],
-        "memory_tokens": step.memory_tokens,
-        "entries": step.entries,
-        "reward": reward._asdict(),
-        "total": total,
-        "advantage": advantage,
-        "error": rollout.content_errors.get(step.chunk_index),
-    }
+        "memory_tokens": step.memory_tokens, "entries": step.entries,
+        "reward": reward._asdict(), "total": total, "advantage": advantage, "error": rollout.content_errors.get(step.chunk_index),
+    }  # fmt: skip
 
 
 def _result(result: OperationResult) -> dict[str, Any]:
-    return {
-        "ok": result.ok,
-        "code": result.code.value,
-        "message": result.message,
-        "entry": result.entry_id,
-        "operation": asdict(result.operation) if result.operation else None,
-    }
+    operation = asdict(result.operation) if result.operation else None
+    code, message = result.code.value, result.message
+    return {"ok": result.ok, "code": code, "message": message, "entry": result.entry_id, "operation": operation}
 
 
 def _entry(entry: Entry | None) -> dict[str, Any] | None:
@@ -191,14 +174,9 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 def _question(record: QuestionRecord) -> dict[str, Any]:
+    question = record.question
     return {
-        "question": record.question.text,
-        "kind": record.question.kind,
-        "answers": list(record.question.answers),
-        "stale": list(record.question.stale),
-        "evidence": record.question.evidence,
-        "answer": record.answer.text if record.answer else None,
-        "entries": list(record.entry_ids),
-        "score": record.score,
-        "error": record.error,
-    }
+        "question": question.text, "kind": question.kind, "answers": list(question.answers), "stale": list(question.stale),
+        "evidence": question.evidence, "answer": record.answer.text if record.answer else None,
+        "entries": list(record.entry_ids), "score": record.score, "error": record.error,
+    }  # fmt: skip

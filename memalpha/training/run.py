@@ -83,11 +83,14 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     step, steps = trainer.state.global_step, trainer.state.max_steps
     if callback.stopped and step < steps:
-        raise TrainingStopped(
-            f"stopped after step {step} of {steps}, saved as {folder.path / f'checkpoint-{step}'}\n"
-            "  to go on: the same command with --resume"
-        )
-    save_adapter(trainer, parts, arguments, folder.path / "adapter")
+        said = f"stopped after step {step} of {steps}, saved as {folder.path / f'checkpoint-{step}'}"
+        raise TrainingStopped(f"{said}\n  to go on: the same command with --resume")
+    adapter, model = folder.path / "adapter", trainer.accelerator.unwrap_model(trainer.model)
+    name_base(model, arguments.run.model)
+    trainer.save_model(str(adapter))
+    if state.is_main_process:
+        parts.agent.config.save(adapter)
+        write_adapter_record(adapter, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo")
     after = evaluate_held_out(parts, trainer.run_rollouts, folder, "after", report, seed) if parts.held_out else []
     seconds = round(time.time() - started, 1)
     summary: dict[str, Any] = {"model": arguments.run.model, "seed": seed, "steps": step, "seconds": seconds}
@@ -110,19 +113,15 @@ def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) 
         state.wait_for_everyone()
         same = {name: getattr(run, name) for name in ("model", "lora_r", "lora_alpha", "full_finetuning")}
         training = WarmupTrainingArguments(
-            output_dir=str(unfinished),
-            max_steps=run.warm_start_steps,
-            learning_rate=run.warm_start_learning_rate,
-            seed=arguments.grpo.seed,
-            use_cpu=arguments.grpo.use_cpu,
-            bf16=arguments.grpo.bf16,  # one precision per process
-        )
+            output_dir=str(unfinished), max_steps=run.warm_start_steps, learning_rate=run.warm_start_learning_rate,
+            seed=arguments.grpo.seed, use_cpu=arguments.grpo.use_cpu, bf16=arguments.grpo.bf16,  # one precision per process
+        )  # fmt: skip
         options = WarmupOptions(data=run.train_data, data_options=run.train_options, **same)
         warm_up(WarmupRunOptions(options, arguments.agent, training), report)
         if state.is_main_process:
             unfinished.rename(target)
         state.wait_for_everyone()
-    start = {"model" if run.full_finetuning else "adapter": str(target)}
+    start: dict[str, Any] = {"model" if run.full_finetuning else "adapter": str(target)}
     return arguments._replace(run=replace(run, warm_start_steps=0, **start))
 
 
@@ -138,17 +137,12 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
             fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
         )
     try:
+        rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
         trainer = MemoryGRPOTrainer(
-            model=parts.model,
-            args=grpo,
-            train_dataset=Dataset.from_list([{"prompt": "", "instance": index} for index in range(len(parts.instances))]),
-            processing_class=parts.tokenizer,
-            agent=parts.agent,
-            instances=parts.instances,
+            model=parts.model, args=grpo, train_dataset=Dataset.from_list(rows), processing_class=parts.tokenizer,
+            agent=parts.agent, instances=parts.instances, scorer=parts.scorer, options=run,
             generator=None if grpo.use_vllm else parts.generator,
-            scorer=parts.scorer,
-            options=run,
-        )
+        )  # fmt: skip
     except ImportError as error:  # such as vLLM
         raise InputError(
             f"an option needs a package that is not there: {error}", fix="install it, or leave the option out"
@@ -184,16 +178,6 @@ def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, r
     if state.is_main_process:
         report("evaluated", {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)})
     return results
-
-
-def save_adapter(trainer: MemoryGRPOTrainer, parts: Parts, arguments: TrainArguments, target: Path) -> None:
-    """Save the trained adapter with the agent's options and the name of its base."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    name_base(model, arguments.run.model)
-    trainer.save_model(str(target))
-    if trainer.accelerator.process_index == 0:
-        parts.agent.config.save(target)
-        write_adapter_record(target, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo")
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
@@ -328,13 +312,8 @@ def all_options(arguments: TrainArguments) -> dict[str, Any]:
 def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
     """Names (possibly paths) of the inputs of a run, by option name."""
     run = arguments.run
-    return {
-        "adapter": [run.adapter],
-        "model": [run.model],
-        "router": [arguments.agent.router],
-        "train_data": source_names(run.train_data),
-        "eval_data": source_names(run.eval_data),
-    }
+    data = {"train_data": source_names(run.train_data), "eval_data": source_names(run.eval_data)}
+    return {"adapter": [run.adapter], "model": [run.model], "router": [arguments.agent.router], **data}
 
 
 MAY_CHANGE = frozenset({
@@ -364,11 +343,9 @@ def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         if began.get(name, ...) != now.get(name, ...) and name not in MAY_CHANGE and not name.startswith(MAY_CHANGE_FROM)
     ]
     if different:
-        raise RunFolderError(
-            "the run began otherwise: " + "; ".join(different),
-            expected="the options, data and number of processes it began with",
-            fix="give the same command; or start a new run from this one's adapter with --adapter RUN/adapter",
-        )
+        said = "the run began otherwise: " + "; ".join(different)
+        fix = "give the same command; or start a new run from this one's adapter with --adapter RUN/adapter"
+        raise RunFolderError(said, expected="the options, data and number of processes it began with", fix=fix)
 
 
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:

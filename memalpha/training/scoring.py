@@ -52,15 +52,12 @@ class RolloutScorer:
             rollout.content_errors = {t: str(found) for t, found in enumerate(judged) if isinstance(found, ServiceError)}
             count = rollout.memory.count_tokens
             parts = rollout_rewards(
-                self.reward_config,
-                questions=questions,
-                memory_tokens=rollout.memory.tokens,
+                self.reward_config, questions=questions, memory_tokens=rollout.memory.tokens,
                 input_tokens=sum(count(chunk.text) for chunk in rollout.instance.chunks),
                 results=[step.outcome.results for step in rollout.steps],
                 verdicts=[None if isinstance(found, ServiceError) else found for found in judged],
-                nothing_due=nothing_due,
-                immediate=asked,
-            )
+                nothing_due=nothing_due, immediate=asked,
+            )  # fmt: skip
             rewards.append(parts)
         return rewards
 

@@ -42,26 +42,27 @@ def check_sharding(sharding: Sharding, reader: str, gathers: bool) -> None:
 
     ``gathers``: weights sharded by ZeRO-3 are gathered for generation, or vLLM generates.
     """
-    if sharding is Sharding.FSDP1:
-        raise InputError("fsdp_version is 1", expected="2", fix="accelerate launch --config_file configs/accelerate/fsdp2.yaml ...")
-    if reader == "base" and sharding is not Sharding.NONE:
-        raise InputError(
+    in_ram = os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true"
+    for wrong, said, expected in (
+        (sharding is Sharding.FSDP1, "fsdp_version is 1", "2, as in configs/accelerate/fsdp2.yaml"),
+        (
+            sharding is not Sharding.NONE and reader == "base",
             f"reader is 'base' with weights that ranks share ({sharding})",
-            expected="recall or endpoint",
-            fix="serve the base model and set reader: endpoint, endpoint_url and endpoint_model; or do not shard (DDP, ZeRO-2)",
-        )
-    if sharding is Sharding.ZERO3 and not gathers:
-        raise InputError(
+            "recall, or endpoint with the base model on a server; or weights that are not sharded (DDP, ZeRO-2)",
+        ),
+        (
+            sharding is Sharding.ZERO3 and not gathers,
             "ds3_gather_for_generation is false with ZeRO-3",
-            expected="true: ranks decode different numbers of tokens, and would wait for one another for ever",
-            fix="leave it out, or set use_vllm: true",
-        )
-    if sharding is Sharding.FSDP2 and os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true":
-        raise InputError(
+            "true: ranks decode different numbers of tokens, and would wait for one another for ever; or use_vllm",
+        ),
+        (
+            sharding is Sharding.FSDP2 and in_ram,
             "fsdp_cpu_ram_efficient_loading is true",
-            expected="false: every rank generates before the first step, and only rank 0 would have the weights",
-            fix="set fsdp_cpu_ram_efficient_loading: false in the file given to accelerate launch",
-        )
+            "false in the file given to accelerate launch: ranks generate at once, and only rank 0 would have the weights",
+        ),
+    ):
+        if wrong:
+            raise InputError(said, expected=expected)
 
 
 @contextmanager

@@ -150,14 +150,11 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
     trainer.save_model(str(target))
     if trainer.is_world_process_zero():
         agent.config.save(target)
+        kinds = dict(Counter(operation.kind.value for operation in operations))
         record = {
-            "method": "supervised warm start on demonstrations",
-            "steps": trainer.state.global_step,
-            "seed": training.seed,
-            "demonstrations": len(demonstrations),
-            "operations": dict(Counter(operation.kind.value for operation in operations)),
-            "warmup": asdict(warmup),
-        }
+            "method": "supervised warm start on demonstrations", "steps": trainer.state.global_step, "seed": training.seed,
+            "demonstrations": len(demonstrations), "operations": kinds, "warmup": asdict(warmup),
+        }  # fmt: skip
         (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if not warmup.full_finetuning:
             write_adapter_record(target, resolve_model(warmup.model), model.config, tokenizer, method="warmup")
