@@ -13,7 +13,7 @@ import sys
 import tempfile
 import zlib
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from unittest import mock
@@ -59,7 +59,7 @@ class Case:
     padding: int = 0  # padding rows beyond those needed, a multiple of GROUP
     drop_cut_off: bool = False  # mask_truncated_completions
     architecture: str = "llama"
-    generator: str = "hf"  # "trl" draws through TRL's own generation
+    generator: str = "hf"  # "trl" draws through TRL's own generation; "drifted" gives log-probabilities that are not the update's
     top_layers: int = 0  # train the adapters of that many upper layers
     fault: str = ""  # "padding" counts padding rows as real ones, "packing" lets packed rows see each other
     steps: int = 2
@@ -89,6 +89,23 @@ class Report:
 @lru_cache
 def tokenizer():
     return make_tokenizer(toy_texts(), 1024)
+
+
+class Drifted(HFGenerator):
+    """Draws as ``HFGenerator``, and reports log-probabilities as an engine with other rounding (far other) would."""
+
+    def generate(self, prompts, sampling):
+        drift = torch.Generator().manual_seed(sampling.seed % 2**31)
+        return [
+            replace(c, logprobs=tuple((torch.tensor(c.logprobs) + torch.randn(len(c.ids), generator=drift)).tolist()))
+            for c in super().generate(prompts, sampling)
+        ]
+
+
+def make_generator(case, policy):
+    if case.generator == "trl":
+        return None
+    return Drifted(policy, tokenizer(), logprobs=True) if case.generator == "drifted" else HFGenerator(policy, tokenizer())
 
 
 class KeepingAgent(AgentStep):
@@ -181,7 +198,7 @@ def make_trainer(case, folder):
     made = CheckedTrainer(
         model=policy, args=arguments, processing_class=tokenizer(), agent=KeepingAgent(agent_config, tokenizer()),
         train_dataset=Dataset.from_list([{"prompt": "", "instance": i} for i in range(len(instances))]), instances=instances,
-        generator=HFGenerator(policy, tokenizer()) if case.generator == "hf" else None, scorer=PseudoScorer(),
+        generator=make_generator(case, policy), scorer=PseudoScorer(),
         options=RunOptions(grouping=case.grouping, rows_per_forward=3, share_prefix=case.share_prefix),
         peft_config=LoraConfig(**LORA) if case.start == "fresh" else None,
     )  # fmt: skip
@@ -189,7 +206,7 @@ def make_trainer(case, folder):
     if case.start == "fresh":
         stir(made.model, seed=2)
         if case.generator == "hf":
-            made.generator = HFGenerator(made.model, tokenizer())
+            made.generator = make_generator(case, made.model)
     return made
 
 
@@ -221,6 +238,7 @@ class HandRow:
     reward: float
     cut_off: bool
     advantage: float = 0.0
+    sampled: tuple | None = None
     old: torch.Tensor | None = None
     reference: torch.Tensor | None = None
 
@@ -238,7 +256,7 @@ class Check(TrainerCallback):
     def __init__(self, case, made):
         self.case, self.trainer, self.report = case, made, Report(world=made.accelerator.num_processes)
         self.reference = make_policy(case)  # an untouched copy of what training starts from
-        self.rows, self.ratios = [], []
+        self.rows, self.ratios, self.weights = [], [], []
         made.on_rollouts = self.on_rollouts
 
     def on_rollouts(self, rollouts, rows, rewards):
@@ -251,7 +269,7 @@ class Check(TrainerCallback):
                 reward = sum(w * part for w, part in zip(REWARD.weights, pseudo_reward(i, rollout, t), strict=True) if w)
                 key = (rank, i // GROUP, t if case.grouping == "step" else "all")
                 ids = list(step.completion.ids)
-                local.append(HandRow(key, (i // GROUP, t, i), list(step.prompt.ids), ids, reward, ids[-1] not in ends))
+                local.append(HandRow(key, (i // GROUP, t, i), list(step.prompt.ids), ids, reward, ids[-1] not in ends, sampled=step.completion.logprobs))
         local.sort(key=lambda row: row.place)
         self.rows = gather_object(local)
         advantages_by_hand(self.rows, case.scale)
@@ -293,6 +311,10 @@ class Check(TrainerCallback):
             loss = -ratio.clamp(max=args.epsilon_high).detach() * row.advantage * logp
         else:
             loss = -torch.min(ratio * row.advantage, ratio.clamp(1 - args.epsilon, 1 + args.epsilon_high) * row.advantage)
+        if case.generator == "drifted":  # truncated importance sampling
+            weight = (row.old - torch.tensor(row.sampled)).exp()
+            self.weights += weight.tolist()
+            loss = loss * weight.clamp(max=args.vllm_importance_sampling_clip_max)
         if case.beta:
             difference = row.reference - logp
             loss = loss + case.beta * (difference.exp() - difference - 1) * (ratio if args.use_bias_correction_kl else 1)
@@ -350,6 +372,7 @@ def check(case):
         with mock.patch.object(GRPOTrainer, "_generate_and_score_completions", spy):
             made.train()
         callback.report.ratios = [min(callback.ratios), max(callback.ratios)]
+        assert case.generator != "drifted" or max(callback.weights) > made.args.vllm_importance_sampling_clip_max
         return callback.report
 
 

@@ -20,6 +20,8 @@ CASES = {
     "grpo, KL, three splits, two epochs": Case("grpo", 0.1, splits=3, iterations=2, steps=6),
     "grpo, ratio of the sequence": Case("grpo", level="sequence", iterations=2),
     "dr_grpo, KL, by instance": Case("dr_grpo", 0.1, "instance", padding=4, scale="none"),
+    "dapo, KL, sampled by another engine": Case("dapo", 0.1, generator="drifted", iterations=2),
+    "dr_grpo, sampled by another engine": Case("dr_grpo", generator="drifted", padding=4),
     "cispo, KL, two epochs": Case("cispo", 0.1, start="fresh", iterations=2, scale="batch"),
 }
 
