@@ -158,7 +158,9 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
     temperature: float = field(default=1.0, metadata={"help": "Sampling temperature of the rollouts."})
     logging_steps: float = field(default=1, metadata={"help": "Steps between log lines."})
     report_to: None | str | list[str] = field(default="none", metadata={"help": "tensorboard, wandb, trackio, or none."})
-    vllm_importance_sampling_mode: str = field(default="token_truncate", metadata={"help": "Correction where sampling rounds otherwise."})
+    vllm_importance_sampling_mode: str = field(
+        default="token_truncate", metadata={"help": "Correction where sampling rounds otherwise."}
+    )
     vllm_importance_sampling_clip_max: float = field(default=2.0, metadata={"help": "Largest ratio of trained to sampled."})
     max_grad_norm: float = field(default=1.0, metadata={"help": "Gradient clipping, 0 = off."})
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every adapter weight gets a gradient."})

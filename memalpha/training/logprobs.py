@@ -73,7 +73,8 @@ PLAIN_HEADS = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 """Model types of transformers whose logits are the unchanged output of the head."""
 
 TOKENS_AT_ONCE = 512
-HEAD_ELEMENTS = 2**18
+HEAD_ELEMENTS, GPU_HEAD_ELEMENTS = 2**18, 2**26
+"""Logits of one block: what the cache of a CPU holds, or a quarter of a gigabyte."""
 
 
 def frozen_head(model: Any) -> Any | None:
@@ -87,9 +88,7 @@ def frozen_head(model: Any) -> Any | None:
         and not hasattr(weight, "ds_id")  # ZeRO-3 gathers a weight only for its own module's forward
         and vars(head)["_parameters"]["bias"] is None
         and not weight.requires_grad
-        and (weight.dtype, weight.device.type) == (torch.float32, "cpu")
         and "forward" not in vars(head)
-        and not torch.is_autocast_enabled("cpu")
     )
     return head if fits else None
 
@@ -107,7 +106,10 @@ def hidden_states_only(head: Any) -> Iterator[None]:
 def hidden_scores(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float = 1.0, *, compute_entropy: bool = False
 ) -> TokenScores:
-    """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen weight (V, H), float32."""
+    """Score ``targets`` (N,) under softmax(hidden weight' / temperature); hidden (N, H), frozen weight (V, H), of any float type.
+
+    Products are made in the type of the inputs, or of autocast; all sums over the vocabulary are in float32.
+    """
     logps, entropies = _HiddenScores.apply(hidden, weight, targets, temperature, compute_entropy)  # type: ignore[no-untyped-call]
     return TokenScores(logps, entropies)
 
@@ -118,39 +120,46 @@ class _HiddenScores(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, compute_entropy: bool
     ) -> tuple[Tensor, Tensor]:
         needs_mean = ctx.needs_input_grad[0] or compute_entropy
-        scaled = hidden / temperature
-        norms, mean = _log_partition(scaled, weight, needs_mean)
-        chosen = weight[targets]
-        logps = torch.linalg.vecdot(scaled, chosen) - norms
-        entropies = norms - torch.linalg.vecdot(scaled, mean) if compute_entropy else torch.zeros_like(norms)
+        scaled = (hidden / temperature).to(hidden.dtype)
+        norms, mean, rounded = _log_partition(scaled, weight, needs_mean)
+        scaled, chosen = (x.to(rounded).float() for x in (scaled, weight[targets]))
+        with torch.autocast(hidden.device.type, enabled=False):
+            logps = torch.linalg.vecdot(scaled, chosen).to(rounded).float() - norms
+            entropies = norms - torch.linalg.vecdot(scaled, mean) if compute_entropy else torch.zeros_like(norms)
         ctx.mark_non_differentiable(entropies)
         if ctx.needs_input_grad[0]:
             ctx.save_for_backward(chosen.sub_(mean).div_(temperature))
+        ctx.dtype = hidden.dtype
         return logps, entropies
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None, None, None, None]:
         (direction,) = ctx.saved_tensors
-        return direction * grad[:, None], None, None, None, None
+        return (direction * grad[:, None]).to(ctx.dtype), None, None, None, None
 
 
-def _log_partition(hidden: Tensor, weight: Tensor, needs_mean: bool) -> tuple[Tensor, Tensor]:
-    """Return log Z (N,), and the mean of ``weight`` under the softmax (N, H); zeros if not needed."""
-    norms = torch.empty(len(hidden))
-    mean = torch.zeros_like(hidden)
+def _log_partition(hidden: Tensor, weight: Tensor, needs_mean: bool) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Return log Z (N,), the mean of ``weight`` under the softmax (N, H; zeros if not needed), and the type of the logits."""
+    device = hidden.device
+    norms = torch.empty(len(hidden), device=device)
+    mean = torch.zeros(hidden.shape, device=device)
+    elements, rounded = (HEAD_ELEMENTS if device.type == "cpu" else GPU_HEAD_ELEMENTS), torch.float32
     for start in range(0, len(hidden), TOKENS_AT_ONCE):
         part = hidden[start : start + TOKENS_AT_ONCE]
-        width = max(1, HEAD_ELEMENTS // len(part))
-        top, total, sums = torch.full((len(part), 1), -torch.inf), torch.zeros(len(part), 1), mean[start : start + len(part)]
-        for block in torch.split(weight, width):
-            scores = part @ block.t()
+        sums = mean[start : start + len(part)]
+        top, total = torch.full((len(part), 1), -torch.inf, device=device), torch.zeros(len(part), 1, device=device)
+        for block in torch.split(weight, max(1, elements // len(part))):
+            logits = part @ block.t()
+            rounded, scores = logits.dtype, logits.float()
             before, top = top, torch.maximum(top, scores.amax(-1, keepdim=True))
             shrink = (before - top).exp_()
             scores.sub_(top).exp_()
             total.mul_(shrink).add_(scores.sum(-1, keepdim=True))
-            if needs_mean:
+            if needs_mean and block.dtype is torch.float32:
                 sums.mul_(shrink).addmm_(scores, block)
+            elif needs_mean:
+                sums.mul_(shrink).add_(scores.to(block.dtype) @ block)
         norms[start : start + len(part)] = (top + total.log()).squeeze(-1)
         sums.div_(total)
-    return norms, mean
+    return norms, mean, rounded

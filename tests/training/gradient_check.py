@@ -269,7 +269,17 @@ class Check(TrainerCallback):
                 reward = sum(w * part for w, part in zip(REWARD.weights, pseudo_reward(i, rollout, t), strict=True) if w)
                 key = (rank, i // GROUP, t if case.grouping == "step" else "all")
                 ids = list(step.completion.ids)
-                local.append(HandRow(key, (i // GROUP, t, i), list(step.prompt.ids), ids, reward, ids[-1] not in ends, sampled=step.completion.logprobs))
+                local.append(
+                    HandRow(
+                        key,
+                        (i // GROUP, t, i),
+                        list(step.prompt.ids),
+                        ids,
+                        reward,
+                        ids[-1] not in ends,
+                        sampled=step.completion.logprobs,
+                    )
+                )
         local.sort(key=lambda row: row.place)
         self.rows = gather_object(local)
         advantages_by_hand(self.rows, case.scale)
