@@ -57,8 +57,6 @@ def record_run(run: Path, name: str) -> None:
     if "delta" not in summary:
         raise InputError(f"{run} has no held-out instances", expected="a run with eval_data, evaluated before and after")
     write(name, {"summary": summary, **folder.origin(), "curve": folder.metrics()})
-    if (picture := run / "report" / "curves.png").is_file():
-        (RESULTS / f"{name}.png").write_bytes(picture.read_bytes())
 
 
 # ------------------------------------------------------------------------------------------------ comparison

@@ -100,7 +100,7 @@ def test_no_file_of_a_run_folder_and_no_page_of_its_report_holds_a_secret(tmp_pa
     monkeypatch.setattr(sys, "argv", ["memalpha", "train", "--hub_token", "S3CRET", "--endpoint_extra={api_key: S3CRET}"])
     run = RunFolder.create(tmp_path / "run", {"hub_token": "S3CRET", "endpoint_extra": {"api_key": "S3CRET"}, "seed": 1})
     run.write_json("environment.json", environment())
-    assert "--hub_token &lt;HUB_TOKEN&gt;" in write_site([run]).read_text()
+    assert "--hub_token &lt;HUB_TOKEN&gt;" in write_site(run).read_text()
     assert [path for path in run.path.rglob("*") if path.is_file() and b"S3CRET" in path.read_bytes()] == []
 
 

@@ -29,11 +29,10 @@ def add_verbs(verbs: Any) -> None:
     report = verbs.add_parser(
         "report",
         help="make a site of a run: curves and a page a rollout",
-        description="Needs: a run folder, or several that differ in their seed alone. "
-        "Makes: RUN/report/index.html and the pages beside it, which open from disk.",
+        description="Needs: a run folder. Makes: RUN/report/index.html and the pages beside it, which open from disk.",
     )
-    report.add_argument("run_folders", metavar="RUN", nargs="+")
-    report.add_argument("--output", help="folder of the site (default: RUN/report; needed with several runs)")
+    report.add_argument("run_folder", metavar="RUN")
+    report.add_argument("--output", help="folder of the site (default: RUN/report)")
     report.add_argument(
         "--pages", type=int, default=2000, help="most training rollouts that get a page, 0 = all (default: %(default)s)"
     )
@@ -80,14 +79,15 @@ def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     if arguments.pages < 0:
         raise InputError(f"--pages is {arguments.pages}", expected="0 (all) or more")
-    target = Path(arguments.output) if arguments.output else None
-    out(str(write_site(_training_runs(arguments.run_folders), target, arguments.pages)))
+    (run,) = _training_runs([arguments.run_folder])
+    out(str(write_site(run, Path(arguments.output) if arguments.output else None, arguments.pages)))
     return 0
 
 
 def run_compare(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Show the table, write the page and print its path."""
-    from memalpha.report.compare import comparison_table, write_comparison
+    from memalpha.report.site import write_comparison
+    from memalpha.report.tables import comparison_table
 
     folders = _training_runs(arguments.run_folders)
     console.print(comparison_table(folders))

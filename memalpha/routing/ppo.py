@@ -135,7 +135,7 @@ class Agent:
         seen: list[dict[str, float]] = []
         stop = {"stopped": 0.0}
         orders = (torch.randperm(len(batch.advantages), generator=generator) for _ in range(options.epochs))
-        for index in chain.from_iterable(order.split(options.batch_size) for order in orders):
+        for index in chain.from_iterable(torch.split(order, options.batch_size) for order in orders):
             total, parts = ppo_losses(self.policy, Batch(*(part[index] for part in batch)), options, per_decider=per_decider)
             if options.target_kl and parts["kl"] > 1.5 * options.target_kl:
                 stop = {"stopped": 1.0, "stop_kl": float(parts["kl"])}

@@ -166,7 +166,7 @@ def train(
         if report:
             report({**row, "steps": kind["steps"]})
         if updates == run.updates or (run.checkpoint_every and updates % run.checkpoint_every == 0):
-            saved = Checkpoint(run.learner, updates, row["step"], run.seed, wanted, learner.state(), task.routes)
+            saved = Checkpoint(run.learner, updates, updates * run.update_every, run.seed, wanted, learner.state(), task.routes)
             saved.save(folder.path / "checkpoint.pt")
     spent = {"seconds": round(time.perf_counter() - began, 2), "cpu_seconds": round(time.process_time() - cpu, 2)}
     summary = {**kind, **spent, **measure(learner, held_out, run.eval_size, run.seed)}
