@@ -42,7 +42,6 @@ DOORS: Mapping[str, frozenset[str]] = {
     "mcp": frozenset({"memalpha.use.mcp_tools", "memalpha.use.server"}),
     "uvicorn": frozenset({"memalpha.use.server"}),
     "mem0": frozenset({"memalpha.evaluation.systems.mem0"}),
-    "gymnasium": frozenset({"memalpha.routing.env"}),
 }
 
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss", "sentence_transformers", "matplotlib", "numpy")

@@ -45,10 +45,7 @@ BEFORE = ["+ Ann lives in Rome", "+ Bob keeps bees", ".", f"what {EVIL} is this"
 AFTER = [f"+ Ann lives in Rome {EVIL}", "+ Bob likes tea", ".", f"= 1 Ann lives in Oslo {MARKUP}\n- 9", ".", "+ " + "word " * 100]
 
 REWARD = RewardConfig(tool_weight=0.5, compression_weight=0.0, content_weight=0.0)
-
-
-def scorer() -> RolloutScorer:
-    return RolloutScorer(QAEvaluator(RecallReader(100, count_words), k=3), GroundedContentJudge(), REWARD)
+SCORER = RolloutScorer(QAEvaluator(RecallReader(100, count_words), k=3), GroundedContentJudge(), REWARD)
 
 
 @pytest.fixture(scope="session")
@@ -58,10 +55,9 @@ def agent() -> AgentStep:
 
 
 def evaluate(agent: AgentStep, script: Sequence[str]) -> list[tuple[InstanceResult, dict[str, Any]]]:
-    sampling = Sampling(agent.config.max_completion_length)
-    rollouts = run_rollouts([ANN, BOB, CHAT], agent, ScriptedGenerator(script, agent.encoder.tokenizer), sampling)
+    rollouts = run_rollouts([ANN, BOB, CHAT], agent, ScriptedGenerator(script, agent.encoder.tokenizer), Sampling(90))
     found = []
-    for rollout, rewards in zip(rollouts, scorer().score(rollouts), strict=True):
+    for rollout, rewards in zip(rollouts, SCORER.score(rollouts), strict=True):
         recorded = rollout_to_json(rollout, rewards, [reward.total(REWARD) for reward in rewards])
         found.append((instance_result(rollout, rewards, REWARD), recorded))
     return found
@@ -76,12 +72,10 @@ def write_training_step(run: RunFolder, agent: AgentStep, step: int) -> None:
     generator = ScriptedGenerator(["+ Ann lives in Rome", ".", "= 1 Ann lives in Oslo", "."], agent.encoder.tokenizer)
     rollouts = run_rollouts([ANN, ANN], agent, generator, Sampling(90))
     lines = []
-    for index, (rollout, rewards) in enumerate(zip(rollouts, scorer().score(rollouts), strict=True)):
-        totals = [reward.total(REWARD) for reward in rewards]
-        sign = 1 - 2 * index
-        lines.append(
-            {"step": step, "group": 0, "rollout": index, **rollout_to_json(rollout, rewards, totals, [0.5 * sign, 0.25 * sign])}
-        )
+    for index, (rollout, rewards) in enumerate(zip(rollouts, SCORER.score(rollouts), strict=True)):
+        advantages = [(1 - 2 * index) * advantage for advantage in (0.5, 0.25)]
+        recorded = rollout_to_json(rollout, rewards, [reward.total(REWARD) for reward in rewards], advantages)
+        lines.append({"step": step, "group": 0, "rollout": index, **recorded})
     run.write_lines(trajectory_name(step, 0), lines)
 
 
@@ -146,9 +140,6 @@ class Page(HTMLParser):
         if tag not in VOID:
             self._open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(name, value or "") for name, value in attrs]
-
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
 
@@ -205,4 +196,4 @@ def browsed(tmp_path_factory: pytest.TempPathFactory, agent: AgentStep) -> Path:
     rows[1]["rollout"]["questions"][0].update(score=None, answer=None, error=f"the reader is down {EVIL}")
     rows[1]["rollout"]["steps"][0].update(total=None)
     run.write_lines("held_out/after.jsonl", rows)
-    return write_site([run]).parent
+    return write_site(run).parent

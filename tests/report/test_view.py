@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,50 +14,26 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.report.view import (
     SIGNS,
-    Call,
-    Event,
     Tone,
     calls,
     duration,
     entry_text,
-    histories,
     known,
     mean,
     memory_after_steps,
     number,
     printable,
     printable_lines,
-    rollout_accuracy,
-    rollout_reward,
 )
-from memalpha.runs import RunFolder
 from memalpha.training.results import _change, _entry, _result
 from memalpha.types import Change, Chunk, Operation, OperationKind
 
 TEXTS = st.sampled_from(["ann likes tea", "bob likes tea", "ann has a cat", "it rains", "<b>"])
 CALLS = st.tuples(st.sampled_from([OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE]), TEXTS, st.integers(1, 6))
 STEPS = st.lists(st.lists(CALLS, max_size=5), min_size=1, max_size=6)
-ROME = "Ann lives in Rome <script>alert(1)</script>"
-OSLO = "Ann lives in Oslo [bold red]x[/bold red] [/] \x1b[2J"
-
-
-def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
-    return next(row["rollout"] for row in run.read_lines(f"held_out/{name}.jsonl") if row["result"]["instance"] == instance)
 
 
 # ---------------------------------------------------------------------------------------------------- calls and numbers
-def test_calls_stand_with_the_change_they_made(finished_run: RunFolder) -> None:
-    first, second = rollout_of(finished_run, "after", "ann")["steps"]
-    assert calls(first) == [Call(Tone.INSERT, "insert facts 1", ROME, "", "")]
-    update, refused = calls(second)
-    assert update == Call(Tone.UPDATE, "update facts 1", OSLO, ROME, "")
-    assert (refused.tone, refused.was) == (Tone.FAILED, "")
-    assert refused.note.startswith("unknown_id: ")
-    (unread,) = calls(rollout_of(finished_run, "before", "ann")["steps"][1])
-    assert (unread.tone, unread.head) == (Tone.FAILED, "no call")
-    assert unread.note.startswith("unparsed: ")
-
-
 def test_a_refused_call_between_applied_ones_takes_no_change() -> None:
     schema = MemorySchema.load("facts")
     step = AgentStep.__new__(AgentStep)
@@ -74,15 +49,6 @@ def test_a_refused_call_between_applied_ones_takes_no_change() -> None:
         ("~", "update facts 2", "three", "two"),
     ]
     assert found[1].note == "duplicate: 1 says so already"
-
-
-def test_rollout_numbers_are_hand_worked(finished_run: RunFolder) -> None:
-    after = rollout_of(finished_run, "after", "ann")
-    assert rollout_accuracy(after) == 1.0
-    # 1 accuracy + 0.5 tool: both calls of the first chunk's one succeed, one of the second's two does
-    assert rollout_reward(after) == pytest.approx((1.5 + 1.25) / 2)
-    assert rollout_reward({"steps": [{"total": 1.0}, {"total": None}]}) is None
-    assert rollout_accuracy({"steps": []}) is None
 
 
 def test_unknown_numbers_are_dashes_and_never_zero() -> None:
@@ -116,7 +82,7 @@ def record(steps: list[list[tuple[OperationKind, str, int]]]) -> tuple[dict[str,
                 changes.append(_change(Change(before.get(result.entry_id), after.get(result.entry_id))))
         found.append({"changes": changes})
         truth.append({entry.id: entry_text(_entry(entry) or {}) for entry in memory})
-    return {"steps": found, "questions": [], "memory": [_entry(entry) for entry in memory]}, truth
+    return {"steps": found}, truth
 
 
 @given(STEPS)
@@ -138,35 +104,7 @@ def test_the_memory_after_each_step_is_the_memory_that_was(steps: list[list[tupl
         before = after
 
 
-@given(STEPS)
-def test_histories_hold_every_write_and_end_with_the_final_memory(steps: list[list[tuple[OperationKind, str, int]]]) -> None:
-    rollout, truth = record(steps)
-    found = histories(rollout)
-    assert {name: history.text for name, history in found.items() if history.alive} == truth[-1]
-    assert sum(len(history.events) for history in found.values()) == sum(len(step["changes"]) for step in rollout["steps"])
-    assert [history.number for history in found.values()] == list(range(1, len(found) + 1))
-    for history in found.values():
-        assert history.events[0].tone is Tone.INSERT
-        assert history.alive == (history.events[-1].tone is not Tone.DELETE)
-        assert history.written is not None
-        assert truth[history.written].get(history.id) in (history.text, None)  # None: written and deleted inside that step
-
-
-def test_an_entry_leads_to_its_writer_and_to_the_questions_that_used_it(finished_run: RunFolder) -> None:
-    (history,) = histories(rollout_of(finished_run, "after", "ann")).values()
-    old, new = f"[2023-01-02] {ROME}", f"[2023-02-03] {OSLO}"
-    assert history.events == [Event(0, Tone.INSERT, old), Event(1, Tone.UPDATE, new)]
-    assert (history.written, history.questions, history.alive, history.text) == (1, [0], True, new)
-
-
 def test_an_entry_from_before_the_record_is_known_from_its_change() -> None:
     entry = {"id": "7", "section": "facts", "content": "old", "timestamp": None}
-    change = {"before": entry, "after": {**entry, "content": "new"}}
-    rollout = {
-        "steps": [{"changes": [change]}],
-        "questions": [{"entries": ["7", "8"]}],
-        "memory": [change["after"], {**entry, "id": "8"}],
-    }
-    ((shown,),) = memory_after_steps(rollout)
+    ((shown,),) = memory_after_steps({"steps": [{"changes": [{"before": entry, "after": {**entry, "content": "new"}}]}]})
     assert (shown.tone, shown.was, shown.text) == (Tone.UPDATE, "old", "new")
-    assert [(h.id, h.written, h.questions) for h in histories(rollout).values()] == [("7", 0, [0]), ("8", None, [0])]

@@ -6,14 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from memalpha.errors import InputError
 from memalpha.policies import PolicyOptions
 from memalpha.retrieval.embedders import HashingEmbedder
-from memalpha.routing.grpo import GroupOptions
+from memalpha.routing.learner import GroupOptions
 from memalpha.routing.ppo import PPOOptions
-from memalpha.routing.selector import SelectorOptions, ToolSelector, show_progress
+from memalpha.routing.selector import SelectorOptions, ToolSelector
 
 OPTIONS = SelectorOptions(
     update_every=60,
@@ -25,8 +24,8 @@ TOOLS = {"search": "looks facts up", "count": "counts entries", "ask": "asks the
 WANTS = {"search": "What is the city of {}?", "count": "How many pets has {} now?", "ask": "Please find out whether {} agrees."}
 
 
-def selector(callback=None, options=OPTIONS, tools=("search", "count", "ask")) -> ToolSelector:
-    made = ToolSelector(HashingEmbedder(32), options, callback)
+def selector(options=OPTIONS, tools=("search", "count", "ask")) -> ToolSelector:
+    made = ToolSelector(HashingEmbedder(32), options)
     for name in tools:
         made.register(name, TOOLS.get(name, "another"))
     return made
@@ -49,13 +48,6 @@ def seen_by(made: ToolSelector, query: str) -> torch.Tensor:
 def right(made: ToolSelector) -> float:
     """Share of greedy choices for an unseen name that are right."""
     return np.mean([made.select(text.format("Zora"), explore=False).tool == tool for tool, text in WANTS.items()])
-
-
-def test_it_learns_which_tool_a_query_wants():
-    made = selector()
-    reports = use(made, 600)
-    assert right(made) == 1 and len(reports) == made.updates == 10
-    assert made.select(WANTS["count"].format("Zora"), explore=False).probabilities["count"] > 0.6
 
 
 def test_agents_take_turns_and_choices_are_learnt_from_with_the_probability_they_were_made_with():
@@ -112,20 +104,20 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(tmp_path):
 def test_files_of_other_tools_and_other_things_are_refused(tmp_path):
     made = selector()
     made.save(tmp_path / "selector.pt")
-    with pytest.raises(InputError, match="search, count, ask"):
+    with pytest.raises(InputError, match="'search', 'count', 'ask'"):
         selector(tools=("count", "ask")).load(tmp_path / "selector.pt")
-    with pytest.raises(InputError, match=r"none\.pt"):
-        made.load(tmp_path / "none.pt")
     wider = selector(options=replace(OPTIONS, policy=PolicyOptions(hidden=(17,))))
-    with pytest.raises(InputError, match=r"actor.0.weight has shape \(16, 64\) instead of \(17, 64\)"):
+    with pytest.raises(InputError, match=r"actor\.0\.weight"):
         wider.load(tmp_path / "selector.pt")
 
 
-def test_a_tool_registered_later_leaves_what_was_learnt_alone():
+def test_it_learns_which_tool_a_query_wants_and_a_tool_registered_later_leaves_that_alone():
     made = selector()
-    use(made, 600)
+    reports = use(made, 480)
+    assert right(made) == 1 and len(reports) == made.updates == 8
     query = WANTS["count"].format("Zora")
     before = made.select(query, explore=False)
+    assert before.probabilities["count"] > 0.6
     agents = [agent.policy.log_probs(seen_by(made, query))[0, 0].exp() for agent in made._agents]
     made.register("sum", "adds up")
     after = [agent.policy.log_probs(seen_by(made, query))[0, 0].exp() for agent in made._agents]
@@ -138,26 +130,3 @@ def test_a_tool_registered_later_leaves_what_was_learnt_alone():
     assert right(made) == 1
     moments = made._agents[0].optimizer.state[made._agents[0].policy.actor[-1].weight]
     assert moments["exp_avg"].shape == (4, 16)
-
-
-def test_progress_tells_each_agents_rewards_and_probabilities_and_shows_them():
-    told = []
-    made = selector(told.append)
-    use(made, 120)
-    assert [progress.updates for progress in told] == [1, 2] and told[0].observed == 60
-    for progress in told:
-        assert all(sum(row.values()) == pytest.approx(1) and list(row) == list(TOOLS) for row in progress.probabilities)
-        assert all(0 <= reward <= 1 for reward in progress.rewards)
-    console = Console(record=True, width=100)
-    show_progress(console)(told[1]._replace(rewards=(None, 0.5)))
-    shown = console.export_text()
-    for text in ("search", "- ", "0.500", f"{told[1].reports[1]['kl']:.3f}", f"{told[1].probabilities[1]['ask']:.3f}"):
-        assert text in shown
-
-
-def test_what_cannot_be_is_said():
-    made = selector(tools=("search",))
-    with pytest.raises(InputError, match="1 tools"):
-        made.select("a")
-    with pytest.raises(InputError, match="'search'"):
-        made.register("search", "again")
