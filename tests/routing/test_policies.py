@@ -30,15 +30,6 @@ def test_an_almost_even_start_and_both_losses_reach_what_they_should(options):
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in policy.parameters() if p.dim() > 1)
 
 
-@pytest.mark.parametrize(("width", "gain"), [(0, 2**0.5), (-1, 0.01)])
-def test_weights_start_orthogonal(width, gain):
-    actor = make_policy(SHAPE, PolicyOptions("separate", hidden=(5, 5)), seed=3).actor
-    weight = actor[width].weight
-    product = weight @ weight.T if len(weight) <= weight.shape[1] else weight.T @ weight
-    torch.testing.assert_close(product, gain**2 * torch.eye(len(product)), atol=1e-5, rtol=1e-4)
-    assert actor[width].bias.abs().sum() == 0
-
-
 @pytest.mark.parametrize("share", [False, True])
 def test_a_teams_actor_sees_its_view_alone_and_the_value_sees_all(share):
     policy = make_policy(SHAPE, PolicyOptions("team", hidden=(8,), share_actors=share), seed=1)

@@ -54,16 +54,6 @@ def test_the_optimum_is_what_the_best_of_all_joint_actions_earns():
     assert total == pytest.approx(best) and not len(running)
 
 
-def test_noise_is_as_large_as_it_is_said_to_be_and_expected_rewards_have_none():
-    task = SyntheticTask(SyntheticOptions(noise=0.3))
-    state = task.start(20_000, np.random.default_rng(2))
-    actions = np.zeros((20_000, 1), dtype=np.int64)
-    clean = task.act(state, actions, None).rewards
-    noise = task.act(state, actions, np.random.default_rng(3)).rewards - clean
-    assert noise.std() == pytest.approx(0.3, rel=0.03) and abs(noise.mean()) < 0.01
-    assert abs(clean.mean()) < 0.01  # one option taken always, whatever the prompt, earns nothing
-
-
 def test_episodes_restart_as_they_end():
     episodes, rng = Episodes(RAGGED, 3, 7), np.random.default_rng(7)
     state, actions, ends = RAGGED.start(3, rng), np.random.default_rng(0), 0  # the same draws, by hand
