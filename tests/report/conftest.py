@@ -1,7 +1,5 @@
 """Run folders with rollouts that really ran: a scripted policy, the real agent, memory, retrieval, reader and rewards."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict

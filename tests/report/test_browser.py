@@ -1,7 +1,5 @@
 """The site as people meet it: opened from disk in a real browser. Skips where no browser is installed, and says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +14,11 @@ KINDS = ("index.html", "rollouts.html", "rollouts/after-0000.html", "rollouts/af
 def visit(browser: Any, browsed: Path) -> Iterator[Open]:
     """Opens a page of the site; at the end nothing must have gone wrong in any page, and nothing been fetched from elsewhere."""
     wrong: list[str] = []
-    contexts = []
+    pages = []
 
     def open_page(name: str, width: int = 1280, scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce")
-        contexts.append(context)
-        page = context.new_page()
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme, reduced_motion="reduce")
+        pages.append(page)
         page.set_default_timeout(10_000)
         page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
@@ -33,8 +30,8 @@ def visit(browser: Any, browsed: Path) -> Iterator[Open]:
 
     open_page.wrong = wrong  # type: ignore[attr-defined]
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     assert wrong == []
 
 

@@ -1,7 +1,5 @@
 """Intervals, bands and pictures against numbers worked by hand."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from pathlib import Path
@@ -94,13 +92,6 @@ def test_held_out_accuracy_has_its_standard_error_or_the_interval_over_runs(runs
     variant = Variant("", [rows(1.0)] * runs, summaries[:runs])
     caps = sorted(ys[0] for xs, ys in lines(drawn(Panel("accuracy", REWARD.lines), [variant])) if xs == [0.0])
     assert (caps[0], caps[-1]) == pytest.approx(ends)
-
-
-def test_variants_have_a_colour_each_and_a_panel_a_line(tmp_path: Path) -> None:
-    variants = [Variant("a", [rows(1.0), rows(3.0)], [{}, {}]), Variant("b", [rows(0.5)], [{}])]
-    thick = [line for line in drawn(REWARD, variants).get_lines() if line.get_label() in ("a", "b")]
-    assert [line.get_color() for line in thick] == list(LIGHT.lines[:2])
-    assert [picture.title for picture in write_figures(tmp_path / "f", variants, (PARTS,))] == ["tool: parts", "content: parts"]
 
 
 # ---------------------------------------------------------------------------------------------------- files

@@ -1,7 +1,5 @@
 """The pages of a site by value, read without a browser; test_browser.py opens them in one."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -117,16 +115,6 @@ def test_a_run_without_anything_yet_and_one_on_its_way(bare_run: RunFolder, read
     assert sorted(path.name for path in root.iterdir()) == ["assets", "index.html", "rollouts.html"]
     bare_run.append_line("metrics.jsonl", {"step": 4, "max_steps": 10})
     assert "unfinished: step 4 of 10" in read_page(write_site(bare_run)).words
-
-
-def test_one_evaluation_alone_sampled_and_a_control(finished_run: RunFolder, read_page: Read) -> None:
-    other = RunFolder.create(finished_run.path.with_name("other"), {"eval_temperature": 0.7, "shuffle_advantages": True})
-    other.write_lines("held_out/rollouts.jsonl", finished_run.read_lines("held_out/after.jsonl"))
-    other.write_json("summary.json", {"seconds": 300, **finished_run.read_json("summary.json")["after"]})
-    root = write_site(other).parent
-    words = read_page(root / "index.html").words
-    assert "evaluation in 5.0 min" in words and "at temperature 0.7; ± is" in words and "A control:" in words
-    assert "ann held out from hand" in read_page(root / "rollouts" / "rollouts-0000.html").words
 
 
 def test_what_could_not_be_scored_is_not_zero(finished_run: RunFolder, read_page: Read) -> None:

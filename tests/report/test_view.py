@@ -1,17 +1,17 @@
-"""Calls, numbers and the growth of a memory as they are shown, against the real agent and memory that made them."""
-
-from __future__ import annotations
+"""Calls, numbers and the growth of a memory as they are shown, against the real agent and memory that made them; the terminal."""
 
 import math
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from memalpha.agent.codecs import make_codec
 from memalpha.agent.step import AgentStep
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
+from memalpha.report.terminal import list_rollouts, show_rollout
 from memalpha.report.view import (
     SIGNS,
     Tone,
@@ -25,6 +25,7 @@ from memalpha.report.view import (
     printable,
     printable_lines,
 )
+from memalpha.runs import RunFolder
 from memalpha.training.results import _change, _entry, _result
 from memalpha.types import Change, Chunk, Operation, OperationKind
 
@@ -104,7 +105,85 @@ def test_the_memory_after_each_step_is_the_memory_that_was(steps: list[list[tupl
         before = after
 
 
-def test_an_entry_from_before_the_record_is_known_from_its_change() -> None:
-    entry = {"id": "7", "section": "facts", "content": "old", "timestamp": None}
-    ((shown,),) = memory_after_steps({"steps": [{"changes": [{"before": entry, "after": {**entry, "content": "new"}}]}]})
-    assert (shown.tone, shown.was, shown.text) == (Tone.UPDATE, "old", "new")
+# ---------------------------------------------------------------------------------------------------- the terminal
+def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
+    return next(row["rollout"] for row in run.read_lines(f"held_out/{name}.jsonl") if row["result"]["instance"] == instance)
+
+
+def shown(item: Any, *, width: int = 100) -> str:
+    console = Console(width=width, soft_wrap=True, highlight=False, color_system=None)
+    with console.capture() as capture:
+        if isinstance(item, dict):
+            show_rollout(item, console)
+        else:
+            console.print(item)
+    return capture.get()
+
+
+def lines_of(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_a_rollout_is_shown_by_value(finished_run: RunFolder, agent: AgentStep) -> None:
+    count = agent.encoder.count
+    first, last = "Ann lives in Rome <script>alert(1)</script>", "Ann lives in Oslo [bold red]x[/bold red] [/] \x1b[2J"
+    chunks = "Ann: I live in Rome. <script>alert(1)</script>", "Ann: I live in Oslo now. [bold red]x[/bold red] [/] \x1b[2J"
+    read = sum(map(count, chunks))
+    lines = lines_of(shown(rollout_of(finished_run, "after", "ann"), width=160))
+    for line in (
+        f"ann from hand, 2 chunks, {read} tokens read",
+        "│ Ann: I live in Rome. <script>alert(1)</script> │",
+        f"memory (1 entry, {count(first)} tokens afterwards)",
+        "+ insert facts 1 Ann lives in Rome <script>alert(1)</script>",
+        f"reward accuracy 1.000 tool 1.000 compression {1 - count(last) / read:.3f} content – total 1.500",
+        "~ facts 1 [2023-01-02] Ann lives in Rome <script>alert(1)</script> → [2023-02-03] Ann lives in Oslo",
+        "x delete facts 9 unknown_id:",
+        "question 1 Where does Ann live? latest",
+        "gold Oslo",
+        "stale Rome",
+        "score 1.00",
+        "answer [2023-02-03] Ann lives in Oslo [bold red]x[/bold red] [/] \\x1b[2J",
+        "retrieved 1 [2023-02-03] Ann lives in Oslo [bold red]x[/bold red] [/] \\x1b[2J",
+        f"accuracy 1.000 mean reward 1.375 memory 1 entry, {count(last)} tokens",
+    ):
+        assert any(found.startswith(line) for found in lines), line
+
+
+def test_markup_and_control_characters_of_the_data_stay_text(finished_run: RunFolder) -> None:
+    evil = rollout_of(finished_run, "after", "ann")
+    hostile = "[/red] [link=x]y[/link] \x1b]0;title\x07\u202e"
+    for step in evil["steps"]:
+        step.update(text=hostile, time=hostile, completion=hostile)
+        for result in step["results"]:
+            result["message"] = hostile
+            if result["operation"]:
+                result["operation"].update(section=hostile, content=hostile)
+        for change in step["changes"]:
+            change["after"].update(section=hostile, id=hostile, content=hostile, timestamp=hostile)
+    evil["questions"][0].update(question=hostile, kind=hostile, answer=hostile, answers=[hostile], stale=[hostile], error=hostile)
+    evil.update(instance=hostile, source=hostile)
+    text = shown(evil, width=400)
+    assert not [char for char in text if not char.isprintable() and char != "\n"]
+    # the heading 2, each chunk's panel 2, three calls' section and text 6, one note 1, two changes 4 each, the question 6
+    assert text.count("[/red] [link=x]y[/link] \\x1b]0;title\\x07\\u202e") == 2 + 2 * 2 + 6 + 1 + 2 * 4 + 6
+
+
+def test_silence_and_advantages_are_said_and_long_lines_wrap(finished_run: RunFolder) -> None:
+    rollout = rollout_of(finished_run, "after", "train-3-0")
+    narrow = shown(rollout, width=40)
+    assert narrow.count("none: the policy kept silent") == 2 and narrow.count("  unchanged") == 3
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert [word for word in rollout["steps"][0]["text"].split() if word not in narrow] == []
+    worst = list(finished_run.read_lines("trajectories/step-000002-rank-0.jsonl"))[1]
+    assert [line.split("advantage ")[1] for line in shown(worst).splitlines() if "advantage" in line] == ["-0.500", "-0.250"]
+    worst["questions"][0].update(score=None, answer=None, error="the reader is down")
+    assert "score – could not be scored: the reader is down" in lines_of(shown(worst))
+
+
+def test_the_list_says_how_to_show_each(finished_run: RunFolder, bare_run: RunFolder) -> None:
+    lines = lines_of(shown(list_rollouts(finished_run), width=80))
+    # rewards: accuracy + tool / 2; before: ann (.5 + 0) / 2, bob 1.5, chat 0
+    assert f"--held-out before --rollout N 0 to 2 {(0.25 + 1.5 + 0) / 3:.3f} 0.333" in lines
+    assert "--step 1 --rollout N 0 to 1 0.750 0.500" in lines
+    assert "--step 2 --rollout N 0 to 1 0.750 0.500" in lines
+    assert "no rollouts yet" in shown(list_rollouts(bare_run))

@@ -1,6 +1,7 @@
 """Runs: configuration, folder, resume, measuring; and the command line."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -58,19 +59,10 @@ def test_learners_learn_episodes_of_unequal_length(tmp_path, config, learner, re
     assert rows[-1]["step"] == 3_600 and len(rows) == 15 and rows[-1]["reward"] > rows[0]["reward"]
 
 
-class Oracle:
-    """Knows the specialties."""
-
-    def __init__(self, task):
-        self.task = task
-
-    def probabilities(self, observations):
-        return self.task._gains(observations.reshape(len(observations), 2, -1).astype(float))
-
-
 def test_measuring_adds_up_whole_episodes_and_the_best_router_reaches_the_optimum():
     task = SyntheticTask(SyntheticOptions(dimension=5, deciders=2, steps=4, p_end=0.4))
-    best = measure(Oracle(task), task, 200, 0)
+    oracle = SimpleNamespace(probabilities=lambda seen: task._gains(seen.reshape(len(seen), 2, -1).astype(float)))
+    best = measure(oracle, task, 200, 0)
     assert best["fraction_of_optimal"] == pytest.approx(1) and best["episodes"] == 200
     assert best["reward"] == pytest.approx(task.optimum(task.held_out(200, 0)).mean())
 

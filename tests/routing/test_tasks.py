@@ -21,7 +21,7 @@ from memalpha.qa.metrics import score
 from memalpha.retrieval.embedders import HashingEmbedder
 from memalpha.retrieval.section_router import LearnedSectionRouter
 from memalpha.routing.ppo import Agent, PPOOptions, pack
-from memalpha.routing.tasks import Episodes, SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, remember
+from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, remember
 from memalpha.types import Answer, Operation, OperationKind
 from memalpha.use.agent import MemoryAgent
 
@@ -37,8 +37,7 @@ def test_rewards_are_the_mean_cosine_of_the_nearest_facet():
     for i, row in enumerate(actions):
         cosines = [max(seen[i, k] @ facet for facet in RAGGED.specialties[k, row[k]]) for k in range(2)]
         assert rewards[i] == pytest.approx(np.mean(cosines), abs=1e-6)
-    assert np.linalg.norm(RAGGED.specialties, axis=-1) == pytest.approx(1)
-    assert np.linalg.norm(seen, axis=-1) == pytest.approx(1)
+    assert np.linalg.norm(RAGGED.specialties, axis=-1) == pytest.approx(1) and np.linalg.norm(seen, axis=-1) == pytest.approx(1)
 
 
 def test_the_optimum_is_what_the_best_of_all_joint_actions_earns():
@@ -52,22 +51,6 @@ def test_the_optimum_is_what_the_best_of_all_joint_actions_earns():
         assert (ended == (state[1] == step)).all()
         running, state = running[~ended], tuple(array[~ended] for array in after)
     assert total == pytest.approx(best) and not len(running)
-
-
-def test_episodes_restart_as_they_end():
-    episodes, rng = Episodes(RAGGED, 3, 7), np.random.default_rng(7)
-    state, actions, ends = RAGGED.start(3, rng), np.random.default_rng(0), 0  # the same draws, by hand
-    for _ in range(12):
-        assert (episodes.observe() == RAGGED.observe(state)).all()
-        chosen = actions.integers(3, size=(3, 2))
-        rewards, ended, reached = episodes.step(chosen)
-        state, expected, over = RAGGED.act(state, chosen, rng)
-        assert (rewards == expected).all() and (ended == over).all() and (reached == RAGGED.observe(state)).all()
-        fresh = RAGGED.start(int(over.sum()), rng) if over.any() else ()
-        for array, new in zip(state, fresh, strict=False):
-            array[over] = new
-        ends += int(over.sum())
-    assert ends > 3
 
 
 # ---------------------------------------------------------------------------------------------------- sections
