@@ -140,8 +140,7 @@ def test_compare_shows_the_table_curves_and_the_way_to_each_run(
     monkeypatch.setattr("memalpha.cli.runs.console", Console(width=120, highlight=False))
     first = tmp_path / "compared" / "index.html"
     assert memalpha(["compare", *(str(run.path) for run in runs), "--output", str(first.parent)]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert "change in accuracy, paired +0.350 ± 1.906 +0.500 ± 0.020" in lines
+    assert "change in accuracy, paired +0.350 ± 1.906 +0.500 ± 0.020" in " ".join(capsys.readouterr().out.split())
     page = read_page(first)
     assert "3 runs compared" in page.words and "plain run#1 50%?x option learning_rate 0.1 0.5" in page.words
     assert "after, against plain, paired by instance reference +0.150 ± 0.250 (n 2)" in page.words
