@@ -13,16 +13,16 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from memalpha.report.site import facts_of_run, write_site
+from memalpha.report.view import sources_of
 from memalpha.runs import RunFolder
 
 run, target = RunFolder(sys.argv[1]), Path(__file__).resolve().parents[1] / "docs" / "images" / "rollout.png"
-known = [fact for fact in facts_of_run(run) if fact.reward is not None]
+known = [fact for fact in facts_of_run(run, sources_of(run)) if fact.reward is not None]
 best = min(known, key=lambda fact: (-sum(map(bool, (fact.inserts, fact.updates, fact.deletes))), -fact.reward, fact.page))
 with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
     site = write_site(run, Path(folder)).parent.as_uri()
     browser = playwright.chromium.launch(executable_path=shutil.which("chromium") or shutil.which("google-chrome"))
     page = browser.new_context(device_scale_factor=1.5, viewport={"width": 1280, "height": 1320}).new_page()
     page.goto(f"{site}/rollouts/{best.page}")
-    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    picture.quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)  # 256 colours keep it small
-    browser.close()
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    picture.save(target, optimize=True)

@@ -88,10 +88,10 @@ def facts_of(source: Source, index: int, row: Mapping[str, Any]) -> Facts:
     )
 
 
-def facts_of_run(run: RunFolder) -> list[Facts]:
-    """Return the facts of all rollouts of a run; InputError (with file and line) if a file is damaged."""
+def facts_of_run(run: RunFolder, sources: Sequence[Source]) -> list[Facts]:
+    """Return the facts of all rollouts in files of a run; InputError (with file and line) if a file is damaged."""
     found: list[Facts] = []
-    for source in view.sources_of(run):
+    for source in sources:
         found += view.recorded(run, source.name, partial(facts_of, source))
     return found
 
@@ -110,14 +110,15 @@ def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -
 
     At most ``limit`` training rollouts get a page (0 = all). Only the site's own files are replaced. InputError: a damaged file.
     """
-    target, found, every = target or run.path / "report", tables.read_run(run), facts_of_run(run)
+    target, found, sources = target or run.path / "report", tables.read_run(run), view.sources_of(run)
+    every = facts_of_run(run, sources)
     steps = Counter(fact.step for fact in every if fact.step is not None)
     kept = kept_steps(steps, limit)
     shown = [fact for fact in every if fact.step is None or fact.step in kept]
     site = _Site(target, found.name, {"index.html": "Overview", "rollouts.html": "Rollouts"})
     pages = [f"rollouts/{fact.page}" for fact in shown]
     rest = zip(shown, ["", *pages], [*pages[1:], ""], strict=False)
-    for source in view.sources_of(run):
+    for source in sources:
         if source.step is None or source.step in kept:
             for row in run.read_lines(source.name):
                 site.write_rollout(*next(rest), source.rollout(row))
@@ -173,7 +174,7 @@ class _Site:
 
     def __init__(self, target: Path, name: str, lists: Mapping[str, str]) -> None:
         self.target, self.shared = target, {"name": name, "lists": lists}
-        for folder in ("assets", "figures", "rollouts"):
+        for folder in ("assets", "figures", "rollouts", "groups", "pairs"):  # the last two are those of older versions
             shutil.rmtree(target / folder, ignore_errors=True)
         (target / "assets").mkdir(parents=True)
         for asset in ("site.css", "site.js", "list.js"):

@@ -13,8 +13,6 @@ from memalpha.cli import run as memalpha
 from memalpha.report.tables import comparison, differences, group_runs, headline, read_run, summary_rows, summary_table
 from memalpha.runs import RunFolder
 
-EVIL = "<script>alert(1)</script>"
-
 
 def evaluation(accuracy: float, **more: Any) -> dict[str, Any]:
     kinds = {"latest": {"accuracy": accuracy, "questions": 24}, "count": {"accuracy": 0.5, "questions": 1}}
@@ -87,7 +85,7 @@ def make(path: Path, config: dict[str, Any], accuracies: dict[str, float | None]
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[RunFolder]:
-    base = {"learning_rate": 0.1, "model": f"nano {EVIL}", "save_steps": 5}
+    base = {"learning_rate": 0.1, "model": "nano <script>alert(1)</script>", "save_steps": 5}
     return [
         make(tmp_path / "plain-seed1", {**base, "seed": 1, "output_dir": "a"}, {"x": 0.2, "y": 0.4}),
         make(tmp_path / "fast", {**base, "seed": 1, "learning_rate": 0.5}, {"x": 0.7, "y": 0.5, "z": None}),
