@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
+from os.path import commonprefix
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.agent.step import positions_of
 from memalpha.files import append_lines, drop_cut_line, parse_line
@@ -48,10 +49,6 @@ class PolicyHost:
 
         return AutoConfig.from_pretrained(resolve_model(self.model), trust_remote_code=False)
 
-    @cached_property
-    def _skeleton(self) -> Any:
-        return weightless(self.config)
-
     @property
     def positions(self) -> int:
         """Context length of the model in tokens; 0 if unknown."""
@@ -61,16 +58,8 @@ class PolicyHost:
         """Return a generator of the base with an adapter (empty = none); InputError if it is missing or of another base."""
         if adapter:
             base_of(adapter)
-            check_adapter(Path(adapter), resolve_model(self.model), self._skeleton, self.tokenizer)
+            check_adapter(Path(adapter), resolve_model(self.model), weightless(self.config), self.tokenizer)
         return _Hosted(self, adapter)
-
-    def generate(self, adapter: str, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Generate completions, or replay recorded ones; attaches the adapter first if needed."""
-
-        def draw() -> list[Completion]:
-            return self._generator(adapter).generate(prompts, sampling)
-
-        return draw() if self.calls is None else self.calls.completions(adapter, prompts, sampling, draw)
 
     def answer(self, chats: Sequence[list[Message]], max_new_tokens: int) -> list[str]:
         """Answer chats greedily with the bare base; common prefixes are computed once."""
@@ -106,14 +95,17 @@ class PolicyHost:
         return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=keep_prefix)
 
 
-class _Hosted:
-    """A ``Generator`` for one adapter of a host."""
+class _Hosted(NamedTuple):
+    """A ``Generator`` for one adapter of a host; replays recorded completions."""
 
-    def __init__(self, host: PolicyHost, adapter: str) -> None:
-        self._host, self._adapter = host, adapter
+    host: PolicyHost
+    adapter: str
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        return self._host.generate(self._adapter, prompts, sampling)
+        def draw() -> list[Completion]:
+            return self.host._generator(self.adapter).generate(prompts, sampling)
+
+        return self.host.calls.completions(self.adapter, prompts, sampling, draw) if self.host.calls else draw()
 
 
 class RecordedCalls:
@@ -121,7 +113,6 @@ class RecordedCalls:
 
     A call is replayed only if adapter, prompts and sampling are the same; ``seconds`` is the original time of replayed calls. Calls
     with a temperature but no seed are always generated again. An incomplete last line is dropped; other damage is an InputError.
-    Mem0's server calls are not covered.
     """
 
     def __init__(self, path: Path) -> None:
@@ -180,19 +171,15 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
 def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> list[list[Prompt]]:
     """Split prompts, in order, into batches with rows times (longest prompt + completion) at most ``tokens``, or of one prompt."""
     batches: list[list[Prompt]] = []
-    longest = 0
     for prompt in prompts:
-        grown = max(longest, len(prompt.ids) + new_tokens)
-        if batches and grown * (len(batches[-1]) + 1) <= tokens:
-            batches[-1].append(prompt)
-            longest = grown
+        grown = [*batches[-1], prompt] if batches else []
+        if grown and len(grown) * (max(len(row.ids) for row in grown) + new_tokens) <= tokens:
+            batches[-1] = grown
         else:
             batches.append([prompt])
-            longest = len(prompt.ids) + new_tokens
     return batches
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
     """Length of the common prefix."""
-    different = (index for index, (left, right) in enumerate(zip(first, second, strict=False)) if left != right)
-    return next(different, min(len(first), len(second)))
+    return len(commonprefix([first, second]))

@@ -2,14 +2,16 @@
 
     memalpha evaluate --config configs/evaluate/X.yaml --output_dir runs/X
 
-``EvaluateOptions`` has the protocol; agents and servers use the option groups of training.
+``EvaluateOptions`` has what is compared; the protocol (``reader_tokens``, ``retrieve_k``), agents and servers use the option groups
+of training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -19,13 +21,46 @@ from memalpha.agent.config import AgentConfig
 from memalpha.config import Options, names, parse, read
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.evaluation.systems import KINDS, system_options
-from memalpha.types import Instance
+from memalpha.evaluation import raw, writers
+from memalpha.evaluation.folder import LISTS
+from memalpha.evaluation.systems import System, SystemOptions
+from memalpha.retrieval.config import RetrievalMode
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 
 Rows = Annotated[list[Any], BeforeValidator(lambda value: [value] if isinstance(value, Mapping) else value)]
 """A list of names and mappings; a single one is also accepted."""
+
+
+class Kind(NamedTuple):
+    """Makes a system from its ``Setting`` and options; ``options`` is their dataclass."""
+
+    make: Callable[..., System]
+    options: type[SystemOptions]
+
+
+KINDS: Mapping[str, Kind] = {
+    "agent": Kind(writers.Agent, writers.AgentOptions),
+    "constant_state": Kind(
+        partial(writers.Rewriting, instructions=writers.CONSTANT_STATE, parse=writers.parse_state), writers.RewritingOptions
+    ),
+    "full_context": Kind(raw.FullContext, raw.FullContextOptions),
+    "gold": Kind(raw.Gold, SystemOptions),
+    "overwrite_summary": Kind(partial(writers.Rewriting, instructions=writers.OVERWRITE_SUMMARY), writers.RewritingOptions),
+    "rag_bm25": Kind(partial(raw.Rag, mode=RetrievalMode.LEXICAL), raw.RagOptions),
+    "rag_dense": Kind(partial(raw.Rag, mode=RetrievalMode.DENSE), raw.RagOptions),
+    "rag_two_layer": Kind(partial(raw.Rag, mode=RetrievalMode.HYBRID), raw.RagOptions),
+    "teacher": Kind(raw.Teacher, raw.TeacherOptions),
+    "verbatim": Kind(raw.Verbatim, raw.VerbatimOptions),
+}
+"""All kinds of systems; see their modules for departures from the sources."""
+
+
+def system_options(kind: str, values: Mapping[str, Any]) -> SystemOptions:
+    """Return the options of a kind; InputError if the kind or an option is unknown or invalid."""
+    if kind not in KINDS:
+        raise InputError(f"unknown kind of system {kind!r}", expected=f"one of {', '.join(KINDS)}")
+    return read(KINDS[kind].options, values, f"system {kind!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +97,7 @@ class SystemSpec(Options):
     """A system.
 
     Attributes:
-        kind: What it is, a key of ``memalpha.evaluation.systems.KINDS``.
+        kind: What it is, a key of ``KINDS``.
         name: Its name in results (empty = its kind).
         group: Systems of one group differ only in their training seed (empty = its name).
         sets: Names of the sets it is evaluated on (none = all).
@@ -105,11 +140,8 @@ class EvaluateOptions(Options):
         sets: List of sets, each a path or a mapping (``SetSpec``).
         systems: List of systems, each a kind or a mapping (``SystemSpec`` and the kind's own options).
         readers: List of readers, each a kind or a mapping (``ReaderSpec``).
-        reader_tokens: Budget of what a reader sees, in tokens: the same for every system.
-        retrieve_k: How many entries are retrieved for a question: the same for every system.
         temperature: Sampling temperature of writing models (0 = greedy, for which one seed is enough).
         seeds: Sampling seeds.
-        max_completion_length: Longest completion of one chunk, in tokens.
         batch_size: Instances that are read in lockstep; affects memory use, and what a killed run loses at most.
         generation_rows: Most rows decoded in one batch.
         batch_tokens: Most tokens of the questions and passages that the base model reads in one batch.
@@ -122,11 +154,8 @@ class EvaluateOptions(Options):
     sets: Rows = field(default_factory=list)
     systems: Rows = field(default_factory=list)
     readers: Rows = field(default_factory=lambda: ["recall"])
-    reader_tokens: PositiveInt = 256
-    retrieve_k: PositiveInt = 10
     temperature: Annotated[float, Field(ge=0)] = 0.0
     seeds: list[int] = field(default_factory=lambda: [0])
-    max_completion_length: PositiveInt = 1024
     batch_size: PositiveInt = 16
     generation_rows: PositiveInt = 64
     batch_tokens: PositiveInt = 16_384
@@ -137,16 +166,9 @@ class EvaluateOptions(Options):
         """InputError for empty lists and repeated seeds."""
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds is {self.seeds}", expected="at least one integer, none of them twice")
-        for name, example in _EXAMPLES.items():
-            if not getattr(self, name):
-                raise InputError(f"{name} is empty", expected=f"a list such as {example}")
+        if empty := [name for name in LISTS if not getattr(self, name)]:
+            raise InputError(f"{empty[0]} is empty", expected="a list as in configs/evaluate/quick.yaml")
 
-
-_EXAMPLES = {
-    "sets": "[{name: synthetic, data: runs/data/synthetic-test}]",
-    "systems": "[full_context, rag_bm25, {name: warm, kind: agent}]",
-    "readers": "[recall, base]",
-}
 
 GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)
 """All option groups of ``memalpha evaluate``."""
@@ -162,38 +184,39 @@ class Evaluation(NamedTuple):
     systems: tuple[SystemSpec, ...]
     readers: tuple[ReaderSpec, ...]
 
-    def agent_config(self, max_new_tokens: int) -> AgentConfig:
-        """Return the agents' configuration with completions of at most ``max_new_tokens``."""
-        return replace(self.agent, max_completion_length=max_new_tokens)
-
     def to_json(self) -> dict[str, Any]:
         """Return the resolved configuration for ``config.yaml``; ``overwrite`` is always false."""
         groups = {key: value for group in (self.options, self.endpoints, self.agent) for key, value in asdict(group).items()}
-        systems = [{**{k: v for k, v in asdict(spec).items() if k != "options"}, **spec.options} for spec in self.systems]
-        rows = {"sets": list(map(asdict, self.sets)), "systems": systems, "readers": list(map(asdict, self.readers))}
-        found: dict[str, Any] = _plain({**groups, **rows, "overwrite": False})
+        systems = [{**asdict(spec), **spec.options} for spec in self.systems]
+        for row in systems:
+            del row["options"]
+        lists = {"sets": list(map(asdict, self.sets)), "systems": systems, "readers": list(map(asdict, self.readers))}
+        found: dict[str, Any] = json.loads(json.dumps({**groups, **lists, "overwrite": False}, default=str))
         return found
 
 
 def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
-    """Read ``--config FILE`` and overrides; InputError if the file is missing or invalid, or an option is unknown or invalid."""
-    return resolve(*parse(arguments, GROUPS, "memalpha evaluate"))
+    """Read ``--config FILE`` and overrides.
 
-
-def resolve(options: EvaluateOptions, endpoints: EndpointOptions, agent: AgentConfig) -> Evaluation:
-    """Read the lists of sets, systems and readers; InputError for invalid entries, duplicate names or unknown references."""
+    InputError if the file is missing or invalid, or for invalid or unknown options, duplicate names, or unknown references.
+    """
+    options, endpoints, agent = parse(arguments, GROUPS, "memalpha evaluate")
     sets, systems = tuple(map(read_set, options.sets)), tuple(map(read_system, options.systems))
     readers = tuple(map(read_reader, options.readers))
     called = {"sets": [s.name for s in sets], "systems": [s.name for s in systems], "readers": [r.name for r in readers]}
     for what, known in called.items():
         if twice := next((name for name in known if known.count(name) > 1), None):
             raise InputError(f"two {what} are called {twice!r}", expected="a name for each", fix="add name: to one of them")
-    wanted = [("readers", spec.name, name) for spec in sets for name in spec.readers]
-    wanted += [("readers", spec.name, name) for spec in systems for name in spec.readers]
+    wanted = [("readers", spec.name, name) for spec in (*sets, *systems) for name in spec.readers]
     wanted += [("sets", spec.name, name) for spec in systems for name in spec.sets]
     for what, owner, name in wanted:
         if name not in called[what]:
             raise InputError(f"{what} of {owner!r} name {name!r}", expected=f"some of {', '.join(called[what])}")
+    kinds = {spec.group: spec.kind for spec in systems}
+    if mixed := next((spec for spec in systems if spec.kind != kinds[spec.group]), None):
+        raise InputError(
+            f"group {mixed.group!r} has systems of two kinds", expected="systems that differ in their training seed alone"
+        )
     if any(reader.kind == "endpoint" for reader in readers):
         endpoints.reader_client()
     if endpoints.has_judge:
@@ -208,14 +231,13 @@ def read_set(row: Any) -> SetSpec:
 
 
 def read_system(row: Any) -> SystemSpec:
-    """Read a system: its kind, or a mapping; InputError if it or an option is invalid."""
+    """Read a system: its kind, or a mapping with the kind's own options beside the others; InputError if something is invalid."""
     given = dict(row) if isinstance(row, Mapping) else row
     options = {key: given.pop(key) for key in list(given) if key not in names(SystemSpec)} if isinstance(given, dict) else {}
-    spec = _spec(SystemSpec, given, "kind", f", such as one of {', '.join(KINDS)}")
+    spec = _spec(SystemSpec, given, "kind")
+    options = asdict(system_options(spec.kind, {**spec.options, **options}))
     name = spec.name or spec.kind
-    return replace(
-        spec, name=name, group=spec.group or name, options=asdict(system_options(spec.kind, {**spec.options, **options}))
-    )
+    return replace(spec, name=name, group=spec.group or name, options=options)
 
 
 def read_reader(row: Any) -> ReaderSpec:
@@ -224,23 +246,9 @@ def read_reader(row: Any) -> ReaderSpec:
     return replace(spec, name=spec.name or spec.kind)
 
 
-def asked_for(instances: list[Instance], skip: int, count: int) -> list[Instance]:
-    """Return the instances selected by ``skip`` and ``instances`` (0 = all)."""
-    return instances[skip:][: count or None]
-
-
-def _spec(group: type[_Spec], row: Any, needed: str, such_as: str = "") -> _Spec:
+def _spec(group: type[_Spec], row: Any, needed: str) -> _Spec:
     what = f"a {group.__name__.removesuffix('Spec').lower()}"
     given = {needed: row} if isinstance(row, str) else row
     if not isinstance(given, Mapping) or not given.get(needed):
-        raise InputError(f"{what} is {row!r}", expected=f"{needed} or a mapping with {needed}{such_as}")
+        raise InputError(f"{what} is {row!r}", expected=f"{needed} or a mapping with {needed}")
     return read(group, given, f"{what} {given[needed]!r}")
-
-
-def _plain(value: Any) -> Any:
-    """The value in plain YAML types."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value.value if isinstance(value, Enum) else value

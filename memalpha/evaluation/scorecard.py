@@ -27,7 +27,7 @@ from enum import StrEnum
 
 from memalpha.data.questions import ABSENCE, CASCADE
 from memalpha.errors import InputError
-from memalpha.evaluation.results import QuestionResult, SystemResult
+from memalpha.evaluation.folder import QuestionResult, SystemResult
 from memalpha.evaluation.statistics import Estimate, Seed, estimate
 from memalpha.qa.metrics import contains, gives_stale, words
 from memalpha.types import Answer, Fact, FactAction, Instance, Question

@@ -1,6 +1,6 @@
-"""Systems that keep the input unchanged and need no writing model: full context, retrieval over chunks, verbatim, gold.
+"""Systems without a writing model: full context, retrieval over chunks, verbatim, gold, and the rule-based teacher.
 
-All use ``pieces``. A unit is a block between blank lines if it fits, else a line, else a sentence, else whole words; a line
+All but the teacher use ``pieces``. A unit is a block between blank lines if it fits, else a line, else a sentence, else whole words; a line
 ``Label: ...`` stays with the line it labels. The units of a chunk hold all its words in order. A single character above the token
 limit stays whole. A piece never spans two chunks.
 
@@ -22,10 +22,11 @@ from typing import Literal, NamedTuple
 from pydantic import NonNegativeInt
 
 from memalpha.data.packing import sentences, split_text
-from memalpha.data.teacher import teacher_operations
+from memalpha.config import Share
+from memalpha.data.teacher import Style, TeacherConfig, teacher_operations
 from memalpha.errors import InputError
-from memalpha.evaluation.systems.base import Kept, Room, Setting, System, SystemOptions, count_operations, rendered, searched
-from memalpha.memory.memory import Memory
+from memalpha.evaluation.systems import Kept, Setting, System, SystemOptions, kept_memory, searched
+from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
 from memalpha.qa.evaluator import find_passages
@@ -109,11 +110,9 @@ class FullContextOptions(SystemOptions):
 
     Attributes:
         budget: ``window`` (all that the reader's model takes) or ``reader`` (the common budget).
-        context_tokens: Most tokens of the input with ``budget: window`` (0 = all that the model takes).
     """
 
     budget: Literal["window", "reader"] = "window"
-    context_tokens: NonNegativeInt = 0
 
 
 class FullContext(System):
@@ -124,7 +123,7 @@ class FullContext(System):
     """
 
     def __init__(self, setting: Setting, options: FullContextOptions) -> None:
-        self.count, self.options = setting.count, options
+        self.count = setting.count
         self.reads_window = options.budget == "window"
 
     def keep(self, instance: Instance, seed: int) -> Kept:
@@ -132,14 +131,13 @@ class FullContext(System):
         chunks = [Piece(chunk.text, chunk.time, index) for index, chunk in enumerate(instance.chunks)]
         lines = pieces(instance.chunks, 1, UNIT_TOKENS, self.count)
 
-        def read(room: Room) -> tuple[str, ...]:
-            most = self.options.context_tokens if room.window else 0
-            return newest_in_order(chunks, lines, min(room.tokens, most or room.tokens), self.count)
+        def read(budget: int) -> tuple[str, ...]:
+            return newest_in_order(chunks, lines, budget, self.count)
 
         return Kept(
-            lambda questions, room: [read(room)] * len(questions),
+            lambda questions, budget: [read(budget)] * len(questions),
             memory_tokens=sum(self.count(chunk.text) for chunk in instance.chunks),
-            left_out=lambda room: sum(self.count(chunk.render()) for chunk in chunks) - sum(map(self.count, read(room))),
+            left_out=lambda budget: sum(self.count(chunk.render()) for chunk in chunks) - sum(map(self.count, read(budget))),
         )
 
 
@@ -269,13 +267,7 @@ class Verbatim(System):
                 held.append(result.entry_id or "")
             while 0 < most < memory.tokens:
                 cut += drop_oldest()
-        return Kept(
-            searched(memory, retriever, self.setting.retrieve_k),
-            memory_tokens=memory.tokens,
-            entries=rendered(memory),
-            cut=cut,
-            operations=count_operations(results),
-        )
+        return kept_memory(memory, retriever, self.setting.retrieve_k, results, cut=cut)
 
 
 class Gold(System):
@@ -293,23 +285,15 @@ class Gold(System):
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Look up the evidence."""
-        return self._facts(instance) if instance.facts else self._evidence(instance)
-
-    def _facts(self, instance: Instance) -> Kept:
-        memory, rng = Memory(_FACTS, self.count), random.Random(0)
-        for index, chunk in enumerate(instance.chunks):
-            for operation in teacher_operations(instance, index, memory, rng):
-                memory.apply(operation, chunk=index, time=chunk.time)
-        texts = rendered(memory)
-        return Kept(
-            lambda questions, room: [about(question, texts) for question in questions], memory_tokens=memory.tokens, entries=texts
-        )
-
-    def _evidence(self, instance: Instance) -> Kept:
+        if instance.facts:
+            memory = Memory(_FACTS, self.count)
+            teach(memory, instance, random.Random(0), TeacherConfig())
+            texts = tuple(render_entry(entry) for entry in memory)
+            return Kept(lambda questions, budget: [about(question, texts) for question in questions], memory.tokens, texts)
         found = pieces(instance.chunks, 1, UNIT_TOKENS, self.count)
         wanted = {piece.chunk for question in instance.questions for piece in _of(question, found)}
         return Kept(
-            lambda questions, room: [answers_first(question, _of(question, found), self.count) for question in questions],
+            lambda questions, budget: [answers_first(question, _of(question, found), self.count) for question in questions],
             memory_tokens=sum(self.count(piece.text) for piece in found if piece.chunk in wanted),
         )
 
@@ -324,7 +308,7 @@ def answers_first(question: Question, found: Sequence[Piece], count: TokenCounte
     """Return pieces as passages: those with an accepted answer first, then by BM25, then in reading order."""
     memory = piece_memory(found, count)
     ranked = find_passages(memory, TwoLayerRetriever(memory), question.text, len(memory)).passages
-    passages = dict.fromkeys([*ranked, *rendered(memory)])
+    passages = dict.fromkeys([*ranked, *(render_entry(entry) for entry in memory)])
     return tuple(sorted(passages, key=lambda text: not _answers(question, text)))
 
 
@@ -336,3 +320,57 @@ def _answers(question: Question, text: str) -> bool:
     if question.metric == "label":
         return label(question, Answer(text, (text,))) == 1
     return any(contains(text, answer) for answer in question.answers)
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherOptions(SystemOptions):
+    """Quality of the teacher; see ``memalpha.data.teacher.TeacherConfig``.
+
+    Attributes:
+        coverage: Probability that a fact is acted on.
+        p_correct: Probability that a changed or retracted fact is corrected in place.
+        p_update: Of those, the probability of an update rather than a deletion and an insertion.
+        style: Wording of an entry.
+    """
+
+    coverage: Share = 1.0
+    p_correct: Share = 1.0
+    p_update: Share = 0.5
+    style: Style = "words"
+
+    def draws(self, temperature: float) -> bool:
+        """Whether what is kept depends on the seed; the temperature does not matter, because no model writes."""
+        return min(self.coverage, self.p_correct) < 1 or 0 < self.p_update < 1
+
+
+class Teacher(System):
+    """Writes what the annotations of generated data say: an upper limit for a policy trained on its demonstrations."""
+
+    def __init__(self, setting: Setting, options: TeacherOptions) -> None:
+        self.setting = setting
+        self.config = TeacherConfig(options.coverage, options.p_correct, options.p_update, options.style)
+
+    def check(self, instances: Sequence[Instance]) -> None:
+        """InputError if an instance has no annotations."""
+        if bare := next((instance for instance in instances if not instance.facts), None):
+            raise InputError(
+                f"system 'teacher' on instance {bare.id}, which has no annotated facts",
+                expected="generated data",
+                fix="name the sets it is for: sets: [synthetic]",
+            )
+
+    def keep(self, instance: Instance, seed: int) -> Kept:
+        """Keep what the annotations say."""
+        memory = self.setting.step.new_memory()
+        retriever = self.setting.step.new_retriever(memory)
+        results = teach(memory, instance, random.Random(f"{seed}/{instance.id}"), self.config)
+        return kept_memory(memory, retriever, self.setting.retrieve_k, results)
+
+
+def teach(memory: Memory, instance: Instance, rng: random.Random, config: TeacherConfig) -> list[OperationResult]:
+    """Apply the teacher's operations of all chunks to a memory; return their results."""
+    results: list[OperationResult] = []
+    for index, chunk in enumerate(instance.chunks):
+        operations = teacher_operations(instance, index, memory, rng, config)
+        results += [memory.apply(operation, chunk=index, time=chunk.time) for operation in operations]
+    return results

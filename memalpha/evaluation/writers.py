@@ -1,7 +1,10 @@
-"""Memories that are one text, rewritten by a language model at each chunk: ``overwrite_summary`` and ``constant_state``.
+"""Systems with a model that writes: the memory agent, and memories of one text that is rewritten at each chunk.
 
-A batch runs in lockstep by chunk. Chunk text cannot become a special token or close its fence. A reply that ends at the token limit
-is kept and counted (``cut_off``); an empty reply empties the text; a changed text counts as an update. The reader gets the lines.
+The agent (untrained, warm-started or trained) uses the prompts, application and retrieval of training (``memalpha.agent.step``).
+Its ``cut`` is 0: a chunk above the limit is an error before the evaluation starts.
+
+A rewritten text: chunks cannot close their fence or become a special token. A reply that ends at the token limit is kept and
+counted (``cut_off``); an empty reply empties the text; a changed text counts as an update. The reader gets the lines.
 
 * ``overwrite_summary``, after MemAgent (arXiv 2507.02259): rewrites the whole memory.
 * ``constant_state``, after MEM1 (arXiv 2506.15841): the model may think, then writes its state between ``<IS>`` and ``</IS>``.
@@ -16,16 +19,84 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 from pydantic import NonNegativeInt
 
-from memalpha.agent.rollout import StepCallback
+from memalpha.agent.config import AGENT_FILE, AgentConfig
+from memalpha.agent.rollout import StepCallback, run_rollouts
+from memalpha.agent.step import AgentStep, check_context
 from memalpha.errors import InputError
-from memalpha.evaluation.results import OperationCounts
-from memalpha.evaluation.systems.base import Kept, Setting, System, WriterOptions
-from memalpha.evaluation.systems.raw import units
+from memalpha.evaluation.folder import OperationCounts
+from memalpha.evaluation.raw import units
+from memalpha.evaluation.systems import Kept, Setting, System, WriterOptions, kept_memory
+from memalpha.memory.schema import MemorySchema
 from memalpha.text import PromptEncoder, quote, slot
 from memalpha.types import Chunk, Instance, Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions(WriterOptions):
+    """Which agent.
+
+    Attributes:
+        adapter: Its adapter's folder (empty = the untrained base model).
+        settings: ``shared`` (the evaluation's; the adapter's schema and codec must match) or ``own`` (saved beside the adapter).
+    """
+
+    adapter: str = ""
+    settings: Literal["shared", "own"] = "shared"
+
+
+class Agent(System):
+    """A policy that writes its memory by tool calls."""
+
+    def __init__(self, setting: Setting, options: AgentOptions) -> None:
+        self.setting = setting
+        self.step = _step(setting, options)
+        self.generator = setting.host.generator(options.adapter)
+        check_context(self.step, setting.host.config)
+
+    def check(self, instances: Sequence[Instance]) -> None:
+        """InputError if a chunk is longer than the agent accepts."""
+        for instance in instances:
+            for index, chunk in enumerate(instance.chunks):
+                self.step.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
+
+    def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
+        """Run one rollout for each instance, in lockstep."""
+        sampling = self.setting.sampling(self.step.config.max_completion_length, seed, instances)
+        return [
+            kept_memory(
+                rollout.memory,
+                rollout.retriever,
+                self.setting.retrieve_k,
+                [result for step in rollout.steps for result in step.outcome.results],
+                write_calls=len(rollout.steps),
+                cut_off=sum(step.completion.cut_off for step in rollout.steps),
+            )
+            for rollout in run_rollouts(instances, self.step, self.generator, sampling, on_step=on_step)
+        ]
+
+
+def _step(setting: Setting, options: AgentOptions) -> AgentStep:
+    """The agent's step; InputError if its own settings are missing or conflict with the shared ones."""
+    if options.settings == "own":
+        if not options.adapter:
+            raise InputError("settings 'own' of an agent without an adapter", expected="an adapter, or settings: shared")
+        return AgentStep(AgentConfig.load(options.adapter), setting.host.tokenizer)
+    if options.adapter and (Path(options.adapter) / AGENT_FILE).is_file():  # an adapter of another program has no such file
+        saved, shared = AgentConfig.load(options.adapter), setting.step.config
+        if MemorySchema.load(saved.schema) != setting.step.schema or saved.codec != shared.codec:
+            raise InputError(
+                f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}, "
+                f"and this evaluation has {shared.schema!r} and {shared.codec!r}",
+                expected="the same for agents that are compared",
+                fix="set schema and codec of the evaluation, or settings: own for this system",
+            )
+    return setting.step
+
 
 OVERWRITE_SUMMARY = (
     "You read a long text chunk by chunk and keep a memory of it, of at most {tokens} tokens. Questions will be answered from the "
@@ -95,8 +166,8 @@ class Rewriting(System):
             for index, chunk in enumerate(instance.chunks):
                 if (asked := len(self._prompt(chunk, "").ids) + 2 * self.limit) > window:
                     raise InputError(
-                        f"chunk {index} of instance {instance.id} takes {asked} tokens with instructions, the text as it stands "
-                        f"and the text as it becomes ({self.limit} each), and the model's window has {window}",
+                        f"chunk {index} of instance {instance.id} takes {asked} tokens with instructions and two texts of "
+                        f"{self.limit} tokens (as it stands, as it becomes), and the model's window has {window}",
                         expected="room for all of them",
                         fix="cut the chunks smaller, lower memory_tokens, or name the system's sets",
                     )
@@ -128,7 +199,7 @@ class Rewriting(System):
     def _kept(self, text: _Text) -> Kept:
         lines = tuple(units(text.text, self.limit, self.setting.count))
         return Kept(
-            lambda questions, room: [lines] * len(questions),
+            lambda questions, budget: [lines] * len(questions),
             memory_tokens=self.setting.count(text.text),
             entries=lines,
             write_calls=text.calls,
