@@ -17,7 +17,7 @@ def add_verbs(verbs: Any) -> None:
         "evaluate",
         help="compare systems under one protocol, or measure a trained agent",
         description="Needs: a configuration with sets, systems and readers; or --trained and --data. "
-        "Makes: output_dir with results.jsonl, summary.json, table.md. Run again, it goes on where it stopped. All options: --options.",
+        "Makes: output_dir with results.jsonl, summary.json, table.md. Run again, it goes on where it stopped.",
         epilog="memalpha evaluate --config configs/evaluate/quick.yaml; memalpha evaluate --trained runs/mine --data SET",
     )
     parser.add_argument("--trained", metavar="FOLDER", help="adapter or run folder to measure, with the settings it has")

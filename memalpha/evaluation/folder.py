@@ -4,7 +4,6 @@
     inputs.json         digests of instances, adapters, base model and agents' own settings
     environment.json    code and library versions, machine, command, date; also of continuations
     results.jsonl       one line for each (set, system, reader, seed, instance); a failed one has ``failed`` and no score
-    underway.jsonl      completions of the batch in progress (``memalpha.evaluation.host.RecordedCalls``)
     summary.json        and table.md: derived from the others
 
 Results are only added; a later line of the same key replaces an earlier one. The same command continues the folder, also with more
@@ -16,15 +15,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from memalpha.agent.config import AGENT_FILE, ROUTER_FILE, SCHEMA_FILE
 from memalpha.errors import InputError, RunFolderError
 from memalpha.evaluation.statistics import Number
 from memalpha.files import append_lines, drop_cut_line, finite, read_object, write_yaml
@@ -40,6 +37,11 @@ MAY_CHANGE = frozenset({
     "judge_url",
 })  # fmt: skip
 """Options that change no result."""
+
+MODEL_FILES = (
+    "*.safetensors", "*.bin", "*.gguf", "*.pt", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+)  # fmt: skip
+"""What a base model's results depend on."""
 
 
 class ResultKey(NamedTuple):
@@ -130,9 +132,7 @@ class SystemResult:
         return found
 
 
-@cache
-def _reader() -> TypeAdapter[SystemResult]:
-    return TypeAdapter(SystemResult)
+_LINE = TypeAdapter(SystemResult)
 
 
 def read_results(folder: str | Path) -> list[SystemResult]:
@@ -143,7 +143,7 @@ def read_results(folder: str | Path) -> list[SystemResult]:
     last: dict[ResultKey, SystemResult] = {}
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:
-            result = _reader().validate_python(json.loads(line.decode("utf-8")))
+            result = _LINE.validate_python(json.loads(line.decode("utf-8")))
         except ValueError as error:
             raise InputError(
                 f"{path}, line {number} is damaged: {error}",
@@ -208,7 +208,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 def check_same(run: RunFolder, config: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
     """RunFolderError with the names if options or inputs that both have differ, or a set, system or reader has gone."""
     began, now = _by_name(read_config(run.path), run.read_optional("inputs.json")), _by_name(config, inputs)
-    gone = [f"{name} is not there any more" for name in began.keys() - now.keys() if name.startswith(LISTS)]
+    gone = [f"{name} is not there any more" for name in began.keys() - now.keys() if name.startswith(LISTS) and name.endswith("'")]
     other = [f"{name} was {began[name]!r} and is {now[name]!r}" for name in began.keys() & now.keys() if began[name] != now[name]]
     if different := sorted([*gone, *other]):
         raise RunFolderError(
@@ -219,47 +219,26 @@ def check_same(run: RunFolder, config: Mapping[str, Any], inputs: Mapping[str, A
 
 
 def _by_name(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that decides results, by name."""
+    """Everything that decides results, by name; a set, system or reader is there if its name is."""
     found = {name: value for name, value in config.items() if name not in {*MAY_CHANGE, *LISTS}}
     for part in LISTS:
         for row in config[part]:
-            found[f"{part} {row['name']!r}"] = {key: value for key, value in row.items() if key != "in_mean"}
+            what = f"{part} {row['name']!r}"
+            found |= {f"{what} {key}".removesuffix(" name"): value for key, value in row.items() if key != "in_mean"}
     return found | {f"digest of {part} {name!r}": value for part, digests in inputs.items() for name, value in digests.items()}
 
 
-def digest(files: Sequence[Path]) -> str:
-    """Return the sha256 of the files that exist; JSON as values, with lists of names sorted, since PEFT changes their order."""
+def digest(folder: str | Path, patterns: Sequence[str]) -> str:
+    """Return the sha256 of a folder's files by pattern; lists of names in JSON are sorted, since PEFT changes their order."""
     found = hashlib.sha256()
-    for path in (path for path in files if path.is_file()):
+    for path in (path for pattern in patterns for path in sorted(Path(folder).glob(pattern)) if path.is_file()):
         found.update(path.name.encode())
         if path.suffix == ".json":
-            found.update(json.dumps(dict(_in_order(read_object(path))), sort_keys=True).encode())
+            values = {key: value for key, value in read_object(path).items() if key != "transformers_version"}
+            names = {key for key, value in values.items() if isinstance(value, list) and all(isinstance(v, str) for v in value)}
+            found.update(json.dumps(values | {key: sorted(values[key]) for key in names}, sort_keys=True).encode())
         else:
             with path.open("rb") as file:
                 while block := file.read(2**20):
                     found.update(block)
     return found.hexdigest()
-
-
-def _in_order(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        names = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        if key != "transformers_version":
-            yield key, sorted(value) if names else value
-
-
-def digest_adapter(folder: str | Path) -> str:
-    """Return the digest of an adapter's weights and configuration."""
-    return digest(sorted(Path(folder).glob("adapter_*")))
-
-
-def digest_model(folder: str | Path) -> str:
-    """Return the digest of a base model's weights, configuration, tokenizer and chat template."""
-    weights = sorted(file for kind in ("safetensors", "bin", "gguf", "pt") for file in Path(folder).glob(f"*.{kind}"))
-    names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-    return digest([*weights, *(Path(folder) / name for name in names)])
-
-
-def digest_agent(folder: str | Path) -> str:
-    """Return the digest of an agent's settings, schema and router."""
-    return digest([Path(folder) / name for name in (AGENT_FILE, SCHEMA_FILE, ROUTER_FILE)])

@@ -19,11 +19,12 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from memalpha.agent.config import AgentConfig
 from memalpha.config import Options, names, parse, read
+from memalpha.data.teacher import TeacherConfig
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.evaluation import raw, writers
 from memalpha.evaluation.folder import LISTS
-from memalpha.evaluation.systems import System, SystemOptions
+from memalpha.evaluation.systems import NoOptions, System
 from memalpha.retrieval.config import RetrievalMode
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
@@ -36,7 +37,7 @@ class Kind(NamedTuple):
     """Makes a system from its ``Setting`` and options; ``options`` is their dataclass."""
 
     make: Callable[..., System]
-    options: type[SystemOptions]
+    options: type[Options]
 
 
 KINDS: Mapping[str, Kind] = {
@@ -45,89 +46,67 @@ KINDS: Mapping[str, Kind] = {
         partial(writers.Rewriting, instructions=writers.CONSTANT_STATE, parse=writers.parse_state), writers.RewritingOptions
     ),
     "full_context": Kind(raw.FullContext, raw.FullContextOptions),
-    "gold": Kind(raw.Gold, SystemOptions),
+    "gold": Kind(raw.Gold, NoOptions),
     "overwrite_summary": Kind(partial(writers.Rewriting, instructions=writers.OVERWRITE_SUMMARY), writers.RewritingOptions),
     "rag_bm25": Kind(partial(raw.Rag, mode=RetrievalMode.LEXICAL), raw.RagOptions),
     "rag_dense": Kind(partial(raw.Rag, mode=RetrievalMode.DENSE), raw.RagOptions),
     "rag_two_layer": Kind(partial(raw.Rag, mode=RetrievalMode.HYBRID), raw.RagOptions),
-    "teacher": Kind(raw.Teacher, raw.TeacherOptions),
+    "teacher": Kind(raw.Teacher, TeacherConfig),
     "verbatim": Kind(raw.Verbatim, raw.VerbatimOptions),
 }
 """All kinds of systems; see their modules for departures from the sources."""
 
 
-def system_options(kind: str, values: Mapping[str, Any]) -> SystemOptions:
+def system_options(kind: str, values: Mapping[str, Any]) -> Options:
     """Return the options of a kind; InputError if the kind or an option is unknown or invalid."""
     if kind not in KINDS:
         raise InputError(f"unknown kind of system {kind!r}", expected=f"one of {', '.join(KINDS)}")
     return read(KINDS[kind].options, values, f"system {kind!r}")
 
 
+def draws(options: Options, temperature: float) -> bool:
+    """Whether what a system of these options keeps depends on the seed."""
+    if isinstance(options, TeacherConfig):  # no model writes
+        return options.coverage != 1 or options.p_correct < 1 or 0 < options.p_update < 1
+    return temperature > 0 and isinstance(options, writers.AgentOptions | writers.RewritingOptions)
+
+
 @dataclass(frozen=True, slots=True)
 class SetSpec(Options):
-    """A set of instances.
+    """A set of instances."""
 
-    Attributes:
-        data: Prepared folder, file of instances, or the name of a generated source.
-        name: Its name in results (empty = the folder's or source's name).
-        options: Options of a generated source.
-        instances: How many instances (0 = all).
-        skip: How many of its first instances are skipped, such as those used before.
-        reader_tokens: The readers' budget on this set (0 = the common one).
-        retrieve_k: Entries retrieved for a question on this set (0 = the common number).
-        max_completion_length: Longest completion of a chunk on this set (0 = the common one).
-        readers: Names of the readers that read it (none = all).
-        in_mean: Whether it counts in the mean over sets; false for a harder copy of another set.
-    """
-
-    data: str
-    name: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    instances: NonNegativeInt = 0
+    data: str  # prepared folder, file of instances, or the name of a generated source
+    name: str = ""  # in results (empty = the folder's or source's name)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of a generated source
+    instances: NonNegativeInt = 0  # how many (0 = all), after the first ``skip``, such as those used before
     skip: NonNegativeInt = 0
-    reader_tokens: NonNegativeInt = 0
+    reader_tokens: NonNegativeInt = 0  # on this set, as the next two (0 = as for all)
     retrieve_k: NonNegativeInt = 0
     max_completion_length: NonNegativeInt = 0
-    readers: tuple[str, ...] = ()
-    in_mean: bool = True
+    readers: tuple[str, ...] = ()  # names of the readers that read it (none = all)
+    in_mean: bool = True  # whether it counts in the mean over sets; false for a harder copy of another set
 
 
 @dataclass(frozen=True, slots=True)
 class SystemSpec(Options):
-    """A system.
+    """A system."""
 
-    Attributes:
-        kind: What it is, a key of ``KINDS``.
-        name: Its name in results (empty = its kind).
-        group: Systems of one group differ only in their training seed (empty = its name).
-        sets: Names of the sets it is evaluated on (none = all).
-        readers: Names of the readers that read for it (none = all).
-        options: Its own options; in a configuration they stand beside the others.
-    """
-
-    kind: str
-    name: str = ""
-    group: str = ""
-    sets: tuple[str, ...] = ()
-    readers: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: str  # a key of ``KINDS``
+    name: str = ""  # in results (empty = its kind)
+    group: str = ""  # systems of one group differ only in their training seed (empty = its name)
+    sets: tuple[str, ...] = ()  # names of the sets it is evaluated on (none = all)
+    readers: tuple[str, ...] = ()  # names of the readers that read for it (none = all)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of its kind; in a configuration they stand beside the others
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderSpec(Options):
-    """A reader.
-
-    Attributes:
-        kind: ``recall`` (no model: the passages are the answer), ``base`` (bare base model) or ``endpoint`` (``endpoint_url``).
-        name: Its name in results (empty = its kind).
-        max_new_tokens: Longest answer, in tokens.
-        window_tokens: Its model's window in tokens, for full context (0 = what the base model says).
-    """
+    """A reader: ``recall`` (no model: the passages are the answer), ``base`` (bare base model) or ``endpoint`` (a server)."""
 
     kind: Literal["recall", "base", "endpoint"]
-    name: str = ""
-    max_new_tokens: PositiveInt = 32
-    window_tokens: NonNegativeInt = 0
+    name: str = ""  # in results (empty = its kind)
+    max_new_tokens: PositiveInt = 32  # longest answer
+    window_tokens: NonNegativeInt = 0  # its model's window, for full context (0 = what the base model says)
 
 
 @dataclass(frozen=True)

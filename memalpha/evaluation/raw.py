@@ -1,6 +1,6 @@
 """Systems without a writing model: full context, retrieval over chunks, verbatim, gold, and the rule-based teacher.
 
-All but the teacher use ``pieces``. A unit is a block between blank lines if it fits, else a line, else a sentence, else whole words; a line
+All but the teacher use ``pieces``. A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line
 ``Label: ...`` stays with the line it labels. The units of a chunk hold all its words in order. A single character above the token
 limit stays whole. A piece never spans two chunks.
 
@@ -21,11 +21,11 @@ from typing import Literal, NamedTuple
 
 from pydantic import NonNegativeInt
 
+from memalpha.config import Options
 from memalpha.data.packing import sentences, split_text
-from memalpha.config import Share
-from memalpha.data.teacher import Style, TeacherConfig, teacher_operations
+from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError
-from memalpha.evaluation.systems import Kept, Setting, System, SystemOptions, kept_memory, searched
+from memalpha.evaluation.systems import Kept, NoOptions, Setting, System, kept_memory, searched
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
@@ -105,7 +105,7 @@ def _split(line: str, limit: int, count: TokenCounter) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class FullContextOptions(SystemOptions):
+class FullContextOptions(Options):
     """How much is read.
 
     Attributes:
@@ -165,7 +165,7 @@ def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class RagOptions(SystemOptions):
+class RagOptions(Options):
     """What is searched and how.
 
     Attributes:
@@ -202,10 +202,9 @@ class Rag(System):
 
 def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool = False) -> Memory:
     """Return an unlimited memory of pieces, in one section or one for each chunk; the same text and time is kept once."""
-    first: dict[tuple[str, str | None], Piece] = {}
-    for piece in found:
-        first.setdefault((piece.text, piece.time), piece)
-    rows = [(f"chunk_{piece.chunk}" if by_chunk else "pieces", piece) for piece in first.values()]
+    first = {(piece.text, piece.time): piece for piece in reversed(found)}
+    once = [piece for piece in found if first[piece.text, piece.time] is piece]
+    rows = [(f"chunk_{piece.chunk}" if by_chunk else "pieces", piece) for piece in once]
     names = dict.fromkeys(section for section, _ in rows) or {"pieces": None}
     schema = MemorySchema("pieces", tuple(Section(name, SectionKind.LIST, timestamps=True) for name in names))
     memory = Memory(schema, count)
@@ -215,7 +214,7 @@ def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool 
 
 
 @dataclass(frozen=True, slots=True)
-class VerbatimOptions(SystemOptions):
+class VerbatimOptions(Options):
     """How much is kept.
 
     Attributes:
@@ -226,7 +225,7 @@ class VerbatimOptions(SystemOptions):
 
 
 class Verbatim(System):
-    """Stores every line or sentence of the input unchanged, under the agent's schema, limits and retriever.
+    """Stores every line or sentence of the input unchanged, under the agent's schema (which must allow it), limits and retriever.
 
     Entries go into the first list section; a line above the entry limit is split at sentences. When the section is full, the oldest
     entry is deleted: its tokens count in ``cut``, and it counts as a delete.
@@ -234,16 +233,15 @@ class Verbatim(System):
 
     def __init__(self, setting: Setting, options: VerbatimOptions) -> None:
         self.setting, self.options = setting, options
-        schema = setting.step.schema
-        bounded = options.memory_tokens or any(section.max_entries for section in schema.lists[:1])
-        needed = {OperationKind.INSERT, *([OperationKind.DELETE] if bounded else [])}
-        if not schema.lists or not needed <= set(schema.lists[0].operations):
+        self.section = next(iter(setting.step.schema.lists), None)
+        needed = {OperationKind.INSERT}
+        if self.section and (options.memory_tokens or self.section.max_entries):
+            needed.add(OperationKind.DELETE)
+        if not self.section or not needed <= set(self.section.operations):
             raise InputError(
-                f"system 'verbatim' with schema {schema.name!r}, whose first list does not allow {' and '.join(sorted(needed))}",
-                expected="a list that lines can be put into, and taken from where its room is bounded",
-                fix="choose another schema, or leave verbatim out",
+                f"system 'verbatim' with schema {setting.step.schema.name!r}",
+                expected=f"a schema whose first list allows {' and '.join(sorted(needed))}",
             )
-        self.section = schema.lists[0]
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Store the input line by line."""
@@ -280,7 +278,7 @@ class Gold(System):
     evidence of all questions.
     """
 
-    def __init__(self, setting: Setting, options: SystemOptions) -> None:
+    def __init__(self, setting: Setting, options: NoOptions) -> None:
         self.count = setting.count
 
     def keep(self, instance: Instance, seed: int) -> Kept:
@@ -291,10 +289,14 @@ class Gold(System):
             texts = tuple(render_entry(entry) for entry in memory)
             return Kept(lambda questions, budget: [about(question, texts) for question in questions], memory.tokens, texts)
         found = pieces(instance.chunks, 1, UNIT_TOKENS, self.count)
-        wanted = {piece.chunk for question in instance.questions for piece in _of(question, found)}
+
+        def evidence(question: Question) -> list[Piece]:
+            return [piece for piece in found if not question.evidence or piece.chunk in question.evidence]
+
+        wanted = {piece for question in instance.questions for piece in evidence(question)}
         return Kept(
-            lambda questions, budget: [answers_first(question, _of(question, found), self.count) for question in questions],
-            memory_tokens=sum(self.count(piece.text) for piece in found if piece.chunk in wanted),
+            lambda questions, budget: [answers_first(question, evidence(question), self.count) for question in questions],
+            memory_tokens=sum(self.count(piece.text) for piece in found if piece in wanted),
         )
 
 
@@ -312,51 +314,24 @@ def answers_first(question: Question, found: Sequence[Piece], count: TokenCounte
     return tuple(sorted(passages, key=lambda text: not _answers(question, text)))
 
 
-def _of(question: Question, found: Sequence[Piece]) -> list[Piece]:
-    return [piece for piece in found if not question.evidence or piece.chunk in question.evidence]
-
-
 def _answers(question: Question, text: str) -> bool:
     if question.metric == "label":
         return label(question, Answer(text, (text,))) == 1
     return any(contains(text, answer) for answer in question.answers)
 
 
-@dataclass(frozen=True, slots=True)
-class TeacherOptions(SystemOptions):
-    """Quality of the teacher; see ``memalpha.data.teacher.TeacherConfig``.
-
-    Attributes:
-        coverage: Probability that a fact is acted on.
-        p_correct: Probability that a changed or retracted fact is corrected in place.
-        p_update: Of those, the probability of an update rather than a deletion and an insertion.
-        style: Wording of an entry.
-    """
-
-    coverage: Share = 1.0
-    p_correct: Share = 1.0
-    p_update: Share = 0.5
-    style: Style = "words"
-
-    def draws(self, temperature: float) -> bool:
-        """Whether what is kept depends on the seed; the temperature does not matter, because no model writes."""
-        return min(self.coverage, self.p_correct) < 1 or 0 < self.p_update < 1
-
-
 class Teacher(System):
     """Writes what the annotations of generated data say: an upper limit for a policy trained on its demonstrations."""
 
-    def __init__(self, setting: Setting, options: TeacherOptions) -> None:
-        self.setting = setting
-        self.config = TeacherConfig(options.coverage, options.p_correct, options.p_update, options.style)
+    def __init__(self, setting: Setting, options: TeacherConfig) -> None:
+        self.setting, self.config = setting, options
 
     def check(self, instances: Sequence[Instance]) -> None:
         """InputError if an instance has no annotations."""
         if bare := next((instance for instance in instances if not instance.facts), None):
             raise InputError(
                 f"system 'teacher' on instance {bare.id}, which has no annotated facts",
-                expected="generated data",
-                fix="name the sets it is for: sets: [synthetic]",
+                expected="generated data, named in its sets",
             )
 
     def keep(self, instance: Instance, seed: int) -> Kept:

@@ -1,7 +1,7 @@
 """Runs an evaluation: every system on its sets, every reader, one line for each result, tables at the end.
 
 Batches depend on the configuration only, so a killed evaluation continues and gives the same numbers: an incomplete batch is run
-again with its recorded completions, and only missing lines are added. A failed reader or judge gives a failed line, which is
+again, and only missing lines are added. A failed reader or judge gives a failed line, which is
 retried next time. If one answers nothing on several instances in a row, the evaluation stops; instances that failed before do not
 count.
 """
@@ -9,28 +9,29 @@ count.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.agent.config import AGENT_FILE, ROUTER_FILE, SCHEMA_FILE
 from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, ServiceError
 from memalpha.evaluation.folder import (
+    MODEL_FILES,
     EvaluationFolder,
     QuestionResult,
     ResultKey,
     SystemResult,
     check_place,
-    digest_adapter,
-    digest_agent,
-    digest_model,
+    digest,
 )
-from memalpha.evaluation.host import PolicyHost, RecordedCalls
-from memalpha.evaluation.options import KINDS, Evaluation, ReaderSpec, SetSpec, system_options
+from memalpha.evaluation.host import PolicyHost
+from memalpha.evaluation.options import KINDS, Evaluation, ReaderSpec, SetSpec, draws, system_options
 from memalpha.evaluation.systems import Kept, Setting, System
 from memalpha.evaluation.tables import write_tables
 from memalpha.models.registry import resolve_model
@@ -92,7 +93,9 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
     options = evaluation.options
     check_place(options.output_dir, overwrite=options.overwrite)
     if options.overwrite:
-        check_apart(Path(options.output_dir), _paths_read(evaluation))
+        adapters = [str(system.options.get("adapter", "")) for system in evaluation.systems]
+        reads = {"the model": [options.model], "the router": [evaluation.agent.router], "the adapter": adapters}
+        check_apart(Path(options.output_dir), {**reads, "the set": [spec.data for spec in evaluation.sets]})
     report("load", {"what": f"{options.model} and {len(evaluation.sets)} sets"})
     host = PolicyHost(options.model, options.dtype, options.generation_rows, options.batch_tokens)
     sets = [_load(spec, evaluation, host) for spec in evaluation.sets]
@@ -100,23 +103,12 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
     jobs = make_jobs(evaluation, sets, host, judge)
     inputs = _digests(evaluation, sets, host)
     folder = EvaluationFolder(options.output_dir, evaluation.to_json(), inputs, overwrite=options.overwrite)
-    host.calls = RecordedCalls(folder.path / "underway.jsonl")
     done, waiting = folder.keys()
-    failed = _run_all(jobs, options.batch_size, folder, host.calls, done, waiting, judge, report)
+    failed = _run_all(jobs, options.batch_size, folder, done, waiting, judge, report)
     host.release()
     write_tables(folder.path)
     report("compared", {"folder": str(folder.path), "results": len(done), "failed": failed})
     return Outcome(folder.path, len(done), failed)
-
-
-def _paths_read(evaluation: Evaluation) -> dict[str, list[str]]:
-    """Options that may be paths, by what they are."""
-    return {
-        "the model": [evaluation.options.model],
-        "the router": [evaluation.agent.router],
-        "the adapter": [str(system.options.get("adapter", "")) for system in evaluation.systems],
-        "the set": [spec.data for spec in evaluation.sets],
-    }
 
 
 def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> dict[str, dict[str, Any]]:
@@ -124,12 +116,12 @@ def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost
     adapters = sorted({str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))})
     own = sorted({str(spec.options["adapter"]) for spec in evaluation.systems if spec.options.get("settings") == "own"})
     model = resolve_model(host.model)
-    known = digest_model(model) if isinstance(model, Path) else getattr(host.config, "_commit_hash", None)
+    known = digest(model, MODEL_FILES) if isinstance(model, Path) else getattr(host.config, "_commit_hash", None)
     return {
         "models": {host.model: known} if known else {},
-        "agents": {adapter: digest_agent(adapter) for adapter in own},
+        "agents": {adapter: digest(adapter, (AGENT_FILE, SCHEMA_FILE, ROUTER_FILE)) for adapter in own},
         "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
-        "adapters": {adapter: digest_adapter(adapter) for adapter in adapters},
+        "adapters": {adapter: digest(adapter, ("adapter_*",)) for adapter in adapters},
     }
 
 
@@ -174,21 +166,21 @@ def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHos
                     expected="a reader that both name, or none named",
                     fix="change readers of the one or the other, or name the system's sets",
                 )
-            jobs.append(Job(spec.name, system, loaded, readers, seeds if options.draws(temperature) else seeds[:1]))
+            jobs.append(Job(spec.name, system, loaded, readers, seeds if draws(options, temperature) else seeds[:1]))
     return jobs
 
 
 def make_reader(
     spec: ReaderSpec, evaluation: Evaluation, loaded: LoadedSet, left: int | None, reads_window: bool
 ) -> BudgetedReader:
-    """Return a reader with the common budget, or what is ``left`` of its window if the system reads that; InputError if too small."""
+    """Return a reader with the common budget, or what is ``left`` of its window if the system reads that; else InputError."""
     host, count, tokens = loaded.setting.host, loaded.setting.count, loaded.setting.reader_tokens
     if spec.kind == "recall":
         return RecallReader(tokens, count)
     if (left is None or left < 1) if reads_window else (left is not None and left < tokens):
         raise InputError(
-            f"reader {spec.name!r} on set {loaded.spec.name!r} has window_tokens {spec.window_tokens or host.positions} (0 = not known), "
-            f"{left or 0} of them beside question and answer, and reader_tokens is {tokens}",
+            f"reader {spec.name!r} on set {loaded.spec.name!r} has a window of {spec.window_tokens or host.positions} tokens (0: "
+            f"unknown), {left or 0} of them beside question and answer, and reader_tokens is {tokens}",
             expected="room for reader_tokens, or for some of the input with full context",
             fix="a reader of a larger window_tokens, lower reader_tokens, or budget: reader for full context",
         )
@@ -213,7 +205,6 @@ def _run_all(
     jobs: Sequence[Job],
     size: int,
     folder: EvaluationFolder,
-    calls: RecordedCalls,
     done: set[ResultKey],
     waiting: set[ResultKey],
     judge: AnswerJudge | None,
@@ -221,7 +212,7 @@ def _run_all(
 ) -> int:
     """Run missing batches, add them to ``done`` and return the number of failed results; ``waiting`` failed before."""
     failed = 0
-    silent: dict[str, set[tuple[str, str]]] = {}  # by reader, instances in a row of whose questions none was answered
+    silent = Counter[str]()  # by reader, instances in a row of whose questions none was answered
     for job, seed, start, batch in _batches(jobs, size):
         missing = {name: keys for name in job.readers if (keys := set(job.keys(name, seed, batch)) - done)}
         if not missing:
@@ -230,7 +221,7 @@ def _run_all(
         position |= {"last": start + len(batch), "instances": len(job.on.instances)}
         clock = time.perf_counter()
         kept = job.system.write(batch, seed, _progress(position, report))
-        seconds = (time.perf_counter() - clock + calls.seconds) / len(batch)
+        seconds = (time.perf_counter() - clock) / len(batch)
         for name in missing:
             everything = ask(job, name, seed, batch, kept, seconds, judge)
             results = [result for result in everything if result.key in missing[name]]
@@ -240,18 +231,13 @@ def _run_all(
             folder.append(results)
             done |= missing[name]
             failed += sum(result.failed is not None for result in results)
-            quiet = silent.setdefault(name, set())
-            if any(not r.questions or any(question.error is None for question in r.questions) for r in everything):
-                quiet.clear()
-            else:
-                quiet |= {(result.set, result.instance) for result in results if result.key not in waiting}
-            if len(quiet) >= _SEVERAL:
+            answered = any(not r.questions or any(question.error is None for question in r.questions) for r in everything)
+            silent[name] = 0 if answered else silent[name] + sum(result.key not in waiting for result in results)
+            if silent[name] >= _SEVERAL:
                 raise ServiceError(
-                    f"reader {name!r}, or its judge, failed for all {len(quiet)} instances that were asked last, of "
+                    f"reader {name!r}, or its judge, failed for all {silent[name]} instances that were asked last, of "
                     f"{results[0].set!r}: {results[0].failed}\n  to go on: the same command again, once the service is back"
                 )
-        calls.clear()
-    calls.clear()  # of a process that was killed between a batch's last lines and this
     return failed
 
 

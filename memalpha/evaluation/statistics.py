@@ -105,7 +105,10 @@ def difference(first: Scores, second: Scores) -> Estimate:
 
 
 def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]:
-    """Return second - first; one seed is paired with every seed of the other; InputError if instances or seeds do not match."""
+    """Return second - first, by instance and seed; InputError if instances do not match.
+
+    One seed is paired with every seed of the other; several that are not the same are averaged first.
+    """
     names = _instances(first)
     if unpaired := set(names) ^ set(_instances(second)):
         raise InputError(
@@ -113,16 +116,18 @@ def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]
             expected="the same instances in both",
             fix="finish the evaluation (run it again), or take those that both have and say so",
         )
-    if set(first) != set(second) and len(first) == 1:
-        first = dict.fromkeys(second, next(iter(first.values())))
-    elif set(first) != set(second) and len(second) == 1:
-        second = dict.fromkeys(first, next(iter(second.values())))
     if set(first) != set(second):
-        raise InputError(
-            f"systems with the seeds {list(first)} and {list(second)} cannot be paired",
-            expected="the same seeds, or one of the two with a single seed",
-        )
+        if len(first) > 1 < len(second):
+            first, second = _averaged(first, names), _averaged(second, names)
+        elif len(first) == 1:
+            first = dict.fromkeys(second, next(iter(first.values())))
+        else:
+            second = dict.fromkeys(first, next(iter(second.values())))
     return {seed: {name: after[name] - first[seed][name] for name in names} for seed, after in second.items()}
+
+
+def _averaged(scores: Scores, names: Sequence[str]) -> Scores:
+    return {"mean": {name: sum(row[name] for row in scores.values()) / len(scores) for name in names}}
 
 
 def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:

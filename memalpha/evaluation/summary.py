@@ -11,7 +11,7 @@ mean; by kind it is the mean over questions, with whole instances resampled. The
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
 from memalpha.evaluation.folder import SystemResult, read_config, read_results
-from memalpha.evaluation.options import read_system, system_options
+from memalpha.evaluation.options import draws, read_system, system_options
 from memalpha.evaluation.scorecard import Measure, scorecard
 from memalpha.evaluation.statistics import (
     LEVEL,
@@ -160,7 +160,7 @@ def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequ
         if not own and not (set_name in (row.get("sets") or (set_name,)) and reader in (row.get("readers") or (reader,))):
             continue
         spec = read_system(row)
-        drawn = system_options(spec.kind, spec.options).draws(config.get("temperature", 0.0))
+        drawn = draws(system_options(spec.kind, spec.options), config.get("temperature", 0.0))
         members = groups.setdefault(row["group"], {})
         for seed in sorted({result.seed for result in own} | set(seeds if drawn else seeds[:1])):
             name = f"{place}/{seed}" if len(seeds) > 1 else str(place)
@@ -184,8 +184,7 @@ def _summarise_set(
     }
     differences: dict[str, dict[str, Estimate]] = {}
     for first, second in combinations(kept, 2):
-        pair = _pairable(accuracies(kept[first]), accuracies(kept[second]))
-        differences.setdefault(first, {})[second] = difference(*pair)
+        differences.setdefault(first, {})[second] = difference(accuracies(kept[first]), accuracies(kept[second]))
     return SetSummary(
         row["name"],
         reader,
@@ -204,16 +203,6 @@ def accuracies(members: Scored) -> dict[Seed, dict[str, float]]:
     return {member: {name: row.accuracy for name, row in rows.items()} for member, rows in members.items()}
 
 
-def on_kinds(members: Scored, kinds: Collection[str]) -> tuple[dict[Seed, dict[str, float]], dict[str, float]]:
-    """Return the mean score on questions of some kinds by member and instance, and their number by instance as weights."""
-    asked = {
-        member: {name: scores for name, row in rows.items() if (scores := [q.score for q in row.questions if q.kind in kinds])}
-        for member, rows in members.items()
-    }
-    means = {member: {name: sum(scores) / len(scores) for name, scores in rows.items()} for member, rows in asked.items()}
-    return means, {name: float(len(scores)) for name, scores in next(iter(asked.values())).items()}
-
-
 def _reason(members: Scored) -> str:
     """Why the first instance without a score has none."""
     row = next((row for rows in members.values() for _, row in sorted(rows.items()) if not row.scored), None)
@@ -222,33 +211,25 @@ def _reason(members: Scored) -> str:
     return row.failed or next((q.error for q in row.questions if q.error), "no score" if row.questions else "no questions")
 
 
-def _pairable(
-    first: dict[Seed, dict[str, float]], second: dict[Seed, dict[str, float]]
-) -> tuple[dict[Seed, dict[str, float]], dict[Seed, dict[str, float]]]:
-    """Both as they are if their members pair; else the mean over members of each."""
-
-    def averaged(scores: dict[Seed, dict[str, float]]) -> dict[Seed, dict[str, float]]:
-        rows = list(scores.values())
-        return {"mean": {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}}
-
-    pairs = set(first) == set(second) or 1 in (len(first), len(second))
-    return (first, second) if pairs else (averaged(first), averaged(second))
-
-
 def _cell(members: Scored, instances: Mapping[str, Instance]) -> Cell:
-    rows = [row for results in members.values() for row in results.values()]
+    everything = [row for results in members.values() for row in results.values()]
     by_member = {member: list(results.values()) for member, results in members.items()}
     card = scorecard(by_member, instances) if instances else dict.fromkeys(Measure)
     kinds = {}
     for kind in sorted({question.kind for row in next(iter(by_member.values())) for question in row.questions}):
-        scores, asked = on_kinds(members, (kind,))
-        kinds[kind] = KindScore(estimate(scores, weights=asked), int(sum(asked.values())))
+        asked = {
+            member: {name: found for name, row in rows.items() if (found := [q.score for q in row.questions if q.kind == kind])}
+            for member, rows in members.items()
+        }
+        means = {member: {name: sum(found) / len(found) for name, found in its.items()} for member, its in asked.items()}
+        weights = {name: float(len(found)) for name, found in next(iter(asked.values())).items()}
+        kinds[kind] = KindScore(estimate(means, weights=weights), int(sum(weights.values())))
     return Cell(
         members={member: f"{results[0].system} seed {results[0].seed}" for member, results in by_member.items()},
         accuracy=estimate(accuracies(members)),
         kinds=kinds,
-        costs={cost: sum(float(getattr(row, cost)) for row in rows) / len(rows) for cost in COSTS},
-        operations={kind: sum(float(getattr(row.operations, kind)) for row in rows) / len(rows) for kind in OPERATIONS},
+        costs={cost: sum(float(getattr(row, cost)) for row in everything) / len(everything) for cost in COSTS},
+        operations={kind: sum(float(getattr(row.operations, kind)) for row in everything) / len(everything) for kind in OPERATIONS},
         scorecard={measure.value: card[measure] for measure in Measure},
     )
 
@@ -289,9 +270,6 @@ def difference_from(differences: Differences, reference: str, group: str) -> Est
 
 def reference_group(summary: Summary) -> str:
     """Return the reference: the agent with most members (the last of equals), else the first group."""
-
-    def members(group: str) -> int:
-        return max((len(item.cells[group].members) for item in summary.sets if group in item.cells), default=0)
-
-    groups = list(summary.kinds_of)
-    return max((group for group in reversed(groups) if summary.kinds_of[group] == "agent"), key=members, default=groups[0])
+    members = {group: len(cell.members) for item in summary.sets for group, cell in item.cells.items()}
+    agents = [group for group, kind in summary.kinds_of.items() if kind == "agent"]
+    return max(reversed(agents), key=lambda group: members.get(group, 0), default=next(iter(summary.kinds_of)))

@@ -64,21 +64,8 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class SystemOptions(Options):
-    """Base of all options; used as it is by kinds without options."""
-
-    def draws(self, temperature: float) -> bool:
-        """Whether what is kept depends on the seed."""
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class WriterOptions(SystemOptions):
-    """Base of the options of systems with a writing model."""
-
-    def draws(self, temperature: float) -> bool:
-        """Whether what is kept depends on the seed."""
-        return temperature > 0
+class NoOptions(Options):
+    """The options of a kind that has none."""
 
 
 class System:

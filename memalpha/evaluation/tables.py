@@ -78,7 +78,7 @@ def _set_lines(item: SetSummary, reference: str) -> list[str]:
         row += [number(costs["memory_tokens"], 1), number(share, 3)]
         row += [number(costs[name], 1) for name in ("reader_tokens", "write_calls", "cut_off", "cut")]
         rows.append([*row, number(costs["seconds_write"], 2), number(costs["seconds_read"], 2)])
-    head = "memory tokens|of the input|tokens read for a question|write calls|of them cut off|tokens cut by budgets|s writing|s reading"
+    head = "memory tokens|of the input|tokens read for a question|write calls|of them cut off|tokens cut|s writing|s reading"
     lines.append(table(["system", "accuracy", f"minus `{reference}`", *head.split("|")], rows))
 
     kinds = {kind: score.questions for cell in item.cells.values() for kind, score in cell.kinds.items()}
@@ -88,14 +88,6 @@ def _set_lines(item: SetSummary, reference: str) -> list[str]:
     ]
     head = [f"{kind} ({_counted(count, 'question')})" for kind, count in kinds.items()]
     lines.append(table(["by kind of question", *head], rows))
-
-    rows = [
-        [group, cell.members[member], number(value)]
-        for group, cell in item.cells.items()
-        for member, value in cell.accuracy.per_seed.items()
-        if len(cell.members) > 1
-    ]
-    lines += [table(["group", "system", "accuracy"], rows)] if rows else []
 
     if not item.unmeasured:
         rows = [

@@ -27,17 +27,18 @@ from pydantic import NonNegativeInt
 from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.agent.rollout import StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep, check_context
+from memalpha.config import Options
 from memalpha.errors import InputError
 from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.raw import units
-from memalpha.evaluation.systems import Kept, Setting, System, WriterOptions, kept_memory
+from memalpha.evaluation.systems import Kept, Setting, System, kept_memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.text import PromptEncoder, quote, slot
 from memalpha.types import Chunk, Instance, Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class AgentOptions(WriterOptions):
+class AgentOptions(Options):
     """Which agent.
 
     Attributes:
@@ -122,7 +123,7 @@ def parse_state(reply: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RewritingOptions(WriterOptions):
+class RewritingOptions(Options):
     """Which model writes, and how much.
 
     Attributes:
@@ -132,16 +133,6 @@ class RewritingOptions(WriterOptions):
 
     memory_tokens: NonNegativeInt = 0
     adapter: str = ""
-
-
-@dataclass(slots=True)
-class _Text:
-    """One instance's text and its cost."""
-
-    text: str = ""
-    calls: int = 0
-    cut_off: int = 0
-    updates: int = 0
 
 
 class Rewriting(System):
@@ -174,35 +165,36 @@ class Rewriting(System):
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
         """Rewrite the texts chunk by chunk, all instances in lockstep."""
-        texts = [_Text() for _ in instances]
+        texts, cut_off, updates = [""] * len(instances), [0] * len(instances), [0] * len(instances)
         total = max(len(instance.chunks) for instance in instances)
         sampling = self.setting.sampling(self.limit, seed, instances)
         for t in range(total):
-            active = [(i, text) for i, text in enumerate(texts) if t < len(instances[i].chunks)]
-            prompts = [self._prompt(instances[i].chunks[t], text.text) for i, text in active]
+            active = [i for i, instance in enumerate(instances) if t < len(instance.chunks)]
+            prompts = [self._prompt(instances[i].chunks[t], texts[i]) for i in active]
             drawn = replace(sampling, seed=None if sampling.seed is None else sampling.seed + t)
-            for (_, text), completion in zip(active, self.generator.generate(prompts, drawn), strict=True):
-                new = self.parse(completion.text)
-                text.calls += 1
-                text.cut_off += completion.cut_off
-                text.updates += new != text.text
-                text.text = new
+            for i, completion in zip(active, self.generator.generate(prompts, drawn), strict=True):
+                before, texts[i] = texts[i], self.parse(completion.text)
+                cut_off[i] += completion.cut_off
+                updates[i] += texts[i] != before
             if on_step:
                 on_step(t + 1, total)
-        return [self._kept(text) for text in texts]
+        return [
+            self._kept(text, len(instance.chunks), *counts)
+            for text, instance, *counts in zip(texts, instances, cut_off, updates, strict=True)
+        ]
 
     def _prompt(self, chunk: Chunk, text: str) -> Prompt:
         said = quote(f"[{chunk.time}]\n{chunk.text}" if chunk.time else chunk.text)
         ids, shared = self.encoder.encode({"chunk": said, "memory": quote(text) or "empty"}, shared="chunk")
         return Prompt((), ids, shared)
 
-    def _kept(self, text: _Text) -> Kept:
-        lines = tuple(units(text.text, self.limit, self.setting.count))
+    def _kept(self, text: str, write_calls: int, cut_off: int, updates: int) -> Kept:
+        lines = tuple(units(text, self.limit, self.setting.count))
         return Kept(
             lambda questions, budget: [lines] * len(questions),
-            memory_tokens=self.setting.count(text.text),
-            entries=lines,
-            write_calls=text.calls,
-            cut_off=text.cut_off,
-            operations=OperationCounts(update=text.updates),
+            self.setting.count(text),
+            lines,
+            write_calls,
+            cut_off,
+            operations=OperationCounts(update=updates),
         )

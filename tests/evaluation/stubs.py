@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.evaluation.systems.base import Setting
+from memalpha.evaluation.systems import Setting
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Instance, Prompt

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError
-from memalpha.evaluation.results import QuestionResult
+from memalpha.evaluation.folder import QuestionResult
 from memalpha.evaluation.scorecard import Measure, scorecard
 from memalpha.evaluation.scorecard import measured as hits_of
 from memalpha.memory.memory import Memory, render_entry

@@ -14,11 +14,10 @@ from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
-from memalpha.evaluation.results import OperationCounts
-from memalpha.evaluation.systems import KINDS, system_options
-from memalpha.evaluation.systems.base import Room
-from memalpha.evaluation.systems.raw import Piece, pieces, units
-from memalpha.evaluation.systems.rewriting import parse_state
+from memalpha.evaluation.folder import OperationCounts
+from memalpha.evaluation.options import KINDS, draws, system_options
+from memalpha.evaluation.raw import Piece, pieces, units
+from memalpha.evaluation.writers import parse_state
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.memory.memory import count_words
 from memalpha.protocols import ReadRequest
@@ -41,8 +40,7 @@ PROSE = Instance(
         Question("Which country is Paris in?", ("France",), evidence=None, id="b"),
     ),
 )
-EVERYTHING = Room(10_000)
-LOCAL = [kind for kind in KINDS if kind != "mem0"]  # that one asks a server: test_mem0.py
+EVERYTHING = 10_000
 LINES = [
     "[2024-01-01] Marta: I live in Oslo.", "[2024-01-01] Hugo: I work as a baker.", "[2024-01-01] Marta: I drive a Ford.",
     "[2024-02-01] Marta: I moved to Rome.", "[2024-02-01] Hugo: I am no longer a baker.",
@@ -73,8 +71,7 @@ def test_full_context_gives_all_that_fits_in_reading_order():
     assert full.entries == () and full.write_calls == 0
     whole = tuple(f"[{chunk.time}] {chunk.text}" for chunk in MARTA.chunks)
     assert full.find(MARTA.questions[:2], EVERYTHING) == [whole] * 2
-    assert full.find(MARTA.questions[:1], Room(10_000, window=True)) == [whole]
-    assert full.left_out(Room(10_000, window=True)) == full.left_out(EVERYTHING) == 0
+    assert full.left_out(EVERYTHING) == 0
 
 
 def test_a_window_that_is_too_small_loses_the_oldest_and_says_how_much():
@@ -84,22 +81,17 @@ def test_a_window_that_is_too_small_loses_the_oldest_and_says_how_much():
     tokens = sum(where.count(one_line(text)) + 1 for text in (texts[2], part))  # as the reader sees them
     for slack in range(where.count(one_line("Marta: I moved to Rome.\n"))):  # until the next line fits as well
         full = kept("full_context", protocol=where)
-        found = full.find(MARTA.questions[:1], Room(tokens + slack, window=True))[0]
+        found = full.find(MARTA.questions[:1], tokens + slack)[0]
         assert found == (part, texts[2])
-        assert full.find(MARTA.questions[:1], Room(tokens + slack))[0] == found  # a budget, and the recall reader
-        assert full.left_out(Room(tokens + slack)) == full.left_out(Room(tokens + slack, window=True))
-        assert full.left_out(Room(tokens + slack, window=True)) == sum(map(where.count, texts)) - sum(map(where.count, found))
-    assert full.find(MARTA.questions[:1], Room(tokens - 1, window=True))[0][0].startswith("[2024-02-01] Hugo: I have a pony")
-    limited = kept("full_context", protocol=where, context_tokens=tokens)
-    assert limited.find(MARTA.questions[:1], Room(10_000, window=True))[0] == (part, texts[2])
-    assert len(limited.find(MARTA.questions[:1], Room(10_000))[0]) == len(texts)  # context_tokens is about the window
+        assert full.left_out(tokens + slack) == sum(map(where.count, texts)) - sum(map(where.count, found))
+    assert full.find(MARTA.questions[:1], tokens - 1)[0][0].startswith("[2024-02-01] Hugo: I have a pony")
 
 
 def test_full_context_reads_the_window_unless_told_not_to():
     where = setting([MARTA])
     assert make("full_context", where).reads_window
     assert not make("full_context", where, budget="reader").reads_window
-    others = {kind: {"embedder": "hashing"} if kind.startswith("rag_") else {} for kind in LOCAL if kind != "full_context"}
+    others = {kind: {"embedder": "hashing"} if kind.startswith("rag_") else {} for kind in KINDS if kind != "full_context"}
     assert not any(make(kind, where, **options).reads_window for kind, options in others.items())
 
 
@@ -174,23 +166,15 @@ def test_verbatim_keeps_every_line_and_drops_the_oldest_at_the_limit(tmp_path):
     assert full.cut == dropped and full.memory_tokens == free.memory_tokens - dropped
 
 
-@pytest.mark.parametrize(
-    ("allowed", "limits", "options", "said"),
-    [
-        ("insert", "max_entries: 2", {}, "delete and insert"),
-        ("update", "max_entry_tokens: 30", {}, "allow insert"),
-        ("insert", "max_entry_tokens: 30", {"memory_tokens": 9}, "delete and insert"),
-        ("insert", "max_entry_tokens: 30", {}, ""),
-    ],
-)
-def test_verbatim_needs_a_list_that_lets_lines_in_and_out(allowed, limits, options, said, tmp_path):
+@pytest.mark.parametrize(("allowed", "options"), [("insert", {"memory_tokens": 9}), ("update", {}), ("insert", None)])
+def test_verbatim_needs_a_list_that_lets_lines_in_and_out(allowed, options, tmp_path):
     schema = tmp_path / "narrow.yaml"
-    schema.write_text(f"name: narrow\nsections:\n  - {{name: facts, kind: list, operations: [{allowed}], {limits}}}\n")
+    schema.write_text(f"name: narrow\nsections:\n  - {{name: facts, kind: list, operations: [{allowed}], max_entry_tokens: 30}}\n")
     where = setting([MARTA], schema=str(schema))
-    if not said:
-        assert kept("verbatim", protocol=where, **options).operations.insert == 8
+    if options is None:
+        assert kept("verbatim", protocol=where).operations.insert == 8
         return
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=r"first list allows .*insert"):
         make("verbatim", where, **options)
 
 
@@ -262,8 +246,8 @@ def test_draws_depend_on_the_seed_and_the_batch_alone():
     first, again, other, batch = (warm.sampling(5, s, i) for s, i in [(1, [SHORT]), (1, [SHORT]), (2, [SHORT]), (1, [PROSE])])
     assert first == again and len({first.seed, other.seed, batch.seed}) == 3
     for kind in ("agent", "overwrite_summary", "constant_state"):
-        assert [system_options(kind, {}).draws(temperature) for temperature in (0.0, 0.7)] == [False, True]
-    assert not system_options("rag_bm25", {}).draws(0.7)
+        assert [draws(system_options(kind, {}), temperature) for temperature in (0.0, 0.7)] == [False, True]
+    assert not draws(system_options("rag_bm25", {}), 0.7)
 
 
 # ------------------------------------------------------------------------------------------------ agent, teacher, gold
@@ -325,7 +309,7 @@ def test_the_ceilings_answer_everything_that_generated_data_ask(kind):
 
 def test_gold_facts_come_with_the_answer_first_and_fit_a_small_budget():
     where = setting([MARTA])
-    found = kept("gold", protocol=where).find(MARTA.questions, Room(24))
+    found = kept("gold", protocol=where).find(MARTA.questions, 24)
     assert found[0][0] == "[2024-02-01] Marta city Rome"
     assert answers(found, MARTA, where, tokens=24)[:4] == [1, 1, 1, 1]
 
@@ -355,17 +339,15 @@ def test_the_teacher_is_for_generated_data_alone_and_can_be_worse():
     where = setting(instances)
     whole, half = (make("teacher", where, coverage=c).write(instances, 0) for c in (1.0, 0.5))
     assert sum(k.operations.insert for k in half) < sum(k.operations.insert for k in whole)
-    assert [system_options("teacher", {"p_update": share}).draws(0.0) for share in (1.0, 0.5)] == [False, True]
+    assert [draws(system_options("teacher", {"p_update": share}), 0.0) for share in (1.0, 0.5)] == [False, True]
     seeds = [make("teacher", where, coverage=0.5).write(instances, seed) for seed in (0, 0, 1)]
     assert [k.entries for k in seeds[0]] == [k.entries for k in seeds[1]] != [k.entries for k in seeds[2]]
 
 
 # ------------------------------------------------------------------------------------------------ all of them
-@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gold"])
 def test_no_system_knows_the_questions_while_it_writes(kind):
-    """Other questions change nothing of what is kept (gold and the choice of its evidence excepted)."""
-    if kind == "gold":
-        return
+    """Other questions change nothing of what is kept, but with gold."""
     options = {"embedder": "hashing"} if kind.startswith("rag_") else {}
     asked = Instance(MARTA.id, MARTA.source, MARTA.chunks, (Question("Zebra?", ("stripes",)),), MARTA.facts)
     first, second = (kept(kind, instance, CALLS, protocol=setting([MARTA], CALLS), **options) for instance in (MARTA, asked))
