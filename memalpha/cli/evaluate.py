@@ -46,11 +46,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def _one_agent(arguments: argparse.Namespace) -> list[str]:
     if bool(arguments.trained) != bool(arguments.data):
-        raise InputError(
-            f"--trained is {arguments.trained!r} and --data is {arguments.data!r}",
-            expected="both, or neither and --config FILE",
-            fix="memalpha evaluate --trained FOLDER --data SET, or memalpha evaluate --config configs/evaluate/quick.yaml",
-        )
+        raise InputError(f"--trained is {arguments.trained!r} and --data is {arguments.data!r}", expected="both, or --config FILE")
     if not arguments.trained:
         return []
     from memalpha.models.policy import agent_folder, base_of

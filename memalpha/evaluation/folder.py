@@ -113,7 +113,7 @@ class SystemResult:
 
     @property
     def key(self) -> ResultKey:
-        """What the line is about."""
+        """Set, system, reader, seed and instance."""
         return ResultKey(self.set, self.system, self.reader, self.seed, self.instance)
 
     @property
@@ -139,7 +139,7 @@ def read_results(folder: str | Path) -> list[SystemResult]:
     """Return the last line of each key, in file order; an unfinished last line is ignored; InputError if missing or damaged."""
     path = Path(folder) / RESULTS_FILE
     if not path.is_file():
-        raise InputError(f"no {path}", expected="the folder of an evaluation", fix="make one: memalpha evaluate --config FILE")
+        raise InputError(f"no {path}", expected="the folder of an evaluation")
     last: dict[ResultKey, SystemResult] = {}
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
         try:

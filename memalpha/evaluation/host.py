@@ -105,7 +105,7 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
     common: list[int] = []
     for prompt in prompts:
         shared = _common(groups[-1][0].ids[: common[-1]], prompt.ids) if groups else 0
-        if groups and 2 * shared > len(prompt.ids):
+        if 2 * shared > len(prompt.ids):
             groups[-1].append(prompt)
             common[-1] = shared
         else:
@@ -113,11 +113,8 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
             common.append(len(prompt.ids))
     lone = [group[0].ids for group in groups if len(group) == 1]
     least = min(_common(lone[0], ids) for ids in lone) if len(lone) > 1 else 0
-    return [
-        Prompt(prompt.messages, prompt.ids, shared if len(group) > 1 else least)
-        for group, shared in zip(groups, common, strict=True)
-        for prompt in group
-    ]
+    marks = [shared if len(group) > 1 else least for group, shared in zip(groups, common, strict=True) for _ in group]
+    return [Prompt(prompt.messages, prompt.ids, shared) for prompt, shared in zip(prompts, marks, strict=True)]
 
 
 def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> list[list[Prompt]]:
@@ -134,5 +131,5 @@ def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> li
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
     """Length of the common prefix."""
-    different = (index for index, (left, right) in enumerate(zip(first, second, strict=False)) if left != right)
-    return next(different, min(len(first), len(second)))
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((index for index, (left, right) in pairs if left != right), min(len(first), len(second)))

@@ -33,35 +33,29 @@ Rows = Annotated[list[Any], BeforeValidator(lambda value: [value] if isinstance(
 """A list of names and mappings; a single one is also accepted."""
 
 
-class Kind(NamedTuple):
-    """Makes a system from its ``Setting`` and options; ``options`` is their dataclass."""
-
-    make: Callable[..., System]
-    options: type[Options]
-
-
-KINDS: Mapping[str, Kind] = {
-    "agent": Kind(writers.Agent, writers.AgentOptions),
-    "constant_state": Kind(
-        partial(writers.Rewriting, instructions=writers.CONSTANT_STATE, parse=writers.parse_state), writers.RewritingOptions
+KINDS: Mapping[str, tuple[Callable[..., System], type[Options]]] = {
+    "agent": (writers.Agent, writers.AgentOptions),
+    "constant_state": (
+        partial(writers.Rewriting, instructions=writers.CONSTANT_STATE, parse=writers.parse_state),
+        writers.RewritingOptions,
     ),
-    "full_context": Kind(raw.FullContext, raw.FullContextOptions),
-    "gold": Kind(raw.Gold, NoOptions),
-    "overwrite_summary": Kind(partial(writers.Rewriting, instructions=writers.OVERWRITE_SUMMARY), writers.RewritingOptions),
-    "rag_bm25": Kind(partial(raw.Rag, mode=RetrievalMode.LEXICAL), raw.RagOptions),
-    "rag_dense": Kind(partial(raw.Rag, mode=RetrievalMode.DENSE), raw.RagOptions),
-    "rag_two_layer": Kind(partial(raw.Rag, mode=RetrievalMode.HYBRID), raw.RagOptions),
-    "teacher": Kind(raw.Teacher, TeacherConfig),
-    "verbatim": Kind(raw.Verbatim, raw.VerbatimOptions),
+    "full_context": (raw.FullContext, raw.FullContextOptions),
+    "gold": (raw.Gold, NoOptions),
+    "overwrite_summary": (partial(writers.Rewriting, instructions=writers.OVERWRITE_SUMMARY), writers.RewritingOptions),
+    "rag_bm25": (partial(raw.Rag, mode=RetrievalMode.LEXICAL), raw.RagOptions),
+    "rag_dense": (partial(raw.Rag, mode=RetrievalMode.DENSE), raw.RagOptions),
+    "rag_two_layer": (partial(raw.Rag, mode=RetrievalMode.HYBRID), raw.RagOptions),
+    "teacher": (raw.Teacher, TeacherConfig),
+    "verbatim": (raw.Verbatim, raw.VerbatimOptions),
 }
-"""All kinds of systems; see their modules for departures from the sources."""
+"""All kinds of systems: what makes one from a ``Setting`` and its options. Their modules list departures from the sources."""
 
 
 def system_options(kind: str, values: Mapping[str, Any]) -> Options:
     """Return the options of a kind; InputError if the kind or an option is unknown or invalid."""
     if kind not in KINDS:
         raise InputError(f"unknown kind of system {kind!r}", expected=f"one of {', '.join(KINDS)}")
-    return read(KINDS[kind].options, values, f"system {kind!r}")
+    return read(KINDS[kind][1], values, f"system {kind!r}")
 
 
 def draws(options: Options, temperature: float) -> bool:
@@ -180,8 +174,8 @@ def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
     InputError if the file is missing or invalid, or for invalid or unknown options, duplicate names, or unknown references.
     """
     options, endpoints, agent = parse(arguments, GROUPS, "memalpha evaluate")
-    sets, systems = tuple(map(read_set, options.sets)), tuple(map(read_system, options.systems))
-    readers = tuple(map(read_reader, options.readers))
+    sets, systems = tuple(_spec(SetSpec, row, "data") for row in options.sets), tuple(map(read_system, options.systems))
+    readers = tuple(_spec(ReaderSpec, row, "kind") for row in options.readers)
     called = {"sets": [s.name for s in sets], "systems": [s.name for s in systems], "readers": [r.name for r in readers]}
     for what, known in called.items():
         if twice := next((name for name in known if known.count(name) > 1), None):
@@ -203,31 +197,21 @@ def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
     return Evaluation(options, endpoints, agent, sets, systems, readers)
 
 
-def read_set(row: Any) -> SetSpec:
-    """Read a set: its data, or a mapping; InputError if invalid."""
-    spec = _spec(SetSpec, row, "data")
-    return replace(spec, name=spec.name or Path(spec.data).name or Path(spec.data).resolve().name or spec.data)
-
-
 def read_system(row: Any) -> SystemSpec:
     """Read a system: its kind, or a mapping with the kind's own options beside the others; InputError if something is invalid."""
     given = dict(row) if isinstance(row, Mapping) else row
     options = {key: given.pop(key) for key in list(given) if key not in names(SystemSpec)} if isinstance(given, dict) else {}
     spec = _spec(SystemSpec, given, "kind")
     options = asdict(system_options(spec.kind, {**spec.options, **options}))
-    name = spec.name or spec.kind
-    return replace(spec, name=name, group=spec.group or name, options=options)
-
-
-def read_reader(row: Any) -> ReaderSpec:
-    """Read a reader: its kind, or a mapping; InputError if invalid."""
-    spec = _spec(ReaderSpec, row, "kind")
-    return replace(spec, name=spec.name or spec.kind)
+    return replace(spec, group=spec.group or spec.name, options=options)
 
 
 def _spec(group: type[_Spec], row: Any, needed: str) -> _Spec:
+    """Read a row of a list; its name is that of its kind, folder or source if it gives none."""
     what = f"a {group.__name__.removesuffix('Spec').lower()}"
     given = {needed: row} if isinstance(row, str) else row
     if not isinstance(given, Mapping) or not given.get(needed):
         raise InputError(f"{what} is {row!r}", expected=f"{needed} or a mapping with {needed}")
-    return read(group, given, f"{what} {given[needed]!r}")
+    spec = read(group, given, f"{what} {given[needed]!r}")
+    value = Path(getattr(spec, needed))
+    return replace(spec, name=spec.name or value.name or value.resolve().name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,15 +21,7 @@ from memalpha.agent.step import AgentStep
 from memalpha.data.load import load_data
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, ServiceError
-from memalpha.evaluation.folder import (
-    MODEL_FILES,
-    EvaluationFolder,
-    QuestionResult,
-    ResultKey,
-    SystemResult,
-    check_place,
-    digest,
-)
+from memalpha.evaluation.folder import MODEL_FILES, EvaluationFolder, QuestionResult, ResultKey, SystemResult, check_place, digest
 from memalpha.evaluation.host import PolicyHost
 from memalpha.evaluation.options import KINDS, Evaluation, ReaderSpec, SetSpec, draws, system_options
 from memalpha.evaluation.systems import Kept, Setting, System
@@ -54,11 +46,11 @@ _SEVERAL = 2  # so many instances in a row without any answer are no fault of th
 
 
 class Outcome(NamedTuple):
-    """Result of an evaluation: its folder, the number of results, and how many of them failed and wait for a retry."""
+    """Result of an evaluation."""
 
     folder: Path
     results: int
-    failed: int
+    failed: int  # of them; they wait for a retry
 
 
 class LoadedSet(NamedTuple):
@@ -130,11 +122,8 @@ def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:
     """Load a set; InputError if it does not exist or has too few instances."""
     instances, agent = load_data(spec.data, spec.options), evaluation.agent
     if len(instances) < spec.skip + max(1, spec.instances):
-        raise InputError(
-            f"set {spec.name!r} has {len(instances)} instances",
-            expected=f"at least {spec.skip + max(1, spec.instances)}",
-            fix="lower instances or skip",
-        )
+        least = spec.skip + max(1, spec.instances)
+        raise InputError(f"set {spec.name!r} has {len(instances)} instances", expected=f"at least {least} (skip and instances)")
     length = spec.max_completion_length or agent.max_completion_length
     step = AgentStep(replace(agent, max_completion_length=length), host.tokenizer)
     tokens, k = spec.reader_tokens or agent.reader_tokens, spec.retrieve_k or agent.retrieve_k
@@ -153,7 +142,7 @@ def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHos
     for spec in evaluation.systems:
         options = system_options(spec.kind, spec.options)
         for loaded in (loaded for loaded in sets if loaded.spec.name in (spec.sets or (loaded.spec.name,))):
-            system = KINDS[spec.kind].make(loaded.setting, options)
+            system = KINDS[spec.kind][0](loaded.setting, options)
             system.check(loaded.instances)
             readers = {
                 reader.name: make_reader(reader, evaluation, loaded, left[loaded.spec.name, reader.name], system.reads_window)
@@ -161,11 +150,8 @@ def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHos
                 if reader.name in (spec.readers or (reader.name,)) and reader.name in (loaded.spec.readers or (reader.name,))
             }
             if not readers:
-                raise InputError(
-                    f"nobody reads for system {spec.name!r} on set {loaded.spec.name!r}",
-                    expected="a reader that both name, or none named",
-                    fix="change readers of the one or the other, or name the system's sets",
-                )
+                what = f"nobody reads for system {spec.name!r} on set {loaded.spec.name!r}"
+                raise InputError(what, expected="a reader that both name, or none named")
             jobs.append(Job(spec.name, system, loaded, readers, seeds if draws(options, temperature) else seeds[:1]))
     return jobs
 
@@ -213,7 +199,9 @@ def _run_all(
     """Run missing batches, add them to ``done`` and return the number of failed results; ``waiting`` failed before."""
     failed = 0
     silent = Counter[str]()  # by reader, instances in a row of whose questions none was answered
-    for job, seed, start, batch in _batches(jobs, size):
+    batches = ((job, seed, start) for job in jobs for seed in job.seeds for start in range(0, len(job.on.instances), size))
+    for job, seed, start in batches:  # they depend on the configuration only
+        batch = job.on.instances[start : start + size]
         missing = {name: keys for name in job.readers if (keys := set(job.keys(name, seed, batch)) - done)}
         if not missing:
             continue
@@ -241,14 +229,6 @@ def _run_all(
     return failed
 
 
-def _batches(jobs: Sequence[Job], size: int) -> Iterator[tuple[Job, int, int, Sequence[Instance]]]:
-    """All jobs in batches, each with its seed and first instance; depends on the configuration only."""
-    for job in jobs:
-        for seed in job.seeds:
-            for start in range(0, len(job.on.instances), size):
-                yield job, seed, start, job.on.instances[start : start + size]
-
-
 def ask(
     job: Job, name: str, seed: int, batch: Sequence[Instance], kept: Sequence[Kept], seconds_write: float, judge: AnswerJudge | None
 ) -> list[SystemResult]:
@@ -270,16 +250,8 @@ def ask(
         seen = sum(count(passage) for passages in read for passage in passages)
         offered = sum(count(passage) for request, _ in rows for passage in request.passages)
         questions = tuple(
-            QuestionResult(
-                id=record.question.id or str(index),
-                kind=record.question.kind,
-                text=record.question.text,
-                score=record.score,
-                answer=record.answer.text if record.answer else None,
-                passages=read[index],
-                error=record.error,
-            )
-            for index, (_, record) in enumerate(rows)
+            QuestionResult(q.id or str(i), q.kind, q.text, row.score, row.answer and row.answer.text, read[i], row.error)
+            for i, (q, row) in enumerate((record.question, record) for _, record in rows)
         )
         n = max(1, len(rows))
         results.append(
@@ -305,12 +277,11 @@ def ask(
 
 def _progress(position: Mapping[str, Any], report: Report) -> Callable[[int, int], None]:
     """Report a batch's chunks, at most every ten seconds."""
-    last = time.monotonic()
+    last = [time.monotonic()]
 
     def on_step(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
+        if time.monotonic() - last[0] > _SECONDS_BETWEEN_LINES:
+            last[0] = time.monotonic()
             report("writing", {**position, "done": done, "chunks": total})
 
     return on_step

@@ -31,8 +31,6 @@ Number = Annotated[float, BeforeValidator(known)]
 """A float; NaN is null in JSON."""
 
 Seed = int | str
-"""A training seed."""
-
 Scores = Mapping[Seed, Mapping[str, float]]
 """Score by training seed, then by instance."""
 
@@ -114,7 +112,6 @@ def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]
         raise InputError(
             f"{len(unpaired)} instances are scored in one system and not in the other: {_some(unpaired)}",
             expected="the same instances in both",
-            fix="finish the evaluation (run it again), or take those that both have and say so",
         )
     if set(first) != set(second):
         if len(first) > 1 < len(second):
@@ -134,8 +131,7 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
     """Return the unweighted mean over sets of one system or difference; InputError for none.
 
     Sets are independent: ``stderr`` is the root of the sum of squared standard errors over the number of sets, and gives the
-    interval. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them. One set gives its own
-    estimate.
+    interval. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them.
     """
     if not parts:
         raise InputError("a mean over no sets", expected="at least one set")
@@ -163,8 +159,7 @@ def _instances(scores: Scores) -> list[str]:
     if lacking:
         raise InputError(
             f"{len(lacking)} instances have no score (for every seed): {_some(lacking)}",
-            expected=f"a score for every instance and seed of {list(scores)}",
-            fix="run the evaluation again, which makes what is missing, or leave them out and say so",
+            expected=f"a score for every instance and seed of {list(scores)}; the evaluation, run again, makes what is missing",
         )
     return sorted(everywhere)
 

@@ -24,17 +24,7 @@ from memalpha.errors import InputError
 from memalpha.evaluation.folder import SystemResult, read_config, read_results
 from memalpha.evaluation.options import draws, read_system, system_options
 from memalpha.evaluation.scorecard import Measure, scorecard
-from memalpha.evaluation.statistics import (
-    LEVEL,
-    RESAMPLES,
-    SEED,
-    Estimate,
-    Number,
-    Seed,
-    difference,
-    estimate,
-    mean_over_sets,
-)
+from memalpha.evaluation.statistics import LEVEL, RESAMPLES, SEED, Estimate, Number, Seed, difference, estimate, mean_over_sets
 from memalpha.runs import RunFolder
 from memalpha.types import Instance
 
@@ -182,25 +172,24 @@ def _summarise_set(
         for group, names in scored.items()
         if common and names
     }
+    accuracies = {
+        group: {member: {name: result.accuracy for name, result in rows.items()} for member, rows in members.items()}
+        for group, members in kept.items()
+    }
     differences: dict[str, dict[str, Estimate]] = {}
     for first, second in combinations(kept, 2):
-        differences.setdefault(first, {})[second] = difference(accuracies(kept[first]), accuracies(kept[second]))
+        differences.setdefault(first, {})[second] = difference(accuracies[first], accuracies[second])
     return SetSummary(
         row["name"],
         reader,
         len(common),
         size,
         {group: f"{n} of {size}: {_reason(groups[group])}" for group, names in scored.items() if (n := size - len(names))},
-        {group: _cell(members, instances) for group, members in kept.items()},
+        {group: _cell(members, estimate(accuracies[group]), instances) for group, members in kept.items()},
         differences,
         bool(row.get("in_mean", True)),
         unmeasured,
     )
-
-
-def accuracies(members: Scored) -> dict[Seed, dict[str, float]]:
-    """Return the accuracy by member, then by instance."""
-    return {member: {name: row.accuracy for name, row in rows.items()} for member, rows in members.items()}
 
 
 def _reason(members: Scored) -> str:
@@ -211,7 +200,7 @@ def _reason(members: Scored) -> str:
     return row.failed or next((q.error for q in row.questions if q.error), "no score" if row.questions else "no questions")
 
 
-def _cell(members: Scored, instances: Mapping[str, Instance]) -> Cell:
+def _cell(members: Scored, accuracy: Estimate, instances: Mapping[str, Instance]) -> Cell:
     everything = [row for results in members.values() for row in results.values()]
     by_member = {member: list(results.values()) for member, results in members.items()}
     card = scorecard(by_member, instances) if instances else dict.fromkeys(Measure)
@@ -226,7 +215,7 @@ def _cell(members: Scored, instances: Mapping[str, Instance]) -> Cell:
         kinds[kind] = KindScore(estimate(means, weights=weights), int(sum(weights.values())))
     return Cell(
         members={member: f"{results[0].system} seed {results[0].seed}" for member, results in by_member.items()},
-        accuracy=estimate(accuracies(members)),
+        accuracy=accuracy,
         kinds=kinds,
         costs={cost: sum(float(getattr(row, cost)) for row in everything) / len(everything) for cost in COSTS},
         operations={kind: sum(float(getattr(row.operations, kind)) for row in everything) / len(everything) for kind in OPERATIONS},
@@ -246,11 +235,7 @@ def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str]) -> Summar
         for group in everywhere:
             members = [named for item in counted for named in item.cells[group].members.items()]
             if len(set(members)) > len(dict(members)):
-                raise InputError(
-                    f"group {group!r} has other members on other sets",
-                    expected="the members of a group in one order on all sets",
-                    fix="evaluate all members of the group on every set",
-                )
+                raise InputError(f"group {group!r} has other members on other sets", expected="one order of members on all sets")
         over = {group: mean_over_sets([item.cells[group].accuracy for item in counted]) for group in everywhere}
         means[reader] = {group: over.get(group) for group in asked}
         differences[reader] = {}

@@ -90,25 +90,10 @@ def searched(memory: Memory, retriever: Retriever, k: int) -> Finder:
     return lambda questions, budget: [find_passages(memory, retriever, question.text, k).passages for question in questions]
 
 
-def kept_memory(
-    memory: Memory,
-    retriever: Retriever,
-    k: int,
-    results: Iterable[OperationResult],
-    write_calls: int = 0,
-    cut_off: int = 0,
-    cut: int = 0,
-) -> Kept:
-    """Return what a system keeps whose memory has entries, blocks included, as a reader sees them."""
-    return Kept(
-        searched(memory, retriever, k),
-        memory_tokens=memory.tokens,
-        entries=tuple(render_entry(entry) for entry in memory),
-        write_calls=write_calls,
-        cut_off=cut_off,
-        cut=cut,
-        operations=count_operations(results),
-    )
+def kept_memory(memory: Memory, retriever: Retriever, k: int, results: Iterable[OperationResult], **costs: int) -> Kept:
+    """Return what a system keeps whose memory has entries, as a reader sees them; ``costs`` are fields of ``Kept``."""
+    entries = tuple(render_entry(entry) for entry in memory)
+    return Kept(searched(memory, retriever, k), memory.tokens, entries, operations=count_operations(results), **costs)
 
 
 def count_operations(results: Iterable[OperationResult]) -> OperationCounts:

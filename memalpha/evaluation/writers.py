@@ -91,10 +91,8 @@ def _step(setting: Setting, options: AgentOptions) -> AgentStep:
         saved, shared = AgentConfig.load(options.adapter), setting.step.config
         if MemorySchema.load(saved.schema) != setting.step.schema or saved.codec != shared.codec:
             raise InputError(
-                f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}, "
-                f"and this evaluation has {shared.schema!r} and {shared.codec!r}",
-                expected="the same for agents that are compared",
-                fix="set schema and codec of the evaluation, or settings: own for this system",
+                f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}",
+                expected=f"{shared.schema!r} and {shared.codec!r} as for all agents, or settings: own",
             )
     return setting.step
 
@@ -159,8 +157,7 @@ class Rewriting(System):
                     raise InputError(
                         f"chunk {index} of instance {instance.id} takes {asked} tokens with instructions and two texts of "
                         f"{self.limit} tokens (as it stands, as it becomes), and the model's window has {window}",
-                        expected="room for all of them",
-                        fix="cut the chunks smaller, lower memory_tokens, or name the system's sets",
+                        expected="smaller chunks, or a lower memory_tokens",
                     )
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from memalpha.errors import InputError
-from memalpha.evaluation.options import ReaderSpec, SetSpec, parse_evaluate_options, read_set
+from memalpha.evaluation.options import ReaderSpec, SetSpec, parse_evaluate_options
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -35,13 +35,6 @@ def test_lists_hold_names_or_mappings_and_flags_go_before_the_file(tmp_path):
     assert (found.agent.reader_tokens, found.options.seeds, found.agent.schema) == (77, [5], "facts")
 
 
-def test_lists_can_be_given_at_the_command_line(tmp_path):
-    found = parse(tmp_path, {}, "--systems", "[gold, {kind: rag_bm25, piece_tokens: 3}]", "--sets", "toy", "--readers", "base")
-    assert [(system.name, system.kind) for system in found.systems] == [("gold", "gold"), ("rag_bm25", "rag_bm25")]
-    assert found.systems[1].options["piece_tokens"] == 3
-    assert [one.data for one in found.sets] == ["toy"] and found.readers[0].kind == "base"
-
-
 def test_the_resolved_configuration_reads_back_as_itself(tmp_path):
     found = parse(tmp_path, {})
     resolved = found.to_json()
@@ -68,12 +61,6 @@ WRONG = [
     ({"seeds": [1, 1]}, r"seeds is \[1, 1\]"),
     ({"readers": ["endpoint"]}, "endpoint_url"),
 ]
-
-
-def test_a_set_is_named_after_its_folder(tmp_path, monkeypatch):
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    assert [read_set(data).name for data in (".", "..", "a/b", "a/b/")] == ["here", "..", "b", "b"]
 
 
 @pytest.mark.parametrize(("changes", "named"), WRONG)

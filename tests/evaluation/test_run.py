@@ -1,9 +1,7 @@
 """A whole evaluation with a tiny policy: killed, gone on with, changed, grown, and with a reader that is down."""
 
 import json
-import math
 import os
-import random
 import re
 import shutil
 import signal
@@ -26,18 +24,16 @@ from memalpha.cli import run
 from memalpha.data.schema import write_instances
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.endpoints import EndpointOptions
-from memalpha.errors import InputError, PartialServiceError, RunFolderError, ServiceError
+from memalpha.errors import InputError, RunFolderError, ServiceError
 from memalpha.evaluation.folder import read_results
 from memalpha.evaluation.options import ReaderSpec, parse_evaluate_options
-from memalpha.evaluation.raw import FullContext, FullContextOptions
 from memalpha.evaluation.run import Job, LoadedSet, ask, evaluate, make_reader, window_left
 from memalpha.evaluation.systems import Kept
 from memalpha.memory.memory import count_words
 from memalpha.models import fetch, load_policy_model
 from memalpha.models.policy import load_tokenizer
-from memalpha.qa.readers import RecallReader, reader_messages
-from memalpha.text import chat_ids
-from memalpha.types import Answer, Chunk, Instance, Question
+from memalpha.qa.readers import RecallReader
+from memalpha.types import Instance, Question
 
 HERE = Path(__file__).parent
 SYSTEMS = ["full_context", "rag_bm25", "verbatim", "teacher", "gold", "overwrite_summary", "constant_state", "untrained", "warm"]
@@ -209,15 +205,6 @@ def test_instances_can_be_passed_over(options, tmp_path):
             outcome(options, tmp_path / "x", *CHEAP, "--sets", f"[{{name: a, data: '{data}', {wrong}}}]")
 
 
-def test_other_instances_under_the_same_name_are_refused(options, tmp_path):
-    data = write_instances(tmp_path / "data.jsonl", [MARTA])
-    sets = ("--sets", json.dumps([{"name": "small", "data": str(data)}]))
-    outcome(options, tmp_path / "run", *CHEAP, *sets)
-    write_instances(data, [Instance("marta", "x", (Chunk("Marta is away."),), (Question("Who?", ("Marta",)),))])
-    with pytest.raises(RunFolderError, match="digest of sets 'small' was"):
-        outcome(options, tmp_path / "run", "--systems", "[verbatim]", *CHEAP[2:], *sets, "--systems", "[verbatim, gold]")
-
-
 @pytest.mark.parametrize(
     ("what", "said"), [("weights", "digest of models '.*model' was"), ("settings", "digest of agents '.*adapter' was")]
 )
@@ -249,8 +236,7 @@ def test_a_folder_of_something_else_is_left_alone(options, tmp_path):
     told = []
     with pytest.raises(RunFolderError, match=r"notes\.txt' is a file"):  # said before a model is loaded
         evaluate(
-            parse_evaluate_options(command(options, tmp_path / "notes.txt" / "run", *CHEAP)[1:]),
-            lambda *event: told.append(event),
+            parse_evaluate_options(command(options, tmp_path / "notes.txt" / "run", *CHEAP)[1:]), lambda *event: told.append(event)
         )
     assert told == []
     (tmp_path / "config.yaml").write_text("learning_rate: 1.0\n")
@@ -453,18 +439,6 @@ def test_tokens_read_and_cut_are_means_over_the_questions():
     assert [question.id for question in found.questions] == ["0", "1"]  # by place where the source gives none
 
 
-class Flaky(RecallReader):
-    def read(self, requests):
-        raise PartialServiceError([ServiceError("down") if r.question is JOB else Answer("Rome") for r in requests])
-
-
-def test_a_reader_that_fails_gives_no_score_and_says_why():
-    (found,) = asked([TWO], [keeping(("Marta in Rome",), ("Hugo rests",))], Flaky(5, count_words))
-    assert found.failed == "down" and not found.scored
-    assert found.questions[0].score == 1.0 and found.questions[0].error is None
-    assert math.isnan(found.questions[1].score) and found.questions[1].answer is None and found.questions[1].error == "down"
-
-
 def reader_of(spec: ReaderSpec, where, reads_window: bool, instances=(MARTA,)):
     evaluation = SimpleNamespace(endpoints=EndpointOptions(endpoint_url="http://127.0.0.1:9", endpoint_model="m"))
     loaded = LoadedSet(SimpleNamespace(name="set"), tuple(instances), where)
@@ -480,17 +454,3 @@ def test_a_reader_has_the_common_budget_unless_the_system_reads_the_window():
     for spec in (ReaderSpec("endpoint", "big"), ReaderSpec("base", "tiny", window_tokens=40)):  # not known, too small
         with pytest.raises(InputError, match=spec.name):
             reader_of(spec, where, True)
-
-
-def test_what_is_read_of_many_lines_fits_the_window():
-    """Line breaks inside a chunk are written out for the reader, which takes more tokens than they took."""
-    rng = random.Random(0)
-    for lines in (1, 4, 30):
-        chunks = tuple(Chunk("\n".join(rng.choice(("Marta rests.", "Hugo?", "-")) for _ in range(lines))) for _ in range(60))
-        long = Instance("long", "text", chunks, (CITY, Question("Who?" + " ?" * 50, ("x",))))
-        where, base = setting([MARTA]), ReaderSpec("base", window_tokens=600)
-        budget = reader_of(base, where, True, [long]).budget_tokens
-        found = FullContext(where, FullContextOptions()).write([long], 0)[0].find(long.questions, budget)
-        prompts = [reader_messages(q.text, passages) for q, passages in zip(long.questions, found, strict=True)]
-        taken = [len(chat_ids(where.host.tokenizer, prompt)) for prompt in prompts]
-        assert 600 - 80 < max(taken) + base.max_new_tokens <= 600

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError
-from memalpha.evaluation.folder import QuestionResult
 from memalpha.evaluation.scorecard import Measure, scorecard
 from memalpha.evaluation.scorecard import measured as hits_of
 from memalpha.memory.memory import Memory, render_entry
@@ -97,13 +96,6 @@ def test_an_answer_of_passages_is_looked_at_passage_by_passage():
     assert found[Measure.RESIDUE_ANSWERS] == (1, 2)
 
 
-def test_only_values_taken_back_are_residue():
-    both = replace(REMOVED, stale=("singer", "baker"))  # Hugo was a singer, changed to baker, and took that back
-    instance = replace(MARTA, questions=(both,))
-    assert measured(questions=[said(both, "singer")], instance=instance)[Measure.RESIDUE_ANSWERS] == (0, 1)
-    assert measured(questions=[said(both, "baker")], instance=instance)[Measure.RESIDUE_ANSWERS] == (1, 1)
-
-
 @pytest.mark.parametrize("ids", [("x", "x"), ("1", "")])  # "1" is what the second is called where it has none
 def test_questions_whose_ids_clash_are_told_apart_by_their_place(ids):
     first, second = (replace(question, id=name) for question, name in zip((LATEST, REMOVED), ids, strict=True))
@@ -144,16 +136,6 @@ def test_shares_are_over_everything_and_seeds_are_averaged():
     assert stale.per_seed == {"first": 0.5, "second": 0.25} and stale.mean == 0.375 and stale.n == 2
     assert card[Measure.CASCADE] is None
     assert card[Measure.CONTRADICTIONS].mean == 0.0
-
-
-def test_results_of_other_data_and_failed_ones_are_refused():
-    other = QuestionResult("q0", "latest", "another text?", 1.0, "Rome", ())
-    with pytest.raises(InputError, match=r"question 'q0' .* is not one of instance 'marta'"):
-        measured(questions=[other])
-    with pytest.raises(InputError, match="agent failed on marta: no memory"):
-        scorecard({0: [made("marta", failed="no memory")]}, {"marta": MARTA})
-    with pytest.raises(InputError, match="no instance 'x'"):
-        scorecard({0: [made("x")]}, {"marta": MARTA})
 
 
 def kept(instance, config):

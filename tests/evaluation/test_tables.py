@@ -10,7 +10,6 @@ import yaml
 from examples import MARTA, recalled, result, write_results
 
 from memalpha.data.schema import write_instances
-from memalpha.errors import InputError
 from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.statistics import difference, estimate, mean_over_sets
 from memalpha.evaluation.summary import Summary, reference_group, summarise_evaluation
@@ -54,18 +53,6 @@ def some_results(**more):
     for system, by_instance in SCORES.items():
         for name, scores in by_instance.items():
             yield result(name, scores, KINDS[name], system=system, **more)
-
-
-def test_names_with_line_breaks_leave_the_tables_whole(tmp_path):
-    names = ("ra\ng|x", "other")
-    folder = configure(tmp_path, names, sets=("a\nb",))
-    given = [result(i, (1.0, 0.0), ("all", "y\nz"), system=name, set="a\nb") for i in "ab" for name in names]
-    write_results(folder, given[:-1])
-    write_tables(folder)
-    text = (folder / "table.md").read_text()
-    assert "### a b (1 of 2 instances)" in text and "- Left out: `other` lacks 1 of 2: not evaluated yet" in text
-    assert all(line.startswith("| ") and line.endswith(" |") for line in text.splitlines() if "ra g" in line)
-    assert "| by kind of question | all (1 question) | y z (1 question) |" in text
 
 
 # ------------------------------------------------------------------------------------------------ numbers
@@ -153,10 +140,7 @@ def test_the_mean_over_sets_is_simple_and_for_systems_on_every_set(tmp_path):
     assert over["agent"] == mean_over_sets([estimate({"0": small}), estimate({"0": large})])
     assert over["agent"].mean == pytest.approx((sum(small.values()) / 3 + 1 / 3) / 2)
     warm = {i: sum(x) / len(x) for i, x in SCORES["warm"].items()}
-    gains = [
-        {"0": {i: small[i] - warm[i] for i in small}},
-        {"0": {i: large[i] - float(k % 2 == 0) for k, i in enumerate(large)}},
-    ]
+    gains = [{"0": {i: small[i] - warm[i] for i in small}}, {"0": {i: large[i] - float(k % 2 == 0) for k, i in enumerate(large)}}]
     gain = mean_over_sets([estimate(scores) for scores in gains])
     assert summary.differences["recall"] == {"warm": {"agent": gain}}  # rag lacks a set
     assert summary.sets[1].left_out == {}  # it was not to be evaluated there
@@ -207,36 +191,6 @@ def test_what_one_system_lacks_is_left_out_for_all_and_said(tmp_path):
     assert f".667 [{UNKNOWN}, {UNKNOWN}]" in text
 
 
-def test_a_set_and_a_reader_that_nobody_has_evaluated_are_said_to_be_missing(tmp_path):
-    folder = write_results(configure(tmp_path, ["rag"], sets=("small", "large")), [result(set="small", system="rag")])
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["readers"].append({"name": "base", "kind": "base"})
-    config["sets"][1]["readers"] = ["recall"]  # so base is asked about the first alone
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    (folder / "inputs.json").write_text(json.dumps({"sets": {"small": {"instances": 1}, "large": {"instances": 7}}}))
-    summary = write_tables(folder)
-    assert [(item.set, item.reader) for item in summary.sets] == [("small", "recall"), ("small", "base"), ("large", "recall")]
-    assert summary.over_sets == {"recall": {"rag": None}, "base": {"rag": None}}
-    text = (folder / "table.md").read_text()
-    assert rows(text)[0][0]["mean over 2 sets"] == f"{UNKNOWN} (1 of 2 sets)"
-    assert "### large (0 of 7 instances)\n\n- Left out: `rag` lacks 7 of 7: not evaluated yet" in text
-    assert text.count("Nothing to compare yet.") == 2
-
-
-def test_a_member_that_is_not_evaluated_yet_keeps_its_group_out(tmp_path):
-    groups = {"one": "agent", "two": "agent"}
-    folder = write_results(configure(tmp_path, ["rag", "one", "two"], groups=groups), [result(system="rag"), result(system="one")])
-    (item,) = summarise_evaluation(folder).sets
-    assert list(item.cells) == ["rag"] and item.left_out == {"agent": "1 of 1: not evaluated yet"}
-    write_tables(folder)
-    overall = rows((folder / "table.md").read_text())[0]
-    assert [row["system"] for row in overall] == ["rag", "agent"]  # nobody is left out of sight
-    assert overall[1]["mean over 1 set"] == f"{UNKNOWN} (0 of 1 sets)"
-    nothing = write_results(configure(tmp_path / "x"), [result(system="rag", failed="down", questions=())])
-    write_tables(nothing)
-    assert "Nothing to compare yet." in (nothing / "table.md").read_text()
-
-
 def test_the_files_say_the_same(tmp_path):
     folder = write_results(configure(tmp_path), some_results())
     summary = write_tables(folder)
@@ -285,16 +239,6 @@ def test_references(tmp_path):
     assert reference_group(summarise_evaluation(seeds)) == "grpo"
     plain = write_results(configure(tmp_path / "x", ["rag"]), [result(system="rag")])
     assert reference_group(summarise_evaluation(plain)) == "rag"
-
-
-def test_folders_that_do_not_fit_are_refused(tmp_path):
-    with pytest.raises(InputError):
-        write_tables(tmp_path)
-    (tmp_path / "config.yaml").write_text("model: x\n")
-    with pytest.raises(InputError):
-        write_tables(tmp_path)
-    with pytest.raises(InputError, match="results of system 'agent'"):
-        write_tables(write_results(configure(tmp_path / "x", ["rag"]), [result(system="agent")]))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from memalpha.agent.codecs import make_codec
 from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema, presets
-from memalpha.memory.tools import to_call
 from memalpha.retrieval.config import RetrievalConfig
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
@@ -52,20 +51,6 @@ def test_text_copied_onto_a_line_is_never_a_call_of_its_own(text):
     line = text.replace("\n", " ")
     read = make_codec("compact", SCHEMA).parse(f"+ {line}").calls
     assert [(found.name, found.arguments["content"].strip()) for found in read] in ([], [("memory_insert", line.strip())])
-
-
-@pytest.mark.parametrize("codec", CODECS)
-@given(text=TEXTS)
-def test_a_demonstration_of_any_text_is_one_call(codec, text):
-    notation = make_codec(codec, SCHEMA)
-    call = to_call(Operation(OperationKind.INSERT, "semantic", text))
-    assert len(notation.parse(notation.render([call])).calls) == 1
-
-
-def test_what_compact_cannot_prevent_lines_copied_as_they_are():
-    """A policy that copies whole lines of a chunk obeys those that are calls: measured, not prevented."""
-    read = make_codec("compact", SCHEMA).parse("- 1\n= 2 forged").calls
-    assert [call.name for call in read] == ["memory_delete", "memory_update"]
 
 
 # -------------------------------------------------------------------------------------------- ids
