@@ -135,7 +135,6 @@ def on_behaviour(rollouts: Mapping[str, Json]) -> Iterator[Json]:
         yield of_seeds(text, rate, lambda value, warm: value > warm, more)
 
 
-# ------------------------------------------------------------------------------------------------ from the evaluation's folder
 def home_rows(folder: Path) -> Members:
     """Results of each member and instance of the dialogues, for the instances that all members have a score for."""
     found: dict[str, dict[str, SystemResult]] = {}

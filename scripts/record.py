@@ -52,7 +52,6 @@ def record_run(run: Path, name: str) -> None:
         (RESULTS / f"{name}.png").write_bytes(picture.read_bytes())
 
 
-# ------------------------------------------------------------------------------------------------ comparison
 def record_comparison(folder: Path, name: str) -> None:
     """An evaluation; in ``comparison`` its sets take the place of those of the same name."""
     run = RunFolder(folder)
@@ -109,7 +108,6 @@ def means(sets: Sequence[Json], kinds: Mapping[str, str]) -> Json:
     return {name: found[name] for name in ("over_sets", "differences")}
 
 
-# ------------------------------------------------------------------------------------------------ ablations
 WATCHED = ("accuracy", "tool_success", "content", "memory_tokens", "entries", "update_share", "delete_share", "cut_off")
 FREE = {"output_dir", "rows_per_forward", "generation_rows", "overwrite", "resume", "reward_weights", "logging_dir"}
 

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import cost_model
@@ -39,7 +40,6 @@ def read(name: str) -> dict[str, Any]:
     return json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-# ------------------------------------------------------------------------------------------------ how numbers read
 def decimals(value: float | None, digits: int = 3, sign: str = "") -> str:
     """A number with so many decimals; ``sign="+"`` shows the sign of positive ones."""
     return UNKNOWN if value is None else format(round(value, digits) + 0.0, f"{sign},.{digits}f")
@@ -69,7 +69,6 @@ def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
-# ------------------------------------------------------------------------------------------------ comparison
 @cache
 def comparison() -> Summary:
     return Summary.from_json(read("comparison")["summary"])
@@ -138,7 +137,6 @@ def comparison_csv() -> str:
     return as_csv(head.split(","), rows)
 
 
-# ------------------------------------------------------------------------------------------------ training runs
 HELD_OUT = (
     "accuracy", "reward", "tool_success", "content", "compression", "memory_tokens", "input_tokens", "entries",
     "calls_per_instance", "update_share", "delete_share", "cut_off",
@@ -236,7 +234,6 @@ def results_csv() -> str:
     return as_csv(["run", "where", "quantity", "before", "after", "n"], rows)
 
 
-# ------------------------------------------------------------------------------------------------ ablations, bars
 def ablations() -> str:
     """A row a variant: against its own start and against the unchanged run of its seed."""
 
@@ -265,7 +262,6 @@ def bars() -> str:
     return f"{rows}\n\n{count} of {len(found)} are met{f'; {missing} were not evaluated' if missing else ''}."
 
 
-# ------------------------------------------------------------------------------------------------ router
 LEARNERS = {
     "random": "random", "linucb": "LinUCB", "sb3_ppo": "PPO of stable-baselines3", "mappo": "MAPPO", "grpo": "multi-agent GRPO",
 }  # fmt: skip
@@ -281,7 +277,7 @@ def router_synthetic() -> str:
         for task in TASKS:
             own = [run for run in runs if (run["learner"], run["task"]) == (learner, task)]
             shares = [run["fraction_of_optimal"] for run in own]
-            cells += [f"{number(_mean(shares))} ({number(min(shares))})", decimals(_mean([run["cpu_seconds"] for run in own]), 1)]
+            cells += [f"{number(fmean(shares))} ({number(min(shares))})", decimals(fmean([run["cpu_seconds"] for run in own]), 1)]
         rows.append([shown, *cells])
     head = ["learner", *(text for title in TASKS.values() for text in (f"{title}: mean (worst)", "processor s"))]
     return table(head, rows)
@@ -310,11 +306,6 @@ def router_made() -> str:
     return "\n".join(lines)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-# ------------------------------------------------------------------------------------------------ pages
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "ablations": {"ablations": ablations},
     "bars": {"bars": bars},

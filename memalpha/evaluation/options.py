@@ -30,7 +30,6 @@ from memalpha.retrieval.config import RetrievalMode
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 
 Rows = Annotated[list[Any], BeforeValidator(lambda value: [value] if isinstance(value, Mapping) else value)]
-"""A list of names and mappings; a single one is also accepted."""
 
 
 KINDS: Mapping[str, tuple[Callable[..., System], type[Options]]] = {
@@ -140,7 +139,7 @@ class EvaluateOptions(Options):
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds is {self.seeds}", expected="at least one integer, none of them twice")
         if empty := [name for name in LISTS if not getattr(self, name)]:
-            raise InputError(f"{empty[0]} is empty", expected="a list as in configs/evaluate/quick.yaml")
+            raise InputError(f"{empty[0]} is empty", expected="a list of them (--config FILE), or --trained FOLDER with --data SET")
 
 
 GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)

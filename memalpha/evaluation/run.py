@@ -117,7 +117,6 @@ def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost
     }
 
 
-# ------------------------------------------------------------------------------------------------ what is to be done
 def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:
     """Load a set; InputError if it does not exist or has too few instances."""
     instances, agent = load_data(spec.data, spec.options), evaluation.agent
@@ -186,7 +185,6 @@ def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance
     return window - longest - spec.max_new_tokens - _LINE_BREAKS
 
 
-# ------------------------------------------------------------------------------------------------ doing it
 def _run_all(
     jobs: Sequence[Job],
     size: int,

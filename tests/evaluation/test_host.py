@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
+from stubs import loud_adapter
 
 from memalpha.errors import InputError
 from memalpha.evaluation.host import PolicyHost, sharing, within_tokens
@@ -32,17 +32,7 @@ def texts(generator, asked) -> list[str]:
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory) -> list[Path]:
     """Two adapters of the nano policy that change what it says."""
-    folders = []
-    for seed in (1, 2):
-        base, _ = load_policy_model(fetch("nano"))
-        torch.manual_seed(seed)
-        policy = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
-        for name, weight in policy.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(weight, std=0.5)
-        folders.append(tmp_path_factory.mktemp("adapter"))
-        policy.save_pretrained(folders[-1])
-    return folders
+    return [loud_adapter(tmp_path_factory.mktemp("adapter"), seed) for seed in (1, 2)]
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,8 @@ import pytest
 import torch
 import yaml
 from examples import MARTA
-from peft import LoraConfig, get_peft_model
 from stub_server import StubServer, error
-from stubs import setting
+from stubs import loud_adapter, setting
 
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
@@ -30,7 +29,7 @@ from memalpha.evaluation.options import ReaderSpec, parse_evaluate_options
 from memalpha.evaluation.run import Job, LoadedSet, ask, evaluate, make_reader, window_left
 from memalpha.evaluation.systems import Kept
 from memalpha.memory.memory import count_words
-from memalpha.models import fetch, load_policy_model
+from memalpha.models import fetch
 from memalpha.models.policy import load_tokenizer
 from memalpha.qa.readers import RecallReader
 from memalpha.types import Instance, Question
@@ -50,14 +49,7 @@ def one_thread():
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory) -> Path:
     """An adapter of the nano policy with weights that change what it says."""
-    base, _ = load_policy_model(fetch("nano"))
-    torch.manual_seed(1)
-    policy = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
-    for name, weight in policy.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(weight, std=0.5)
-    folder = tmp_path_factory.mktemp("adapter")
-    policy.save_pretrained(folder)
+    folder = loud_adapter(tmp_path_factory.mktemp("adapter"), 1)
     AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=64, max_completion_length=6).save(folder)
     return folder
 
@@ -245,21 +237,6 @@ def test_a_folder_of_something_else_is_left_alone(options, tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_full_disk_loses_nothing_that_was_written(options, tmp_path, make_disk):
-    free, cheap = tmp_path / "free", (*CHEAP, "--batch_size", "1")
-    outcome(options, free, *cheap)
-    disk = make_disk("200k")
-    ballast = disk / "ballast"
-    ballast.write_bytes(bytes(184_000))
-    with pytest.raises(OSError, match="No space"):
-        outcome(options, disk / "run", *cheap)
-    assert len((disk / "run" / "results.jsonl").read_bytes()) > 0
-    ballast.unlink()
-    outcome(options, disk / "run", *cheap)
-    assert untimed(disk / "run") == untimed(free)
-
-
-# ------------------------------------------------------------------------------------------------ a reader behind a server
 def server_options(server: StubServer) -> tuple[str, ...]:
     return (
         "--systems", "[{kind: full_context, budget: reader}]", "--readers", "endpoint", "--temperature", "0.0",
@@ -322,7 +299,6 @@ def test_a_judge_decides(options, tmp_path, chat_server):
     assert [question["score"] for question in untimed(tmp_path / "run")[0]["questions"]] == [1.0, 0.0]
 
 
-# ------------------------------------------------------------------------------------------------ the command line
 def test_one_trained_agent_on_one_set(adapter, options, tmp_path, capsys):
     data = yaml.safe_load(options.read_text())["sets"][0]["data"]
     folder = tmp_path / "run"
@@ -407,7 +383,6 @@ def test_a_damaged_folder_is_one_clear_message_and_is_left_as_it_is(name, conten
     assert (folder / name).read_bytes() == content
 
 
-# ------------------------------------------------------------------------------------------------ readers and what they see
 CITY, JOB = MARTA.questions[:2]
 TWO = Instance("two", "text", MARTA.chunks, (CITY, JOB))
 NONE = Instance("none", "text", MARTA.chunks, ())

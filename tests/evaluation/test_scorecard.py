@@ -31,7 +31,6 @@ def measured(entries=(), questions=(), instance=MARTA, **values):
     return {measure: (sum(hits), len(hits)) for measure, hits in found.items()}
 
 
-# ------------------------------------------------------------------------------------------------ the memory
 @pytest.mark.parametrize(
     ("entries", "current", "contradictions", "residue"),
     [
@@ -67,7 +66,6 @@ def test_a_memory_is_searched_as_a_loop_over_its_sentences_would(entries, subjec
     assert measured(entries, instance=replace(MARTA, facts=facts), memory_tokens=0)[Measure.RESIDUE_MEMORY] == (expected, 1)
 
 
-# ------------------------------------------------------------------------------------------------ the answers
 def test_stale_answers_and_passages():
     generated = measured(
         questions=[
@@ -113,7 +111,6 @@ def test_cascade_and_absence_are_accuracies():
     assert Measure.CASCADE not in masked
 
 
-# ------------------------------------------------------------------------------------------------ not measured
 def test_without_annotations_only_what_questions_say_is_measured():
     bare = replace(MARTA, facts=())
     found = measured(["Marta city Oslo"], [said(LATEST, "Oslo"), said(SINGLE, "Ford")], instance=bare)
@@ -123,7 +120,6 @@ def test_without_annotations_only_what_questions_say_is_measured():
     assert card == dict.fromkeys(Measure)
 
 
-# ------------------------------------------------------------------------------------------------ over instances
 def test_shares_are_over_everything_and_seeds_are_averaged():
     twin = replace(MARTA, id="twin")
     unmoved = made("twin", questions=(said(LATEST, "Oslo"),))

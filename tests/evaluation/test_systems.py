@@ -61,7 +61,6 @@ def answers(found: Sequence[tuple[str, ...]], instance: Instance, where, tokens:
     return [score(question, answer) for question, answer in zip(instance.questions, read, strict=True)]
 
 
-# ------------------------------------------------------------------------------------------------ full context
 def test_full_context_gives_all_that_fits_in_reading_order():
     where = setting([MARTA])
     full = kept("full_context", protocol=where)
@@ -85,7 +84,6 @@ def test_a_window_that_is_too_small_loses_the_oldest_and_says_how_much():
     assert full.find(MARTA.questions[:1], tokens - 1)[0][0].startswith("[2024-02-01] Hugo: I have a pony")
 
 
-# ------------------------------------------------------------------------------------------------ retrieval and verbatim
 def test_rag_searches_lines_as_they_were():
     where = setting([MARTA])
     bm25 = kept("rag_bm25", protocol=where, piece_tokens=1)
@@ -100,18 +98,6 @@ def test_dense_rag_finds_what_shares_parts_of_words(kind):
     found = kept(kind, piece_tokens=1, embedder="hashing").find([Question("pony", ("x",)), Question("", ("x",))], EVERYTHING)
     assert {LINES[5], LINES[7]} <= set(found[0]) and len(found[0]) == 3
     assert found[1] == ()
-
-
-@pytest.mark.parametrize("kind", ["rag_bm25", "rag_dense", "rag_two_layer"])
-def test_the_same_line_at_the_same_time_is_kept_once(kind):
-    lines = "Marta lives in Rome.\nHugo drives a Ford."
-    again = Instance("again", "text", (*(Chunk(lines) for _ in range(4)), Chunk(lines, "2024-01-01")), ())
-    where = setting([again])
-    options = {} if kind == "rag_bm25" else {"embedder": "hashing"}
-    found = kept(kind, again, protocol=where, piece_tokens=1, **options)
-    assert found.memory_tokens == 2 * where.count("Marta lives in Rome.") + 2 * where.count("Hugo drives a Ford.")
-    (passages,) = found.find([Question("Where does Marta live in Rome?", ("Rome",))], EVERYTHING)
-    assert len(set(passages)) == len(passages) >= 2
 
 
 def test_the_first_layer_of_two_chooses_chunks():
@@ -144,7 +130,6 @@ def test_verbatim_can_be_matched_to_a_size():
     assert kept("verbatim", protocol=where, memory_tokens=tokens - 1).entries == tuple(LINES[-1:])
 
 
-# ------------------------------------------------------------------------------------------------ rewritten texts
 def test_a_summary_is_written_anew_from_the_last_one_and_the_chunk():
     replies = ["Oslo", "Ada has Tom", "Oslo\nTiber", "Rome\nThe Seine is a river of many words that go on"]
     where = setting([PROSE, SHORT], replies, reader_tokens=8)
@@ -203,7 +188,6 @@ def test_draws_depend_on_the_seed_and_the_batch_alone():
     assert not draws(system_options("rag_bm25", {}), 0.7)
 
 
-# ------------------------------------------------------------------------------------------------ agent, teacher, gold
 CALLS = [
     "+ Marta city Oslo\n+ Hugo job baker\n- 9",
     "= 1 Marta city Rome\n- 2\n+ Hugo pet pony",
@@ -277,7 +261,6 @@ def test_the_teacher_is_for_generated_data_alone_and_can_be_worse():
     assert [k.entries for k in seeds[0]] == [k.entries for k in seeds[1]] != [k.entries for k in seeds[2]]
 
 
-# ------------------------------------------------------------------------------------------------ all of them
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gold"])
 def test_no_system_knows_the_questions_while_it_writes(kind):
     """Other questions change nothing of what is kept, but with gold."""
@@ -288,7 +271,6 @@ def test_no_system_knows_the_questions_while_it_writes(kind):
     assert first.find(MARTA.questions, EVERYTHING) == second.find(MARTA.questions, EVERYTHING)
 
 
-# ------------------------------------------------------------------------------------------------ pieces of an input
 TEXTS = st.text(alphabet=st.sampled_from("ab .!?\n\r\té漢:"), max_size=80)
 
 

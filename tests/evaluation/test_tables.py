@@ -12,7 +12,7 @@ from examples import MARTA, recalled, result, write_results
 from memalpha.data.schema import write_instances
 from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.statistics import difference, estimate, mean_over_sets
-from memalpha.evaluation.summary import Summary, reference_group, summarise_evaluation
+from memalpha.evaluation.summary import Summary, summarise_evaluation
 from memalpha.evaluation.tables import UNKNOWN, interval, number, write_tables
 
 SYSTEMS = ("rag", "warm", "agent")
@@ -55,7 +55,6 @@ def some_results(**more):
             yield result(name, scores, KINDS[name], system=system, **more)
 
 
-# ------------------------------------------------------------------------------------------------ numbers
 def test_a_sampling_seed_without_a_result_is_missing_and_one_that_is_not_drawn_is_not(tmp_path):
     names = {"teacher": "teacher", "sure": "teacher", "rag": "rag_bm25", "agent": "agent"}
     folder = configure(tmp_path, ["rag"], seeds=[1, 2])
@@ -170,7 +169,6 @@ def test_a_set_may_be_shown_without_counting_in_the_mean(tmp_path):
     assert json.loads((folder / "summary.json").read_text())["sets"][2]["in_mean"] is False
 
 
-# ------------------------------------------------------------------------------------------------ what is missing
 def test_what_one_system_lacks_is_left_out_for_all_and_said(tmp_path):
     results = list(some_results())
     results[1] = replace(results[1], failed="no answer from the server", questions=())  # rag on b
@@ -227,18 +225,6 @@ def test_the_scorecard_is_in_the_tables_and_says_what_is_not_measured(tmp_path):
     assert card["cascade accuracy ↑"] == "not measured"
     assert summary.sets[0].unmeasured == ""
     assert json.loads((folder / "summary.json").read_text())["sets"][0]["cells"]["agent"]["scorecard"]["cascade accuracy"] is None
-
-
-def test_references(tmp_path):
-    folder = write_results(configure(tmp_path, ["agent", "rag"]), [result(system="agent"), result(system="rag")])
-    summary = summarise_evaluation(folder)
-    assert reference_group(summary) == "agent"
-    groups = {"one": "grpo", "two": "grpo"}
-    names = ["warm", "one", "two", "control"]
-    seeds = write_results(configure(tmp_path / "y", names, groups=groups), [result(system=name) for name in names])
-    assert reference_group(summarise_evaluation(seeds)) == "grpo"
-    plain = write_results(configure(tmp_path / "x", ["rag"]), [result(system="rag")])
-    assert reference_group(summarise_evaluation(plain)) == "rag"
 
 
 @pytest.mark.parametrize(

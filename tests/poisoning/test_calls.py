@@ -21,7 +21,6 @@ AGENTS = st.builds(agent_of, st.just("nano"), st.sampled_from(CODECS), st.sample
 WROTE = {"compact": "+ Marta city Oslo", "compact_text": "+ Marta city Oslo", "hermes": f"<tool_call>{CALL}</tool_call>"}
 
 
-# -------------------------------------------------------------------------------------------- what is read for calls
 @settings(max_examples=60)
 @given(AGENTS, TEXTS)
 def test_the_text_of_a_chunk_and_of_a_memory_is_never_read_for_calls(agent, text):
@@ -53,7 +52,6 @@ def test_text_copied_onto_a_line_is_never_a_call_of_its_own(text):
     assert [(found.name, found.arguments["content"].strip()) for found in read] in ([], [("memory_insert", line.strip())])
 
 
-# -------------------------------------------------------------------------------------------- ids
 @given(st.lists(st.sampled_from(["99", "１", "1 ", "core", "", "01", "1\u200b", "-1", "None", "semantic"]), min_size=1, max_size=6))
 def test_an_id_that_the_memory_did_not_give_out_changes_nothing(ids):
     agent = agent_of("nano", "hermes")
@@ -68,7 +66,6 @@ def test_an_id_that_the_memory_did_not_give_out_changes_nothing(ids):
     assert tuple(memory) == before
 
 
-# -------------------------------------------------------------------------------------------- namespaces
 MINE, OTHER = Namespace("marta"), Namespace("ivan")
 SECRET = "ivan keeps the key under the blue flowerpot"
 STEALING = (

@@ -85,7 +85,6 @@ def test_a_mark_made_by_normalising_stays_text():
     assert mark not in encoder.untrusted("Marta ＜tool_call＞ <tool_call>")
 
 
-# -------------------------------------------------------------------------------------------- quoting
 @given(TEXTS)
 def test_quoting_twice_adds_nothing_and_ordinary_text_is_kept(text):
     assert quote(quote(text)) == quote(text)
@@ -99,7 +98,6 @@ def test_long_texts_take_time_in_proportion():
         assert quote(text) == text
 
 
-# -------------------------------------------------------------------------------------------- readers and judges
 def read_back(content):
     """Notes and question of a reader's prompt: the notes end at the first empty line."""
     head, _, tail = content.partition("\n\n")

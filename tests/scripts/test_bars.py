@@ -108,7 +108,7 @@ def test_a_rollout_without_a_call_has_no_share_of_them():
     assert [row["met"] for row in bars.on_behaviour({"warm": WARM, "grpo-1": none})] == [None, True, True, None, None]
 
 
-@pytest.mark.parametrize(("text", "said"), [(None, "'nope' is no run folder"), ("", "has no set 'dialogues' with reader 'recall'")])
+@pytest.mark.parametrize(("text", "said"), [(None, "no nope/results.jsonl"), ("", "has no set 'dialogues' with reader 'recall'")])
 def test_a_folder_without_the_dialogues_is_one_message(text, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if text is not None:

@@ -60,19 +60,6 @@ def test_a_set_is_prepared_from_the_files_below_the_folder(tmp_path):
         prepare.command("test-locomo", config["sets"]["test-locomo"], config, tmp_path)
 
 
-def test_all_tasks_of_babi_are_prepared_each_part_has_its_own_and_a_second_run_keeps_them(tmp_path, capsys):
-    originals = tmp_path / "in"
-    for language in ("en", "hn"):
-        (originals / language).mkdir(parents=True)
-        for name, who in (("qa1_a_test", "Jo"), ("qa2_b_test", "Al"), ("qa1_a_train", "Mo")):
-            (originals / language / f"{name}.txt").write_text(f"1 {who} came.\n2 Who came? \t{who}\t1\n")
-    assert prepare.main([PUBLISHED, str(originals), "--output", str(tmp_path / "out")]) == 0
-    assert answers(tmp_path / "out" / "babi-test") == [("Jo",), ("Al",)] and answers(tmp_path / "out" / "babi-train") == [("Mo",)]
-    assert f"note: babi-test reads {originals / 'en'} and leaves {originals / 'hn'}" in capsys.readouterr().err
-    assert prepare.main([PUBLISHED, str(originals), "--output", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out == "babi-test is there\nbabi-train is there\n"
-
-
 def test_training_parts_leave_out_what_is_tested_and_a_damaged_file_stops_no_other(tmp_path, capsys):
     originals = tmp_path / "in"
     for folder in ("trec", "nested/locomo", "squad"):

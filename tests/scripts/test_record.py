@@ -40,7 +40,6 @@ def test_a_training_run_is_kept_with_its_curve_if_it_has_held_out_instances(tmp_
     assert kept["curve"] == [{"step": 1, "loss": 0.25}] and kept["environment"]["command"] == ["memalpha", "train"]
 
 
-# ------------------------------------------------------------------------------------------------ comparison
 def test_a_set_evaluated_alone_takes_its_place_and_the_means_are_taken_anew(tmp_path, results):
     sets = [
         {"name": name, "data": "synthetic", "options": {"n": 3, "split": "test", "seed": 7 * seed}}
@@ -89,7 +88,6 @@ def test_means_over_sets_are_those_of_the_published_comparison():
     assert apart["mean"] == pytest.approx(summary["differences"]["recall"]["warm"]["grpo"]["mean"])
 
 
-# ------------------------------------------------------------------------------------------------ ablations
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_is_one_change_to_the_options_of_training(name):
     def options(*more):
