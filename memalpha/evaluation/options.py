@@ -50,7 +50,7 @@ KINDS: Mapping[str, tuple[Callable[..., System], type[Options]]] = {
 """All kinds of systems: what makes one from a ``Setting`` and its options. Their modules list departures from the sources."""
 
 
-def system_options(kind: str, values: Mapping[str, Any]) -> Options:
+def system_options(kind: str, values: Mapping[str, Any]) -> Any:
     """Return the options of a kind; InputError if the kind or an option is unknown or invalid."""
     if kind not in KINDS:
         raise InputError(f"unknown kind of system {kind!r}", expected=f"one of {', '.join(KINDS)}")
@@ -179,7 +179,8 @@ def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
     for what, known in called.items():
         if twice := next((name for name in known if known.count(name) > 1), None):
             raise InputError(f"two {what} are called {twice!r}", expected="a name for each", fix="add name: to one of them")
-    wanted = [("readers", spec.name, name) for spec in (*sets, *systems) for name in spec.readers]
+    rows: list[SetSpec | SystemSpec] = [*sets, *systems]
+    wanted = [("readers", spec.name, name) for spec in rows for name in spec.readers]
     wanted += [("sets", spec.name, name) for spec in systems for name in spec.sets]
     for what, owner, name in wanted:
         if name not in called[what]:

@@ -233,15 +233,15 @@ class Verbatim(System):
 
     def __init__(self, setting: Setting, options: VerbatimOptions) -> None:
         self.setting, self.options = setting, options
-        self.section = next(iter(setting.step.schema.lists), None)
-        needed = {OperationKind.INSERT}
-        if self.section and (options.memory_tokens or self.section.max_entries):
-            needed.add(OperationKind.DELETE)
-        if not self.section or not needed <= set(self.section.operations):
+        section = next(iter(setting.step.schema.lists), None)
+        bounded = bool(options.memory_tokens or (section and section.max_entries))
+        needed = {OperationKind.INSERT, *([OperationKind.DELETE] if bounded else [])}
+        if section is None or not needed <= set(section.operations):
             raise InputError(
                 f"system 'verbatim' with schema {setting.step.schema.name!r}",
                 expected=f"a schema whose first list allows {' and '.join(sorted(needed))}",
             )
+        self.section = section
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Store the input line by line."""

@@ -133,7 +133,7 @@ def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:
 def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost, judge: AnswerJudge | None) -> list[Job]:
     """Build the jobs, ordered by system so that each adapter is loaded once; InputError if a job cannot be read or scored."""
     jobs, seeds, temperature = [], tuple(evaluation.options.seeds), evaluation.options.temperature
-    left = {}
+    left: dict[tuple[str, str], int | None] = {}
     for loaded in sets:
         questions = [question for instance in loaded.instances for question in instance.questions]
         QAEvaluator(RecallReader(1, loaded.setting.count), 1, judge).check(questions)
@@ -248,7 +248,7 @@ def ask(
         seen = sum(count(passage) for passages in read for passage in passages)
         offered = sum(count(passage) for request, _ in rows for passage in request.passages)
         questions = tuple(
-            QuestionResult(q.id or str(i), q.kind, q.text, row.score, row.answer and row.answer.text, read[i], row.error)
+            QuestionResult(q.id or str(i), q.kind, q.text, row.score, row.answer.text if row.answer else None, read[i], row.error)
             for i, (q, row) in enumerate((record.question, record) for _, record in rows)
         )
         n = max(1, len(rows))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from memalpha.agent.rollout import StepCallback
 from memalpha.agent.step import AgentStep
@@ -90,7 +91,7 @@ def searched(memory: Memory, retriever: Retriever, k: int) -> Finder:
     return lambda questions, budget: [find_passages(memory, retriever, question.text, k).passages for question in questions]
 
 
-def kept_memory(memory: Memory, retriever: Retriever, k: int, results: Iterable[OperationResult], **costs: int) -> Kept:
+def kept_memory(memory: Memory, retriever: Retriever, k: int, results: Iterable[OperationResult], **costs: Any) -> Kept:
     """Return what a system keeps whose memory has entries, as a reader sees them; ``costs`` are fields of ``Kept``."""
     entries = tuple(render_entry(entry) for entry in memory)
     return Kept(searched(memory, retriever, k), memory.tokens, entries, operations=count_operations(results), **costs)

@@ -86,8 +86,8 @@ def _set_lines(item: SetSummary, reference: str) -> list[str]:
         [group, *(interval(cell.kinds[kind].accuracy if kind in cell.kinds else None) for kind in kinds)]
         for group, cell in item.cells.items()
     ]
-    head = [f"{kind} ({_counted(count, 'question')})" for kind, count in kinds.items()]
-    lines.append(table(["by kind of question", *head], rows))
+    counted = [f"{kind} ({_counted(count, 'question')})" for kind, count in kinds.items()]
+    lines.append(table(["by kind of question", *counted], rows))
 
     if not item.unmeasured:
         rows = [
