@@ -316,8 +316,6 @@ NANO = ["--model", "nano"]
     ("arguments", "said"),
     [
         (["--trained", "x"], "'x'"),
-        (["--config", "none.yaml"], "none.yaml"),
-        (["--sets", "nowhere", "--systems", "gold", *NANO], "'nowhere'"),
         (["--sets", "[{data: toy, options: {n: 1}}]", "--systems", "teacher", *NANO], "no annotated facts"),
         (["--sets", "[{data: toy, options: {n: 1}}]", "--systems", "[{kind: agent, adapter: gone}]", *NANO], "gone"),
         (["--sets", "[{data: toy, instances: 101}]", "--systems", "gold", *NANO], "has 100 instances"),

@@ -82,18 +82,6 @@ def test_stale_answers_and_passages():
     assert Measure.CASCADE not in generated and Measure.ABSENCE not in generated
 
 
-def test_an_answer_of_passages_is_looked_at_passage_by_passage():
-    found = measured(
-        questions=[
-            recalled(LATEST, "Marta city Rome", "Hugo city Oslo"),  # Oslo, but not Marta's
-            recalled(REMOVED, "Hugo job baker", "Marta car Ford"),
-            recalled(COUNT),
-        ]
-    )
-    assert found[Measure.STALE_ANSWERS] == found[Measure.STALE_PASSAGES] == (1, 3)
-    assert found[Measure.RESIDUE_ANSWERS] == (1, 2)
-
-
 @pytest.mark.parametrize("ids", [("x", "x"), ("1", "")])  # "1" is what the second is called where it has none
 def test_questions_whose_ids_clash_are_told_apart_by_their_place(ids):
     first, second = (replace(question, id=name) for question, name in zip((LATEST, REMOVED), ids, strict=True))
