@@ -41,7 +41,6 @@ DOORS: Mapping[str, frozenset[str]] = {
     "fastapi": frozenset({"memalpha.use.http_api", "memalpha.use.server"}),
     "mcp": frozenset({"memalpha.use.mcp_tools", "memalpha.use.server"}),
     "uvicorn": frozenset({"memalpha.use.server"}),
-    "mem0": frozenset({"memalpha.evaluation.systems.mem0"}),
 }
 
 HEAVY = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss", "sentence_transformers", "matplotlib", "numpy")

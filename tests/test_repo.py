@@ -181,7 +181,7 @@ def test_constraints_pin_every_direct_dependency_inside_its_range() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     listed = [*project["dependencies"], *(line for lines in project["optional-dependencies"].values() for line in lines)]
     for requirement in map(Requirement, listed):
-        if requirement.name not in ("memalpha", "mem0ai"):  # mem0ai wants protobuf<7, so that it is not installed beside the others
+        if requirement.name != "memalpha":
             assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
 
 

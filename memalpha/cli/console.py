@@ -171,11 +171,6 @@ def _read(data: dict[str, Any]) -> str:
     return f"{_who(data)}, {data['reader']}: {score}"
 
 
-def _joined(data: dict[str, Any]) -> str:
-    left = f"; {data['left']} left there: failed, here already, or not asked for" if data["left"] else ""
-    return f"{data['taken']} results of {data['folder']} taken over{left}"
-
-
 def _compared(data: dict[str, Any]) -> str:
     failed = f"; {data['failed']} failed: the same command again tries them once more" if data["failed"] else ""
     return f"{data['results']} results in {data['folder']}{failed}"
@@ -190,7 +185,6 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "load": lambda data: f"loading {data['what']}",
     "evaluate": lambda data: f"evaluating {data['name']}: chunk {data['done']} of {data['total']} of {data['instances']} instances",
     "evaluated": _evaluated,
-    "joined": _joined,
     "writing": lambda data: f"{_who(data)}: chunk {data['done']} of {data['chunks']}",
     "read": _read,
     "compared": _compared,
