@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Prepare a data set and print a short manifest."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from memalpha.data.counting import count_words_and_signs, tokenizer_counter
+    from memalpha.data.packing import count_words_and_signs, tokenizer_counter
     from memalpha.data.prepare import prepare
     from memalpha.models import resolve_model
 

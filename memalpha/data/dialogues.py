@@ -9,25 +9,23 @@ sessions longer than a chunk are cut between turns; the question date is on its 
 metric: F1. Pictures are shown as captions. Evidence: the named turns, None if none exists (``notes``). Category 5 has no gold
 answer and is skipped (``adversarial, no gold answer``); with option ``adversarial``, metric ``absent`` wants "not mentioned"
 without the given wrong answer. Departures: F1 uses whole answers (published: up to a semicolon in category 3, comma parts in 1).
-**MSC** (Xu et al., arXiv 2107.07567): original JSON Lines, the same with ``self_instruct`` (``MemGPT/MSC-Self-Instruct``, arXiv
-2310.08560), or Hub rows of one session each, in sequence (``nayohan/multi_session_chat``). A dialogue is an instance, a session a
-chunk; its first line says how long ago it was. With ``self_instruct`` its question is asked (``recall``, metric ``judge`` as
-published); otherwise, what each person said about themselves (``persona``, metric ``f1``). No evidence.
+**MSC** (Xu et al., arXiv 2107.07567): original JSON Lines, also with ``self_instruct`` (``MemGPT/MSC-Self-Instruct``, arXiv
+2310.08560). A dialogue is an instance, a session a chunk; its first line says how long ago it was. With ``self_instruct`` its
+question is asked (``recall``, metric ``judge`` as published); otherwise, what each person said about themselves (``persona``,
+metric ``f1``). No evidence.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
-from memalpha.data.fields import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Rows, Scalar, Text, checked, convert, count_items, scalar
-from memalpha.data.packing import Dialogue, Session, Turn, dialogue_chunks
-from memalpha.data.rows import Row, iter_rows
+from memalpha.data.packing import Chunked, Session, Turn, dialogue_chunks
+from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Scalar, Text, checked
 from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, by_row, read_questions
 from memalpha.data.wording import asked_on, iso_date, persona_question, time_of
 from memalpha.errors import SchemaError
@@ -35,7 +33,7 @@ from memalpha.protocols import TokenCounter
 from memalpha.types import Instance, Question
 
 
-def _chunks(sessions: list[Session], where: str, limit: int, count: TokenCounter, *, join: bool = False) -> Dialogue:
+def _chunks(sessions: list[Session], where: str, limit: int, count: TokenCounter, *, join: bool = False) -> Chunked:
     if not any(session.turns for session in sessions):
         raise SchemaError(f"{where} holds no turn", expected="sessions with turns")
     return dialogue_chunks(sessions, limit, count, join=join)
@@ -94,13 +92,13 @@ def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter, res
     named = item.answer_session_ids if isinstance(item.answer_session_ids, list) else []
     evidence = dialogue.evidence(marked or [f"session {key}" for key in named])
     name = item.question_id or f"item-{row.where}"
-    if not item.answer:
-        result.skip(EMPTY_ANSWER)
-        return Instance(name, "longmemeval", dialogue.chunks, ())
-    kind = "abstention" if name.endswith("_abs") else item.question_type
-    text = asked_on(item.question_date, item.question)
-    asked = Question(text, item.answer, options.metric, kind, evidence=evidence, id=name)
-    return Instance(name, "longmemeval", dialogue.chunks, (asked,))
+
+    def question(item: _Item, where: str) -> Question | str:
+        kind = "abstention" if name.endswith("_abs") else item.question_type
+        text = asked_on(item.question_date, item.question)
+        return Question(text, item.answer, options.metric, kind, evidence=evidence, id=name) if item.answer else EMPTY_ANSWER
+
+    return Instance(name, "longmemeval", dialogue.chunks, read_questions([item], row.where, result, question))
 
 
 def _by_date(sessions: list[Session], result: LoadResult) -> list[Session]:
@@ -148,9 +146,14 @@ class _Turns(BaseModel):
     time: Scalar = ""
 
 
+class _Conversation(BaseModel, extra="allow"):
+    speaker_a: Scalar = ""
+    speaker_b: Scalar = ""
+
+
 class _LocomoRow(BaseModel):
     sample_id: Scalar = ""
-    conversation: dict[str, Any]
+    conversation: _Conversation
     qa: list[Any]
 
 
@@ -166,8 +169,8 @@ class _LocomoQuestion(BaseModel):
 
 def _locomo(row: Row, options: LocomoOptions, count: TokenCounter, result: LoadResult) -> Instance:
     data = checked(_LocomoRow, row.data, row.where)
-    talk, sessions = data.conversation, []
-    speakers = [convert(scalar, talk.get(key), f"{row.where} field {key!r}") for key in ("speaker_a", "speaker_b")]
+    speakers = (data.conversation.speaker_a, data.conversation.speaker_b)
+    talk, sessions = data.conversation.model_extra or {}, []
     numbers = {key: match[1] for key in talk if (match := _SESSION.fullmatch(key))}
     for key, number in sorted(numbers.items(), key=lambda item: (len(item[1]), item[1])):
         held = checked(_Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{row.where} {key}")
@@ -229,16 +232,15 @@ class _MscSession(BaseModel):
         return [Turn(turn.id or _SPEAKERS[i % 2], turn.text) for i, turn in enumerate(self.dialog) if turn.text]
 
 
+class _Metadata(BaseModel):
+    initial_data_id: Scalar = ""
+
+
 class _MscRow(_MscSession):
     previous_dialogs: Annotated[list[_MscSession], OrEmpty] = []
-    personas: Rows = []
+    personas: Annotated[list[list[Cleaned]], OrEmpty] = []
     self_instruct: Any = None
-    id: Scalar = ""
-    metadata: Any = None
-
-
-class _Persona(BaseModel):
-    said: Annotated[list[Cleaned], OrEmpty]
+    metadata: _Metadata = _Metadata()
 
 
 class _SelfInstruct(BaseModel):
@@ -257,60 +259,19 @@ def _msc(row: Row, options: MscOptions, count: TokenCounter, result: LoadResult)
     def question(item: Any, where: str) -> Question | str:
         if isinstance(item, tuple):
             speaker, persona = item
-            said = " ".join(filter(None, checked(_Persona, {"said": persona}, where).said))
+            said = " ".join(filter(None, persona))
             return Question(persona_question(speaker), (said,), options.metric or "f1", "persona") if said else EMPTY_ANSWER
         asked = checked(_SelfInstruct, item, f"{where} field 'self_instruct'")
         return Question(asked.B, asked.A, options.metric or "judge", "recall") if asked.A else EMPTY_ANSWER
 
     asked = [data.self_instruct] if data.self_instruct is not None else list(zip(_SPEAKERS, data.personas, strict=False))
     questions = read_questions(asked, row.where, result, question)
-    about = data.metadata if isinstance(data.metadata, Mapping) else {}
-    name = data.id or convert(scalar, about.get("initial_data_id"), row.where) or f"msc {row.where}"
-    return Instance(name, "msc", dialogue.chunks, questions)
-
-
-def _msc_rows(source: str, options: MscOptions) -> Iterator[Row]:
-    return _joined(iter_rows(source, options.split))
-
-
-def _joined(rows: Iterable[Row]) -> Iterator[Row]:
-    """Join consecutive one-session rows of a dialogue into one row of the original form."""
-
-    def number(row: Row) -> str | None:
-        return str(row.data["dialoug_id"]) if isinstance(row.data, Mapping) and "dialoug_id" in row.data else None
-
-    for dialogue, group in groupby(rows, key=number):
-        if dialogue is None:
-            yield from group
-            continue
-        where, *_ = sessions = list(group)
-        dialogs = [{"dialog": _as_turns(session.data)} for session in sessions]
-        last = sessions[-1].data
-        personas = [last.get(key) for key in ("persona1", "persona2")]
-        data = {**dialogs[-1], "previous_dialogs": dialogs[:-1], "personas": personas, "id": last["dialoug_id"]}
-        yield Row(where.where, data)
-
-
-def _as_turns(session: Mapping[str, Any]) -> Any:
-    said, who = session.get("dialogue"), session.get("speaker")
-    if not isinstance(said, list):
-        return said
-    names = who if isinstance(who, list) and len(who) == len(said) else [None] * len(said)
-    return [{"text": text, "id": name} for text, name in zip(said, names, strict=True)]
-
-
-def _msc_questions(data: Any) -> int:
-    own = isinstance(data, Mapping) and data.get("self_instruct") is not None
-    return 1 if own else min(count_items(data, "personas"), len(_SPEAKERS))
+    return Instance(data.metadata.initial_data_id or f"msc {row.where}", "msc", dialogue.chunks, questions)
 
 
 SOURCES = (
-    Source(
-        "locomo",
-        "LoCoMo, original JSON: a conversation's sessions and its questions",
-        by_row(_locomo, lambda data: count_items(data, "qa")),
-        LocomoOptions,
-    ),
+    Source("locomo", "LoCoMo, original JSON: a conversation's sessions and its questions", by_row(_locomo), LocomoOptions),
     Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_longmemeval), LongMemEvalOptions),
-    Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_msc, _msc_questions, _msc_rows), MscOptions),
+    Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_msc), MscOptions),
 )
+"""Every set of dialogues."""

@@ -18,39 +18,20 @@ data_source`` (no metric; set option ``metric``), ``other source`` or ``other da
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
-from memalpha.data.fields import (
-    EMPTY_ANSWER,
-    Answers,
-    Cleaned,
-    Rows,
-    Scalar,
-    Text,
-    answers,
-    check_labels,
-    checked,
-    clean,
-    convert,
-    count_items,
-    from_json_text,
-    is_missing,
-)  # fmt: skip
 from memalpha.data.packing import Session, Turn, cut, dialogue_chunks
-from memalpha.data.rows import Row, iter_rows
+from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Spelled, Text, check_labels, checked
 from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, by_row, read_questions
 from memalpha.data.wording import SUMMARISE, asked_on, keyphrases
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
-
-_Spelled = BeforeValidator(from_json_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +73,7 @@ def _summary_question(
 # ------------------------------------------------------------------------------------------------ BookSum
 class _Chapter(BaseModel):
     chapter: Text
-    summary_text: Any = None
-    summary: Any = None
+    summary_text: Answers
     bid: Scalar = ""
     book_id: Scalar = ""
     summary_id: Scalar = ""
@@ -103,28 +83,15 @@ def _booksum(row: Row, options: BooksumOptions, count: TokenCounter, result: Loa
     data = checked(_Chapter, row.data, row.where)
     pieces = cut(data.chapter, options.chunk_tokens, count)
 
-    def question(item: Any, where: str) -> Question | str:
+    def question(item: _Chapter, where: str) -> Question | str:
         if not options.chunks[0] <= len(pieces) <= options.chunks[1]:
             return "too few chunks" if len(pieces) < options.chunks[0] else "too many chunks"
-        given = _written_summary(data.summary) if is_missing(data.summary_text) else data.summary_text
-        return _summary_question(SUMMARISE, convert(answers, given, f"{row.where} summary"), "summary", options)
+        return _summary_question(SUMMARISE, item.summary_text, "summary", options)
 
     questions = read_questions([data], row.where, result, question)
     named = [name for name in (data.bid, data.book_id, data.summary_id) if name]
     name = "-".join(["booksum", *named]) if named else f"booksum {row.where}"
     return Instance(name, "booksum", tuple(map(Chunk, pieces)), questions)
-
-
-def _written_summary(value: Any) -> Any:
-    """Column ``summary``: on the Hub JSON text with a list ``summary``, otherwise plain text."""
-    if not isinstance(value, str) or not value.lstrip().startswith("{"):
-        return value
-    try:
-        read = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-    told = read.get("summary") if isinstance(read, Mapping) else value
-    return "\n".join(told) if isinstance(told, list) and all(isinstance(item, str) for item in told) else told
 
 
 # ------------------------------------------------------------------------------------------------ QMSum
@@ -143,20 +110,7 @@ class _Meeting(BaseModel):
 class _Query(BaseModel):
     query: Text
     answer: Answers = ()
-    relevant_text_span: Rows = []
-
-    def turns(self, last: int) -> set[str]:
-        """Turn keys of the spans ``[[first, last], ...]``, at most ``last``; ValueError if malformed."""
-        found = set[str]()
-        for span in self.relevant_text_span:
-            if not isinstance(span, list) or len(span) != 2 or not all(isinstance(turn, (int, float, str)) for turn in span):
-                raise ValueError("field 'relevant_text_span' is no list of pairs [first turn, last turn]")
-            try:
-                first, end = map(int, span)
-            except OverflowError as error:
-                raise ValueError("field 'relevant_text_span' has an infinite turn") from error
-            found.update(map(str, range(max(first, 0), min(end, last) + 1)))
-        return found
+    relevant_text_span: Annotated[list[tuple[int, int]], OrEmpty] = []
 
 
 def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter, result: LoadResult) -> Instance:
@@ -169,15 +123,12 @@ def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter, result: LoadR
 
     def question(item: Any, where: str) -> Question | str:
         kind, query = item[0], checked(_Query, item[1], where)
-        evidence = dialogue.evidence(convert(query.turns, int(turns[-1].key), where))
+        spans = (range(max(first, 0), min(last + 1, len(data.meeting_transcripts))) for first, last in query.relevant_text_span)
+        evidence = dialogue.evidence(str(turn) for span in spans for turn in span)
         return _summary_question(query.query, query.answer, kind, options, evidence)
 
     questions = read_questions(asked, row.where, result, question)
     return Instance(data.meeting_id or f"qmsum {row.where}", "qmsum", dialogue.chunks, questions)
-
-
-def _meeting_questions(data: Any) -> int:
-    return count_items(data, "general_query_list", "specific_query_list")
 
 
 # ------------------------------------------------------------------------------------------------ MemoryAgentBench
@@ -220,7 +171,7 @@ class _About(BaseModel):
     question_types: Any = None
     question_ids: Any = None
     question_dates: Any = None
-    keypoints: Any = None
+    keypoints: Rows = []
 
     def column(self, key: str, length: int) -> list[Any]:
         value = getattr(self, key)
@@ -229,9 +180,9 @@ class _About(BaseModel):
 
 class _Context(BaseModel):
     context: Text
-    questions: Annotated[list[Any], _Spelled]
-    answers: Annotated[list[Any], _Spelled]
-    metadata: Annotated[_About, _Spelled]
+    questions: Annotated[list[Any], Spelled]
+    answers: Annotated[list[Any], Spelled]
+    metadata: Annotated[_About, Spelled]
 
 
 class _Asked(BaseModel):
@@ -242,6 +193,10 @@ class _Asked(BaseModel):
     date: Scalar
 
 
+class _Points(BaseModel):
+    keypoints: list[Cleaned]
+
+
 def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCounter, result: LoadResult) -> Instance:
     data = checked(_Context, row.data, row.where)
     about, source, number = data.metadata, data.metadata.source, len(data.questions)
@@ -250,10 +205,7 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
     metric = options.metric or next((value for prefix, value in METRIC_OF_PREFIX.items() if source.startswith(prefix)), "")
     name = f"{source} {row.where}"
     if not metric or not source.startswith(options.source):
-        result.skip("other source" if metric else "unknown source", number)
-        if not metric:
-            result.problem(f"{row.where}: source {source!r} has no metric; give option 'metric'")
-        return Instance(name, source, (Chunk(source),), ())
+        return _left_out(name, source, "source", number, result, known=bool(metric))
     columns = [about.column(key, number) for key in ("question_types", "question_ids", "question_dates")]
 
     def question(item: Any, where: str) -> Question | str:
@@ -262,8 +214,8 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
         if metric == "boxed":
             check_labels(golds, where)
         if metric == "keywords" and golds and source.startswith("infbench_sum"):
-            points = about.keypoints if isinstance(about.keypoints, list) and about.keypoints else golds
-            golds = keyphrases("\n".join(convert(clean, point, f"{where} keypoints") for point in points), options.keywords)
+            points = checked(_Points, {"keypoints": about.keypoints or list(golds)}, where).keypoints
+            golds = keyphrases("\n".join(points), options.keywords)
         if not golds:
             return EMPTY_ANSWER
         return Question(asked_on(asked.date, asked.question), golds, metric, asked.kind or _SIZE.sub("", source), id=asked.id)
@@ -272,11 +224,11 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
     return Instance(name, source, tuple(map(Chunk, cut(data.context, options.chunk_tokens, count))), questions)
 
 
-def _contexts_questions(data: Any) -> int:
-    try:
-        return count_items({"questions": from_json_text(data.get("questions"))}, "questions") if isinstance(data, Mapping) else 0
-    except ValueError:
-        return 0
+def _left_out(name: str, source: str, field: str, questions: int, result: LoadResult, *, known: bool) -> Instance:
+    """An instance without questions: those of a source that is not asked for, or has no metric."""
+    result.asked += questions
+    result.skipped[f"other {field}" if known else f"unknown {field}"] += questions
+    return Instance(name, source, (Chunk(source),), ())
 
 
 # ------------------------------------------------------------------------------------------------ Mem-alpha's data
@@ -304,17 +256,21 @@ class MemalphaOptions(CommonOptions):
 
 
 class _MemalphaRow(BaseModel):
-    instance_id: Scalar
+    instance_id: Scalar = ""
     data_source: Text
-    chunks: Annotated[list[Text], _Spelled, Field(min_length=1)]
-    questions_and_answers: Annotated[list[Any], _Spelled]
+    chunks: Annotated[list[Text], Spelled, Field(min_length=1)]
+    questions_and_answers: Annotated[list[Any], Spelled]
     num_chunks: Any = None
     num_questions: Any = None
 
 
+def _answer(value: Any) -> Any:
+    return value.get("text") if isinstance(value, Mapping) else value
+
+
 class _MemalphaQuestion(BaseModel):
     question: Text
-    answer: Any = None
+    answer: Annotated[Answers, BeforeValidator(_answer)] = ()
 
 
 def metric_of(data_source: str) -> str | None:
@@ -327,62 +283,30 @@ def metric_of(data_source: str) -> str | None:
 def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: LoadResult) -> Instance:
     data = checked(_MemalphaRow, row.data, row.where)
     given, chunks, source = data.questions_and_answers, tuple(map(Chunk, data.chunks)), data.data_source
-    for name, stated, held in (("num_chunks", data.num_chunks, chunks), ("num_questions", data.num_questions, given)):
+    name = data.instance_id or f"memalpha {row.where}"
+    for field, stated, held in (("num_chunks", data.num_chunks, chunks), ("num_questions", data.num_questions, given)):
         if stated is not None and stated != len(held):
-            raise SchemaError(f"{row.where} has {len(held)} items", expected=f"{stated}, as {name!r} says")
+            raise SchemaError(f"{row.where} has {len(held)} items", expected=f"{stated}, as {field!r} says")
     metric = options.metric or metric_of(source)
     if metric is None or options.data_source not in ("", source):
-        result.skip("unknown data_source" if metric is None else "other data_source", len(given))
-        if metric is None:
-            result.problem(f"{row.where}: data_source {source!r} has no metric; give option 'metric'")
-        return Instance(data.instance_id, source, chunks, ())
+        return _left_out(name, source, "data_source", len(given), result, known=metric is not None)
 
     def question(item: Any, where: str) -> Question | str:
         asked = checked(_MemalphaQuestion, item, where)
-        answer = asked.answer.get("text") if isinstance(asked.answer, Mapping) else asked.answer
-        if metric == "keywords" and isinstance(answer, str):
-            answer = answer.split(", ")
-        golds = convert(answers, answer, f"{where} field 'answer'")
+        golds = asked.answer
+        if metric == "keywords" and isinstance(item["answer"], str):
+            golds = tuple(dict.fromkeys(filter(None, map(str.strip, golds[0].split(", ")))))
         if metric == "boxed":
             check_labels(golds, where)
         return Question(asked.question, golds, metric or "") if golds else EMPTY_ANSWER
 
-    return Instance(data.instance_id, source, chunks, read_questions(given, row.where, result, question))
-
-
-def _memalpha_rows(source: str, options: MemalphaOptions) -> Iterator[Row]:
-    for number, row in enumerate(iter_rows(source, options.split)):
-        data = row.data
-        if isinstance(data, Mapping):
-            given = data.get("instance_id")
-            data = {**data, "instance_id": ("" if given is None else str(given).strip()) or f"row-{number}"}
-        yield Row(row.where, data)
-
-
-def _memalpha_questions(data: Any) -> int:
-    if not isinstance(data, Mapping):
-        return 0
-    try:
-        value = from_json_text(data.get("questions_and_answers"))
-    except ValueError:
-        value = None
-    stated = data.get("num_questions")
-    return len(value) if isinstance(value, list) else stated if isinstance(stated, int) else 0
+    return Instance(name, source, chunks, read_questions(given, row.where, result, question))
 
 
 SOURCES = (
     Source("booksum", "BookSum chapters with summaries: JSON Lines, CSV, Parquet", by_row(_booksum), BooksumOptions),
-    Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_qmsum, _meeting_questions), SummaryOptions),
-    Source(
-        "memoryagentbench",
-        "MemoryAgentBench: Parquet, JSON, JSON Lines",
-        by_row(_memoryagentbench, _contexts_questions),
-        MemoryAgentBenchOptions,
-    ),
-    Source(
-        "memalpha",
-        "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines",
-        by_row(_memalpha, _memalpha_questions, _memalpha_rows),
-        MemalphaOptions,
-    ),
+    Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_qmsum), SummaryOptions),
+    Source("memoryagentbench", "MemoryAgentBench: Parquet, JSON, JSON Lines", by_row(_memoryagentbench), MemoryAgentBenchOptions),
+    Source("memalpha", "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines", by_row(_memalpha), MemalphaOptions),
 )
+"""Every set of long texts."""

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memalpha.data.counting import apart
+from memalpha.data.packing import apart
 from memalpha.data.wording import as_asked
 from memalpha.errors import InputError
 from memalpha.qa.metrics import LABEL_METRICS

@@ -1,4 +1,4 @@
-"""Join texts and dialogues to chunks of a limited length, and cut long texts.
+"""Count tokens, cut long texts, and join texts and dialogues to chunks of a limited length, with the places of their parts.
 
 No chunk exceeds its limit; texts and turns keep their order, none lost or repeated. Dialogue lengths are sums over lines. Chunk
 lengths are drawn as in Mem-alpha (arXiv 2509.25911), but long texts are cut, not kept as over-long chunks.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from memalpha.errors import InputError
+from memalpha.memory.memory import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk
 
@@ -21,63 +22,51 @@ SEPARATOR = "\n\n"
 
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
 _WORD = re.compile(r"\S+")
+_UNSPACED = re.compile(  # scripts without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan
+    "[\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007\u3040-\u30ff"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
 
 
+# ------------------------------------------------------------------------------------------------ counting
+def apart(text: str) -> str:
+    """Return a text with spaces around each sign of a script without spaces."""
+    return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
+
+
+def count_words_and_signs(text: str) -> int:
+    """Count words; also each sign of scripts without spaces, if these outnumber the words."""
+    words = count_words(text)
+    if text.isascii() or len(_UNSPACED.findall(text)) <= words:
+        return words
+    return len(apart(text).split())
+
+
+def tokenizer_counter(name_or_path: str) -> TokenCounter:
+    """Return a token counter (no special tokens) for a tokenizer folder or Hub name; InputError if it cannot be loaded."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"the tokenizer of {name_or_path} cannot be loaded: {error}",
+            expected="a folder with a transformers tokenizer, or a model's name on the Hub",
+            fix="leave the tokenizer out to count words",
+        ) from error
+
+    def count(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else 0
+
+    return count
+
+
+# ------------------------------------------------------------------------------------------------ cutting
 class Span(NamedTuple):
     """A slice of a text in characters: ``text[start:end]``."""
 
     start: int
     end: int
-
-
-class Packed(NamedTuple):
-    """One chunk: the joined texts and their ascending indices."""
-
-    text: str
-    parts: tuple[int, ...]
-
-
-def pack_texts(
-    texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = SEPARATOR
-) -> Iterator[Packed]:
-    """Join consecutive texts to chunks; each chunk's length in tokens is drawn uniformly from ``bounds``.
-
-    A text joins while the sum is within the drawn length, or while the chunk is below the lower bound and the sum within the upper.
-    InputError if one text is longer than the upper bound (see ``split_text``).
-    """
-    low, high = bounds
-    gap = count(separator)
-    held, first, tokens, target = list[str](), 0, 0, rng.randint(low, high)
-    for index, text in enumerate(texts):
-        added = count(text)
-        if added > high:
-            raise InputError(f"a text has {added} tokens ({text[:40]!r}...)", expected=f"at most {high}, a chunk's limit")
-        if held and tokens + gap + added > (target if tokens >= low else high):
-            yield from _joined(held, first, high, count, separator)
-            held, first, tokens, target = [], index, 0, rng.randint(low, high)
-        tokens += added + gap * bool(held)
-        held.append(text)
-    if held:
-        yield from _joined(held, first, high, count, separator)
-
-
-def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str) -> Iterator[Packed]:
-    start = 0
-    while start < len(texts):
-        end = len(texts)
-        while end > start + 1 and count(separator.join(texts[start:end])) > limit:
-            end -= 1
-        yield Packed(separator.join(texts[start:end]), tuple(range(first + start, first + end)))
-        start = end
-
-
-def places_of(packed: Sequence[Packed], keys: Sequence[int]) -> Mapping[int, set[int]]:
-    """Return the chunks that hold each key; ``keys`` has one key per packed text."""
-    places = defaultdict[int, set[int]](set)
-    for index, chunk in enumerate(packed):
-        for part in chunk.parts:
-            places[keys[part]].add(index)
-    return places
 
 
 def cut(text: str, limit: int, count: TokenCounter) -> list[str]:
@@ -98,14 +87,10 @@ def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
     return _merge(text, _atoms(text, whole, limit, count), limit, count)
 
 
-def sentences(text: str) -> Iterator[Span]:
-    """Yield the sentences and lines of the text, without surrounding white space."""
-    return _sentences(text, Span(0, len(text)))
-
-
-def _sentences(text: str, within: Span) -> Iterator[Span]:
-    start = within.start
-    for end in [match.end() for match in _SENTENCE_END.finditer(text, *within)] + [within.end]:
+def sentences(text: str, within: Span | None = None) -> Iterator[Span]:
+    """Yield the sentences and lines of the text (or of a slice), without surrounding white space."""
+    start, last = within or Span(0, len(text))
+    for end in [match.end() for match in _SENTENCE_END.finditer(text, start, last)] + [last]:
         sentence = _strip(text, start, end)
         if sentence.start < sentence.end:
             yield sentence
@@ -119,7 +104,7 @@ def _strip(text: str, start: int, end: int) -> Span:
 
 
 def _atoms(text: str, within: Span, limit: int, count: TokenCounter) -> Iterator[Span]:
-    for sentence in _sentences(text, within):
+    for sentence in sentences(text, within):
         if count(text[sentence.start : sentence.end]) <= limit:
             yield sentence
             continue
@@ -154,6 +139,7 @@ def _merge(text: str, atoms: Iterable[Span], limit: int, count: TokenCounter) ->
 
 
 def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Span]:
+    """The piece, or parts of it if it counts more as a whole than the sum of its parts said."""
     if count(text[piece.start : piece.end]) <= limit:
         return [piece]
     parts: list[Span] = []
@@ -165,11 +151,81 @@ def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Spa
     return parts
 
 
-def overlapping(spans: Sequence[Span], wanted: Span) -> tuple[int, ...]:
-    """Return the ascending indices of the spans that share a character with ``wanted``."""
-    return tuple(i for i, span in enumerate(spans) if span.start < wanted.end and wanted.start < span.end)
+# ------------------------------------------------------------------------------------------------ joining
+class Packed(NamedTuple):
+    """One chunk: the joined texts and their ascending indices."""
+
+    text: str
+    parts: tuple[int, ...]
 
 
+class Chunked(NamedTuple):
+    """Chunks, and the ascending chunk indices of each key."""
+
+    chunks: tuple[Chunk, ...]
+    places: Mapping[Hashable, tuple[int, ...]]
+
+    def evidence(self, keys: Iterable[Hashable]) -> tuple[int, ...] | None:
+        """Return the ascending chunks that hold any of the keys; None if none is there."""
+        return tuple(sorted({place for key in keys for place in self.places.get(key, ())})) or None
+
+
+def chunked(chunks: Iterable[tuple[Chunk, Iterable[Hashable]]]) -> Chunked:
+    """Return chunks, each given with the keys that it holds, and the places of the keys."""
+    given = [(chunk, set(keys)) for chunk, keys in chunks]
+    places = defaultdict[Hashable, list[int]](list)
+    for index, (_, keys) in enumerate(given):
+        for key in keys:
+            places[key].append(index)
+    return Chunked(tuple(chunk for chunk, _ in given), {key: tuple(where) for key, where in places.items()})
+
+
+def chunk_texts(
+    texts: Iterable[tuple[Hashable, str]],
+    bounds: tuple[int, int],
+    count: TokenCounter,
+    rng: random.Random,
+    separator: str = SEPARATOR,
+) -> Chunked:
+    """Cut texts, each given with its key, to pieces that fit, and join them as ``pack_texts`` does."""
+    pieces = [(key, piece) for key, text in texts for piece in cut(text, bounds[1], count)]
+    packed = pack_texts((piece for _, piece in pieces), bounds, count, rng, separator)
+    return chunked((Chunk(chunk.text), (pieces[part][0] for part in chunk.parts)) for chunk in packed)
+
+
+def pack_texts(
+    texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = SEPARATOR
+) -> Iterator[Packed]:
+    """Join consecutive texts to chunks; each chunk's length in tokens is drawn uniformly from ``bounds``.
+
+    A text joins while the sum is within the drawn length, or while the chunk is below the lower bound and the sum within the upper.
+    No text may be longer than the upper bound.
+    """
+    low, high = bounds
+    gap = count(separator)
+    held, first, tokens, target = list[str](), 0, 0, rng.randint(low, high)
+    for index, text in enumerate(texts):
+        added = count(text)
+        if held and tokens + gap + added > (target if tokens >= low else high):
+            yield from _joined(held, first, high, count, separator)
+            held, first, tokens, target = [], index, 0, rng.randint(low, high)
+        tokens += added + gap * bool(held)
+        held.append(text)
+    if held:
+        yield from _joined(held, first, high, count, separator)
+
+
+def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str) -> Iterator[Packed]:
+    start = 0
+    while start < len(texts):
+        end = len(texts)
+        while end > start + 1 and count(separator.join(texts[start:end])) > limit:
+            end -= 1
+        yield Packed(separator.join(texts[start:end]), tuple(range(first + start, first + end)))
+        start = end
+
+
+# ------------------------------------------------------------------------------------------------ dialogues
 class Turn(NamedTuple):
     """What one person says (not blank), and its key for evidence."""
 
@@ -187,17 +243,6 @@ class Session(NamedTuple):
     key: str = ""
 
 
-class Dialogue(NamedTuple):
-    """Chunks, and the ascending chunk indices of each named turn and session."""
-
-    chunks: tuple[Chunk, ...]
-    places: dict[str, tuple[int, ...]]
-
-    def evidence(self, keys: Iterable[str]) -> tuple[int, ...] | None:
-        """Return the ascending chunks of the named turns and sessions; None if none is there."""
-        return tuple(sorted({place for key in keys for place in self.places.get(key, ())})) or None
-
-
 class _Part(NamedTuple):
     lines: list[str]
     keys: set[str]
@@ -205,7 +250,7 @@ class _Part(NamedTuple):
     tokens: int
 
 
-def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Dialogue:
+def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Chunked:
     """Make chunks of at most ``limit`` tokens; each session starts with a line that names it and its date.
 
     A long session is cut between turns, a long turn between sentences. With ``join`` consecutive sessions share a chunk while they
@@ -220,12 +265,10 @@ def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter
         else:
             groups.append([part])
             tokens = part.tokens
-    places = defaultdict[str, list[int]](list)
-    for index, group in enumerate(groups):
-        for key in {key for part in group for key in part.keys}:
-            places[key].append(index)
-    chunks = (Chunk("\n\n".join("\n".join(part.lines) for part in group), group[0].time) for group in groups)
-    return Dialogue(tuple(chunks), {key: tuple(where) for key, where in places.items()})
+    return chunked(
+        (Chunk("\n\n".join("\n".join(part.lines) for part in group), group[0].time), (key for part in group for key in part.keys))
+        for group in groups
+    )
 
 
 def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[_Part]:

@@ -13,57 +13,22 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from memalpha.data.counting import count_words_and_signs
 from memalpha.data.leaks import LeakCheck, LeakError, without
-from memalpha.data.registry import get_source
-from memalpha.data.schema import FILE_NAME, PARQUET_NAME, iter_instances, iter_parquet, write_parquet
-from memalpha.data.source import LoadResult
-from memalpha.errors import InputError, MemAlphaError, SchemaError
+from memalpha.data.load import MANIFEST_NAME, Manifest, get_source, iter_prepared, read_manifest
+from memalpha.data.packing import count_words_and_signs
+from memalpha.data.schema import PARQUET_NAME, write_parquet
+from memalpha.errors import InputError, MemAlphaError
 from memalpha.files import file_sha256
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
-from memalpha.version import __version__
-
-MANIFEST_NAME = "manifest.json"
 
 REPEATS = "repeats a checked set"
 """Skip reason of a question that repeats a checked set, alone or by its context."""
-
-Progress = Callable[[int, int | None], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """Contents and origin of a prepared folder; data/README.md describes the fields."""
-
-    source: str
-    input: str | None
-    instances: int
-    chunks: int
-    questions: int
-    skipped: dict[str, int]
-    tokens: dict[str, int]
-    token_counter: str
-    sha256: str
-    seed: int
-    options: dict[str, Any]
-    notes: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    asked: int = 0
-    checked_against: list[str] = field(default_factory=list)
-    version: str = __version__
-
-
-class Prepared(NamedTuple):
-    """A prepared folder, read and verified."""
-
-    manifest: Manifest
-    instances: list[Instance]
 
 
 def prepare(
@@ -76,7 +41,7 @@ def prepare(
     count_tokens: TokenCounter = count_words_and_signs,
     token_counter: str = "words",
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
     check_against: Sequence[str | Path] = (),
     drop_leaks: bool = False,
 ) -> Manifest:
@@ -95,12 +60,31 @@ def prepare(
     count = lru_cache(maxsize=256)(count_tokens)  # the loader and the manifest count the same chunk
     result = source.load(input, options, seed, count)
     counts: Counter[str] = Counter()
-    shown = None if input is None else Path(input).name if Path(input).exists() else str(input)  # a folder is machine-specific
+
+    def kept() -> Iterator[Instance]:
+        for instance in result.instances:
+            found = leaks.check(instance, own_examples=not getattr(made_with, "examples", ""))
+            left = without(instance, found) if drop_leaks else instance
+            result.skipped[REPEATS] += len(instance.questions) - (len(left.questions) if left else 0)
+            if left is not None:
+                yield left
+                lengths = [count(chunk.text) for chunk in left.chunks]
+                counts["instances"] += 1
+                counts["chunks"] += len(lengths)
+                counts["questions"] += len(left.questions)
+                counts["chunk tokens"] += sum(lengths)
+                counts["question tokens"] += sum(count(question.text) for question in left.questions)
+                counts["longest chunk"] = max(counts["longest chunk"], *lengths)
+                if progress is not None:
+                    progress(counts["instances"], result.total)
+
     with _replacing(folder) as partial:
-        checked = _checked(result, leaks, own_examples=not getattr(made_with, "examples", ""), drop=drop_leaks)
-        write_parquet(partial / PARQUET_NAME, _counted(checked, counts, count, result.total, progress))
-        if source.needs_input:
-            _check_balance(name, result, counts["questions"])
+        write_parquet(partial / PARQUET_NAME, kept())
+        if source.needs_input and result.asked != counts["questions"] + sum(result.skipped.values()):
+            raise MemAlphaError(
+                f"source {name!r} read {result.asked} questions, made {counts['questions']} and skipped {dict(result.skipped)}: some "
+                "are lost or counted twice\n  to fix: this is a fault of the source's loader, not of the input; please report it"
+            )
         if not counts["instances"]:
             reasons = ", ".join(f"{number} {reason}" for reason, number in result.skipped.most_common()) or "no question found"
             problem = f"; the first problem: {result.problems[0]}" if result.problems else ""
@@ -110,7 +94,11 @@ def prepare(
             raise LeakError(f"{name} from {input}" if input else name, leaks.leaks)
         manifest = Manifest(
             source=source.name,
-            input=shown,
+            input=None
+            if input is None
+            else Path(input).name
+            if Path(input).exists()
+            else str(input),  # a folder is machine-specific
             instances=counts["instances"],
             chunks=counts["chunks"],
             questions=counts["questions"],
@@ -132,67 +120,6 @@ def prepare(
         text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2)
         (partial / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8", errors="replace")  # file names may hold surrogates
     return manifest
-
-
-def read_manifest(folder: str | Path) -> Manifest:
-    """Read a prepared folder's manifest; InputError if it is missing or invalid."""
-    path = Path(folder) / MANIFEST_NAME
-    try:
-        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        fix = "make one with: memalpha prepare"
-        raise InputError(f"{folder} has no {MANIFEST_NAME}", expected="a prepared folder", fix=fix) from error
-    except (ValueError, TypeError) as error:
-        raise SchemaError(f"{path} is not a manifest: {error}", expected="an object as memalpha prepare writes it") from error
-
-
-def load_prepared(folder: str | Path) -> Prepared:
-    """Read a prepared folder and verify its checksum; InputError if it is missing or changed."""
-    return Prepared(read_manifest(folder), list(iter_prepared(folder)))
-
-
-def iter_prepared(folder: str | Path) -> Iterator[Instance]:
-    """Yield the instances of a prepared folder; raises as ``load_prepared``. Also reads ``instances.jsonl`` of earlier versions."""
-    manifest, fix = read_manifest(folder), "prepare it again with overwrite"
-    path = next((path for name in (PARQUET_NAME, FILE_NAME) if (path := Path(folder) / name).is_file()), None)
-    if path is None:
-        raise InputError(f"{folder} has no {PARQUET_NAME}", expected="a prepared folder", fix=fix)
-    if (found := file_sha256(path)) != manifest.sha256:
-        raise InputError(f"{path} has sha256 {found}", expected=f"{manifest.sha256}, as its manifest says", fix=fix)
-    return iter_parquet(path) if path.name == PARQUET_NAME else iter_instances(path)
-
-
-def _checked(result: LoadResult, leaks: LeakCheck, *, own_examples: bool, drop: bool) -> Iterator[Instance]:
-    for instance in result.instances:
-        found = leaks.check(instance, own_examples=own_examples)
-        kept = without(instance, found) if drop else instance
-        result.skip(REPEATS, len(instance.questions) - (len(kept.questions) if kept else 0))
-        if kept is not None:
-            yield kept
-
-
-def _counted(
-    instances: Iterator[Instance], counts: Counter[str], count: TokenCounter, total: int | None, progress: Progress | None
-) -> Iterator[Instance]:
-    for instance in instances:
-        yield instance
-        lengths = [count(chunk.text) for chunk in instance.chunks]
-        counts["instances"] += 1
-        counts["chunks"] += len(lengths)
-        counts["questions"] += len(instance.questions)
-        counts["chunk tokens"] += sum(lengths)
-        counts["question tokens"] += sum(count(question.text) for question in instance.questions)
-        counts["longest chunk"] = max(counts["longest chunk"], *lengths)
-        if progress is not None:
-            progress(counts["instances"], total)
-
-
-def _check_balance(name: str, result: LoadResult, questions: int) -> None:
-    if result.asked != questions + sum(result.skipped.values()):
-        raise MemAlphaError(
-            f"source {name!r} read {result.asked} questions, made {questions} and skipped {dict(result.skipped)}: "
-            "some are lost or counted twice\n  to fix: this is a fault of the source's loader, not of the input; please report it"
-        )
 
 
 @contextmanager
@@ -217,7 +144,7 @@ def _replacing(folder: Path) -> Iterator[Path]:
 
 def _check_output(folder: Path, *, overwrite: bool) -> None:
     held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else [folder.name] * folder.exists()
-    others = [name for name in held if name not in (PARQUET_NAME, FILE_NAME, MANIFEST_NAME)]
+    others = [name for name in held if name not in (PARQUET_NAME, MANIFEST_NAME)]
     if held and (others or not overwrite):
         expected = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
         raise InputError(f"output {folder} exists and holds {', '.join(held[:5])}", expected=expected, fix="choose another folder")

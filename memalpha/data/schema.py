@@ -19,12 +19,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from memalpha.data.fields import checked
+from memalpha.data.rows import checked, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import replacing
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
-
-FILE_NAME = "instances.jsonl"
 
 PARQUET_NAME = "instances.parquet"
 
@@ -101,18 +99,13 @@ def instance_from_json(data: Any, where: str) -> Instance:
     )
 
 
-def instance_to_json(instance: Instance) -> dict[str, Any]:
-    """Return an instance as JSON-ready data; inverse of ``instance_from_json``."""
-    row: dict[str, Any] = _to_json(instance)
-    return row
-
-
-def _to_json(value: Any) -> Any:
+def instance_to_json(value: Any) -> Any:
+    """Return an instance (or a part of one) as JSON-ready data; inverse of ``instance_from_json``."""
     if is_dataclass(value):
         named = ((field, getattr(value, field.name)) for field in fields(value))
-        return {field.name: _to_json(item) for field, item in named if item != field.default}
+        return {field.name: instance_to_json(item) for field, item in named if item != field.default}
     if isinstance(value, tuple):
-        return [_to_json(item) for item in value]
+        return [instance_to_json(item) for item in value]
     return value.value if isinstance(value, FactAction) else value
 
 
@@ -144,55 +137,23 @@ def _check_new(instance_id: str, seen: set[str], where: str) -> None:
     seen.add(instance_id)
 
 
-def iter_instances(path: str | Path) -> Iterator[Instance]:
-    """Read instances one at a time from a JSONL file, or from ``instances.jsonl`` in a folder.
-
-    InputError if the file is missing (at once), empty or not text; SchemaError if a line is invalid or repeats an id.
-    """
-    file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
-    if not file.is_file():
-        expected = f"a JSONL file of instances, or a folder that holds {FILE_NAME}"
-        raise InputError(f"no file {file}", expected=expected, fix="make one with: memalpha prepare")
-    return _iter_lines(file)
-
-
-def read_instances(path: str | Path) -> list[Instance]:
-    """Read all instances of a file; see ``iter_instances``."""
-    return list(iter_instances(path))
-
-
-def write_instances(path: str | Path, instances: Iterable[Instance]) -> Path:
-    """Write instances as JSONL atomically; a folder means the ``instances.jsonl`` inside it.
-
-    InputError if there is no instance or the path cannot be written; SchemaError if an instance could not be read back.
-    """
-    target = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
-    if not (lines := [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows_to_write(instances)]):
-        raise InputError(f"no instances to write to {target}", expected="at least one instance")
-    try:
-        with replacing(target) as partial:
-            partial.write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error}", expected="a path that can be written") from error
-    return target
-
-
-def _iter_lines(file: Path) -> Iterator[Instance]:
-    seen = set[str]()
-    with file.open("rb") as lines:
-        for number, raw in enumerate(lines, start=1):
-            where = f"{file} line {number}"
-            if not raw.strip():
-                continue
-            try:
-                data = json.loads(raw.decode("utf-8-sig"))
-            except (ValueError, RecursionError) as error:
-                raise SchemaError(f"{where} is not JSON: {error}", expected="one JSON object a line, in UTF-8") from error
-            instance = instance_from_json(data, where)
-            _check_new(instance.id, seen, where)
-            yield instance
+def read_instances(path: Path) -> list[Instance]:
+    """Read a JSON Lines file; InputError if it is missing or empty, SchemaError if a line is invalid or repeats an id."""
+    instances, seen = [], set[str]()
+    for where, data in iter_rows(str(path)):
+        instances.append(instance_from_json(data, where))
+        _check_new(instances[-1].id, seen, where)
     if not seen:
-        raise InputError(f"{file} is empty", expected="one instance a line", fix="make it again with: memalpha prepare")
+        raise InputError(f"{path} is empty", expected="one instance a line", fix="make it again with: memalpha prepare")
+    return instances
+
+
+def write_instances(path: Path, instances: Iterable[Instance]) -> Path:
+    """Write a JSON Lines file, whole or not at all; SchemaError if an instance could not be read back."""
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows_to_write(instances)]
+    with replacing(path) as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
+    return path
 
 
 def features() -> Any:
@@ -218,9 +179,7 @@ def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
     import pyarrow
     import pyarrow.parquet as parquet
 
-    schema = features().arrow_schema
-    rows: list[dict[str, Any]] = []
-    characters = 0
+    schema, rows, characters = features().arrow_schema, list[dict[str, Any]](), 0
     with parquet.ParquetWriter(path, schema, compression="zstd") as file:
         for row in _rows_to_write(instances):
             rows.append(row)
@@ -233,18 +192,16 @@ def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
 
 
 def iter_parquet(path: Path) -> Iterator[Instance]:
-    """Read instances one at a time; InputError if the file cannot be read, SchemaError if it or a row is invalid."""
+    """Read instances one at a time; SchemaError if the file cannot be read or a row is invalid."""
     import pyarrow
     import pyarrow.parquet as parquet
 
-    number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            for group in range(file.num_row_groups):
-                for row in file.read_row_group(group).to_pylist():
-                    yield instance_from_json(row, f"{path} row {number}")
-                    number += 1
-    except pyarrow.ArrowInvalid as error:
-        raise SchemaError(f"{path} is not a Parquet file: {error}", expected="a file that memalpha prepare wrote") from error
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error}", expected="a file that memalpha prepare wrote") from error
+            batches = (file.read_row_group(group).to_pylist() for group in range(file.num_row_groups))
+            for number, row in enumerate(row for batch in batches for row in batch):
+                yield instance_from_json(row, f"{path} row {number}")
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise SchemaError(
+            f"{path} is not a Parquet file that can be read: {error}", expected="a file of memalpha prepare"
+        ) from error

@@ -18,7 +18,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, NonNegativeInt
 
 from memalpha.config import Options, Range, read
-from memalpha.data.counting import count_words_and_signs
+from memalpha.data.packing import count_words_and_signs
 from memalpha.data.rows import Row, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
@@ -85,50 +85,36 @@ class LoadResult:
     asked: int = 0
     total: int | None = None
 
-    def skip(self, reason: str, questions: int = 1) -> None:
-        """Count questions left out."""
-        if questions:
-            self.skipped[reason] += questions
-
-    def malformed(self, problem: object, questions: int = 1) -> None:
-        """Count a malformed row with its questions (1 if unknown)."""
-        self.skipped[MALFORMED] += max(questions, 1)
-        self.problem(problem)
-
-    def unreadable(self, problem: object, questions: int = 1) -> None:
-        """Count a malformed row whose questions are not yet in ``asked``."""
-        self.asked += max(questions, 1)
-        self.malformed(problem, questions)
-
-    def problem(self, problem: object) -> None:
-        """Log a place and its error; keep the first ones."""
+    def malformed(self, problem: object) -> None:
+        """Count a malformed question; log its place and error, and keep the first ones."""
+        self.skipped[MALFORMED] += 1
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(str(problem).replace("\n  ", "; "))
             log.warning("skipped: %s", self.problems[-1])
 
     def draw(self, questions: Sequence[Question], limit: int, rng: random.Random) -> tuple[Question, ...]:
-        """Return at most ``limit`` questions (0 = all), drawn uniformly, in order; count the others."""
-        if not limit or len(questions) <= limit:
-            return tuple(questions)
-        self.skip("over max_questions", len(questions) - limit)
-        return tuple(questions[i] for i in sorted(rng.sample(range(len(questions)), limit)))
+        """Return at most ``limit`` questions (0 = all), drawn uniformly, in order, with unique ids; count the others."""
+        if limit and len(questions) > limit:
+            self.skipped["over max_questions"] += len(questions) - limit
+            questions = [questions[i] for i in sorted(rng.sample(range(len(questions)), limit))]
+        taken, numbered = dict[str, int](), []
+        for question in questions:
+            name = free_id(question.id, taken)
+            self.notes["repeated question ids numbered"] += name != question.id
+            numbered.append(replace(question, id=name))
+        return tuple(numbered)
 
 
-def read_rows(rows: Iterable[Row], result: LoadResult, count: Callable[[Any], int], make: Callable[[Row], _T]) -> Iterator[_T]:
-    """Yield ``make(row)`` for each row; a SchemaError counts the row as malformed.
-
-    ``count`` returns the number of questions in a row's data; it accepts any data and never raises. ``make`` counts its own skips.
-    """
+def read_rows(rows: Iterable[Row], result: LoadResult, make: Callable[[Row], _T]) -> Iterator[_T]:
+    """Yield ``make(row)`` for each row; a SchemaError counts the row as one malformed question. ``make`` counts what it asks."""
     for row in rows:
-        questions, before = count(row.data), result.skipped.copy()
         try:
             made = make(row)
         except SchemaError as error:
-            result.skipped = before
-            result.unreadable(error, questions)
-            continue
-        result.asked += questions
-        yield made
+            result.asked += 1
+            result.malformed(error)
+        else:
+            yield made
 
 
 def read_questions(
@@ -137,13 +123,14 @@ def read_questions(
     """Return the questions of one row. ``make(data, place)`` returns a question or a skip reason, or raises SchemaError."""
     questions = []
     for index, item in enumerate(asked):
+        result.asked += 1
         try:
             made = make(item, f"{where} question {index}")
         except SchemaError as error:
             result.malformed(error)
             continue
         if isinstance(made, str):
-            result.skip(made)
+            result.skipped[made] += 1
         else:
             questions.append(made if made.id else replace(made, id=str(index)))
     return tuple(questions)
@@ -157,14 +144,14 @@ def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, res
             result.notes[NO_QUESTIONS] += 1
             continue
         if options.max_instances and made >= options.max_instances:
-            result.skip("over max_instances", len(instance.questions))
+            result.skipped["over max_instances"] += len(instance.questions)
             continue
         made += 1
         name = free_id(instance.id, ids)
         result.notes["repeated ids numbered"] += name != instance.id
         drawn = result.draw(instance.questions, options.max_questions, random.Random(f"{instance.source}:{seed}:{name}"))
-        kinds = (question if question.kind.strip() else replace(question, kind="single") for question in drawn)
-        yield replace(instance, id=name, questions=number_repeats(kinds, result))
+        kinds = tuple(question if question.kind.strip() else replace(question, kind="single") for question in drawn)
+        yield replace(instance, id=name, questions=kinds)
 
 
 def free_id(name: str, taken: dict[str, int]) -> str:
@@ -180,31 +167,18 @@ def free_id(name: str, taken: dict[str, int]) -> str:
     return free
 
 
-def number_repeats(questions: Iterable[Question], result: LoadResult) -> tuple[Question, ...]:
-    """Return questions with unique ids; a repeat gets a number (``x``, ``x#2``)."""
-    taken, numbered = dict[str, int](), []
-    for question in questions:
-        name = free_id(question.id, taken)
-        result.notes["repeated question ids numbered"] += name != question.id
-        numbered.append(replace(question, id=name))
-    return tuple(numbered)
-
-
 Loader = Callable[[str, Any, int, TokenCounter], LoadResult]
 """(path, Hub name or "" for generated data; options; seed; token counter) to a result; InputError if it cannot be read at all."""
 
 Maker = Callable[[Row, Any, TokenCounter, LoadResult], Instance]
 
 
-def by_row(
-    make: Maker, count: Callable[[Any], int] = lambda data: 1, rows: Callable[[str, Any], Iterable[Row]] | None = None
-) -> Loader:
-    """Return a loader that makes one instance per row; ``count`` as in ``read_rows``; ``rows`` reads (source, options)."""
+def by_row(make: Maker, rows: Callable[[str, str], Iterable[Row]] = iter_rows) -> Loader:
+    """Return a loader that makes one instance per row; ``rows`` reads (source, split)."""
 
     def load(source: str, options: Any, seed: int, count_tokens: TokenCounter) -> LoadResult:
         result = LoadResult()
-        given = rows(source, options) if rows else iter_rows(source, options.split)
-        made = read_rows(given, result, count, lambda row: make(row, options, count_tokens, result))
+        made = read_rows(rows(source, options.split), result, lambda row: make(row, options, count_tokens, result))
         result.instances = finish(made, options, seed, result)
         return result
 
@@ -239,6 +213,5 @@ class Source:
         given = "" if path_or_hub_name is None else str(path_or_hub_name)
         if bool(given) is not self.needs_input:
             what = "reads a file and none was given" if self.needs_input else f"is generated and was given {given!r}"
-            fix = "give its path or its name on the Hub as input" if self.needs_input else "leave the input out"
-            raise InputError(f"source {self.name!r} {what}", expected=self.description, fix=fix)
+            raise InputError(f"source {self.name!r} {what}", expected=self.description)
         return self.loader(given, self.parse(options), seed, count_tokens)

@@ -1,34 +1,55 @@
-"""Synthetic multi-session dialogues in which people state, change and take back facts about themselves.
+"""Synthetic multi-session dialogues in which people state, change and take back facts about themselves, and questions about them.
 
 A chunk is one dated session of lines ``Name: sentence.`` Chit-chat mentions values without stating a fact, never one that its
 speaker had. ``Instance.facts`` holds each session's facts in line order. Instance ``i`` depends on (seed, split, i, config) alone.
 Train and test share no name or value. Dates strictly rise. A session touches a slot at most once. A single-valued attribute stays
 retracted; the last of several values is never retracted. Not covered: facts about other persons (except dependences, off by
 default) and times inside the text.
+
+| kind | asks | metric | answers | stale | evidence |
+| --- | --- | --- | --- | --- | --- |
+| single | an attribute that never changed | bound | the value | none | its statement |
+| latest | an attribute that changed | bound | the last value | every earlier value | the last change |
+| removed | an attribute that was taken back | absent | none | every value it had | the retraction |
+| time | when the current value was said | bound | the session's date | none | that session |
+| count | every value of a multiple attribute | bound_all | current values | retracted values | their statements, all retractions |
+| cascade | a follower's value after the upstream value changed | bound | the upstream value | those before | link, change |
+| absence | a follower's value after the upstream value was taken back | absent | none | those before | link, retraction |
+| absence | an attribute that was never stated | absent | none | none | no chunk |
+
+``cascade`` and ``absence`` are off by default. A link is a line in which one person says that their value follows another's (``I
+live with Oskar in Lima and go wherever Oskar goes.``); the upstream value ends in a later session that does not name the follower.
+``Instance.facts`` holds links (attribute ``shared city``) and their consequences, after the session's own facts. In ``removed`` the
+person still has another current fact. Limit: any passage about the person of that day passes ``time``, and any about the person
+passes the never-stated ``absence``. Departure from MEME (Jung et al., arXiv 2605.12477): there dependences are rules over an entity
+graph, and absence is always a broken dependence.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share, names
 from memalpha.data.pools import Attribute, Pools, Split, Templates, pools
-from memalpha.data.questions import QuestionRates, Slot, dependent_questions, draw_links, make_questions
 from memalpha.data.source import LoadResult, Source
 from memalpha.errors import InputError
 from memalpha.protocols import TokenCounter
+from memalpha.qa.metrics import contains
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "synthetic"
 
+CASCADE, ABSENCE = "cascade", "absence"
+
 _FIRST_DAY = date(2023, 1, 1)
+_MAX_VALUES = 3  # current values of an attribute with several values
 
 _Line = tuple[str, list[Fact]]
 
@@ -55,11 +76,12 @@ class SyntheticConfig(Options):
         p_change: Probability that a fact changes an earlier one.
         p_retract: Probability that a fact takes an earlier one back.
         p_multi: Probability that a new fact is of an attribute with several values (pets, hobbies).
-        max_values: Most current values of such an attribute.
         p_distractor: Probability that a chit-chat line mentions a value.
         templates: Sentences used: ``train``, ``held_out`` (unseen wording) or ``all``.
-        rates: Share of the possible questions asked, by kind; ``cascade`` and ``absence`` are off by default.
-        max_questions: Most questions of an instance, drawn uniformly after ``rates`` (0 = all).
+        p_time: Probability that a possible question of kind ``time`` is asked.
+        cascade: Probability that a possible dependence is in the dialogue, and asked for.
+        absence: Probability that an attribute that was never stated is asked for; above 0, values with followers may be taken back.
+        max_questions: Most questions of an instance, drawn uniformly (0 = all).
     """
 
     split: Split = "train"
@@ -70,10 +92,11 @@ class SyntheticConfig(Options):
     p_change: Share = 0.35
     p_retract: Share = 0.1
     p_multi: Share = 0.2
-    max_values: PositiveInt = 3
     p_distractor: Share = 0.5
     templates: Templates = "train"
-    rates: QuestionRates = field(default_factory=QuestionRates)
+    p_time: Share = 0.25
+    cascade: Share = 0.0
+    absence: Share = 0.0
     max_questions: NonNegativeInt = 0
 
     def check(self) -> None:
@@ -95,7 +118,7 @@ PRESETS: Mapping[str, SyntheticConfig] = MappingProxyType(
         "small": SyntheticConfig(),
         "medium": SyntheticConfig(n_chunks=6, people=4),
         "long": SyntheticConfig(n_chunks=30, people=6, max_questions=40),
-        "dependent": SyntheticConfig(n_chunks=6, people=4, rates=QuestionRates(cascade=1.0, absence=0.2)),
+        "dependent": SyntheticConfig(n_chunks=6, people=4, cascade=1.0, absence=0.2),
     }
 )
 """Presets of 3, 6 and 30 sessions; ``dependent`` is ``medium`` with facts that depend on others."""
@@ -124,9 +147,7 @@ class SyntheticOptions(Options):
     def config(self) -> SyntheticConfig:
         """Return the dialogues' config; InputError for an invalid value."""
         given = {name: getattr(self, name) for name in names(type(self))[2:] if getattr(self, name) is not None}
-        rates = {name: given.pop(name) for name in ("cascade", "absence") if name in given}
-        preset = PRESETS[self.preset]
-        return replace(preset, **given, rates=replace(preset.rates, **rates))
+        return replace(PRESETS[self.preset], **given)
 
 
 def load_synthetic(source: str, options: SyntheticOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
@@ -136,9 +157,7 @@ def load_synthetic(source: str, options: SyntheticOptions, seed: int, count_toke
 
 
 def generate(n: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> list[Instance]:
-    """Return instances 0 to n - 1; InputError if ``n`` is below 1."""
-    if n < 1:
-        raise InputError(f"number of instances is {n}", expected="at least 1")
+    """Return instances 0 to n - 1."""
     return [make_instance(index, seed, config) for index in range(n)]
 
 
@@ -155,7 +174,7 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
         rng.shuffle(lines)
         sessions.append(lines)
     more = _add_dependences(random.Random(f"{SOURCE}:dependence:{config.split}:{seed}:{index}"), world, sessions)
-    questions = make_questions(rng, world.slots, days, pool.questions, config.rates, config.max_questions, more)
+    questions = _questions(rng, world, days, more)
     chunks = [Chunk("\n".join(line for line, _ in lines if line), day) for day, lines in zip(days, sessions, strict=True)]
     facts = [fact for lines in sessions for _, said in lines for fact in said]
     return Instance(f"{config.split}-{seed}-{index}", SOURCE, tuple(chunks), questions, tuple(facts))
@@ -163,12 +182,11 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
 
 def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[Question]:
     """Add links and their lines to the sessions; return the questions. Derived facts come last, without a line."""
-    rates = world.config.rates
-    if not rates.cascade and not rates.absence:
+    if not world.config.cascade and not world.config.absence:
         return []
     lines = [line for session in sessions for line, _ in session]
     facts = [fact for session in sessions for _, said in session for fact in said]
-    links = draw_links(rng, world.all_slots, world.attributes, facts, lines, rates)
+    links = _draw_links(rng, world, facts, lines)
     for link in links:
         value = link.followed[0]
         attribute = world.attributes[value.attribute]
@@ -177,7 +195,39 @@ def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[
         session.insert(rng.randint(0, sum(bool(line) for line, _ in session)), (f"{value.subject}: {sentence}", [link.fact]))
         for fact in link.followed:
             sessions[fact.chunk].append(("", [fact]))
-    return dependent_questions(rng, world.all_slots, links, world.pool.questions, rates)
+    return _dependent_questions(rng, world, links)
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """What was said so far about an attribute of a person; ``live`` has the current values with their chunks, ``past`` former."""
+
+    subject: str
+    attribute: str
+    multiple: bool
+    live: dict[str, int] = field(default_factory=dict)
+    past: list[str] = field(default_factory=list)
+    retractions: list[int] = field(default_factory=list)
+
+    @property
+    def stated(self) -> bool:
+        """Whether any value was ever stated."""
+        return bool(self.live or self.past)
+
+    def state(self, value: str, chunk: int) -> None:
+        """Add a value from this chunk on; replace the present one unless ``multiple``."""
+        if not self.multiple:
+            self.past += self.live
+            self.live.clear()
+        self.live[value] = chunk
+        if value in self.past:
+            self.past.remove(value)
+
+    def retract(self, value: str, chunk: int) -> None:
+        """Take a value back."""
+        del self.live[value]
+        self.past.append(value)
+        self.retractions.append(chunk)
 
 
 class _World:
@@ -185,15 +235,15 @@ class _World:
         self.rng, self.pool, self.config = rng, pool, config
         self.attributes = {attribute.word: attribute for attribute in pool.attributes}
         self.people = rng.sample(pool.names, config.people)
-        self.all_slots = [Slot(name, attribute.word, attribute.multiple) for name in self.people for attribute in pool.attributes]
+        self.all_slots = [_Slot(name, attribute.word, attribute.multiple) for name in self.people for attribute in pool.attributes]
 
     @property
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[_Slot]:
         return [slot for slot in self.all_slots if slot.stated]
 
     def session(self, chunk: int) -> list[Fact]:
         facts: list[Fact] = []
-        touched: list[Slot] = []
+        touched: list[_Slot] = []
         wanted = self.rng.randint(*self.config.facts_per_chunk)
         if chunk == self.config.n_chunks - 1 and not self.slots:
             wanted = max(1, wanted)
@@ -204,7 +254,7 @@ class _World:
                 facts.append(self._act(slot, action, chunk))
         return facts
 
-    def _move(self, touched: list[Slot]) -> tuple[Slot | None, FactAction]:
+    def _move(self, touched: list[_Slot]) -> tuple[_Slot | None, FactAction]:
         """Draw the next action and its slot; None if nothing is possible."""
         free = [slot for slot in self.all_slots if slot not in touched]
         draw = self.rng.random()
@@ -223,22 +273,22 @@ class _World:
                 return self._choose(options[action]), action
         return None, FactAction.STATE
 
-    def _open(self, free: list[Slot]) -> list[Slot]:
-        several = [slot for slot in free if slot.multiple and len(slot.live) < self.config.max_values]
+    def _open(self, free: list[_Slot]) -> list[_Slot]:
+        several = [slot for slot in free if slot.multiple and len(slot.live) < _MAX_VALUES]
         single = [slot for slot in free if not slot.multiple and not slot.stated]
         first, second = (several, single) if self.rng.random() < self.config.p_multi else (single, several)
         return first or second
 
-    def _choose(self, slots: list[Slot]) -> Slot:
+    def _choose(self, slots: list[_Slot]) -> _Slot:
         several = [slot for slot in slots if slot.multiple and slot.live]
         return self.rng.choice(several if several and self.rng.random() < 0.5 else slots)
 
-    def _may_retract(self, slot: Slot) -> bool:
+    def _may_retract(self, slot: _Slot) -> bool:
         if slot.multiple:
             return len(slot.live) >= 2
         return bool(slot.live) and any(o.live for o in self.all_slots if o is not slot and o.subject == slot.subject)
 
-    def _act(self, slot: Slot, action: FactAction, chunk: int) -> Fact:
+    def _act(self, slot: _Slot, action: FactAction, chunk: int) -> Fact:
         if action is FactAction.RETRACT:
             value, previous = self.rng.choice(list(slot.live)), None
             slot.retract(value, chunk)
@@ -248,7 +298,7 @@ class _World:
             slot.state(value, chunk)
         return Fact(chunk, action, slot.subject, slot.attribute, value, previous)
 
-    def _fresh_value(self, slot: Slot) -> str:
+    def _fresh_value(self, slot: _Slot) -> str:
         """A value that the slot never had; one it does not have now if all were used."""
         values = [value for value in self.attributes[slot.attribute].values if value not in slot.live]
         return self.rng.choice([value for value in values if value not in slot.past] or values)
@@ -286,6 +336,90 @@ def _dates(rng: random.Random, n: int) -> list[str]:
     return days
 
 
+# ------------------------------------------------------------------------------------------------ questions
+def _questions(rng: random.Random, world: _World, times: Sequence[str], more: Sequence[Question]) -> tuple[Question, ...]:
+    """The questions about the stated slots at the end of a dialogue, then ``more``, with ids ``q0``, ``q1``, ..."""
+    possible = [question for slot in world.slots for question in _about(rng, slot, times, world)]
+    asked = [question for question in possible if rng.random() < (world.config.p_time if question.kind == "time" else 1.0)]
+    asked += more
+    if 0 < world.config.max_questions < len(asked):
+        asked = [asked[i] for i in sorted(rng.sample(range(len(asked)), world.config.max_questions))]
+    return tuple(replace(question, id=f"q{i}") for i, question in enumerate(asked))
+
+
+def _about(rng: random.Random, slot: _Slot, times: Sequence[str], world: _World) -> Iterator[Question]:
+    def question(
+        wording: str, kind: str, metric: str, answers: Sequence[str], evidence: Sequence[int], value: str = ""
+    ) -> Question:
+        text = rng.choice(world.pool.questions[wording]).format(name=slot.subject, attribute=slot.attribute, v=value)
+        stale = () if kind == "time" else tuple(slot.past)
+        return Question(text, tuple(answers), metric, kind, slot.subject, stale, tuple(sorted(set(evidence))))
+
+    if slot.multiple:
+        yield question("every", "count", "bound_all", list(slot.live), [*slot.live.values(), *slot.retractions])
+    elif slot.live:
+        value, chunk = next(iter(slot.live.items()))
+        yield question("value", "latest" if slot.past else "single", "bound", [value], [chunk])
+        yield question("time", "time", "bound", [times[chunk]], [chunk], value)
+    elif any(other.live for other in world.slots if other.subject == slot.subject):
+        yield question("value", "removed", "absent", ["none"], slot.retractions)
+
+
+class _Link(NamedTuple):
+    """A dependence of one person's value on another's, stated in session ``chunk``; ``followed`` has the facts that result."""
+
+    chunk: int
+    fact: Fact
+    followed: tuple[Fact, ...]
+
+
+def _draw_links(rng: random.Random, world: _World, facts: Sequence[Fact], lines: Sequence[str]) -> list[_Link]:
+    """Draw links, at most one per attribute of a person; with ``absence`` 0 none to a value that is taken back."""
+    links = []
+    for slot in world.all_slots:
+        if slot.stated or not world.attributes[slot.attribute].share:
+            continue
+        others = [o for o in world.all_slots if o.attribute == slot.attribute and o.past and (o.live or world.config.absence)]
+        said = [line for line in lines if line.startswith(f"{slot.subject}: ")]
+        others = [o for o in others if not any(contains(line, value) for line in said for value in (*o.live, *o.past))]
+        if not others or rng.random() >= world.config.cascade:
+            continue
+        other = rng.choice(others)
+        upstream = [fact for fact in facts if (fact.subject, fact.attribute) == (other.subject, other.attribute)]
+        chunk = rng.randrange(upstream[0].chunk, upstream[-1].chunk)
+        now = [fact for fact in upstream if fact.chunk <= chunk][-1]
+        first = Fact(chunk, FactAction.STATE, slot.subject, slot.attribute, now.value)
+        later = [replace(fact, subject=slot.subject) for fact in upstream if fact.chunk > chunk]
+        link = Fact(chunk, FactAction.STATE, slot.subject, f"shared {slot.attribute}", other.subject)
+        links.append(_Link(chunk, link, (first, *later)))
+    return links
+
+
+def _dependent_questions(rng: random.Random, world: _World, links: Sequence[_Link]) -> list[Question]:
+    """The question about each link, and never-stated ones, each with probability ``absence``."""
+
+    def ask(kind: str, subject: str, attribute: str, answer: str | None, stale: Sequence[str], evidence: Sequence[int]) -> Question:
+        text = rng.choice(world.pool.questions["value"]).format(name=subject, attribute=attribute)
+        answers, metric = ((answer,), "bound") if answer else (("none",), "absent")
+        return Question(text, answers, metric, kind, subject, tuple(stale), tuple(evidence))
+
+    questions = []
+    for link in links:
+        last = link.followed[-1]
+        answer = None if last.action is FactAction.RETRACT else last.value
+        stale = dict.fromkeys(fact.value for fact in link.followed if fact.value != answer)
+        kind = CASCADE if answer else ABSENCE
+        questions.append(ask(kind, last.subject, last.attribute, answer, list(stale), [link.chunk, last.chunk]))
+    linked = {(link.fact.subject, link.followed[0].attribute) for link in links}
+    for slot in world.all_slots:
+        known = any(other.live for other in world.all_slots if other.subject == slot.subject)
+        never_told = not slot.stated and not slot.multiple and (slot.subject, slot.attribute) not in linked
+        if known and never_told and rng.random() < world.config.absence:
+            questions.append(ask(ABSENCE, slot.subject, slot.attribute, None, (), ()))
+    return questions
+
+
 SOURCES = (
     Source("synthetic", "generated dialogues with changes and retractions", load_synthetic, SyntheticOptions, needs_input=False),
 )
+"""The source."""

@@ -3,16 +3,22 @@
 New facts are inserted, changed facts updated (or deleted and inserted), retracted facts deleted; entries read ``Marta city Oslo``.
 Operations must be applied in order; each succeeds within the schema's limits. The given memory is not changed. Not covered: prose,
 block sections and wrong operations.
+
+Plain text without annotations has a teacher of its own (``excerpt_operations``): it inserts a few words copied from each sentence,
+the run with the highest weight (a name or number 2, another word of four or more letters 1), and does not know which sentences
+matter. Not covered: updates, deletions, languages without spaces.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from memalpha.config import Options, Share
+from memalpha.data.packing import sentences
 from memalpha.data.pools import preferred_sections
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
@@ -26,6 +32,13 @@ _STYLES: dict[Style, str] = {
     "words": "{0.subject} {0.attribute} {0.value}",
     "sentence": "The {0.attribute} of {0.subject} is {0.value}.",
 }
+
+
+_NAME_OR_NUMBER = re.compile(r"\W*(?:[A-Z]|\d)")
+_LONG = re.compile(r"\W*[^\W\d_]{4,}")
+_EDGES = " \t,;:.!?\"'“”‘’()[]–—-"
+_EXCERPT_WORDS = (5, 9)  # fewest and most words of an excerpt; a shorter sentence is kept whole
+_EXCERPTS, _EXCERPT_TOKENS = 4, 64  # most entries of a chunk, and their tokens together
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +134,40 @@ def _delete(entry: Entry) -> Operation:
 def _may_become(entry: Entry, content: str, memory: Memory) -> bool:
     said = any(other.content == content for other in memory.entries(entry.section))
     return OperationKind.UPDATE in memory.schema[entry.section].operations and not said
+
+
+# ------------------------------------------------------------------------------------------------ plain text
+def excerpt_operations(
+    instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, coverage: tuple[float, float] = (1.0, 1.0)
+) -> list[Operation]:
+    """Return the operations for one chunk of plain text; ``coverage``: fewest and most of its sentences that are kept.
+
+    The share is drawn per instance. Entries go to the schema's first list that allows insertions; ``memory`` is not changed.
+    """
+    trial, chunk = memory.copy(), instance.chunks[chunk_index]
+    section = next(s.name for s in memory.schema.lists if OperationKind.INSERT in s.operations)
+    share = random.Random(f"coverage:{instance.id}").uniform(*coverage)
+    operations: list[Operation] = []
+    left = _EXCERPT_TOKENS
+    for start, end in sentences(chunk.text):
+        if len(operations) < _EXCERPTS and rng.random() < share:
+            content = excerpt(chunk.text[start:end].split(), rng.randint(*_EXCERPT_WORDS))
+            operation, cost = Operation(OperationKind.INSERT, section, content), memory.count_tokens(content)
+            if content and cost <= left and trial.apply(operation, chunk=chunk_index, time=chunk.time).changed:
+                operations.append(operation)
+                left -= cost
+    return operations
+
+
+def excerpt(words: Sequence[str], count: int) -> str:
+    """Return the first run of at most ``count`` words with the highest weight, without punctuation at its ends."""
+    weights = [_weight(word, first=place == 0) for place, word in enumerate(words)]
+    starts = range(max(1, len(words) - count + 1))
+    best = max(starts, key=lambda start: (sum(weights[start : start + count]), -start))
+    return " ".join(words[best : best + count]).strip(_EDGES)
+
+
+def _weight(word: str, first: bool) -> float:
+    if _NAME_OR_NUMBER.match(word) and not first:
+        return 2.0
+    return 1.0 if _LONG.match(word) else 0.0

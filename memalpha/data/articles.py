@@ -1,0 +1,318 @@
+"""Questions over paragraphs and articles: SQuAD, HotpotQA, MuSiQue.
+
+**SQuAD** 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250, 1806.03822): original files (``data[].paragraphs[].{context, qas[]}``), or
+rows ``{context, question, answer}`` (Hub: ``answers{text[], answer_start[]}``). As in Mem-alpha (arXiv 2509.25911): distinct
+paragraphs in file order are packed to chunks of a random 100-2048 tokens; 10 consecutive chunks are an instance. Skip reasons:
+``unanswerable`` (SQuAD 2.0), ``empty answer``, ``answer too long``, ``evidence in two instances`` (a cut paragraph), ``malformed``.
+Departures: all accepted answers are kept; no filter for questions that a model answers without the text.
+**HotpotQA** (Yang et al., arXiv 1809.09600) and **MuSiQue** (Trivedi et al., arXiv 2108.00573): original JSON and JSON Lines, or
+``{question, answer}`` with the articles in option ``corpus``. As published for Mem-alpha (HotpotQA), evidence articles of
+consecutive questions are gathered up to about ``instance_tokens`` tokens and packed to chunks. Kind: HotpotQA's ``type``, or the
+hops in the MuSiQue id. Evidence: the chunks with supporting articles. Skip reasons: ``unanswerable`` (MuSiQue), ``empty answer``,
+``malformed``. Departures: chunk lengths as for SQuAD; without supporting articles, all are used.
+Departures of all three: long texts are cut at sentence ends; no "I learnt some news" frame, no invented date.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveInt
+
+from memalpha.data.packing import chunk_texts, pack_texts, split_text
+from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, Row, Scalar, Text, checked, clean, iter_rows
+from memalpha.data.source import NO_QUESTIONS, Bounds, CommonOptions, Loader, LoadResult, Source, finish, read_rows
+from memalpha.errors import SchemaError
+from memalpha.protocols import TokenCounter
+from memalpha.types import Chunk, Instance, Question
+
+
+# ------------------------------------------------------------------------------------------------ SQuAD
+@dataclass(frozen=True, slots=True)
+class SquadOptions(CommonOptions):
+    """How SQuAD becomes instances.
+
+    Attributes:
+        chunk_tokens: Fewest and most tokens of a chunk, drawn for each.
+        chunks: Fewest and most chunks of an instance, drawn for each; the last may have fewer.
+        max_answer_tokens: Skip questions whose answers are all longer, in tokens (published: 4; 0 = off).
+        shuffle: Put paragraphs in random order; in file order neighbours are from one article.
+    """
+
+    chunk_tokens: Bounds = (100, 2048)
+    chunks: Bounds = (10, 10)
+    max_answer_tokens: NonNegativeInt = 0
+    shuffle: bool = False
+
+
+class _Asked(NamedTuple):
+    """A question about a paragraph; ``start`` is the place of its first answer, -1 if unknown."""
+
+    question: Question
+    start: int
+
+
+def load_squad(source: str, options: SquadOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+    """Load SQuAD; reads the whole input first. InputError if it is missing, unreadable or not SQuAD."""
+    result, paragraphs = LoadResult(), dict[str, list[_Asked]]()
+    for row, paragraph in read_rows(
+        _paragraphs(source, options.split), result, lambda row: (row, checked(_Paragraph, row.data, row.where))
+    ):
+        asked = paragraphs.setdefault(paragraph.context, [])
+        for item in [row.data] if paragraph.qas is None else paragraph.qas:
+            result.asked += 1
+            try:
+                made = _squad_question(item, row, f"q{result.asked}", options.max_answer_tokens, count_tokens)
+            except SchemaError as error:
+                result.malformed(error)
+                continue
+            if isinstance(made, str):
+                result.skipped[made] += 1
+            else:
+                asked.append(made)
+    result.instances = _squad_instances(paragraphs, options, count_tokens, random.Random(f"squad:{seed}"), result)
+    return result
+
+
+class _File(BaseModel):
+    data: list[Any]
+
+
+class _Article(BaseModel):
+    paragraphs: list[Any]
+
+
+class _Paragraph(BaseModel):
+    context: Text
+    qas: list[Any] | None = None
+
+
+def _paragraphs(source: str, split: str) -> Iterator[Row]:
+    for row in iter_rows(source, split):
+        if not isinstance(row.data, Mapping) or "data" not in row.data:
+            yield row
+            continue
+        for number, article in enumerate(checked(_File, row.data, row.where).data):
+            where = f"{row.where} article {number}"
+            try:
+                paragraphs = checked(_Article, article, where).paragraphs
+            except SchemaError as error:
+                yield Row(where, error)
+            else:
+                yield from (Row(f"{where} paragraph {index}", paragraph) for index, paragraph in enumerate(paragraphs))
+
+
+def _texts_and_starts(answers: Any) -> Any:
+    """Answers of the Hub's form as those of the original one."""
+    if isinstance(answers, Mapping) and isinstance(answers.get("text"), list) and isinstance(answers.get("answer_start"), list):
+        return [
+            {"text": text, "answer_start": start} for text, start in zip(answers["text"], answers["answer_start"], strict=False)
+        ]
+    return answers
+
+
+class _Given(BaseModel):
+    text: Scalar
+    answer_start: Any = None
+
+
+class _SquadQuestion(BaseModel):
+    question: Text
+    id: Scalar = ""
+    is_impossible: Any = None
+    answers: Annotated[list[_Given], BeforeValidator(_texts_and_starts)]
+
+
+def _squad_question(item: Any, row: Row, number: str, limit: int, count: TokenCounter) -> _Asked | str:
+    flat = isinstance(item, Mapping) and "answer" in item and "answers" not in item
+    data = checked(
+        _SquadQuestion, {**item, "answers": [{"text": item["answer"]}]} if flat else item, f"{row.where} question {number}"
+    )
+    given = [] if data.is_impossible is True else data.answers
+    if not (answers := tuple(dict.fromkeys(answer.text for answer in given if answer.text))):
+        return EMPTY_ANSWER if given else "unanswerable"
+    if limit and all(count(answer) > limit for answer in answers):
+        return "answer too long"
+    first = next(answer for answer in given if answer.text)
+    return _Asked(
+        Question(data.question, answers, id=data.id or number), _place(row.data["context"], first.text, first.answer_start)
+    )
+
+
+def _place(context: str, answer: str, start: Any) -> int:
+    """Return the answer's place in the cleaned context: its given start, else its first occurrence, else -1."""
+    cleaned = clean(context)
+    if isinstance(start, int) and start >= 0:
+        at = len(clean(context[:start] + "|")) - 1
+        if cleaned.startswith(answer, at):
+            return at
+    return cleaned.find(answer)
+
+
+def _squad_instances(
+    paragraphs: Mapping[str, list[_Asked]], options: SquadOptions, count: TokenCounter, rng: random.Random, result: LoadResult
+) -> Iterator[Instance]:
+    order = list(paragraphs.items())
+    if options.shuffle:
+        rng.shuffle(order)
+    pieces: list[str] = []
+    asked_at = defaultdict[int, list[tuple[Question, list[int]]]](
+        list
+    )  # by the piece where the answer begins, with all that hold it
+    for context, asked in order:
+        spans = split_text(context, options.chunk_tokens[1], count)
+        result.notes["paragraphs cut to pieces"] += len(spans) > 1
+        for question, start in asked:
+            end = start + len(question.answers[0])
+            held = [i for i, span in enumerate(spans) if start >= 0 and span.start < end and start < span.end] or range(len(spans))
+            asked_at[len(pieces) + held[0]].append((question, [len(pieces) + i for i in held]))
+        pieces += [context[start:end] for start, end in spans]
+    # Separate generators: draws for an instance do not change later chunks.
+    sizes, drawn = random.Random(rng.random()), random.Random(rng.random())
+    packed, made = pack_texts(pieces, options.chunk_tokens, count, sizes), 0
+    while group := list(islice(packed, drawn.randint(*options.chunks))):
+        chunk_of = {piece: index for index, chunk in enumerate(group) for piece in chunk.parts}
+        questions = []
+        for question, needs in (each for piece in chunk_of for each in asked_at[piece]):
+            if all(piece in chunk_of for piece in needs):
+                questions.append(replace(question, evidence=tuple(sorted({chunk_of[piece] for piece in needs}))))
+            else:
+                result.skipped["evidence in two instances"] += 1
+        if options.max_instances and made >= options.max_instances:
+            result.skipped["over max_instances"] += len(questions)
+        elif not questions:
+            result.notes[NO_QUESTIONS] += 1
+        else:
+            chosen = result.draw(questions, options.max_questions, drawn)
+            yield Instance(f"squad-{made}", "squad", tuple(Chunk(chunk.text) for chunk in group), chosen)
+            made += 1
+
+
+# ------------------------------------------------------------------------------------------------ HotpotQA, MuSiQue
+@dataclass(frozen=True, slots=True)
+class MultihopOptions(CommonOptions):
+    """How questions with articles become instances.
+
+    Attributes:
+        chunk_tokens: Minimum and maximum tokens of a chunk; drawn per chunk.
+        instance_tokens: Tokens of articles at which an instance is closed.
+        articles: Use only the articles a question needs (``evidence``), or also the distractors (``all``).
+        corpus: File with a list of articles for all questions, if questions have no articles of their own.
+    """
+
+    chunk_tokens: Bounds = (100, 2048)
+    instance_tokens: PositiveInt = 10_000
+    articles: Literal["evidence", "all"] = "evidence"
+    corpus: str = ""
+
+
+class _Hop(BaseModel):
+    question: Text
+    answer: Answers = ()
+    answer_aliases: Answers = ()
+    answerable: Any = None
+    hotpot_id: Annotated[Scalar, Field(alias="_id")] = ""
+    id: Scalar = ""
+    type: Scalar = ""
+
+    def articles(self) -> dict[str, bool]:
+        """Each article, and whether the question needs it."""
+        raise NotImplementedError
+
+
+class _Hotpot(_Hop):
+    context: list[tuple[Cleaned, list[Cleaned]]] = []
+    supporting_facts: list[tuple[Cleaned, Any]] = []
+
+    def articles(self) -> dict[str, bool]:
+        needed = {title for title, _ in self.supporting_facts}
+        return {f"{title}\n{' '.join(said).strip()}".strip(): title in needed for title, said in self.context}
+
+
+class _SupportingParagraph(BaseModel):
+    title: Scalar = ""
+    paragraph_text: Text
+    is_supporting: Any = None
+
+
+class _Musique(_Hop):
+    paragraphs: list[_SupportingParagraph] = []
+
+    def articles(self) -> dict[str, bool]:
+        return {f"{each.title}\n{each.paragraph_text}".strip(): each.is_supporting is True for each in self.paragraphs}
+
+
+def _multihop(name: str, model: type[_Hop]) -> Loader:
+    def load(source: str, options: MultihopOptions, seed: int, count: TokenCounter) -> LoadResult:
+        result = LoadResult()
+        corpus = [Chunk(clean(row.data)).text for row in iter_rows(options.corpus)] if options.corpus else []
+
+        def asked(row: Row) -> tuple[Question, dict[str, bool]] | None:
+            data = checked(model, row.data, row.where)
+            articles = dict.fromkeys(corpus, False) or data.articles()
+            articles.pop("", None)
+            if not articles:
+                raise SchemaError(f"{row.where} has no article", expected="at least one, or a file of them as option 'corpus'")
+            result.asked += 1
+            answers = tuple(dict.fromkeys((*data.answer, *data.answer_aliases)))
+            if data.answerable is False or not answers:
+                result.skipped["unanswerable" if data.answerable is False else EMPTY_ANSWER] += 1
+                return None
+            id = data.hotpot_id or data.id
+            kind = data.type or (id.partition("__")[0] if "__" in id else "single")
+            if options.articles == "evidence" and any(articles.values()):
+                articles = {article: needed for article, needed in articles.items() if needed}
+            return Question(data.question, answers, kind=kind, id=id or row.where), articles
+
+        questions = filter(None, read_rows(iter_rows(source, options.split), result, asked))
+        result.instances = finish(_multihop_instances(name, questions, options, seed, count), options, seed, result)
+        return result
+
+    return load
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Articles and questions of one instance, each question with the articles it needs."""
+
+    articles: dict[str, None] = field(default_factory=dict)
+    asked: list[tuple[Question, list[str]]] = field(default_factory=list)
+    tokens: int = 0
+
+
+def _multihop_instances(
+    name: str, questions: Iterable[tuple[Question, dict[str, bool]]], options: MultihopOptions, seed: int, count: TokenCounter
+) -> Iterator[Instance]:
+    rng = random.Random(f"{name}:{seed}")
+
+    def instance(number: int, gathered: _Gathered) -> Instance:
+        made = chunk_texts(((article, article) for article in gathered.articles), options.chunk_tokens, count, rng)
+        asked = (replace(question, evidence=made.evidence(needs)) for question, needs in gathered.asked)
+        return Instance(f"{name}-{number}", name, made.chunks, tuple(asked))
+
+    gathered, made = _Gathered(), 0
+    for question, articles in questions:
+        new = [article for article in articles if article not in gathered.articles]
+        added = sum(count(article) for article in new)
+        if gathered.asked and gathered.tokens + added > options.instance_tokens and new:
+            yield instance(made, gathered)
+            gathered, made, added = _Gathered(), made + 1, sum(count(article) for article in articles)
+        gathered.articles |= dict.fromkeys(articles)
+        gathered.tokens += added
+        gathered.asked.append((question, [article for article, needed in articles.items() if needed]))
+    if gathered.asked:
+        yield instance(made, gathered)
+
+
+_HOTPOT, _MUSIQUE = _multihop("hotpotqa", _Hotpot), _multihop("musique", _Musique)
+
+SOURCES = (
+    Source("squad", "SQuAD 1.1 or 2.0, original or flattened JSON: paragraphs in chunks", load_squad, SquadOptions),
+    Source("hotpotqa", "HotpotQA, original JSON: evidence articles in chunks", _HOTPOT, MultihopOptions),
+    Source("musique", "MuSiQue, original JSON Lines: supporting paragraphs in chunks", _MUSIQUE, MultihopOptions),
+)
