@@ -35,19 +35,12 @@ from memalpha.types import Chunk, Instance, Question
 # ------------------------------------------------------------------------------------------------ SQuAD
 @dataclass(frozen=True, slots=True)
 class SquadOptions(CommonOptions):
-    """How SQuAD becomes instances.
+    """How SQuAD becomes instances."""
 
-    Attributes:
-        chunk_tokens: Fewest and most tokens of a chunk, drawn for each.
-        chunks: Fewest and most chunks of an instance, drawn for each; the last may have fewer.
-        max_answer_tokens: Skip questions whose answers are all longer, in tokens (published: 4; 0 = off).
-        shuffle: Put paragraphs in random order; in file order neighbours are from one article.
-    """
-
-    chunk_tokens: Bounds = (100, 2048)
-    chunks: Bounds = (10, 10)
-    max_answer_tokens: NonNegativeInt = 0
-    shuffle: bool = False
+    chunk_tokens: Bounds = (100, 2048)  # fewest and most tokens of a chunk, drawn for each
+    chunks: Bounds = (10, 10)  # fewest and most chunks of an instance, drawn for each; the last may have fewer
+    max_answer_tokens: NonNegativeInt = 0  # skip questions whose answers are all longer, in tokens (published: 4; 0 = off)
+    shuffle: bool = False  # put paragraphs in random order; in file order neighbours are from one article
 
 
 class _Asked(NamedTuple):
@@ -196,19 +189,14 @@ def _squad_instances(
 # ------------------------------------------------------------------------------------------------ HotpotQA, MuSiQue
 @dataclass(frozen=True, slots=True)
 class MultihopOptions(CommonOptions):
-    """How questions with articles become instances.
+    """How questions with articles become instances."""
 
-    Attributes:
-        chunk_tokens: Minimum and maximum tokens of a chunk; drawn per chunk.
-        instance_tokens: Tokens of articles at which an instance is closed.
-        articles: Use only the articles a question needs (``evidence``), or also the distractors (``all``).
-        corpus: File with a list of articles for all questions, if questions have no articles of their own.
-    """
-
-    chunk_tokens: Bounds = (100, 2048)
-    instance_tokens: PositiveInt = 10_000
-    articles: Literal["evidence", "all"] = "evidence"
-    corpus: str = ""
+    chunk_tokens: Bounds = (100, 2048)  # minimum and maximum tokens of a chunk; drawn per chunk
+    instance_tokens: PositiveInt = 10_000  # tokens of articles at which an instance is closed
+    articles: Literal["evidence", "all"] = (
+        "evidence"  # use only the articles a question needs (evidence), or also the distractors (all)
+    )
+    corpus: str = ""  # file with a list of articles for all questions, if questions have no articles of their own
 
 
 class _Hop(BaseModel):

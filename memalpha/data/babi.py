@@ -31,15 +31,10 @@ _SPLIT = re.compile(r"_(train|test|valid)(?=[_.]|$)")
 
 @dataclass(frozen=True, slots=True)
 class BabiOptions(CommonOptions):
-    """How bAbI becomes instances.
+    """How bAbI becomes instances."""
 
-    Attributes:
-        chunk_tokens: Maximum tokens of a chunk.
-        metric: Metric of every question ("" = ``exact_match``; ``keywords`` for answers with several parts).
-    """
-
-    chunk_tokens: PositiveInt = 64
-    metric: Metric = ""
+    chunk_tokens: PositiveInt = 64  # maximum tokens of a chunk
+    metric: Metric = ""  # metric of every question ("" = exact_match; keywords for answers with several parts)
 
 
 _Number = Annotated[int, Field(ge=0, lt=10**9)]

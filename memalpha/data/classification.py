@@ -25,7 +25,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -48,127 +48,87 @@ from memalpha.data.rows import (
     on_hub,
     text_lines,
 )  # fmt: skip
-from memalpha.data.source import MALFORMED, CommonOptions, LoadResult, Metric, Source, finish
+from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, finish
 from memalpha.data.wording import ASK_LABEL
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
 
-_EMPTY_SENTENCE, _TOO_LONG, _NOT_SHOWN = "empty sentence", "too long", "label not shown"
+_NOT_SHOWN = "label not shown"
 _OUT_OF_SCOPE = "oos_"  # prefix of the CLINC150 splits of sentences without an intent
 _WIDE = 999  # widest label number, to check lengths before the labels are known
 _TEXTS = ("text", "sentence", "utterance", "question", "query")
 _LABELS = ("label", "category", "intent", "label_text", "target")
-_TREC = re.compile(r"([A-Z]+):(\S+)\s+(.*)", re.DOTALL)
 
-Fits = Callable[[str], bool]
+Reader = Callable[[str, str], Iterator[Row]]
+"""(source, split) to rows with the fields of ``_Pair``."""
 
 
 # ------------------------------------------------------------------------------------------------ reading
-class Labelled(NamedTuple):
-    """A sentence (one line, "" if blank), its place, label (SchemaError if the row is wrong) and split ("" = not given)."""
-
-    where: str
-    text: str
-    label: str | SchemaError
-    split: str = ""
-
-
 class _Pair(BaseModel):
     text: Cleaned
     label: Scalar
+    split: str = ""
 
 
-def _labelled(where: str, text: Any, label: Any, split: str = "") -> Labelled:
-    try:
-        pair = checked(_Pair, {"text": text, "label": label}, where)
-        return Labelled(where, " ".join(pair.text.split()), pair.label, split)
-    except SchemaError as error:
-        return Labelled(where, "", error, split)
-
-
-def _wrong(where: str, expected: str, split: str = "") -> Labelled:
-    return Labelled(where, "", SchemaError(f"{where} is not {expected}", expected="a sentence with its label"), split)
-
-
-def read_columns(rows: Iterable[Row], labels: Sequence[str] = _LABELS) -> Iterator[Labelled]:
-    """Read rows of a sentence and a label, by the names of their columns."""
+def _columns(rows: Iterable[Row], labels: tuple[str, ...]) -> Iterator[Row]:
     for row in rows:
-        data = row.data if isinstance(row.data, Mapping) else {}
-        text, label = (next((name for name in names if name in data), "") for names in (_TEXTS, labels))
-        if isinstance(row.data, SchemaError) or not (text and label):
-            wrong = SchemaError(f"{row.where} has no text and label", expected=f"one of {_TEXTS} and one of {tuple(labels)}")
-            yield Labelled(row.where, "", row.data if isinstance(row.data, SchemaError) else wrong)
-        else:
-            yield _labelled(row.where, data[text], data[label])
+        data = row.data
+        if isinstance(data, Mapping):
+            named = {"text": _TEXTS, "label": labels}
+            data = {field: next((data[name] for name in names if name in data), None) for field, names in named.items()}
+        yield Row(row.where, data)
 
 
-def read_trec_coarse(source: str, split: str) -> Iterator[Labelled]:
-    """Read TREC with its 6 coarse labels."""
-    return _trec(source, split, "coarse_label", lambda match: match[1])
+def read_table(source: str, split: str, *labels: str) -> Iterator[Row]:
+    """Read rows of a sentence and a label, by the names of their columns."""
+    return _columns(iter_rows(source, split), (*labels, *_LABELS))
 
 
-def read_trec_fine(source: str, split: str) -> Iterator[Labelled]:
-    """Read TREC with its 50 fine labels."""
-    return _trec(source, split, "fine_label", lambda match: f"{match[1]}:{match[2]}")
+def lines_of(pattern: str, *columns: str) -> Reader:
+    """Return a reader of lines of the form of a pattern (groups ``label`` and ``text``), or of rows with those label columns."""
+
+    def read(source: str, split: str) -> Iterator[Row]:
+        if on_hub(source) or kind_of(Path(source)) not in (".txt", ".label", ""):
+            yield from read_table(source, split, *columns)
+            return
+        for where, line in text_lines(existing_file(source)):
+            if line.strip() and not line.startswith("###"):
+                match = re.fullmatch(pattern, line.strip())
+                yield Row(where, match.groupdict() if match else SchemaError(f"{where} is {line!r:.60}", expected=f"/{pattern}/"))
+
+    return read
 
 
-def _trec(source: str, split: str, name: str, label: Callable[[re.Match[str]], str]) -> Iterator[Labelled]:
-    if not _is_text(source):
-        yield from read_columns(iter_rows(source, split), (name, *_LABELS))
-        return
-    for row in text_lines(existing_file(source)):
-        if said := row.data.strip():
-            match = _TREC.fullmatch(said)
-            yield _labelled(row.where, match[3], label(match)) if match else _wrong(row.where, "of the form COARSE:fine sentence")
+read_trec_coarse = lines_of(r"(?P<label>[A-Z]+):\S+\s+(?P<text>.*)", "coarse_label")
+read_trec_fine = lines_of(r"(?P<label>[A-Z]+:\S+)\s+(?P<text>.*)", "fine_label")
+read_pubmed = lines_of(r"(?P<label>[^\t]*)\t(?P<text>.*)")
 
 
-def read_table(source: str, split: str) -> Iterator[Labelled]:
-    """Read BANKING77: rows of a sentence and a label."""
-    return read_columns(iter_rows(source, split))
-
-
-def read_parallel(source: str, split: str) -> Iterator[Labelled]:
+def read_parallel(source: str, split: str) -> Iterator[Row]:
     """Read HWU64: a folder of ``seq.in`` and ``label``, or a folder of such folders, one a split."""
     folder = data_path(source)
-    if not folder.is_dir():
-        yield from read_columns(iter_rows(source, split))
-        return
     folder = folder / split if (folder / split).is_dir() else folder
     for said, label in zip_longest(*(text_lines(existing_file(str(folder / name))) for name in ("seq.in", "label"))):
         if said is None or label is None:
             where = f"{(said or label).where} of {folder}"
             raise SchemaError(f"{where} has no line beside it in the other file", expected="seq.in and label with as many lines")
         if said.data.strip() or label.data.strip():
-            yield _labelled(said.where, said.data, label.data)
+            yield Row(said.where, {"text": said.data, "label": label.data})
 
 
-def read_clinc(source: str, split: str) -> Iterator[Labelled]:
+def read_clinc(source: str, split: str) -> Iterator[Row]:
     """Read CLINC150: an object of lists by split, or rows."""
     if on_hub(source) or kind_of(Path(source)) != ".json":
-        yield from read_columns(iter_rows(source, split))
+        yield from read_table(source, split)
         return
     path = existing_file(source)
-    if not isinstance(data := json_document(path), Mapping):
-        raise SchemaError(f"{path} holds no object", expected="{split: [[text, intent]]}")
+    if not isinstance(data := json_document(path), Mapping) or not all(isinstance(pairs, list) for pairs in data.values()):
+        raise SchemaError(f"{path} holds no object of lists", expected="{split: [[text, intent]]}")
     for name, pairs in data.items():
-        if not isinstance(pairs, list):
-            yield _wrong(f"{path.name} {name!r}", "a list of [text, intent]", name)
-            continue
         for number, pair in enumerate(pairs):
-            place, fits = f"{path.name} {name}[{number}]", isinstance(pair, list) and len(pair) == 2
-            yield _labelled(place, pair[0], pair[1], name) if fits else _wrong(place, "a pair [text, intent]", name)
-
-
-def read_pubmed(source: str, split: str) -> Iterator[Labelled]:
-    """Read PubMed-RCT: lines of a role and a sentence, or rows."""
-    if not _is_text(source):
-        yield from read_columns(iter_rows(source, split))
-        return
-    for row in text_lines(existing_file(source)):
-        if row.data.strip() and not row.data.startswith("###"):
-            label, found, said = row.data.partition("\t")
-            yield _labelled(row.where, said, label) if found else _wrong(row.where, "of the form LABEL<tab>sentence")
+            fits = isinstance(pair, list) and len(pair) == 2
+            yield Row(f"{path.name} {name}[{number}]", {"text": pair[0], "label": pair[1], "split": name} if fits else pair)
 
 
 class _Abstract(BaseModel):
@@ -176,48 +136,36 @@ class _Abstract(BaseModel):
     labels: list[Any]
 
 
-def read_abstracts(source: str, split: str) -> Iterator[Labelled]:
+def read_abstracts(source: str, split: str) -> Iterator[Row]:
     """Read CSAbstruct: rows of sentences and their roles."""
     for row in iter_rows(source, split):
         try:
             abstract = checked(_Abstract, row.data, row.where)
-            if len(abstract.sentences) != len(abstract.labels):
-                raise SchemaError(f"{row.where} has sentences without a label", expected="as many labels as sentences")
-        except SchemaError as error:
-            yield Labelled(row.where, "", error)
+            pairs = list(zip(abstract.sentences, abstract.labels, strict=True))
+        except (SchemaError, ValueError) as error:
+            yield Row(row.where, SchemaError(str(error)) if isinstance(error, ValueError) else error)
             continue
-        for index, (text, label) in enumerate(zip(abstract.sentences, abstract.labels, strict=True)):
-            yield _labelled(f"{row.where} sentence {index}", text, label)
-
-
-def _is_text(source: str) -> bool:
-    return not on_hub(source) and kind_of(Path(source)) in (".txt", ".label", "")
+        for index, (text, label) in enumerate(pairs):
+            yield Row(f"{row.where} sentence {index}", {"text": text, "label": label})
 
 
 # ------------------------------------------------------------------------------------------------ making instances
 @dataclass(frozen=True, slots=True)
 class ClassificationOptions(CommonOptions):
-    r"""How labelled sentences become instances.
+    """How labelled sentences become instances."""
 
-    Attributes:
-        chunk_tokens: Approximate tokens of a chunk (0 = the published length of the set).
-        chunks: Chunks of an instance; fewer if the examples run out.
-        questions: Maximum questions of an instance (published: 100).
-        examples: File or Hub name with the examples ("" = part of the input).
-        examples_split: Split of ``examples``, if it has several.
-        held_out: File or Hub name of sentences to leave out of the input, such as the test set ("" = none).
-        held_out_split: Split of ``held_out``, if it has several.
-        metric: Metric of every question; ``boxed`` takes the number in ``\boxed{}``, ``label`` the first label given.
-    """
+    chunk_tokens: NonNegativeInt = 0  # approximate tokens of a chunk (0 = the published length of the set)
+    chunks: PositiveInt = 10  # chunks of an instance; fewer if the examples run out
+    questions: PositiveInt = 100  # maximum questions of an instance (published: 100)
+    examples: str = ""  # file or Hub name with the examples ("" = part of the input)
+    held_out: str = ""  # file or Hub name of sentences to leave out of the input, such as the test set ("" = none)
+    metric: Metric = "boxed"  # metric of every question; boxed takes the number in \boxed{}, label the first label given
 
-    chunk_tokens: NonNegativeInt = 0
-    chunks: PositiveInt = 10
-    questions: PositiveInt = 100
-    examples: str = ""
-    examples_split: str = "train"
-    held_out: str = ""
-    held_out_split: str = "test"
-    metric: Metric = "boxed"
+
+class _Sentence(NamedTuple):
+    where: str
+    text: str
+    label: str
 
 
 class SentencePool:
@@ -225,48 +173,48 @@ class SentencePool:
 
     def __init__(
         self,
-        rows: Iterable[Labelled],
+        read: Reader,
         source: str,
         split: str,
         result: LoadResult,
-        fits: Fits | None = None,
+        fits: Callable[[str], bool] | None = None,
         held_out: SentencePool | None = None,
     ) -> None:
-        self.rows: list[Labelled] = []
-        self.keys = dict[str, None]()
-        splits, before = set[str](), len(result.problems)
-        for row in rows:
+        rows, splits, before = dict[str, _Sentence](), set[str](), len(result.problems)
+        for row in read(source, split):
             result.asked += 1
-            splits |= {row.split} - {""}
-            key = row.text.casefold()
-            if row.split not in ("", split, f"{_OUT_OF_SCOPE}{split}"):
-                result.skipped["other split"] += 1
-            elif isinstance(row.label, SchemaError):
-                result.malformed(row.label)
-            elif not row.text or not row.label:
-                result.skipped[_EMPTY_SENTENCE if not row.text else EMPTY_ANSWER] += 1
-            elif key in self.keys:
-                result.skipped["repeated sentence"] += 1
-            elif held_out is not None and key in held_out.keys:
-                result.skipped["held out"] += 1
-            elif fits is not None and not fits(row.text):
-                result.skipped[_TOO_LONG] += 1
+            try:
+                pair = checked(_Pair, row.data, row.where)
+            except SchemaError as error:
+                result.malformed(error)
+                continue
+            text = " ".join(pair.text.split())
+            splits |= {pair.split} - {""}
+            for reason, holds in (
+                ("other split", pair.split not in ("", split, f"{_OUT_OF_SCOPE}{split}")),
+                ("empty sentence", not text),
+                (EMPTY_ANSWER, not pair.label),
+                ("repeated sentence", text.casefold() in rows),
+                ("held out", held_out is not None and text.casefold() in held_out.known),
+                ("too long", fits is not None and not fits(text)),
+            ):
+                if holds:
+                    result.skipped[reason] += 1
+                    break
             else:
-                self.keys[key] = None
-                self.rows.append(row)
-        self.labels = [str(row.label) for row in self.rows]
-        if self.rows:
-            return
-        if splits and split not in splits:
-            raise InputError(f"{source} has no split {split!r}", expected=f"one of {', '.join(sorted(splits))}")
-        found = result.problems[before : before + 1] or [f"{number} {reason}" for reason, number in result.skipped.items()]
-        raise SchemaError(f"{source} has no labelled sentence: {', '.join(found)}", expected="sentences with labels")
+                rows[text.casefold()] = _Sentence(row.where, text, pair.label)
+        self.known, self.rows = rows, list(rows.values())
+        if not rows:
+            if splits and split not in splits:
+                raise InputError(f"{source} has no split {split!r}", expected=f"one of {', '.join(sorted(splits))}")
+            found = result.problems[before : before + 1] or [f"{number} {reason}" for reason, number in result.skipped.items()]
+            raise SchemaError(f"{source} has no labelled sentence: {', '.join(found)}", expected="sentences with labels")
 
     def queues(self, order: Iterable[int]) -> dict[str, list[int]]:
         """Return the sentence numbers by label (in the order of the labels' first sentences), in the given order."""
-        queues: dict[str, list[int]] = {label: [] for label in dict.fromkeys(self.labels)}
+        queues: dict[str, list[int]] = {row.label: [] for row in self.rows}
         for index in order:
-            queues[self.labels[index]].append(index)
+            queues[self.rows[index].label].append(index)
         return queues
 
     def shuffled(self, rng: random.Random) -> list[int]:
@@ -281,7 +229,7 @@ class LabelledSet:
     """A set and its loader: published ``chunk_tokens`` (or of the most similar set), ``word`` for a sentence, ``kind`` by label."""
 
     name: str
-    read: Callable[[str, str], Iterator[Labelled]]
+    read: Reader
     chunk_tokens: int
     word: str = "Sentence"
     kind: Callable[[str], str] = str
@@ -293,49 +241,45 @@ class LabelledSet:
         def fits(text: str) -> bool:
             return count_tokens(self.example(text, _WIDE)) <= limit
 
-        held_out = self._other("held_out", options.held_out, options.held_out_split, result)
-        rows = self.read(source, options.split)
-        asked = SentencePool(rows, source, options.split, result, None if options.examples else fits, held_out)
-        shown = self._other("examples", options.examples, options.examples_split, result, fits)
-        result.instances = finish(_Builder(self, asked, shown, options, seed, count_tokens, result).build(), options, seed, result)
+        def other(option: str, path: str, split: str, fits: Callable[[str], bool] | None = None) -> SentencePool | None:
+            """The sentences of the file of an option, None if not set; what was skipped there goes to the notes."""
+            if not path:
+                return None
+            theirs = LoadResult(problems=result.problems)
+            pool = SentencePool(self.read, path, split, theirs, fits)
+            for reason in ("malformed", "empty sentence", EMPTY_ANSWER, "too long"):
+                result.notes[f"{reason} in the file of option {option!r}"] += theirs.skipped[reason]
+            return pool
+
+        held_out = other("held_out", options.held_out, "test")
+        asked = SentencePool(self.read, source, options.split, result, None if options.examples else fits, held_out)
+        shown = other("examples", options.examples, "train", fits)
+        made = _Builder(self, asked, shown, options, limit, seed, count_tokens, result).build()
+        result.instances = finish(made, options, seed, result)
         return result
 
     def example(self, text: str, number: int) -> str:
         """Return a sentence with its label number, as written in a chunk."""
         return f"{self.word}: {text}\nLabel: {number}"
 
-    def _other(self, option: str, source: str, split: str, result: LoadResult, fits: Fits | None = None) -> SentencePool | None:
-        """The sentences of the file of an option, None if not set; its skipped rows go to the notes."""
-        if not source:
-            return None
-        other = LoadResult(problems=result.problems)
-        pool = SentencePool(self.read(source, split), source, split, other, fits)
-        for reason in (MALFORMED, _EMPTY_SENTENCE, EMPTY_ANSWER, _TOO_LONG):
-            result.notes[f"{reason} in the file of option {option!r}"] += other.skipped[reason]
-        return pool
 
-
+@dataclass
 class _Builder:
-    def __init__(
-        self,
-        labelled: LabelledSet,
-        asked: SentencePool,
-        shown: SentencePool | None,
-        options: ClassificationOptions,
-        seed: int,
-        count: TokenCounter,
-        result: LoadResult,
-    ) -> None:
-        self.set, self.asked, self.shown, self.options, self.result, self.count = labelled, asked, shown, options, result, count
-        self.seed, self.rng = seed, random.Random(f"{labelled.name}:{seed}")
-        self.tokens = options.chunk_tokens or labelled.chunk_tokens
-        names = {*asked.labels, *(shown.labels if shown else ())}
-        self.labels = sorted(names, key=lambda name: (len(name), name) if name.isdigit() else (0, name))
-        self.untaken = Counter(asked.labels)
-        self.widest = max(range(len(self.labels)), key=lambda number: count(str(number)))
+    labelled: LabelledSet
+    asked: SentencePool
+    shown: SentencePool | None
+    options: ClassificationOptions
+    limit: int
+    seed: int
+    count: TokenCounter
+    result: LoadResult
 
     def build(self) -> Iterator[Instance]:
-        left, taken = self.asked.shuffled(self.rng), set[int]()
+        names = {row.label for pool in (self.asked, self.shown) if pool for row in pool.rows}
+        self.labels = sorted(names, key=lambda name: (len(name), name) if name.isdigit() else (0, name))
+        self.widest = max(range(len(self.labels)), key=lambda number: self.count(str(number)))
+        self.untaken = Counter(row.label for row in self.asked.rows)
+        left, taken = self.asked.shuffled(random.Random(f"{self.labelled.name}:{self.seed}")), set[int]()
         own = self.asked.queues(left) if self.shown is None else {}
         free, number = len(left), 0
         while free:
@@ -347,12 +291,12 @@ class _Builder:
             if not asked:
                 self.result.skipped["left over" if number else _NOT_SHOWN] += free
                 return
-            rng = random.Random(f"{self.set.name}:{self.seed}:{number}")
+            rng = random.Random(f"{self.labelled.name}:{self.seed}:{number}")
             if self.shown is None:
                 examples = self._examples(self.asked, own, rng, taken)
                 used = [index for chunk in examples for index in chunk]
                 taken |= set(used)
-                self.untaken -= Counter(self.asked.labels[index] for index in used)
+                self.untaken -= Counter(self.asked.rows[index].label for index in used)
                 self.result.skipped["shown as an example"] += len(used)
                 free -= len(used)
             else:
@@ -368,7 +312,7 @@ class _Builder:
         chosen: list[int] = []
         while left and len(chosen) < number:
             index = left.pop()
-            label = self.asked.labels[index]
+            label = self.asked.rows[index].label
             if index not in taken and (self.shown is not None or self.untaken[label] > 1):
                 taken.add(index)
                 self.untaken[label] -= 1
@@ -386,8 +330,8 @@ class _Builder:
                     queue.pop()
                 if not queue:
                     continue
-                added = self.count(self.set.example(pool.rows[queue[-1]].text, self.widest) + "\n")
-                if chunks[-1] and tokens + added > self.tokens:
+                added = self.count(self.labelled.example(pool.rows[queue[-1]].text, self.widest) + "\n")
+                if chunks[-1] and tokens + added > self.limit:
                     if len(chunks) == self.options.chunks:
                         return chunks
                     chunks.append([])
@@ -398,17 +342,19 @@ class _Builder:
 
     def _instance(self, number: int, asked: list[int], examples: list[list[int]], rng: random.Random) -> Instance:
         numbers = dict(zip(self.labels, rng.sample(range(len(self.labels)), len(self.labels)), strict=True))
-        shown = self.shown or self.asked
-        texts = ("\n".join(self.set.example(shown.rows[i].text, numbers[shown.labels[i]]) for i in chunk) for chunk in examples)
-        made = chunked((Chunk(text), (shown.labels[i] for i in chunk)) for text, chunk in zip(texts, examples, strict=True))
+        shown = [[(self.shown or self.asked).rows[index] for index in chunk] for chunk in examples]
+        texts = ("\n".join(self.labelled.example(row.text, numbers[row.label]) for row in chunk) for chunk in shown)
+        made = chunked((Chunk(text), (row.label for row in chunk)) for text, chunk in zip(texts, shown, strict=True))
         questions = []
-        for row, label in ((self.asked.rows[index], self.asked.labels[index]) for index in asked):
+        for where, text, label in (self.asked.rows[index] for index in asked):
             if (evidence := made.evidence([label])) is None:
                 self.result.skipped[_NOT_SHOWN] += 1
                 continue
-            ask, kind = f"{self.set.word}: {row.text}\n{ASK_LABEL}", self.set.kind(label)
-            questions.append(Question(ask, (str(numbers[label]),), self.options.metric, kind, evidence=evidence, id=row.where))
-        return Instance(f"{self.set.name}-{number}", self.set.name, made.chunks or (Chunk("(no examples)"),), tuple(questions))
+            ask, kind = f"{self.labelled.word}: {text}\n{ASK_LABEL}", self.labelled.kind(label)
+            questions.append(Question(ask, (str(numbers[label]),), self.options.metric, kind, evidence=evidence, id=where))
+        return Instance(
+            f"{self.labelled.name}-{number}", self.labelled.name, made.chunks or (Chunk("(no examples)"),), tuple(questions)
+        )
 
 
 def _before(mark: str) -> Callable[[str], str]:

@@ -22,41 +22,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 
-from memalpha.data.packing import Chunked, Session, Turn, dialogue_chunks
+from memalpha.data.packing import Session, Turn, dialogue_chunks
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Scalar, Text, checked
-from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, by_row, read_questions
+from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions
 from memalpha.data.wording import asked_on, iso_date, persona_question, time_of
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance, Question
 
 
-def _chunks(sessions: list[Session], where: str, limit: int, count: TokenCounter, *, join: bool = False) -> Chunked:
-    if not any(session.turns for session in sessions):
-        raise SchemaError(f"{where} holds no turn", expected="sessions with turns")
-    return dialogue_chunks(sessions, limit, count, join=join)
-
-
 # ------------------------------------------------------------------------------------------------ LongMemEval
 UNDATED = "sessions without a date that can be read"
-"""Note: sessions that are not sorted."""
+"""Note: an instance with such sessions keeps their order."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongMemEvalOptions(CommonOptions):
-    """How LongMemEval becomes instances.
+    """How LongMemEval becomes instances."""
 
-    Attributes:
-        chunk_tokens: Maximum tokens of a chunk.
-        join: Put consecutive sessions into one chunk while they fit.
-        metric: Metric of every question; ``judge`` as published, another one if there is no judge.
-    """
-
-    chunk_tokens: PositiveInt = 2048
-    join: bool = True
-    metric: Metric = "judge"
+    chunk_tokens: PositiveInt = 2048  # maximum tokens of a chunk
+    join: bool = True  # put consecutive sessions into one chunk while they fit
+    metric: Metric = "judge"  # metric of every question; judge as published, another one if there is no judge
 
 
 class _Said(BaseModel):
@@ -73,40 +61,32 @@ class _Item(BaseModel):
     question_date: Scalar = ""
     haystack_dates: list[Cleaned]
     haystack_sessions: list[list[_Said]]
-    haystack_session_ids: list[Any] | None = None
-    answer_session_ids: Any = None
+    haystack_session_ids: list[Any]
+    answer_session_ids: list[Any] = []
 
 
 def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter, result: LoadResult) -> Instance:
     item = checked(_Item, row.data, row.where)
-    names = item.haystack_session_ids if item.haystack_session_ids is not None else [""] * len(item.haystack_sessions)
-    if len({len(names), len(item.haystack_sessions), len(item.haystack_dates)}) > 1:
+    if len(set(map(len, (item.haystack_session_ids, item.haystack_sessions, item.haystack_dates)))) > 1:
         raise SchemaError(f"{row.where} has sessions, dates and session ids of different numbers", expected="as many of each")
     sessions = []
-    for number, (said, date, name) in enumerate(zip(item.haystack_sessions, item.haystack_dates, names, strict=True)):
+    told = zip(item.haystack_sessions, item.haystack_dates, item.haystack_session_ids, strict=True)
+    for number, (said, date, name) in enumerate(told):
         keys = (f"turn {number}.{index}" if turn.has_answer is True else "" for index, turn in enumerate(said))
         turns = [Turn(turn.role, turn.content, key) for turn, key in zip(said, keys, strict=True) if turn.content]
         sessions.append(Session(turns, "Session", time_of(date), f"session {name}"))
-    dialogue = _chunks(_by_date(sessions, result), row.where, options.chunk_tokens, count, join=options.join)
+    if undated := sum(iso_date(session.time or "") is None for session in sessions):
+        result.notes[UNDATED] += undated
+    else:
+        sessions.sort(key=lambda session: session.time or "")
+    dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, join=options.join)
     marked = [turn.key for session in sessions for turn in session.turns if turn.key]
-    named = item.answer_session_ids if isinstance(item.answer_session_ids, list) else []
-    evidence = dialogue.evidence(marked or [f"session {key}" for key in named])
+    evidence = dialogue.evidence(marked or [f"session {key}" for key in item.answer_session_ids])
     name = item.question_id or f"item-{row.where}"
-
-    def question(item: _Item, where: str) -> Question | str:
-        kind = "abstention" if name.endswith("_abs") else item.question_type
-        text = asked_on(item.question_date, item.question)
-        return Question(text, item.answer, options.metric, kind, evidence=evidence, id=name) if item.answer else EMPTY_ANSWER
-
-    return Instance(name, "longmemeval", dialogue.chunks, read_questions([item], row.where, result, question))
-
-
-def _by_date(sessions: list[Session], result: LoadResult) -> list[Session]:
-    """Sort the sessions by date; those without a readable date keep their place."""
-    dated = [session.time is not None and iso_date(session.time) is not None for session in sessions]
-    result.notes[UNDATED] += dated.count(False)
-    ordered = iter(sorted((s for s, known in zip(sessions, dated, strict=True) if known), key=lambda s: s.time or ""))
-    return [next(ordered) if known else session for session, known in zip(sessions, dated, strict=True)]
+    kind = "abstention" if name.endswith("_abs") else item.question_type
+    text = asked_on(item.question_date, item.question)
+    asked = Question(text, item.answer, options.metric, kind, evidence=evidence, id=name) if item.answer else EMPTY_ANSWER
+    return Instance(name, "longmemeval", dialogue.chunks, read_questions([asked], row.where, result))
 
 
 # ------------------------------------------------------------------------------------------------ LoCoMo
@@ -120,18 +100,11 @@ _TURN = re.compile(r"D0*([0-9]+):0*([0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class LocomoOptions(CommonOptions):
-    """How LoCoMo becomes instances.
+class LocomoOptions(TextOptions):
+    """How LoCoMo becomes instances."""
 
-    Attributes:
-        chunk_tokens: Maximum tokens of a chunk.
-        metric: Metric of the questions that have an answer.
-        adversarial: Also ask category 5.
-    """
-
-    chunk_tokens: PositiveInt = 2048
     metric: Metric = "f1"
-    adversarial: bool = False
+    adversarial: bool = False  # also ask category 5
 
 
 class _LocomoTurn(BaseModel):
@@ -162,9 +135,7 @@ class _LocomoQuestion(BaseModel):
     category: Annotated[int, Field(strict=True, ge=1, le=5)]
     answer: Answers = ()
     adversarial_answer: Answers = ()
-    evidence: Annotated[
-        list[Cleaned], BeforeValidator(lambda v: v if isinstance(v, list) else [v] if isinstance(v, str) else [])
-    ] = []
+    evidence: Any = None
 
 
 def _locomo(row: Row, options: LocomoOptions, count: TokenCounter, result: LoadResult) -> Instance:
@@ -176,11 +147,11 @@ def _locomo(row: Row, options: LocomoOptions, count: TokenCounter, result: LoadR
         held = checked(_Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{row.where} {key}")
         turns = (Turn(turn.speaker, _shown(turn), next(_turn_names(turn.dia_id), turn.dia_id)) for turn in held.turns)
         sessions.append(Session([turn for turn in turns if turn.text], f"Session {number}", time_of(held.time)))
-    dialogue = _chunks(sessions, row.where, options.chunk_tokens, count)
+    dialogue = dialogue_chunks(sessions, options.chunk_tokens, count)
 
     def question(item: Any, where: str) -> Question | str:
         asked = checked(_LocomoQuestion, item, where)
-        evidence = dialogue.evidence(name for text in asked.evidence for name in _turn_names(text))
+        evidence = dialogue.evidence(_turn_names(str(asked.evidence)))
         result.notes["evidence that is not there"] += evidence is None
         kind = KINDS[asked.category]
         if asked.category != 5:
@@ -206,19 +177,6 @@ def _turn_names(written: str) -> Iterator[str]:
 _SPEAKERS = ("Speaker 1", "Speaker 2")
 
 
-@dataclass(frozen=True, slots=True)
-class MscOptions(CommonOptions):
-    """How MSC becomes instances.
-
-    Attributes:
-        chunk_tokens: Maximum tokens of a chunk.
-        metric: Metric of every question ("" = ``judge`` for ``recall``, ``f1`` for ``persona``).
-    """
-
-    chunk_tokens: PositiveInt = 2048
-    metric: Metric = ""
-
-
 class _MscTurn(BaseModel):
     text: Cleaned
     id: Scalar = ""
@@ -236,42 +194,37 @@ class _Metadata(BaseModel):
     initial_data_id: Scalar = ""
 
 
-class _MscRow(_MscSession):
-    previous_dialogs: Annotated[list[_MscSession], OrEmpty] = []
-    personas: Annotated[list[list[Cleaned]], OrEmpty] = []
-    self_instruct: Any = None
-    metadata: _Metadata = _Metadata()
-
-
 class _SelfInstruct(BaseModel):
     B: Text
     A: Answers = ()
 
 
-def _msc(row: Row, options: MscOptions, count: TokenCounter, result: LoadResult) -> Instance:
+class _MscRow(_MscSession):
+    previous_dialogs: Annotated[list[_MscSession], OrEmpty] = []
+    personas: Annotated[list[list[Cleaned]], OrEmpty] = []
+    self_instruct: _SelfInstruct | None = None
+    metadata: _Metadata = _Metadata()
+
+
+def _msc(row: Row, options: TextOptions, count: TokenCounter, result: LoadResult) -> Instance:
     data = checked(_MscRow, row.data, row.where)
     sessions = []
     for number, session in enumerate(data.previous_dialogs, start=1):
         ago = f", {session.time_back.removesuffix(' ago')} before the last" if session.time_back else ""
         sessions.append(Session(session.turns(), f"Session {number}{ago}"))
-    dialogue = _chunks([*sessions, Session(data.turns(), "Last session")], row.where, options.chunk_tokens, count)
-
-    def question(item: Any, where: str) -> Question | str:
-        if isinstance(item, tuple):
-            speaker, persona = item
-            said = " ".join(filter(None, persona))
-            return Question(persona_question(speaker), (said,), options.metric or "f1", "persona") if said else EMPTY_ANSWER
-        asked = checked(_SelfInstruct, item, f"{where} field 'self_instruct'")
-        return Question(asked.B, asked.A, options.metric or "judge", "recall") if asked.A else EMPTY_ANSWER
-
-    asked = [data.self_instruct] if data.self_instruct is not None else list(zip(_SPEAKERS, data.personas, strict=False))
-    questions = read_questions(asked, row.where, result, question)
+    dialogue = dialogue_chunks([*sessions, Session(data.turns(), "Last session")], options.chunk_tokens, count)
+    if own := data.self_instruct:
+        asked = [Question(own.B, own.A, options.metric or "judge", "recall")]
+    else:
+        told = ((speaker, " ".join(filter(None, said))) for speaker, said in zip(_SPEAKERS, data.personas, strict=False))
+        asked = [Question(persona_question(who), (said,) if said else (), options.metric or "f1", "persona") for who, said in told]
+    questions = read_questions((each if each.answers else EMPTY_ANSWER for each in asked), row.where, result)
     return Instance(data.metadata.initial_data_id or f"msc {row.where}", "msc", dialogue.chunks, questions)
 
 
 SOURCES = (
     Source("locomo", "LoCoMo, original JSON: a conversation's sessions and its questions", by_row(_locomo), LocomoOptions),
     Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_longmemeval), LongMemEvalOptions),
-    Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_msc), MscOptions),
+    Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_msc), TextOptions),
 )
 """Every set of dialogues."""

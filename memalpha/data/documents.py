@@ -12,8 +12,8 @@ kind: the question type, else the source without its size. No evidence. Departur
 rule; films (``recsys``) are scored by the share of gold films, not recall@5; contexts are cut at sentence ends.
 **Mem-alpha's data** (``YuWangX/Memalpha``); lists may be JSON text. An answer is a text, a number, a list of those (any is
 accepted; ``keywords``: all) or ``{"text": ...}``. Metric: by ``data_source``, as published. No evidence.
-Skip reasons: ``empty answer``, ``too many chunks``, ``too few chunks``, ``no keywords``, ``unknown source`` or ``unknown
-data_source`` (no metric; set option ``metric``), ``other source`` or ``other data_source`` (not selected), ``malformed``.
+Skip reasons: ``empty answer``, ``too many chunks``, ``too few chunks``, ``no keywords``, ``unknown source`` (no metric; set option
+``metric``), ``malformed``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
+from pydantic import BaseModel, BeforeValidator, Field
 
 from memalpha.data.packing import Session, Turn, cut, dialogue_chunks
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Spelled, Text, check_labels, checked
-from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, by_row, read_questions
+from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions
 from memalpha.data.wording import SUMMARISE, asked_on, keyphrases
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
@@ -35,30 +35,18 @@ from memalpha.types import Chunk, Instance, Question
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryOptions(CommonOptions):
-    """How texts with summaries become instances.
+class SummaryOptions(TextOptions):
+    """How texts with summaries become instances."""
 
-    Attributes:
-        chunk_tokens: Maximum tokens of a chunk.
-        metric: ``keywords`` (share of the summary's keywords), ``f1`` (common words) or ``judge``.
-        keywords: Number of keywords taken from a summary.
-    """
-
-    chunk_tokens: PositiveInt = 2048
-    metric: Literal["keywords", "f1", "judge"] = "f1"
-    keywords: PositiveInt = 20
+    metric: Literal["keywords", "f1", "judge"] = "f1"  # keywords (share of the summary's keywords), f1 (common words) or judge
 
 
 @dataclass(frozen=True, slots=True)
 class BooksumOptions(SummaryOptions):
-    """How BookSum becomes instances.
-
-    Attributes:
-        chunks: Minimum and maximum chunks of a chapter that is kept (published: 5 and 20).
-    """
+    """How BookSum becomes instances."""
 
     metric: Literal["keywords", "f1", "judge"] = "keywords"
-    chunks: Bounds = (1, 20)
+    chunks: Bounds = (1, 20)  # minimum and maximum chunks of a chapter that is kept (published: 5 and 20)
 
 
 def _summary_question(
@@ -66,7 +54,7 @@ def _summary_question(
 ) -> Question | str:
     if not summary:
         return EMPTY_ANSWER
-    golds = keyphrases("\n".join(summary), options.keywords) if options.metric == "keywords" else summary
+    golds = keyphrases("\n".join(summary)) if options.metric == "keywords" else summary
     return Question(asked, golds, options.metric, kind, evidence=evidence) if golds else "no keywords"
 
 
@@ -83,12 +71,11 @@ def _booksum(row: Row, options: BooksumOptions, count: TokenCounter, result: Loa
     data = checked(_Chapter, row.data, row.where)
     pieces = cut(data.chapter, options.chunk_tokens, count)
 
-    def question(item: _Chapter, where: str) -> Question | str:
-        if not options.chunks[0] <= len(pieces) <= options.chunks[1]:
-            return "too few chunks" if len(pieces) < options.chunks[0] else "too many chunks"
-        return _summary_question(SUMMARISE, item.summary_text, "summary", options)
-
-    questions = read_questions([data], row.where, result, question)
+    if options.chunks[0] <= len(pieces) <= options.chunks[1]:
+        asked = _summary_question(SUMMARISE, data.summary_text, "summary", options)
+    else:
+        asked = "too few chunks" if len(pieces) < options.chunks[0] else "too many chunks"
+    questions = read_questions([asked], row.where, result)
     named = [name for name in (data.bid, data.book_id, data.summary_id) if name]
     name = "-".join(["booksum", *named]) if named else f"booksum {row.where}"
     return Instance(name, "booksum", tuple(map(Chunk, pieces)), questions)
@@ -116,8 +103,6 @@ class _Query(BaseModel):
 def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter, result: LoadResult) -> Instance:
     data = checked(_Meeting, row.data, row.where)
     turns = [Turn(said.speaker, said.content, str(i)) for i, said in enumerate(data.meeting_transcripts) if said.content]
-    if not turns:
-        raise SchemaError(f"{row.where} field 'meeting_transcripts' holds no turn", expected="turns of {speaker, content}")
     dialogue = dialogue_chunks([Session(turns, "Meeting")], options.chunk_tokens, count)
     asked = [("general", item) for item in data.general_query_list] + [("specific", item) for item in data.specific_query_list]
 
@@ -148,22 +133,10 @@ _SIZE = re.compile(r"_[0-9]+[A-Za-z]*.*$|\*$")
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryAgentBenchOptions(CommonOptions):
-    """What to read, and how it becomes instances.
+class MemoryAgentBenchOptions(TextOptions):
+    """How MemoryAgentBench becomes instances."""
 
-    Attributes:
-        chunk_tokens: Maximum tokens of a chunk.
-        source: Keep only rows whose ``metadata.source`` starts with this ("" = all).
-        metric: Metric of every question ("" = by the table).
-        keywords: Number of keywords taken from a summary.
-        split: Split of the data set on the Hub.
-    """
-
-    chunk_tokens: PositiveInt = 2048
-    source: str = ""
-    metric: Metric = ""
-    keywords: PositiveInt = 20
-    split: str = "Accurate_Retrieval"
+    split: str = "Accurate_Retrieval"  # split of the data set on the Hub
 
 
 class _About(BaseModel):
@@ -203,9 +176,8 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
     if number != len(data.answers):
         raise SchemaError(f"{row.where} has {number} questions and {len(data.answers)} answers", expected="as many of both")
     metric = options.metric or next((value for prefix, value in METRIC_OF_PREFIX.items() if source.startswith(prefix)), "")
-    name = f"{source} {row.where}"
-    if not metric or not source.startswith(options.source):
-        return _left_out(name, source, "source", number, result, known=bool(metric))
+    if not metric:
+        return _unknown(source, number, result)
     columns = [about.column(key, number) for key in ("question_types", "question_ids", "question_dates")]
 
     def question(item: Any, where: str) -> Question | str:
@@ -215,20 +187,21 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
             check_labels(golds, where)
         if metric == "keywords" and golds and source.startswith("infbench_sum"):
             points = checked(_Points, {"keypoints": about.keypoints or list(golds)}, where).keypoints
-            golds = keyphrases("\n".join(points), options.keywords)
+            golds = keyphrases("\n".join(points))
         if not golds:
             return EMPTY_ANSWER
         return Question(asked_on(asked.date, asked.question), golds, metric, asked.kind or _SIZE.sub("", source), id=asked.id)
 
     questions = read_questions(zip(data.questions, data.answers, *columns, strict=True), row.where, result, question)
-    return Instance(name, source, tuple(map(Chunk, cut(data.context, options.chunk_tokens, count))), questions)
+    return Instance(f"{source} {row.where}", source, tuple(map(Chunk, cut(data.context, options.chunk_tokens, count))), questions)
 
 
-def _left_out(name: str, source: str, field: str, questions: int, result: LoadResult, *, known: bool) -> Instance:
-    """An instance without questions: those of a source that is not asked for, or has no metric."""
+def _unknown(source: str, questions: int, result: LoadResult) -> Instance:
+    """An instance without questions, of a source without a metric."""
     result.asked += questions
-    result.skipped[f"other {field}" if known else f"unknown {field}"] += questions
-    return Instance(name, source, (Chunk(source),), ())
+    result.skipped["unknown source"] += questions
+    result.notes[f"source {source!r} has no metric; give option 'metric'"] += 1
+    return Instance(source, source, (Chunk(source),), ())
 
 
 # ------------------------------------------------------------------------------------------------ Mem-alpha's data
@@ -244,15 +217,9 @@ METRIC_OF: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class MemalphaOptions(CommonOptions):
-    """What to read.
+    """How Mem-alpha's data are scored."""
 
-    Attributes:
-        data_source: Keep only rows of this ``data_source`` ("" = all).
-        metric: Metric of every question ("" = by the table).
-    """
-
-    data_source: str = ""
-    metric: Metric = ""
+    metric: Metric = ""  # metric of every question ("" = by data_source)
 
 
 class _MemalphaRow(BaseModel):
@@ -273,23 +240,21 @@ class _MemalphaQuestion(BaseModel):
     answer: Annotated[Answers, BeforeValidator(_answer)] = ()
 
 
-def metric_of(data_source: str) -> str | None:
-    """Return the metric of a ``data_source``, or None if it is unknown."""
+def metric_of(data_source: str) -> str:
+    """Return the metric of a ``data_source``, "" if it is unknown."""
     known = ("icl_", "longmemeval", "infbench_sum", "ruler_qa")
     prefix = next((prefix for prefix in known if data_source.startswith(prefix)), "")
-    return METRIC_OF.get(data_source) or METRIC_OF_PREFIX.get(prefix)
+    return METRIC_OF.get(data_source) or METRIC_OF_PREFIX.get(prefix, "")
 
 
 def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: LoadResult) -> Instance:
     data = checked(_MemalphaRow, row.data, row.where)
     given, chunks, source = data.questions_and_answers, tuple(map(Chunk, data.chunks)), data.data_source
-    name = data.instance_id or f"memalpha {row.where}"
     for field, stated, held in (("num_chunks", data.num_chunks, chunks), ("num_questions", data.num_questions, given)):
         if stated is not None and stated != len(held):
             raise SchemaError(f"{row.where} has {len(held)} items", expected=f"{stated}, as {field!r} says")
-    metric = options.metric or metric_of(source)
-    if metric is None or options.data_source not in ("", source):
-        return _left_out(name, source, "data_source", len(given), result, known=metric is not None)
+    if not (metric := options.metric or metric_of(source)):
+        return _unknown(source, len(given), result)
 
     def question(item: Any, where: str) -> Question | str:
         asked = checked(_MemalphaQuestion, item, where)
@@ -298,9 +263,9 @@ def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: L
             golds = tuple(dict.fromkeys(filter(None, map(str.strip, golds[0].split(", ")))))
         if metric == "boxed":
             check_labels(golds, where)
-        return Question(asked.question, golds, metric or "") if golds else EMPTY_ANSWER
+        return Question(asked.question, golds, metric) if golds else EMPTY_ANSWER
 
-    return Instance(name, source, chunks, read_questions(given, row.where, result, question))
+    return Instance(data.instance_id or f"memalpha {row.where}", source, chunks, read_questions(given, row.where, result, question))
 
 
 SOURCES = (

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from memalpha.errors import InputError
+from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk
@@ -254,7 +254,7 @@ def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter
     """Make chunks of at most ``limit`` tokens; each session starts with a line that names it and its date.
 
     A long session is cut between turns, a long turn between sentences. With ``join`` consecutive sessions share a chunk while they
-    fit; the chunk has the date of the first.
+    fit; the chunk has the date of the first. SchemaError if there is no turn.
     """
     groups: list[list[_Part]] = []
     tokens = 0
@@ -265,6 +265,8 @@ def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter
         else:
             groups.append([part])
             tokens = part.tokens
+    if not groups:
+        raise SchemaError("no session has a turn")
     return chunked(
         (Chunk("\n\n".join("\n".join(part.lines) for part in group), group[0].time), (key for part in group for key in part.keys))
         for group in groups

@@ -49,15 +49,10 @@ _KEY = re.compile(r"[0-9]+(?:_[0-9]+)+(?:#[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class PerltqaOptions(CommonOptions):
-    """How PerLTQA becomes instances.
+    """How PerLTQA becomes instances."""
 
-    Attributes:
-        chunk_tokens: Most tokens of a chunk.
-        memory: File of the memories ("" = input name with ``perltmem`` for ``perltqa``).
-    """
-
-    chunk_tokens: PositiveInt = 2048
-    memory: str = ""
+    chunk_tokens: PositiveInt = 2048  # most tokens of a chunk
+    memory: str = ""  # file of the memories ("" = input name with perltmem for perltqa)
 
 
 def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:

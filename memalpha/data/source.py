@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, NonNegativeInt
+from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, read
 from memalpha.data.packing import count_words_and_signs
@@ -57,17 +57,19 @@ Metric = Annotated[str, AfterValidator(_known_metric)]
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions(Options):
-    """Options that every set of documents has.
+    """Options that every set of documents has."""
 
-    Attributes:
-        max_questions: Most questions of an instance, drawn uniformly (0 = all).
-        max_instances: Stop after this many instances with questions (0 = off).
-        split: Split of a data set on the Hub.
-    """
+    max_questions: NonNegativeInt = 0  # most questions of an instance, drawn uniformly (0 = all)
+    max_instances: NonNegativeInt = 0  # stop after this many instances with questions (0 = off)
+    split: str = "train"  # split of a data set on the Hub
 
-    max_questions: NonNegativeInt = 0
-    max_instances: NonNegativeInt = 0
-    split: str = "train"
+
+@dataclass(frozen=True, slots=True)
+class TextOptions(CommonOptions):
+    """Options of sets of long texts and dialogues."""
+
+    chunk_tokens: PositiveInt = 2048  # most tokens of a chunk
+    metric: Metric = ""  # metric of every question ("" = that of its kind)
 
 
 @dataclass(slots=True)
@@ -112,13 +114,17 @@ def read_rows(rows: Iterable[Row], result: LoadResult, make: Callable[[Row], _T]
             made = make(row)
         except SchemaError as error:
             result.asked += 1
-            result.malformed(error)
+            result.malformed(error if row.where in str(error) else f"{row.where}: {error}")
         else:
             yield made
 
 
+def _as_given(made: Any, where: str) -> Any:
+    return made
+
+
 def read_questions(
-    asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str]
+    asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str] = _as_given
 ) -> tuple[Question, ...]:
     """Return the questions of one row. ``make(data, place)`` returns a question or a skip reason, or raises SchemaError."""
     questions = []

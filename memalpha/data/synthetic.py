@@ -65,39 +65,27 @@ _Numbers = Annotated[Range, AfterValidator(_in_order)]
 
 @dataclass(frozen=True, slots=True)
 class SyntheticConfig(Options):
-    """What the dialogues are like.
+    """What the dialogues are like."""
 
-    Attributes:
-        split: Names and values of ``train`` or ``test``.
-        n_chunks: Sessions in an instance.
-        people: Persons who speak.
-        facts_per_chunk: Fewest and most facts of a session; fewer if none are possible; the last has one if no other has.
-        chitchat_per_chunk: Fewest and most lines without a fact; at least one if a session may have no facts.
-        p_change: Probability that a fact changes an earlier one.
-        p_retract: Probability that a fact takes an earlier one back.
-        p_multi: Probability that a new fact is of an attribute with several values (pets, hobbies).
-        p_distractor: Probability that a chit-chat line mentions a value.
-        templates: Sentences used: ``train``, ``held_out`` (unseen wording) or ``all``.
-        p_time: Probability that a possible question of kind ``time`` is asked.
-        cascade: Probability that a possible dependence is in the dialogue, and asked for.
-        absence: Probability that an attribute that was never stated is asked for; above 0, values with followers may be taken back.
-        max_questions: Most questions of an instance, drawn uniformly (0 = all).
-    """
-
-    split: Split = "train"
-    n_chunks: PositiveInt = 3
-    people: PositiveInt = 3
-    facts_per_chunk: _Numbers = (3, 4)
-    chitchat_per_chunk: _Numbers = (2, 3)
-    p_change: Share = 0.35
-    p_retract: Share = 0.1
-    p_multi: Share = 0.2
-    p_distractor: Share = 0.5
-    templates: Templates = "train"
-    p_time: Share = 0.25
-    cascade: Share = 0.0
-    absence: Share = 0.0
-    max_questions: NonNegativeInt = 0
+    split: Split = "train"  # names and values of train or test
+    n_chunks: PositiveInt = 3  # sessions in an instance
+    people: PositiveInt = 3  # persons who speak
+    facts_per_chunk: _Numbers = (
+        3,
+        4,
+    )  # fewest and most facts of a session; fewer if none are possible; the last has one if no other has
+    chitchat_per_chunk: _Numbers = (2, 3)  # fewest and most lines without a fact; at least one if a session may have no facts
+    p_change: Share = 0.35  # probability that a fact changes an earlier one
+    p_retract: Share = 0.1  # probability that a fact takes an earlier one back
+    p_multi: Share = 0.2  # probability that a new fact is of an attribute with several values (pets, hobbies)
+    p_distractor: Share = 0.5  # probability that a chit-chat line mentions a value
+    templates: Templates = "train"  # sentences used: train, held_out (unseen wording) or all
+    p_time: Share = 0.25  # probability that a possible question of kind time is asked
+    cascade: Share = 0.0  # probability that a possible dependence is in the dialogue, and asked for
+    absence: Share = (
+        0.0  # probability that an attribute that was never stated is asked for; above 0, values with followers may be taken back
+    )
+    max_questions: NonNegativeInt = 0  # most questions of an instance, drawn uniformly (0 = all)
 
     def check(self) -> None:
         """Raise InputError for values that do not fit together."""

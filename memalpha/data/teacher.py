@@ -43,21 +43,15 @@ _EXCERPTS, _EXCERPT_TOKENS = 4, 64  # most entries of a chunk, and their tokens 
 
 @dataclass(frozen=True, slots=True)
 class TeacherConfig(Options):
-    """How well the teacher demonstrates.
+    """How well the teacher demonstrates."""
 
-    Attributes:
-        coverage: Probability that a new fact is written; a pair (low, high) draws one probability per instance.
-        p_correct: Probability that a held fact is corrected; else a change only inserts and a retraction is ignored.
-        p_update: Probability that a correction is an update, not a deletion and an insertion.
-        style: Wording of an entry: ``words`` (``Marta city Oslo``) or ``sentence``.
-        dates: Write the session's date into the entry if its section stores no times.
-    """
-
-    coverage: Share | tuple[Share, Share] = 1.0
-    p_correct: Share = 1.0
-    p_update: Share = 0.5
-    style: Style = "words"
-    dates: bool = True
+    coverage: Share | tuple[Share, Share] = (
+        1.0  # probability that a new fact is written; a pair (low, high) draws one probability per instance
+    )
+    p_correct: Share = 1.0  # probability that a held fact is corrected; else a change only inserts and a retraction is ignored
+    p_update: Share = 0.5  # probability that a correction is an update, not a deletion and an insertion
+    style: Style = "words"  # wording of an entry: words (Marta city Oslo) or sentence
+    dates: bool = True  # write the session's date into the entry if its section stores no times
 
     def check(self) -> None:
         """Raise InputError if the coverages are not in order."""

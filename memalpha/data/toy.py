@@ -42,15 +42,10 @@ _CHUNKS = 2
 
 @dataclass(frozen=True, slots=True)
 class ToyOptions(Options):
-    """Which toy instances to make.
+    """Which toy instances to make."""
 
-    Attributes:
-        n: Number of instances.
-        split: ``train`` or ``test`` sequence.
-    """
-
-    n: PositiveInt = 100
-    split: Split = "train"
+    n: PositiveInt = 100  # number of instances
+    split: Split = "train"  # train or test sequence
 
 
 def toy_generate(n: int, seed: int, split: Split = "train") -> list[Instance]:
