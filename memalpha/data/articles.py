@@ -1,16 +1,11 @@
-"""Questions over paragraphs and articles: SQuAD, HotpotQA, MuSiQue.
+"""Questions over paragraphs and articles: SQuAD, HotpotQA, MuSiQue. docs/data.md says where the construction departs.
 
-**SQuAD** 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250, 1806.03822): original files (``data[].paragraphs[].{context, qas[]}``), or
-rows ``{context, question, answer}`` (Hub: ``answers{text[], answer_start[]}``). As in Mem-alpha (arXiv 2509.25911): distinct
-paragraphs in file order are packed to chunks of a random 100-2048 tokens; 10 consecutive chunks are an instance. Skip reasons:
-``unanswerable`` (SQuAD 2.0), ``empty answer``, ``answer too long``, ``evidence in two instances`` (a cut paragraph), ``malformed``.
-Departures: all accepted answers are kept; no filter for questions that a model answers without the text.
-**HotpotQA** (Yang et al., arXiv 1809.09600) and **MuSiQue** (Trivedi et al., arXiv 2108.00573): original JSON and JSON Lines, or
-``{question, answer}`` with the articles in option ``corpus``. As published for Mem-alpha (HotpotQA), evidence articles of
-consecutive questions are gathered up to about ``instance_tokens`` tokens and packed to chunks. Kind: HotpotQA's ``type``, or the
-hops in the MuSiQue id. Evidence: the chunks with supporting articles. Skip reasons: ``unanswerable`` (MuSiQue), ``empty answer``,
-``malformed``. Departures: chunk lengths as for SQuAD; without supporting articles, all are used.
-Departures of all three: long texts are cut at sentence ends; no "I learnt some news" frame, no invented date.
+**SQuAD** 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250, 1806.03822): original files, or rows ``{context, question, answer}`` (Hub:
+``answers{text[], answer_start[]}``). As in Mem-alpha (arXiv 2509.25911), distinct paragraphs in file order are packed to chunks of
+a random 100-2048 tokens; 10 consecutive chunks are an instance.
+**HotpotQA** (Yang et al., arXiv 1809.09600) and **MuSiQue** (Trivedi et al., arXiv 2108.00573): original JSON and JSON Lines. As
+published for Mem-alpha (HotpotQA), evidence articles of consecutive questions are gathered up to about ``instance_tokens`` tokens
+and packed to chunks as for SQuAD. Evidence: the chunks with supporting articles.
 """
 
 from __future__ import annotations
@@ -20,13 +15,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from memalpha.data.packing import chunk_texts, pack_texts, split_text
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, Row, Scalar, Text, checked, clean, iter_rows
-from memalpha.data.source import NO_QUESTIONS, Bounds, CommonOptions, Loader, LoadResult, Source, finish, read_rows
+from memalpha.data.source import NO_QUESTIONS, Bounds, CommonOptions, Loader, LoadResult, Source, read_questions, read_rows
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
@@ -43,33 +38,22 @@ class SquadOptions(CommonOptions):
     shuffle: bool = False  # put paragraphs in random order; in file order neighbours are from one article
 
 
-class _Asked(NamedTuple):
-    """A question about a paragraph; ``start`` is the place of its first answer, -1 if unknown."""
-
-    question: Question
-    start: int
-
-
-def load_squad(source: str, options: SquadOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+def load_squad(source: str, options: SquadOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     """Load SQuAD; reads the whole input first. InputError if it is missing, unreadable or not SQuAD."""
-    result, paragraphs = LoadResult(), dict[str, list[_Asked]]()
-    for row, paragraph in read_rows(
-        _paragraphs(source, options.split), result, lambda row: (row, checked(_Paragraph, row.data, row.where))
-    ):
-        asked = paragraphs.setdefault(paragraph.context, [])
-        for item in [row.data] if paragraph.qas is None else paragraph.qas:
-            result.asked += 1
-            try:
-                made = _squad_question(item, row, f"q{result.asked}", options.max_answer_tokens, count_tokens)
-            except SchemaError as error:
-                result.malformed(error)
-                continue
-            if isinstance(made, str):
-                result.skipped[made] += 1
-            else:
-                asked.append(made)
-    result.instances = _squad_instances(paragraphs, options, count_tokens, random.Random(f"squad:{seed}"), result)
-    return result
+    paragraphs = dict[str, list[Question]]()
+
+    def read(row: Row) -> None:
+        paragraph = checked(_Paragraph, row.data, row.where)
+
+        def question(item: Any, where: str) -> Question | str:
+            return _squad_question(item, where, row.data["context"], f"q{result.asked}", options.max_answer_tokens, count)
+
+        items = [row.data] if paragraph.qas is None else paragraph.qas
+        paragraphs.setdefault(paragraph.context, []).extend(read_questions(items, row.where, result, question))
+
+    for _ in read_rows(_paragraphs(source, options.split), result, read):
+        pass
+    return _squad_instances(paragraphs, options, count, random.Random(f"squad:{seed}"), result)
 
 
 class _File(BaseModel):
@@ -121,20 +105,17 @@ class _SquadQuestion(BaseModel):
     answers: Annotated[list[_Given], BeforeValidator(_texts_and_starts)]
 
 
-def _squad_question(item: Any, row: Row, number: str, limit: int, count: TokenCounter) -> _Asked | str:
+def _squad_question(item: Any, where: str, context: str, number: str, limit: int, count: TokenCounter) -> Question | str:
+    """A question, or why it is skipped; ``evidence`` is the place of its first answer until there are chunks."""
     flat = isinstance(item, Mapping) and "answer" in item and "answers" not in item
-    data = checked(
-        _SquadQuestion, {**item, "answers": [{"text": item["answer"]}]} if flat else item, f"{row.where} question {number}"
-    )
+    data = checked(_SquadQuestion, {**item, "answers": [{"text": item["answer"]}]} if flat else item, where)
     given = [] if data.is_impossible is True else data.answers
     if not (answers := tuple(dict.fromkeys(answer.text for answer in given if answer.text))):
         return EMPTY_ANSWER if given else "unanswerable"
     if limit and all(count(answer) > limit for answer in answers):
         return "answer too long"
     first = next(answer for answer in given if answer.text)
-    return _Asked(
-        Question(data.question, answers, id=data.id or number), _place(row.data["context"], first.text, first.answer_start)
-    )
+    return Question(data.question, answers, evidence=(_place(context, first.text, first.answer_start),), id=data.id or number)
 
 
 def _place(context: str, answer: str, start: Any) -> int:
@@ -148,7 +129,7 @@ def _place(context: str, answer: str, start: Any) -> int:
 
 
 def _squad_instances(
-    paragraphs: Mapping[str, list[_Asked]], options: SquadOptions, count: TokenCounter, rng: random.Random, result: LoadResult
+    paragraphs: Mapping[str, list[Question]], options: SquadOptions, count: TokenCounter, rng: random.Random, result: LoadResult
 ) -> Iterator[Instance]:
     order = list(paragraphs.items())
     if options.shuffle:
@@ -160,7 +141,8 @@ def _squad_instances(
     for context, asked in order:
         spans = split_text(context, options.chunk_tokens[1], count)
         result.notes["paragraphs cut to pieces"] += len(spans) > 1
-        for question, start in asked:
+        for question in asked:
+            (start,) = question.evidence or (-1,)
             end = start + len(question.answers[0])
             held = [i for i, span in enumerate(spans) if start >= 0 and span.start < end and start < span.end] or range(len(spans))
             asked_at[len(pieces) + held[0]].append((question, [len(pieces) + i for i in held]))
@@ -196,7 +178,6 @@ class MultihopOptions(CommonOptions):
     articles: Literal["evidence", "all"] = (
         "evidence"  # use only the articles a question needs (evidence), or also the distractors (all)
     )
-    corpus: str = ""  # file with a list of articles for all questions, if questions have no articles of their own
 
 
 class _Hop(BaseModel):
@@ -214,7 +195,7 @@ class _Hop(BaseModel):
 
 
 class _Hotpot(_Hop):
-    context: list[tuple[Cleaned, list[Cleaned]]] = []
+    context: list[tuple[Cleaned, list[Cleaned]]]
     supporting_facts: list[tuple[Cleaned, Any]] = []
 
     def articles(self) -> dict[str, bool]:
@@ -229,23 +210,18 @@ class _SupportingParagraph(BaseModel):
 
 
 class _Musique(_Hop):
-    paragraphs: list[_SupportingParagraph] = []
+    paragraphs: list[_SupportingParagraph]
 
     def articles(self) -> dict[str, bool]:
         return {f"{each.title}\n{each.paragraph_text}".strip(): each.is_supporting is True for each in self.paragraphs}
 
 
 def _multihop(name: str, model: type[_Hop]) -> Loader:
-    def load(source: str, options: MultihopOptions, seed: int, count: TokenCounter) -> LoadResult:
-        result = LoadResult()
-        corpus = [Chunk(clean(row.data)).text for row in iter_rows(options.corpus)] if options.corpus else []
-
+    def load(source: str, options: MultihopOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
         def asked(row: Row) -> tuple[Question, dict[str, bool]] | None:
             data = checked(model, row.data, row.where)
-            articles = dict.fromkeys(corpus, False) or data.articles()
-            articles.pop("", None)
-            if not articles:
-                raise SchemaError(f"{row.where} has no article", expected="at least one, or a file of them as option 'corpus'")
+            if not (articles := {article: needed for article, needed in data.articles().items() if article}):
+                raise SchemaError(f"{row.where} has no article", expected="at least one")
             result.asked += 1
             answers = tuple(dict.fromkeys((*data.answer, *data.answer_aliases)))
             if data.answerable is False or not answers:
@@ -258,8 +234,7 @@ def _multihop(name: str, model: type[_Hop]) -> Loader:
             return Question(data.question, answers, kind=kind, id=id or row.where), articles
 
         questions = filter(None, read_rows(iter_rows(source, options.split), result, asked))
-        result.instances = finish(_multihop_instances(name, questions, options, seed, count), options, seed, result)
-        return result
+        return _multihop_instances(name, questions, options, seed, count)
 
     return load
 

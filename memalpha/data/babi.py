@@ -1,10 +1,8 @@
 """bAbI tasks (Weston et al., arXiv 1502.05698): short stories with questions between the sentences.
 
-Reads the original text (``1 Mary went home.``, ``2 Where is Mary?<tab>home<tab>1``; number 1 starts a new story), one file or a folder
-of ``qa*.txt``, of which only those of option ``split`` are read if several splits are there. Each question is an instance; its chunks
-are the sentences before it, its evidence the chunks with the supporting sentences, its kind the task from the file name. Metric: the
-published exact match, or ``keywords`` for an answer with several parts (``apple,milk``). Skip reasons: ``empty answer``, ``malformed``
-(a wrong line drops the whole story). Departure: the order of a path (task 19) is not scored.
+Reads the original text (``1 Mary went home.``, ``2 Where is Mary?<tab>home<tab>1``; number 1 starts a new story), one file or a
+folder of ``qa*.txt``, of one split if it has several. Each question is an instance; its chunks are the sentences before it, its
+kind is the task of the file name. A wrong line drops its story. Departure: the order of a path (task 19) is not scored.
 """
 
 from __future__ import annotations
@@ -14,13 +12,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, PositiveInt
 
 from memalpha.data.packing import chunk_texts
 from memalpha.data.rows import EMPTY_ANSWER, Row, Scalar, Text, checked, data_files, text_lines
-from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, finish, read_questions, read_rows
+from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, read_questions, read_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance, Question
@@ -47,9 +45,9 @@ class _Line(BaseModel):
     support: list[_Number] = []
 
 
-def load_babi(source: str, options: BabiOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+def load_babi(source: str, options: BabiOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     """Load bAbI story by story; InputError if the input cannot be read."""
-    result, files = LoadResult(), data_files(source, "qa*.txt")
+    files = data_files(source, "qa*.txt")
     splits = {path: match[1] if (match := _SPLIT.search(path.name)) else "" for path in files}
     if len({*splits.values()} - {""}) > 1:
         if options.split not in splits.values():
@@ -57,16 +55,15 @@ def load_babi(source: str, options: BabiOptions, seed: int, count_tokens: TokenC
         files = [path for path in files if splits[path] in ("", options.split)]
         result.notes["files of other splits not read"] += len(splits) - len(files)
     stories = (story for path in files for story in _stories(path))
-    made = read_rows(stories, result, lambda row: _story(row, options, count_tokens, result))
-    result.instances = finish((instance for instances in made for instance in instances), options, seed, result)
-    return result
+    for instances in read_rows(stories, result, lambda row: _story(row, options, count, result)):
+        yield from instances
 
 
 def _stories(path: Path) -> Iterator[Row]:
     """A row a story: its task, its name and its lines."""
     name = Path(path.name.removesuffix(".gz")).stem
     stories: list[list[Row]] = []
-    for line in text_lines(path):
+    for line in text_lines(str(path)):
         if line.data.startswith("1 ") or (line.data.strip() and not stories):
             stories.append([])
         if line.data.strip():
@@ -86,15 +83,12 @@ def _story(row: Row, options: BabiOptions, count: TokenCounter, result: LoadResu
         bounds = (options.chunk_tokens, options.chunk_tokens)
         made = chunk_texts(said, bounds, count, random.Random(0), "\n")  # the generator has no effect: both bounds are equal
 
-        def question(line: Any, where: str, evidence: tuple[int, ...] | None = made.evidence(asked.support)) -> Question | str:
-            parts = tuple(dict.fromkeys(part.strip() for part in line.answer.split(",") if part.strip()))
-            if not parts:
-                return EMPTY_ANSWER
-            metric = options.metric or ("keywords" if len(parts) > 1 else "exact_match")
-            answers = parts if metric == "keywords" else (line.answer,)
-            return Question(line.text, answers, metric, task, evidence=evidence, id=str(line.number))
-
-        questions = read_questions([asked], row.where, result, question)
+        answer = asked.answer or ""
+        parts = tuple(dict.fromkeys(part.strip() for part in answer.split(",") if part.strip()))
+        metric = options.metric or ("keywords" if len(parts) > 1 else "exact_match")
+        answers, evidence = parts if metric == "keywords" else (answer,), made.evidence(asked.support)
+        question = Question(asked.text, answers, metric, task, evidence=evidence, id=str(asked.number))
+        questions = read_questions([question if parts else EMPTY_ANSWER], row.where, result)
         instances.append(Instance(f"{name}-{asked.number}", "babi", made.chunks, questions))
     return instances
 

@@ -9,15 +9,10 @@
 | PubMed-RCT (Dernoncourt and Lee, arXiv 1710.06071) | ``###id``, then ``LABEL<tab>sentence`` a line |
 | CSAbstruct (Cohan et al., arXiv 1909.04054) | JSON Lines ``{sentences[], labels[]}`` |
 
-As published for Mem-alpha (arXiv 2509.25911: TREC, NLU, PubMed-RCT), an instance has 10 chunks of about ``chunk_tokens`` tokens
-with examples and 100 questions, metric ``boxed``. Label numbers are drawn per instance. With option ``examples`` all input
-sentences are questions and the examples come from that file, as in MemoryAgentBench (arXiv 2507.05257). An input sentence is used
-at most once; a question's sentence is never among the examples of its instance (letter case ignored). Evidence: the chunks with an
-example of the label. Skip reasons: ``shown as an example``, ``label not shown`` (no example in the instance), ``repeated
-sentence``, ``held out``, ``left over`` (too few for another instance), ``other split``, ``empty sentence``, ``empty answer``, ``too
-long`` (for a chunk), ``over max_questions``, ``over max_instances``, ``malformed``.
-Departures: sentences are not repeated over instances (the 180 published TREC instances repeat them); MemoryAgentBench's test
-questions are not training questions, as they are in the published TREC and NLU, unless its files are the input.
+As published for Mem-alpha (arXiv 2509.25911), an instance has 10 chunks of about ``chunk_tokens`` tokens with examples and 100
+questions. Label numbers are drawn per instance. With option ``examples`` all input sentences are questions and the examples come
+from that file, as in MemoryAgentBench (arXiv 2507.05257). An input sentence is used at most once; a question's sentence is never
+among the examples of its instance (letter case ignored). Evidence: the chunks with an example of the label.
 """
 
 from __future__ import annotations
@@ -41,14 +36,13 @@ from memalpha.data.rows import (
     Scalar,
     checked,
     data_path,
-    existing_file,
     iter_rows,
     json_document,
     kind_of,
     on_hub,
     text_lines,
-)  # fmt: skip
-from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, finish
+)
+from memalpha.data.source import CommonOptions, LoadResult, Metric, Source
 from memalpha.data.wording import ASK_LABEL
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
@@ -89,10 +83,10 @@ def lines_of(pattern: str, *columns: str) -> Reader:
     """Return a reader of lines of the form of a pattern (groups ``label`` and ``text``), or of rows with those label columns."""
 
     def read(source: str, split: str) -> Iterator[Row]:
-        if on_hub(source) or kind_of(Path(source)) not in (".txt", ".label", ""):
+        if on_hub(source) or kind_of(source) not in (".txt", ".label", ""):
             yield from read_table(source, split, *columns)
             return
-        for where, line in text_lines(existing_file(source)):
+        for where, line in text_lines(source):
             if line.strip() and not line.startswith("###"):
                 match = re.fullmatch(pattern, line.strip())
                 yield Row(where, match.groupdict() if match else SchemaError(f"{where} is {line!r:.60}", expected=f"/{pattern}/"))
@@ -109,7 +103,7 @@ def read_parallel(source: str, split: str) -> Iterator[Row]:
     """Read HWU64: a folder of ``seq.in`` and ``label``, or a folder of such folders, one a split."""
     folder = data_path(source)
     folder = folder / split if (folder / split).is_dir() else folder
-    for said, label in zip_longest(*(text_lines(existing_file(str(folder / name))) for name in ("seq.in", "label"))):
+    for said, label in zip_longest(*(text_lines(str(folder / name)) for name in ("seq.in", "label"))):
         if said is None or label is None:
             where = f"{(said or label).where} of {folder}"
             raise SchemaError(f"{where} has no line beside it in the other file", expected="seq.in and label with as many lines")
@@ -119,16 +113,16 @@ def read_parallel(source: str, split: str) -> Iterator[Row]:
 
 def read_clinc(source: str, split: str) -> Iterator[Row]:
     """Read CLINC150: an object of lists by split, or rows."""
-    if on_hub(source) or kind_of(Path(source)) != ".json":
+    if on_hub(source) or kind_of(source) != ".json":
         yield from read_table(source, split)
         return
-    path = existing_file(source)
-    if not isinstance(data := json_document(path), Mapping) or not all(isinstance(pairs, list) for pairs in data.values()):
-        raise SchemaError(f"{path} holds no object of lists", expected="{split: [[text, intent]]}")
+    data, name_of_file = json_document(source), Path(source).name
+    if not isinstance(data, Mapping) or not all(isinstance(pairs, list) for pairs in data.values()):
+        raise SchemaError(f"{source} holds no object of lists", expected="{split: [[text, intent]]}")
     for name, pairs in data.items():
         for number, pair in enumerate(pairs):
             fits = isinstance(pair, list) and len(pair) == 2
-            yield Row(f"{path.name} {name}[{number}]", {"text": pair[0], "label": pair[1], "split": name} if fits else pair)
+            yield Row(f"{name_of_file} {name}[{number}]", {"text": pair[0], "label": pair[1], "split": name} if fits else pair)
 
 
 class _Abstract(BaseModel):
@@ -234,9 +228,11 @@ class LabelledSet:
     word: str = "Sentence"
     kind: Callable[[str], str] = str
 
-    def __call__(self, source: str, options: ClassificationOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+    def __call__(
+        self, source: str, options: ClassificationOptions, seed: int, count_tokens: TokenCounter, result: LoadResult
+    ) -> Iterator[Instance]:
         """Load the set; it is read before the first instance is made. InputError if it cannot be read."""
-        result, limit = LoadResult(), options.chunk_tokens or self.chunk_tokens
+        limit = options.chunk_tokens or self.chunk_tokens
 
         def fits(text: str) -> bool:
             return count_tokens(self.example(text, _WIDE)) <= limit
@@ -254,9 +250,7 @@ class LabelledSet:
         held_out = other("held_out", options.held_out, "test")
         asked = SentencePool(self.read, source, options.split, result, None if options.examples else fits, held_out)
         shown = other("examples", options.examples, "train", fits)
-        made = _Builder(self, asked, shown, options, limit, seed, count_tokens, result).build()
-        result.instances = finish(made, options, seed, result)
-        return result
+        return _Builder(self, asked, shown, options, limit, seed, count_tokens, result).build()
 
     def example(self, text: str, number: int) -> str:
         """Return a sentence with its label number, as written in a chunk."""

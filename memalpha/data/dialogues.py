@@ -1,18 +1,13 @@
-"""Long dialogues in sessions: LongMemEval, LoCoMo, Multi-Session Chat (MSC). Skip reasons: ``empty answer``, ``malformed``.
+"""Long dialogues in sessions: LongMemEval, LoCoMo, Multi-Session Chat (MSC).
 
-**LongMemEval** (Wu et al., arXiv 2410.10813), S, M and oracle: original JSON or Hub rows (``xiaowu0162/longmemeval``). As published
-for Mem-alpha (arXiv 2509.25911), an item is an instance; consecutive sessions, each under a date line, are joined to chunks of at
-most 2048 tokens. Kind: ``question_type``, or ``abstention`` for ids in ``_abs``; metric: the published judge. Evidence: turns with
-``has_answer``, else ``answer_session_ids``. Departures: sessions are sorted by date (undated ones keep their place, see ``notes``);
-sessions longer than a chunk are cut between turns; the question date is on its own line.
-**LoCoMo** (Maharana et al., arXiv 2402.17753): original JSON. A conversation is an instance, a session a chunk, a category a kind;
-metric: F1. Pictures are shown as captions. Evidence: the named turns, None if none exists (``notes``). Category 5 has no gold
-answer and is skipped (``adversarial, no gold answer``); with option ``adversarial``, metric ``absent`` wants "not mentioned"
-without the given wrong answer. Departures: F1 uses whole answers (published: up to a semicolon in category 3, comma parts in 1).
-**MSC** (Xu et al., arXiv 2107.07567): original JSON Lines, also with ``self_instruct`` (``MemGPT/MSC-Self-Instruct``, arXiv
-2310.08560). A dialogue is an instance, a session a chunk; its first line says how long ago it was. With ``self_instruct`` its
-question is asked (``recall``, metric ``judge`` as published); otherwise, what each person said about themselves (``persona``,
-metric ``f1``). No evidence.
+**LongMemEval** (Wu et al., arXiv 2410.10813), S, M and oracle: original JSON. As published for Mem-alpha (arXiv 2509.25911), an item
+is an instance; consecutive sessions, each under a date line, are joined to chunks of at most 2048 tokens. Evidence: turns with
+``has_answer``, else ``answer_session_ids``. Departures: sessions are sorted by date and cut between turns if they are too long.
+**LoCoMo** (Maharana et al., arXiv 2402.17753): original JSON. A conversation is an instance, a session a chunk. Pictures are shown
+as captions. Category 5 has no gold answer and is skipped; with option ``adversarial``, metric ``absent`` wants "not mentioned"
+without the given wrong answer.
+**MSC** (Xu et al., arXiv 2107.07567): original JSON Lines, also with ``self_instruct`` (arXiv 2310.08560). A dialogue is an instance,
+a session a chunk. The question of ``self_instruct`` is asked, else what each person said about themselves. No evidence.
 """
 
 from __future__ import annotations
@@ -25,13 +20,12 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, PositiveInt
 
 from memalpha.data.packing import Session, Turn, dialogue_chunks
-from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Scalar, Text, checked
+from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Scalar, Text, checked
 from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions
 from memalpha.data.wording import asked_on, iso_date, persona_question, time_of
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance, Question
-
 
 # ------------------------------------------------------------------------------------------------ LongMemEval
 UNDATED = "sessions without a date that can be read"
@@ -65,10 +59,9 @@ class _Item(BaseModel):
     answer_session_ids: list[Any] = []
 
 
-def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    item = checked(_Item, row.data, row.where)
+def _longmemeval(item: _Item, place: str, options: LongMemEvalOptions, count: TokenCounter, result: LoadResult) -> Instance:
     if len(set(map(len, (item.haystack_session_ids, item.haystack_sessions, item.haystack_dates)))) > 1:
-        raise SchemaError(f"{row.where} has sessions, dates and session ids of different numbers", expected="as many of each")
+        raise SchemaError(f"{place} has sessions, dates and session ids of different numbers", expected="as many of each")
     sessions = []
     told = zip(item.haystack_sessions, item.haystack_dates, item.haystack_session_ids, strict=True)
     for number, (said, date, name) in enumerate(told):
@@ -82,11 +75,11 @@ def _longmemeval(row: Row, options: LongMemEvalOptions, count: TokenCounter, res
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count, join=options.join)
     marked = [turn.key for session in sessions for turn in session.turns if turn.key]
     evidence = dialogue.evidence(marked or [f"session {key}" for key in item.answer_session_ids])
-    name = item.question_id or f"item-{row.where}"
+    name = item.question_id or f"item-{place}"
     kind = "abstention" if name.endswith("_abs") else item.question_type
     text = asked_on(item.question_date, item.question)
     asked = Question(text, item.answer, options.metric, kind, evidence=evidence, id=name) if item.answer else EMPTY_ANSWER
-    return Instance(name, "longmemeval", dialogue.chunks, read_questions([asked], row.where, result))
+    return Instance(name, "longmemeval", dialogue.chunks, read_questions([asked], place, result))
 
 
 # ------------------------------------------------------------------------------------------------ LoCoMo
@@ -138,13 +131,12 @@ class _LocomoQuestion(BaseModel):
     evidence: Any = None
 
 
-def _locomo(row: Row, options: LocomoOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = checked(_LocomoRow, row.data, row.where)
+def _locomo(data: _LocomoRow, place: str, options: LocomoOptions, count: TokenCounter, result: LoadResult) -> Instance:
     speakers = (data.conversation.speaker_a, data.conversation.speaker_b)
     talk, sessions = data.conversation.model_extra or {}, []
     numbers = {key: match[1] for key in talk if (match := _SESSION.fullmatch(key))}
     for key, number in sorted(numbers.items(), key=lambda item: (len(item[1]), item[1])):
-        held = checked(_Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{row.where} {key}")
+        held = checked(_Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{place} {key}")
         turns = (Turn(turn.speaker, _shown(turn), next(_turn_names(turn.dia_id), turn.dia_id)) for turn in held.turns)
         sessions.append(Session([turn for turn in turns if turn.text], f"Session {number}", time_of(held.time)))
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count)
@@ -161,8 +153,8 @@ def _locomo(row: Row, options: LocomoOptions, count: TokenCounter, result: LoadR
             return NO_GOLD
         return Question(asked.question, ("not mentioned",), "absent", kind, named[0], asked.adversarial_answer, evidence)
 
-    questions = read_questions(data.qa, row.where, result, question)
-    return Instance(data.sample_id or f"locomo {row.where}", "locomo", dialogue.chunks, questions)
+    questions = read_questions(data.qa, place, result, question)
+    return Instance(data.sample_id or f"locomo {place}", "locomo", dialogue.chunks, questions)
 
 
 def _shown(turn: _LocomoTurn) -> str:
@@ -206,8 +198,7 @@ class _MscRow(_MscSession):
     metadata: _Metadata = _Metadata()
 
 
-def _msc(row: Row, options: TextOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = checked(_MscRow, row.data, row.where)
+def _msc(data: _MscRow, place: str, options: TextOptions, count: TokenCounter, result: LoadResult) -> Instance:
     sessions = []
     for number, session in enumerate(data.previous_dialogs, start=1):
         ago = f", {session.time_back.removesuffix(' ago')} before the last" if session.time_back else ""
@@ -218,13 +209,15 @@ def _msc(row: Row, options: TextOptions, count: TokenCounter, result: LoadResult
     else:
         told = ((speaker, " ".join(filter(None, said))) for speaker, said in zip(_SPEAKERS, data.personas, strict=False))
         asked = [Question(persona_question(who), (said,) if said else (), options.metric or "f1", "persona") for who, said in told]
-    questions = read_questions((each if each.answers else EMPTY_ANSWER for each in asked), row.where, result)
-    return Instance(data.metadata.initial_data_id or f"msc {row.where}", "msc", dialogue.chunks, questions)
+    questions = read_questions((each if each.answers else EMPTY_ANSWER for each in asked), place, result)
+    return Instance(data.metadata.initial_data_id or f"msc {place}", "msc", dialogue.chunks, questions)
 
 
 SOURCES = (
-    Source("locomo", "LoCoMo, original JSON: a conversation's sessions and its questions", by_row(_locomo), LocomoOptions),
-    Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_longmemeval), LongMemEvalOptions),
-    Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_msc), TextOptions),
+    Source(
+        "locomo", "LoCoMo, original JSON: a conversation's sessions and its questions", by_row(_LocomoRow, _locomo), LocomoOptions
+    ),
+    Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_Item, _longmemeval), LongMemEvalOptions),
+    Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_MscRow, _msc), TextOptions),
 )
 """Every set of dialogues."""

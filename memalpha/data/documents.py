@@ -2,18 +2,13 @@
 
 **BookSum** (Kryscinski et al., arXiv 2105.08209): chapter rows as in ``kmfoda/booksum``. As published for Mem-alpha (arXiv
 2509.25911), a chapter is an instance in chunks of 2048 tokens with one summary question, scored by the share of keywords.
-Departures: keywords come from a rule (``wording.keyphrases``), not from a language model; chapters with fewer than 5 chunks are
-kept (option ``chunks``; published: 5-20).
-**QMSum** (Zhong et al., arXiv 2104.05938): original JSON Lines. A meeting is an instance; its queries (kinds ``general``,
-``specific``) are scored by word F1 (ROUGE-1 without stemming). Evidence: the turns of ``relevant_text_span``.
-**MemoryAgentBench** (Hu et al., arXiv 2507.05257): rows of ``ai-hyz/MemoryAgentBench``; lists may be JSON text. A row is an
-instance in chunks of at most 2048 tokens, as in Mem-alpha's evaluation. Metric: by ``metadata.source`` (``METRIC_OF_PREFIX``);
-kind: the question type, else the source without its size. No evidence. Departures: summary keywords (``infbench_sum``) come from a
-rule; films (``recsys``) are scored by the share of gold films, not recall@5; contexts are cut at sentence ends.
-**Mem-alpha's data** (``YuWangX/Memalpha``); lists may be JSON text. An answer is a text, a number, a list of those (any is
-accepted; ``keywords``: all) or ``{"text": ...}``. Metric: by ``data_source``, as published. No evidence.
-Skip reasons: ``empty answer``, ``too many chunks``, ``too few chunks``, ``no keywords``, ``unknown source`` (no metric; set option
-``metric``), ``malformed``.
+**QMSum** (Zhong et al., arXiv 2104.05938): original JSON Lines. A meeting is an instance; its queries are scored by word F1 (ROUGE-1
+without stemming). Evidence: the turns of ``relevant_text_span``.
+**MemoryAgentBench** (Hu et al., arXiv 2507.05257): rows of ``ai-hyz/MemoryAgentBench``. A row is an instance in chunks of at most
+2048 tokens. Kind: the question type, else the source without its size. Departures: films (``recsys``) are scored by the share of
+gold films, not recall@5; contexts are cut at sentence ends.
+**Mem-alpha's data**: rows of ``YuWangX/Memalpha``. An answer is a text, a number, a list of those (any is accepted; ``keywords``:
+all) or ``{"text": ...}``. In both, lists may be JSON text and the metric is that of the row's source, as published.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from memalpha.data.packing import Session, Turn, cut, dialogue_chunks
-from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Spelled, Text, check_labels, checked
+from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Rows, Scalar, Spelled, Text, checked
 from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions
 from memalpha.data.wording import SUMMARISE, asked_on, keyphrases
 from memalpha.errors import SchemaError
@@ -67,17 +62,16 @@ class _Chapter(BaseModel):
     summary_id: Scalar = ""
 
 
-def _booksum(row: Row, options: BooksumOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = checked(_Chapter, row.data, row.where)
+def _booksum(data: _Chapter, place: str, options: BooksumOptions, count: TokenCounter, result: LoadResult) -> Instance:
     pieces = cut(data.chapter, options.chunk_tokens, count)
 
     if options.chunks[0] <= len(pieces) <= options.chunks[1]:
         asked = _summary_question(SUMMARISE, data.summary_text, "summary", options)
     else:
         asked = "too few chunks" if len(pieces) < options.chunks[0] else "too many chunks"
-    questions = read_questions([asked], row.where, result)
+    questions = read_questions([asked], place, result)
     named = [name for name in (data.bid, data.book_id, data.summary_id) if name]
-    name = "-".join(["booksum", *named]) if named else f"booksum {row.where}"
+    name = "-".join(["booksum", *named]) if named else f"booksum {place}"
     return Instance(name, "booksum", tuple(map(Chunk, pieces)), questions)
 
 
@@ -100,8 +94,7 @@ class _Query(BaseModel):
     relevant_text_span: Annotated[list[tuple[int, int]], OrEmpty] = []
 
 
-def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = checked(_Meeting, row.data, row.where)
+def _qmsum(data: _Meeting, place: str, options: SummaryOptions, count: TokenCounter, result: LoadResult) -> Instance:
     turns = [Turn(said.speaker, said.content, str(i)) for i, said in enumerate(data.meeting_transcripts) if said.content]
     dialogue = dialogue_chunks([Session(turns, "Meeting")], options.chunk_tokens, count)
     asked = [("general", item) for item in data.general_query_list] + [("specific", item) for item in data.specific_query_list]
@@ -112,8 +105,8 @@ def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter, result: LoadR
         evidence = dialogue.evidence(str(turn) for span in spans for turn in span)
         return _summary_question(query.query, query.answer, kind, options, evidence)
 
-    questions = read_questions(asked, row.where, result, question)
-    return Instance(data.meeting_id or f"qmsum {row.where}", "qmsum", dialogue.chunks, questions)
+    questions = read_questions(asked, place, result, question)
+    return Instance(data.meeting_id or f"qmsum {place}", "qmsum", dialogue.chunks, questions)
 
 
 # ------------------------------------------------------------------------------------------------ MemoryAgentBench
@@ -170,11 +163,12 @@ class _Points(BaseModel):
     keypoints: list[Cleaned]
 
 
-def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = checked(_Context, row.data, row.where)
+def _memoryagentbench(
+    data: _Context, place: str, options: MemoryAgentBenchOptions, count: TokenCounter, result: LoadResult
+) -> Instance:
     about, source, number = data.metadata, data.metadata.source, len(data.questions)
     if number != len(data.answers):
-        raise SchemaError(f"{row.where} has {number} questions and {len(data.answers)} answers", expected="as many of both")
+        raise SchemaError(f"{place} has {number} questions and {len(data.answers)} answers", expected="as many of both")
     metric = options.metric or next((value for prefix, value in METRIC_OF_PREFIX.items() if source.startswith(prefix)), "")
     if not metric:
         return _unknown(source, number, result)
@@ -183,8 +177,7 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
     def question(item: Any, where: str) -> Question | str:
         asked = checked(_Asked, dict(zip(_Asked.model_fields, item, strict=True)), where)
         golds = asked.answers
-        if metric == "boxed":
-            check_labels(golds, where)
+        _check_labels(golds, metric, where)
         if metric == "keywords" and golds and source.startswith("infbench_sum"):
             points = checked(_Points, {"keypoints": about.keypoints or list(golds)}, where).keypoints
             golds = keyphrases("\n".join(points))
@@ -192,8 +185,13 @@ def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCo
             return EMPTY_ANSWER
         return Question(asked_on(asked.date, asked.question), golds, metric, asked.kind or _SIZE.sub("", source), id=asked.id)
 
-    questions = read_questions(zip(data.questions, data.answers, *columns, strict=True), row.where, result, question)
-    return Instance(f"{source} {row.where}", source, tuple(map(Chunk, cut(data.context, options.chunk_tokens, count))), questions)
+    questions = read_questions(zip(data.questions, data.answers, *columns, strict=True), place, result, question)
+    return Instance(f"{source} {place}", source, tuple(map(Chunk, cut(data.context, options.chunk_tokens, count))), questions)
+
+
+def _check_labels(golds: tuple[str, ...], metric: str, where: str) -> None:
+    if metric == "boxed" and (wrong := [gold for gold in golds if not re.fullmatch(r"[+-]?[0-9]{1,18}", gold)]):
+        raise SchemaError(f"{where} has label {wrong[0]!r:.40}", expected="an integer, for metric 'boxed'")
 
 
 def _unknown(source: str, questions: int, result: LoadResult) -> Instance:
@@ -247,12 +245,11 @@ def metric_of(data_source: str) -> str:
     return METRIC_OF.get(data_source) or METRIC_OF_PREFIX.get(prefix, "")
 
 
-def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = checked(_MemalphaRow, row.data, row.where)
+def _memalpha(data: _MemalphaRow, place: str, options: MemalphaOptions, count: TokenCounter, result: LoadResult) -> Instance:
     given, chunks, source = data.questions_and_answers, tuple(map(Chunk, data.chunks)), data.data_source
     for field, stated, held in (("num_chunks", data.num_chunks, chunks), ("num_questions", data.num_questions, given)):
         if stated is not None and stated != len(held):
-            raise SchemaError(f"{row.where} has {len(held)} items", expected=f"{stated}, as {field!r} says")
+            raise SchemaError(f"{place} has {len(held)} items", expected=f"{stated}, as {field!r} says")
     if not (metric := options.metric or metric_of(source)):
         return _unknown(source, len(given), result)
 
@@ -261,17 +258,21 @@ def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: L
         golds = asked.answer
         if metric == "keywords" and isinstance(item["answer"], str):
             golds = tuple(dict.fromkeys(filter(None, map(str.strip, golds[0].split(", ")))))
-        if metric == "boxed":
-            check_labels(golds, where)
+        _check_labels(golds, metric, where)
         return Question(asked.question, golds, metric) if golds else EMPTY_ANSWER
 
-    return Instance(data.instance_id or f"memalpha {row.where}", source, chunks, read_questions(given, row.where, result, question))
+    return Instance(data.instance_id or f"memalpha {place}", source, chunks, read_questions(given, place, result, question))
 
 
 SOURCES = (
-    Source("booksum", "BookSum chapters with summaries: JSON Lines, CSV, Parquet", by_row(_booksum), BooksumOptions),
-    Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_qmsum), SummaryOptions),
-    Source("memoryagentbench", "MemoryAgentBench: Parquet, JSON, JSON Lines", by_row(_memoryagentbench), MemoryAgentBenchOptions),
-    Source("memalpha", "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines", by_row(_memalpha), MemalphaOptions),
+    Source("booksum", "BookSum chapters with summaries: JSON Lines, CSV, Parquet", by_row(_Chapter, _booksum), BooksumOptions),
+    Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_Meeting, _qmsum), SummaryOptions),
+    Source(
+        "memoryagentbench",
+        "MemoryAgentBench: Parquet, JSON, JSON Lines",
+        by_row(_Context, _memoryagentbench),
+        MemoryAgentBenchOptions,
+    ),
+    Source("memalpha", "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines", by_row(_MemalphaRow, _memalpha), MemalphaOptions),
 )
 """Every set of long texts."""

@@ -25,7 +25,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from memalpha.data.packing import apart
 from memalpha.data.wording import as_asked
@@ -38,20 +38,12 @@ if TYPE_CHECKING:
     from datasketch import MinHash
     from numpy.typing import NDArray
 
-MIN_QUESTION_WORDS = 4
-"""Shortest question line compared without its answer; shortest passage compared at all."""
-
-MIN_PASSAGE_WORDS = 12
-"""Shortest passage compared in every chunk, and for near equality."""
-
-RUN_WORDS = 50
-"""Words of a run: learned runs do not overlap, checked runs start at every word. Common formulas are shorter."""
-
-THRESHOLD = 0.7
-"""Jaccard similarity of nearly equal texts."""
+MIN_QUESTION_WORDS = 4  # shortest question line compared without its answer; shortest passage compared at all
+MIN_PASSAGE_WORDS = 12  # shortest passage compared in every chunk, and for near equality
+RUN_WORDS = 50  # words of a run: learned runs do not overlap, checked runs start at every word; common formulas are shorter
+THRESHOLD = 0.7  # Jaccard similarity of nearly equal texts
 
 _PERMUTATIONS = 128
-_QUESTION_LETTERS, _PASSAGE_WORDS = 4, 3
 _WORD = re.compile(r"\w+")
 _LABEL = re.compile(r"^\s*\w+:\s+")
 _SAYS_NOTHING = frozenset({"yes", "no", "none", "nothing", "maybe", "true", "false", "unknown", ""})
@@ -68,8 +60,7 @@ class Leak(NamedTuple):
     question: int | None = None
 
     def __str__(self) -> str:
-        shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
-        return f"{'near-duplicate' if self.near else 'same'} {self.kind}, {self.where}: {shown}"
+        return f"{'near-duplicate' if self.near else 'same'} {self.kind}, {self.where}: {self.text:.80}"
 
 
 class LeakError(InputError):
@@ -77,10 +68,9 @@ class LeakError(InputError):
 
     def __init__(self, what: str, leaks: list[Leak]) -> None:
         self.leaks = leaks
-        listed = "".join(f"\n    {leak}" for leak in leaks[:_SHOWN])
-        more = f"\n    and {len(leaks) - _SHOWN} more" if len(leaks) > _SHOWN else ""
+        listed = "".join(f"\n    {leak}" for leak in leaks[:_SHOWN]) + "\n    and more" * (len(leaks) > _SHOWN)
         super().__init__(
-            f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}{more}",
+            f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}",
             expected="no question and no context in common",
             fix="prepare another part of the data, or leave out what repeats (--drop-leaks)",
         )
@@ -92,10 +82,8 @@ class LeakCheck:
     def __init__(self) -> None:
         self._lines: dict[str, frozenset[str] | None] = {}  # question line: its answers, None for a form
         self._asked_in: dict[str, str] = {}
-        self._context_lines: set[int] = set()
-        self._passages: set[int] = set()
-        self._runs: set[int] = set()
-        self._label_lines: set[str] = set()
+        self._context_lines, self._passages, self._runs = set[int](), set[int](), set[int]()  # hashes
+        self._label_lines = set[str]()
         self._near_questions, self._near_passages = _NearIndex(), _NearIndex()
         self.leaks: list[Leak] = []
 
@@ -109,10 +97,9 @@ class LeakCheck:
                 if not labelled:
                     self._runs.update(hash(run) for run in _runs(chunk.text, RUN_WORDS))
                 for passage in _passages(chunk.text, short=not labelled):
-                    if hash(passage) not in self._passages:
-                        self._passages.add(hash(passage))
-                        if _length(passage) >= MIN_PASSAGE_WORDS:
-                            self._near_passages.add(_word_pieces(passage))
+                    if hash(passage) not in self._passages and _length(passage) >= MIN_PASSAGE_WORDS:
+                        self._near_passages.add(_word_pieces(passage))
+                    self._passages.add(hash(passage))
             for question in instance.questions:
                 self._learn_question(instance.id, question)
 
@@ -138,7 +125,9 @@ class LeakCheck:
         labelled = _labelled(instance)
         for index, chunk in enumerate(instance.chunks):
             where = f"instance {instance.id!r} chunk {index}"
-            found += self._repeated_lines(chunk.text, where, short=labelled) if own_examples else ()
+            shown = _lines(chunk.text, short=labelled) if own_examples else ()
+            again = (line for line in shown if line in self._label_lines and self._lines[line] is not None)
+            found += (Leak("question", where, line, near=False) for line in again)
             found += self._repeated_context(chunk.text, where, labelled=labelled)
         for index, question in enumerate(instance.questions):
             if (leak := self._repeated_question(question, f"instance {instance.id!r} question {question.id!r}")) is not None:
@@ -156,11 +145,6 @@ class LeakCheck:
         if not labelled and not found and (run := next((run for run in _runs(text, 1) if hash(run) in self._runs), None)):
             found.append(Leak("context", where, run, near=False))
         return found
-
-    def _repeated_lines(self, text: str, where: str, *, short: bool) -> Iterator[Leak]:
-        for line in _lines(text, short=short):
-            if line in self._label_lines and self._lines[line] is not None:
-                yield Leak("question", where, line, near=False)
 
     def _repeated_question(self, question: Question, where: str) -> Leak | None:
         asked, telling = as_asked(question.text), _telling(_answers(question))
@@ -230,37 +214,32 @@ def _telling(answers: frozenset[str]) -> frozenset[str]:
 
 
 def _letter_pieces(words: str) -> list[bytes]:
-    return [words[i : i + _QUESTION_LETTERS].encode() for i in range(max(1, len(words) - _QUESTION_LETTERS + 1))]
+    return [words[i : i + 4].encode() for i in range(max(1, len(words) - 3))]
 
 
 def _word_pieces(passage: str) -> list[bytes]:
     words = passage.split()
-    return [" ".join(words[i : i + _PASSAGE_WORDS]).encode() for i in range(max(1, len(words) - _PASSAGE_WORDS + 1))]
+    return [" ".join(words[i : i + 3]).encode() for i in range(max(1, len(words) - 2))]
 
 
 class _NearIndex:
     """MinHash index of texts; each can need a shared answer (None = no)."""
 
     def __init__(self) -> None:
-        self._index: Any = None
+        from datasketch import MinHashLSH
+
+        # Weights that avoid misses; the estimate in ``has`` removes false candidates.
+        self._index = MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
         self._held: list[tuple[NDArray[np.uint64], frozenset[str] | None]] = []
 
     def add(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> None:
-        from datasketch import MinHashLSH
-
-        if self._index is None:
-            # Avoid misses; the estimate in ``has`` removes false candidates.
-            self._index = MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
         signature = _signature(pieces)
         self._index.insert(len(self._held), signature)
         self._held.append((signature.hashvalues.copy(), shared))
 
     def has(self, pieces: list[bytes], shared: frozenset[str] = frozenset()) -> bool:
-        if self._index is None:
-            return False
         signature = _signature(pieces)
-        for number in self._index.query(signature):
-            held, needed = self._held[number]
+        for held, needed in (self._held[number] for number in self._index.query(signature)):
             alike = float((held == signature.hashvalues).mean())  # estimated Jaccard similarity
             if alike >= THRESHOLD and (needed is None or needed & shared):
                 return True

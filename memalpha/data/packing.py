@@ -1,7 +1,7 @@
 """Count tokens, cut long texts, and join texts and dialogues to chunks of a limited length, with the places of their parts.
 
-No chunk exceeds its limit; texts and turns keep their order, none lost or repeated. Dialogue lengths are sums over lines. Chunk
-lengths are drawn as in Mem-alpha (arXiv 2509.25911), but long texts are cut, not kept as over-long chunks.
+No chunk exceeds its limit; texts and turns keep their order, none lost or repeated. Chunk lengths are drawn as in Mem-alpha (arXiv
+2509.25911), but long texts are cut, not kept as over-long chunks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.memory.memory import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk
-
-SEPARATOR = "\n\n"
-"""Separator between two texts of one chunk, as published."""
 
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
 _WORD = re.compile(r"\S+")
@@ -49,11 +46,7 @@ def tokenizer_counter(name_or_path: str) -> TokenCounter:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"the tokenizer of {name_or_path} cannot be loaded: {error}",
-            expected="a folder with a transformers tokenizer, or a model's name on the Hub",
-            fix="leave the tokenizer out to count words",
-        ) from error
+        raise InputError(f"no tokenizer of {name_or_path}: {error}", expected="a folder with a tokenizer, or a Hub name") from error
 
     def count(text: str) -> int:
         return len(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else 0
@@ -80,11 +73,35 @@ def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
     A blank text has no pieces. A single character of more than ``limit`` tokens stays whole.
     """
     whole = _strip(text, 0, len(text))
-    if whole.start == whole.end:
-        return []
-    if count(text[whole.start : whole.end]) <= limit:
-        return [whole]
-    return _merge(text, _atoms(text, whole, limit, count), limit, count)
+    if whole.start == whole.end or count(text[whole.start : whole.end]) <= limit:
+        return [whole] if whole.start < whole.end else []
+    # Neighbours are joined while they fit; the joined piece is counted only if the sum of its parts exceeds the limit.
+    pieces: list[Span] = []
+    tokens = 0
+    for atom in _atoms(text, whole, limit, count):
+        if pieces:
+            grown = tokens + count(text[pieces[-1].end : atom.end])
+            if grown > limit:
+                grown = count(text[pieces[-1].start : atom.end])
+            if grown <= limit:
+                pieces[-1], tokens = Span(pieces[-1].start, atom.end), grown
+                continue
+        pieces.append(atom)
+        tokens = count(text[atom.start : atom.end])
+    return [part for piece in pieces for part in _within(text, piece, limit, count)]
+
+
+def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Span]:
+    """The piece, or parts of it if it counts more as a whole than the sum of its parts said."""
+    if count(text[piece.start : piece.end]) <= limit:
+        return [piece]
+    parts: list[Span] = []
+    for atom in _atoms(text, piece, limit, count):
+        if parts and count(text[parts[-1].start : atom.end]) <= limit:
+            parts[-1] = Span(parts[-1].start, atom.end)
+        else:
+            parts.append(atom)
+    return parts
 
 
 def sentences(text: str, within: Span | None = None) -> Iterator[Span]:
@@ -121,36 +138,6 @@ def _halves(text: str, span: Span, limit: int, count: TokenCounter) -> Iterator[
     yield from _halves(text, Span(middle, span.end), limit, count)
 
 
-def _merge(text: str, atoms: Iterable[Span], limit: int, count: TokenCounter) -> list[Span]:
-    """Join neighbours while they fit; count the joined piece only if the sum of its parts exceeds the limit."""
-    pieces: list[Span] = []
-    tokens = 0
-    for atom in atoms:
-        if pieces:
-            grown = tokens + count(text[pieces[-1].end : atom.end])
-            if grown > limit:
-                grown = count(text[pieces[-1].start : atom.end])
-            if grown <= limit:
-                pieces[-1], tokens = Span(pieces[-1].start, atom.end), grown
-                continue
-        pieces.append(atom)
-        tokens = count(text[atom.start : atom.end])
-    return [part for piece in pieces for part in _within(text, piece, limit, count)]
-
-
-def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Span]:
-    """The piece, or parts of it if it counts more as a whole than the sum of its parts said."""
-    if count(text[piece.start : piece.end]) <= limit:
-        return [piece]
-    parts: list[Span] = []
-    for atom in _atoms(text, piece, limit, count):
-        if parts and count(text[parts[-1].start : atom.end]) <= limit:
-            parts[-1] = Span(parts[-1].start, atom.end)
-        else:
-            parts.append(atom)
-    return parts
-
-
 # ------------------------------------------------------------------------------------------------ joining
 class Packed(NamedTuple):
     """One chunk: the joined texts and their ascending indices."""
@@ -185,7 +172,7 @@ def chunk_texts(
     bounds: tuple[int, int],
     count: TokenCounter,
     rng: random.Random,
-    separator: str = SEPARATOR,
+    separator: str = "\n\n",
 ) -> Chunked:
     """Cut texts, each given with its key, to pieces that fit, and join them as ``pack_texts`` does."""
     pieces = [(key, piece) for key, text in texts for piece in cut(text, bounds[1], count)]
@@ -194,7 +181,7 @@ def chunk_texts(
 
 
 def pack_texts(
-    texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = SEPARATOR
+    texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = "\n\n"
 ) -> Iterator[Packed]:
     """Join consecutive texts to chunks; each chunk's length in tokens is drawn uniformly from ``bounds``.
 
@@ -211,11 +198,11 @@ def pack_texts(
             held, first, tokens, target = [], index, 0, rng.randint(low, high)
         tokens += added + gap * bool(held)
         held.append(text)
-    if held:
-        yield from _joined(held, first, high, count, separator)
+    yield from _joined(held, first, high, count, separator)
 
 
 def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str) -> Iterator[Packed]:
+    """One chunk, or more if the joined text counts more than the sum of its parts."""
     start = 0
     while start < len(texts):
         end = len(texts)
@@ -243,58 +230,49 @@ class Session(NamedTuple):
     key: str = ""
 
 
-class _Part(NamedTuple):
-    lines: list[str]
-    keys: set[str]
-    time: str | None
-    tokens: int
-
-
 def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Chunked:
     """Make chunks of at most ``limit`` tokens; each session starts with a line that names it and its date.
 
     A long session is cut between turns, a long turn between sentences. With ``join`` consecutive sessions share a chunk while they
     fit; the chunk has the date of the first. SchemaError if there is no turn.
     """
-    groups: list[list[_Part]] = []
+    made: list[tuple[Chunk, set[str]]] = []
     tokens = 0
-    for part in (part for session in sessions if session.turns for part in _parts(session, limit, count)):
-        if join and groups and tokens + part.tokens <= limit:
-            groups[-1].append(part)
-            tokens += part.tokens
-        else:
-            groups.append([part])
-            tokens = part.tokens
-    if not groups:
+    for session in (session for session in sessions if session.turns):
+        for text, keys, added in _parts(session, limit, count):
+            if join and made and tokens + added <= limit:
+                chunk, held = made[-1]
+                made[-1], tokens = (Chunk(f"{chunk.text}\n\n{text}", chunk.time), held | keys), tokens + added
+            else:
+                made.append((Chunk(text, session.time), keys))
+                tokens = added
+    if not made:
         raise SchemaError("no session has a turn")
-    return chunked(
-        (Chunk("\n\n".join("\n".join(part.lines) for part in group), group[0].time), (key for part in group for key in part.keys))
-        for group in groups
-    )
+    return chunked(made)
 
 
-def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[_Part]:
+def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str], int]]:
+    """The texts of a session that fit a chunk, each with its keys and its tokens."""
     dated = f"{session.title}, {session.time}" if session.time else session.title
     header, again = f"[{dated}]", f"[{dated}, continued]"
     held, keys, tokens, repeated = [header], set[str](), count(header + "\n"), count(again + "\n")
     for line, key in _lines(session, max(1, limit - repeated), count):
         added = count(line + "\n")
         if len(held) > 1 and tokens + added > limit:
-            yield _Part(held, keys, session.time, tokens)
+            yield "\n".join(held), keys, tokens
             held, keys, tokens = [again], set(), repeated
         held.append(line)
         keys |= {key, session.key} - {""}
         tokens += added
-    yield _Part(held, keys, session.time, tokens)
+    yield "\n".join(held), keys, tokens
 
 
 def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, str]]:
     for turn in session.turns:
         named = f"{turn.speaker}: " if turn.speaker else ""
-        whole = f"{named}{turn.text}"
+        whole, room = f"{named}{turn.text}", limit - count(named)
         if count(whole + "\n") <= limit:
             yield whole, turn.key
-        elif count(named) >= limit:  # the name leaves no room: write it once and cut it like the text
-            yield from ((piece, turn.key) for piece in cut(whole, limit, count))
-        else:
-            yield from ((f"{named}{piece}", turn.key) for piece in cut(turn.text, limit - count(named), count))
+        else:  # a name that leaves no room is written once and cut like the text
+            pieces = [f"{named}{piece}" for piece in cut(turn.text, room, count)] if room > 0 else cut(whole, limit, count)
+            yield from ((piece, turn.key) for piece in pieces)

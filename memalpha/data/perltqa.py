@@ -1,14 +1,9 @@
 """PerLTQA (Du et al., arXiv 2402.16288): questions about the profile, relations, events and dialogues of fictional persons.
 
-Reads ``perltqa*.json``, ``[{person: {profile[], social_relationship[{key: []}], events[{key: []}], dialogues[{key: []}]}}]`` with
-items ``{Question, Answer, "Reference Memory", "Memory Anchors"}``, and ``perltmem*.json``, ``{person: {profile,
-profile_description, social_relationship, events, dialogues}}``. The input is the first file or the folder of both.
-
-As in Mem-alpha (arXiv 2509.25911): one instance per person; an event with its dialogues is a dated chunk; the metric is the share
-of memory anchors in the answer. Profile and relations come first. Kinds are the four sections. Evidence is the chunks of the
-``Reference Memory``, None if not found (``notes``). Reasons to skip: ``empty answer`` (four fifths of the English questions),
-``person without memories``, ``malformed``. Departures: all questions are asked, not 100 a person (option ``max_questions``); a
-memory longer than a chunk is cut.
+Reads ``perltqa*.json``, ``[{person: {profile[], social_relationship[{key: []}], events[{key: []}], dialogues[{key: []}]}}]``, and
+``perltmem*.json``, ``{person: {profile, profile_description, social_relationship, events, dialogues}}``, beside it. As in Mem-alpha
+(arXiv 2509.25911), a person is an instance, an event with its dialogues a dated chunk, and the metric the share of memory anchors in
+the answer. Profile and relations come first. Evidence is the chunks of the ``Reference Memory``.
 """
 
 from __future__ import annotations
@@ -22,20 +17,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
 from memalpha.data.packing import chunked, cut
-from memalpha.data.rows import (
-    EMPTY_ANSWER,
-    Answers,
-    Cleaned,
-    Row,
-    Rows,
-    Scalar,
-    checked,
-    data_files,
-    existing_file,
-    json_document,
-    scalar,
-)  # fmt: skip
-from memalpha.data.source import CommonOptions, LoadResult, Source, by_row, read_questions
+from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, Row, Rows, Scalar, checked, data_files, json_document, scalar
+from memalpha.data.source import CommonOptions, LoadResult, Source, read_questions, read_rows
 from memalpha.data.wording import time_of
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
@@ -55,27 +38,23 @@ class PerltqaOptions(CommonOptions):
     memory: str = ""  # file of the memories ("" = input name with perltmem for perltqa)
 
 
-def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+def load_perltqa(source: str, options: PerltqaOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     """Load PerLTQA person by person; InputError if one of the two files cannot be read."""
     asked, *others = data_files(source, "perltqa*.json")
     if others:
         names = ", ".join(path.name for path in (asked, *others))
         raise InputError(f"{source} has the questions of several releases: {names}", expected="one of these files as input")
-    memory = existing_file(options.memory or str(asked.with_name(asked.name.replace("perltqa", "perltmem"))))
-    if memory == asked or not isinstance(memories := json_document(memory), Mapping):
+    memory = options.memory or str(asked.with_name(asked.name.replace("perltqa", "perltmem")))
+    if memory == str(asked) or not isinstance(memories := json_document(memory), Mapping):
         raise SchemaError(f"{memory} holds no memories", expected="{person: {profile, events, ...}}; see option 'memory'")
 
-    def person(row: Row, options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:
-        return _instance(row, memories, options, count, result)
-
-    def persons(source: str, split: str) -> Iterator[Row]:
-        given = json_document(asked)
-        for index, item in enumerate(given if isinstance(given, list) else [given]):
-            where = f"{asked.name} item {index}"
-            for name, data in item.items() if isinstance(item, Mapping) else [("", item)]:
-                yield Row(f"{where} {name!r}", (name, data))
-
-    return by_row(person, persons)(source, options, seed, count_tokens)
+    given = json_document(str(asked))
+    rows = (
+        Row(f"{asked.name} item {index} {name!r}", (name, data))
+        for index, item in enumerate(given if isinstance(given, list) else [given])
+        for name, data in (item.items() if isinstance(item, Mapping) else [("", item)])
+    )
+    return read_rows(rows, result, lambda row: _instance(row, memories, options, count, result))
 
 
 def _joined(separator: str) -> BeforeValidator:

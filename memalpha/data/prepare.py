@@ -1,8 +1,7 @@
 """Prepare a data set: any source to a folder of ``instances.parquet`` and ``manifest.json``.
 
-The folder is written under a temporary name and renamed last. Instances stream; memory holds only their ids. The same source,
-input, options, seed and token counter give the same bytes. The manifest's counts account for every input question, and its sha256
-is that of the instances' file. Nothing is written that repeats the folders to check against (``memalpha.data.leaks``).
+The folder is written under a temporary name and renamed last; instances stream. The same source, input, options, seed and token
+counter give the same bytes. The counts account for every input question.
 """
 
 from __future__ import annotations
@@ -82,8 +81,8 @@ def prepare(
         write_parquet(partial / PARQUET_NAME, kept())
         if source.needs_input and result.asked != counts["questions"] + sum(result.skipped.values()):
             raise MemAlphaError(
-                f"source {name!r} read {result.asked} questions, made {counts['questions']} and skipped {dict(result.skipped)}: some "
-                "are lost or counted twice\n  to fix: this is a fault of the source's loader, not of the input; please report it"
+                f"source {name!r} read {result.asked} questions, made {counts['questions']} and skipped {dict(result.skipped)}: "
+                "some are lost or counted twice\n  to fix: this is a fault of the source's loader, not of the input; please report it"
             )
         if not counts["instances"]:
             reasons = ", ".join(f"{number} {reason}" for reason, number in result.skipped.most_common()) or "no question found"

@@ -1,8 +1,7 @@
 """Rows of a data file or of a data set on the Hugging Face Hub, each with its place, and checks of their fields.
 
-Read are JSON (one document: a list of rows, or one object), JSON Lines, CSV and TSV with a header, and Parquet, each also as ``.gz``;
-``.txt`` means JSON Lines, no suffix JSON. A JSON document is read whole, the others stream. ``ClassLabel`` numbers become names.
-A bad file is one InputError with its name and, where there is one, the line.
+Read are JSON (a list of rows, or one object), JSON Lines, CSV and TSV with a header, and Parquet, each also as ``.gz``; ``.txt``
+means JSON Lines, no suffix JSON. A JSON document is read whole, the others stream. A bad file is one InputError.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, PydanticUserError, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, PydanticUserError, ValidationError
 
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import path_of
@@ -32,7 +31,6 @@ EMPTY_ANSWER = "empty answer"
 
 _KINDS = (".json", ".jsonl", ".parquet", ".csv", ".tsv", ".txt")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
-_LABEL = re.compile(r"[+-]?[0-9]{1,18}")
 _AGAIN = "download it again: it may be cut off"
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -53,9 +51,10 @@ def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
     if on_hub(source):
         return _hub_rows(source, split)
     path = existing_file(source)
-    match kind_of(path):
+    match kind_of(source):
         case ".json" | "":
-            return _json_rows(path)
+            data = json_document(source)
+            return (Row(f"{path.name} item {i}", item) for i, item in enumerate(data if isinstance(data, list) else [data]))
         case ".jsonl" | ".txt":
             return _line_rows(path)
         case ".parquet":
@@ -73,10 +72,9 @@ def data_path(source: str) -> Path:
 def existing_file(source: str) -> Path:
     """Return the path of an existing file; InputError otherwise."""
     path = data_path(source)
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", expected="a file", fix=f"name the file in it, e.g. {path / 'train.json'}")
-    if not path.exists():
-        raise InputError(f"no file {source}", expected="a data file, packed (.gz) or not, or owner/name on the Hub")
+    if not path.is_file():
+        what = f"{path} is a folder" if path.is_dir() else f"no file {source}"
+        raise InputError(what, expected="a data file, packed (.gz) or not, or owner/name on the Hub")
     return path
 
 
@@ -94,12 +92,12 @@ def on_hub(source: str) -> bool:
     """Whether ``source`` looks like ``owner/name`` and no such path exists."""
     if data_path(source).exists() or not _HUB_NAME.fullmatch(source):
         return False
-    return kind_of(Path(source)) not in _KINDS and not Path(source).parent.exists()
+    return kind_of(source) not in _KINDS and not Path(source).parent.exists()
 
 
-def kind_of(path: Path) -> str:
+def kind_of(source: str) -> str:
     """Return a file's suffix in lower case, without ``.gz``."""
-    return Path(path.name.lower().removesuffix(".gz")).suffix
+    return Path(source.lower().removesuffix(".gz")).suffix
 
 
 @contextmanager
@@ -113,8 +111,9 @@ def _open_bytes(path: Path) -> Iterator[IO[bytes]]:
         raise InputError(f"{path} does not fit into memory", expected="a smaller file, or JSON Lines") from error
 
 
-def text_lines(path: Path) -> Iterator[Row]:
-    """Read a text line by line without line ends; keeps blank lines; lines that are not UTF-8 are read as Latin-1."""
+def text_lines(source: str) -> Iterator[Row]:
+    """Read a text file line by line without line ends; keeps blank lines; lines that are not UTF-8 are read as Latin-1."""
+    path = existing_file(source)
     with _open_bytes(path) as file:
         for number, raw in enumerate(file, start=1):
             try:
@@ -124,23 +123,18 @@ def text_lines(path: Path) -> Iterator[Row]:
             yield Row(f"{path.name} line {number}", line.rstrip("\r\n"))
 
 
-def json_document(path: Path) -> Any:
+def json_document(source: str) -> Any:
     """Read a whole JSON document; SchemaError if it is damaged, InputError if it expands to more than ``MAX_UNPACKED`` bytes."""
-    packed = path.suffix.lower() == ".gz"
+    path = existing_file(source)
+    limit = MAX_UNPACKED if path.suffix.lower() == ".gz" else -2
     with _open_bytes(path) as file:
-        raw = file.read(MAX_UNPACKED + 1 if packed else -1)
-        if packed and len(raw) > MAX_UNPACKED:
+        raw = file.read(limit + 1)
+        if 0 < limit < len(raw):
             raise InputError(f"{path} expands to more than {MAX_UNPACKED} bytes", expected="a smaller file, or JSON Lines")
         try:
             return json.loads(raw.decode("utf-8-sig"))
         except (ValueError, RecursionError) as error:
             raise SchemaError(f"{path} is not JSON: {error}", expected="one JSON document in UTF-8", fix=_AGAIN) from error
-
-
-def _json_rows(path: Path) -> Iterator[Row]:
-    data = json_document(path)
-    for index, item in enumerate(data if isinstance(data, list) else [data]):
-        yield Row(f"{path.name} item {index}", item)
 
 
 def _line_rows(path: Path) -> Iterator[Row]:
@@ -237,27 +231,14 @@ def _answers(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, map(scalar, value if isinstance(value, list) else [value]))))
 
 
-def _from_json_text(value: Any) -> Any:
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _filled(value: str) -> str:
-    if not value:
-        raise ValueError("expected text that is not empty")
-    return value
-
-
 Cleaned = Annotated[str, BeforeValidator(clean)]
-Text = Annotated[str, BeforeValidator(clean), AfterValidator(_filled)]
+Text = Annotated[str, BeforeValidator(clean), Field(min_length=1)]
 Scalar = Annotated[str, BeforeValidator(scalar)]
 Answers = Annotated[tuple[str, ...], BeforeValidator(_answers)]
 """The distinct non-blank answers of a text, a number, None or a list of those."""
 OrEmpty = BeforeValidator(lambda value: [] if value is None else value)
 Rows = Annotated[list[Any], OrEmpty]
-Spelled = BeforeValidator(_from_json_text)
+Spelled = BeforeValidator(lambda value: json.loads(value) if isinstance(value, str) else value)
 """A value that may be spelled as JSON text."""
 
 
@@ -277,16 +258,5 @@ def _fault(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
     wanted = "expected an object" if first["type"] == "model_type" else first["msg"].removeprefix("Value error, ")
-    found = "is missing" if first["type"] == "missing" else f"is {_shown(first['input'])}: {wanted}"
+    found = "is missing" if first["type"] == "missing" else f"is {first['input']!r:.60}: {wanted}"
     return f"field {path!r} {found}" if path else found
-
-
-def _shown(value: Any) -> str:
-    text = repr(value) if not isinstance(value, int) else f"{value:.4g}" if abs(value) > 1e15 else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def check_labels(labels: Iterable[str], where: str) -> None:
-    """Raise SchemaError if an answer is not an integer, as metric ``boxed`` needs."""
-    if wrong := [label for label in labels if not _LABEL.fullmatch(label)]:
-        raise SchemaError(f"{where} has label {wrong[0]!r:.40}", expected="an integer, for metric 'boxed'")

@@ -1,10 +1,7 @@
-"""Instances as files: JSON Lines or Parquet, read lazily and checked field by field.
+"""Instances as files, JSON Lines or Parquet, checked field by field; data/README.md shows a row.
 
-One line or row is ``{"id", "source", "chunks": [{"text", "time"?}], "questions": [{"text", "answers", "metric"?, "kind"?,
-"subject"?, "stale"?, "evidence"?, "id"?}], "facts"?: [{"chunk", "action", "subject", "attribute", "value", "previous"?}]}``.
-Writing then reading gives equal instances. Optional fields at their default are left out (null in Parquet). Errors are SchemaError
-with file, line or row, and field. Bytes are reproducible with the same pyarrow. Parquet carries ``datasets`` features. Metric names
-are not checked here.
+Writing then reading gives equal instances. Optional fields at their default are left out (null in Parquet). Bytes are reproducible
+with the same pyarrow. Metric names are not checked here.
 """
 
 from __future__ import annotations
@@ -26,8 +23,7 @@ from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 PARQUET_NAME = "instances.parquet"
 
-_GROUP_CHARACTERS = 1_000_000
-_GROUP_ROWS = 1_000
+_GROUP_CHARACTERS, _GROUP_ROWS = 1_000_000, 1_000  # what a row group holds at most
 
 
 def _not_blank(text: str) -> str:
@@ -83,20 +79,22 @@ class _Instance(_Row):
     facts: tuple[_Fact, ...] = ()
 
 
-def instance_from_json(data: Any, where: str) -> Instance:
-    """Read the data of one instance; SchemaError with its place if a field is invalid."""
+def instance_from_json(data: Any, where: str, seen: set[str] | None = None) -> Instance:
+    """Read the data of one instance; SchemaError with its place if a field is invalid, or its id is in ``seen`` (it is added)."""
     row = checked(_Instance, data, f"{where}:")
     places = [("evidence", place) for question in row.questions for place in question.evidence or ()]
     for name, place in [*places, *(("chunk", fact.chunk) for fact in row.facts)]:
         if place >= len(row.chunks):
             raise SchemaError(f"{where}: {name} is {place}", expected=f"a chunk's index, from 0 to {len(row.chunks) - 1}")
-    return Instance(
-        row.id,
-        row.source,
-        tuple(Chunk(**dict(chunk)) for chunk in row.chunks),
-        tuple(Question(**dict(question)) for question in row.questions),
-        tuple(Fact(**dict(fact)) for fact in row.facts),
-    )
+    if seen is not None:
+        if row.id in seen:
+            raise SchemaError(f"{where}: id {row.id!r} was used before", expected="an id that is unique in its data set")
+        seen.add(row.id)
+    parts = [
+        [kind(**dict(item)) for item in items]
+        for kind, items in ((Chunk, row.chunks), (Question, row.questions), (Fact, row.facts))
+    ]
+    return Instance(row.id, row.source, *map(tuple, parts))
 
 
 def instance_to_json(value: Any) -> Any:
@@ -126,24 +124,14 @@ def _rows_to_write(instances: Iterable[Instance]) -> Iterator[dict[str, Any]]:
     seen = set[str]()
     for number, instance in enumerate(instances):
         row, where = instance_to_json(instance), f"instance {number} ({instance.id!r})"
-        instance_from_json(row, where)
-        _check_new(instance.id, seen, where)
+        instance_from_json(row, where, seen)
         yield row
-
-
-def _check_new(instance_id: str, seen: set[str], where: str) -> None:
-    if instance_id in seen:
-        raise SchemaError(f"{where}: id {instance_id!r} was used before", expected="an id that is unique in its data set")
-    seen.add(instance_id)
 
 
 def read_instances(path: Path) -> list[Instance]:
     """Read a JSON Lines file; InputError if it is missing or empty, SchemaError if a line is invalid or repeats an id."""
-    instances, seen = [], set[str]()
-    for where, data in iter_rows(str(path)):
-        instances.append(instance_from_json(data, where))
-        _check_new(instances[-1].id, seen, where)
-    if not seen:
+    seen = set[str]()
+    if not (instances := [instance_from_json(data, where, seen) for where, data in iter_rows(str(path))]):
         raise InputError(f"{path} is empty", expected="one instance a line", fix="make it again with: memalpha prepare")
     return instances
 

@@ -1,8 +1,8 @@
 """Data sources and the helpers that their loaders share.
 
 Every input question is in an instance or counted in ``skipped`` with a reason; ``memalpha.data.prepare`` compares with ``asked``.
-The same input, options, seed and token counter give the same instances. An unreadable row is skipped as ``malformed`` with its
-place in ``problems``; an unreadable file is one InputError. After ``finish`` every instance has a question, and ids are unique.
+The same input, options, seed and token counter give the same instances. After ``finish`` every instance has a question, and ids are
+unique.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BaseModel, NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, read
 from memalpha.data.packing import count_words_and_signs
-from memalpha.data.rows import Row, iter_rows
+from memalpha.data.rows import Row, checked, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import check_metric
@@ -119,19 +119,18 @@ def read_rows(rows: Iterable[Row], result: LoadResult, make: Callable[[Row], _T]
             yield made
 
 
-def _as_given(made: Any, where: str) -> Any:
-    return made
-
-
 def read_questions(
-    asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str] = _as_given
+    asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str] | None = None
 ) -> tuple[Question, ...]:
-    """Return the questions of one row. ``make(data, place)`` returns a question or a skip reason, or raises SchemaError."""
+    """Return the questions of one row.
+
+    ``make(data, place)`` returns a question or a skip reason, or raises SchemaError; without it ``asked`` holds those already.
+    """
     questions = []
     for index, item in enumerate(asked):
         result.asked += 1
         try:
-            made = make(item, f"{where} question {index}")
+            made = make(item, f"{where} question {index}") if make else item
         except SchemaError as error:
             result.malformed(error)
             continue
@@ -173,20 +172,21 @@ def free_id(name: str, taken: dict[str, int]) -> str:
     return free
 
 
-Loader = Callable[[str, Any, int, TokenCounter], LoadResult]
-"""(path, Hub name or "" for generated data; options; seed; token counter) to a result; InputError if it cannot be read at all."""
+Loader = Callable[[str, Any, int, TokenCounter, LoadResult], Iterable[Instance]]
+"""(path, Hub name or "" for generated data; options; seed; token counter; result to count in) to instances."""
 
-Maker = Callable[[Row, Any, TokenCounter, LoadResult], Instance]
+Maker = Callable[[Any, str, Any, TokenCounter, LoadResult], Instance]
+"""(checked row, its place, options, token counter, result) to an instance."""
 
 
-def by_row(make: Maker, rows: Callable[[str, str], Iterable[Row]] = iter_rows) -> Loader:
-    """Return a loader that makes one instance per row; ``rows`` reads (source, split)."""
+def by_row(model: type[BaseModel], make: Maker) -> Loader:
+    """Return a loader that makes one instance per row, of the form of a pydantic model."""
 
-    def load(source: str, options: Any, seed: int, count_tokens: TokenCounter) -> LoadResult:
-        result = LoadResult()
-        made = read_rows(rows(source, options.split), result, lambda row: make(row, options, count_tokens, result))
-        result.instances = finish(made, options, seed, result)
-        return result
+    def load(source: str, options: Any, seed: int, count_tokens: TokenCounter, result: LoadResult) -> Iterator[Instance]:
+        def instance(row: Row) -> Instance:
+            return make(checked(model, row.data, row.where), row.where, options, count_tokens, result)
+
+        return read_rows(iter_rows(source, options.split), result, instance)
 
     return load
 
@@ -214,10 +214,13 @@ class Source:
     ) -> LoadResult:
         """Load instances from a file, folder or Hub name (None for generated data).
 
-        InputError if the input is missing, unreadable or not expected, or an option is invalid.
+        InputError if the input is missing, unreadable or not expected, or an option is invalid; also when instances are taken.
         """
         given = "" if path_or_hub_name is None else str(path_or_hub_name)
         if bool(given) is not self.needs_input:
             what = "reads a file and none was given" if self.needs_input else f"is generated and was given {given!r}"
             raise InputError(f"source {self.name!r} {what}", expected=self.description)
-        return self.loader(given, self.parse(options), seed, count_tokens)
+        parsed, result = self.parse(options), LoadResult()
+        made = self.loader(given, parsed, seed, count_tokens, result)
+        result.instances = finish(made, parsed, seed, result) if isinstance(parsed, CommonOptions) else iter(made)
+        return result

@@ -2,9 +2,8 @@
 
 A chunk is one dated session of lines ``Name: sentence.`` Chit-chat mentions values without stating a fact, never one that its
 speaker had. ``Instance.facts`` holds each session's facts in line order. Instance ``i`` depends on (seed, split, i, config) alone.
-Train and test share no name or value. Dates strictly rise. A session touches a slot at most once. A single-valued attribute stays
-retracted; the last of several values is never retracted. Not covered: facts about other persons (except dependences, off by
-default) and times inside the text.
+Train and test share no name or value. A session touches a slot at most once. A single-valued attribute stays retracted; the last of
+several values is never retracted.
 
 | kind | asks | metric | answers | stale | evidence |
 | --- | --- | --- | --- | --- | --- |
@@ -17,12 +16,11 @@ default) and times inside the text.
 | absence | a follower's value after the upstream value was taken back | absent | none | those before | link, retraction |
 | absence | an attribute that was never stated | absent | none | none | no chunk |
 
-``cascade`` and ``absence`` are off by default. A link is a line in which one person says that their value follows another's (``I
-live with Oskar in Lima and go wherever Oskar goes.``); the upstream value ends in a later session that does not name the follower.
-``Instance.facts`` holds links (attribute ``shared city``) and their consequences, after the session's own facts. In ``removed`` the
-person still has another current fact. Limit: any passage about the person of that day passes ``time``, and any about the person
-passes the never-stated ``absence``. Departure from MEME (Jung et al., arXiv 2605.12477): there dependences are rules over an entity
-graph, and absence is always a broken dependence.
+A link is a line in which one person says that their value follows another's (``I live with Oskar in Lima and go wherever Oskar
+goes.``); the upstream value ends in a later session that does not name the follower. ``Instance.facts`` holds links (attribute
+``shared city``) and their consequences, after the session's own facts. Limit: any passage about the person of that day passes
+``time``, any about the person the never-stated ``absence``. Departure from MEME (Jung et al., arXiv 2605.12477): there dependences
+are rules over an entity graph, and absence is always a broken dependence.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, NonNegativeInt, PositiveInt
 
@@ -48,7 +45,6 @@ SOURCE = "synthetic"
 
 CASCADE, ABSENCE = "cascade", "absence"
 
-_FIRST_DAY = date(2023, 1, 1)
 _MAX_VALUES = 3  # current values of an attribute with several values
 
 _Line = tuple[str, list[Fact]]
@@ -70,10 +66,7 @@ class SyntheticConfig(Options):
     split: Split = "train"  # names and values of train or test
     n_chunks: PositiveInt = 3  # sessions in an instance
     people: PositiveInt = 3  # persons who speak
-    facts_per_chunk: _Numbers = (
-        3,
-        4,
-    )  # fewest and most facts of a session; fewer if none are possible; the last has one if no other has
+    facts_per_chunk: _Numbers = (3, 4)  # fewest and most facts of a session, while any is possible; the last has one if none has
     chitchat_per_chunk: _Numbers = (2, 3)  # fewest and most lines without a fact; at least one if a session may have no facts
     p_change: Share = 0.35  # probability that a fact changes an earlier one
     p_retract: Share = 0.1  # probability that a fact takes an earlier one back
@@ -82,9 +75,7 @@ class SyntheticConfig(Options):
     templates: Templates = "train"  # sentences used: train, held_out (unseen wording) or all
     p_time: Share = 0.25  # probability that a possible question of kind time is asked
     cascade: Share = 0.0  # probability that a possible dependence is in the dialogue, and asked for
-    absence: Share = (
-        0.0  # probability that an attribute that was never stated is asked for; above 0, values with followers may be taken back
-    )
+    absence: Share = 0.0  # probability that a never-stated attribute is asked for; above 0, values with followers may be taken back
     max_questions: NonNegativeInt = 0  # most questions of an instance, drawn uniformly (0 = all)
 
     def check(self) -> None:
@@ -101,14 +92,12 @@ class SyntheticConfig(Options):
                 raise InputError(f"synthetic data: {name} is {value!r}", expected=expected)
 
 
-PRESETS: Mapping[str, SyntheticConfig] = MappingProxyType(
-    {
-        "small": SyntheticConfig(),
-        "medium": SyntheticConfig(n_chunks=6, people=4),
-        "long": SyntheticConfig(n_chunks=30, people=6, max_questions=40),
-        "dependent": SyntheticConfig(n_chunks=6, people=4, cascade=1.0, absence=0.2),
-    }
-)
+PRESETS: Mapping[str, SyntheticConfig] = {
+    "small": SyntheticConfig(),
+    "medium": SyntheticConfig(n_chunks=6, people=4),
+    "long": SyntheticConfig(n_chunks=30, people=6, max_questions=40),
+    "dependent": SyntheticConfig(n_chunks=6, people=4, cascade=1.0, absence=0.2),
+}
 """Presets of 3, 6 and 30 sessions; ``dependent`` is ``medium`` with facts that depend on others."""
 
 
@@ -138,10 +127,12 @@ class SyntheticOptions(Options):
         return replace(PRESETS[self.preset], **given)
 
 
-def load_synthetic(source: str, options: SyntheticOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-    """Make synthetic dialogues; skips nothing; ``source`` and ``count_tokens`` are unused."""
-    config = options.config()
-    return LoadResult((make_instance(index, seed, config) for index in range(options.n)), total=options.n)
+def load_synthetic(
+    source: str, options: SyntheticOptions, seed: int, count: TokenCounter, result: LoadResult
+) -> Iterator[Instance]:
+    """Make synthetic dialogues."""
+    config, result.total = options.config(), options.n
+    return (make_instance(index, seed, config) for index in range(options.n))
 
 
 def generate(n: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> list[Instance]:
@@ -155,7 +146,10 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
     pool = pools(config.split, config.templates)
     world = _World(rng, pool, config)
     planned = [world.session(chunk) for chunk in range(config.n_chunks)]
-    days, sessions = _dates(rng, config.n_chunks), []
+    day, days, sessions = date(2023, 1, 1) + timedelta(days=rng.randrange(365)), [], []
+    for _ in planned:
+        days.append(day.isoformat())
+        day += timedelta(days=rng.randint(1, 30))
     for session in planned:
         lines = [(_fact_line(rng, fact, world.attributes[fact.attribute]), [fact]) for fact in session]
         lines += [(_chat_line(rng, world), []) for _ in range(rng.randint(*config.chitchat_per_chunk))]
@@ -166,24 +160,6 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
     chunks = [Chunk("\n".join(line for line, _ in lines if line), day) for day, lines in zip(days, sessions, strict=True)]
     facts = [fact for lines in sessions for _, said in lines for fact in said]
     return Instance(f"{config.split}-{seed}-{index}", SOURCE, tuple(chunks), questions, tuple(facts))
-
-
-def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[Question]:
-    """Add links and their lines to the sessions; return the questions. Derived facts come last, without a line."""
-    if not world.config.cascade and not world.config.absence:
-        return []
-    lines = [line for session in sessions for line, _ in session]
-    facts = [fact for session in sessions for _, said in session for fact in said]
-    links = _draw_links(rng, world, facts, lines)
-    for link in links:
-        value = link.followed[0]
-        attribute = world.attributes[value.attribute]
-        sentence = _fill(rng.choice(attribute.share), value.attribute, value.value, link.fact.value)
-        session = sessions[link.chunk]
-        session.insert(rng.randint(0, sum(bool(line) for line, _ in session)), (f"{value.subject}: {sentence}", [link.fact]))
-        for fact in link.followed:
-            sessions[fact.chunk].append(("", [fact]))
-    return _dependent_questions(rng, world, links)
 
 
 @dataclass(slots=True, eq=False)
@@ -237,19 +213,29 @@ class _World:
             wanted = max(1, wanted)
         for _ in range(wanted):
             slot, action = self._move(touched)
-            if slot is not None:
-                touched.append(slot)
-                facts.append(self._act(slot, action, chunk))
+            if slot is None:
+                continue
+            touched.append(slot)
+            if action is FactAction.RETRACT:
+                value, previous = self.rng.choice(list(slot.live)), None
+                slot.retract(value, chunk)
+            else:
+                previous = next(iter(slot.live)) if action is FactAction.CHANGE else None
+                value = self._fresh_value(slot)
+                slot.state(value, chunk)
+            facts.append(Fact(chunk, action, slot.subject, slot.attribute, value, previous))
         return facts
 
     def _move(self, touched: list[_Slot]) -> tuple[_Slot | None, FactAction]:
         """Draw the next action and its slot; None if nothing is possible."""
         free = [slot for slot in self.all_slots if slot not in touched]
-        draw = self.rng.random()
+        draw, several_first = self.rng.random(), self.rng.random() < self.config.p_multi
+        several = [slot for slot in free if slot.multiple and len(slot.live) < _MAX_VALUES]
+        single = [slot for slot in free if not slot.multiple and not slot.stated]
         options = {
             FactAction.RETRACT: [slot for slot in free if self._may_retract(slot)],
             FactAction.CHANGE: [slot for slot in free if slot.live and not slot.multiple],
-            FactAction.STATE: self._open(free),
+            FactAction.STATE: (several or single) if several_first else (single or several),
         }
         order = [FactAction.STATE, FactAction.CHANGE]
         if draw < self.config.p_retract:
@@ -257,34 +243,15 @@ class _World:
         elif draw < self.config.p_retract + self.config.p_change:
             order.reverse()
         for action in order:
-            if options[action]:
-                return self._choose(options[action]), action
+            if slots := options[action]:
+                begun = [slot for slot in slots if slot.multiple and slot.live]
+                return self.rng.choice(begun if begun and self.rng.random() < 0.5 else slots), action
         return None, FactAction.STATE
-
-    def _open(self, free: list[_Slot]) -> list[_Slot]:
-        several = [slot for slot in free if slot.multiple and len(slot.live) < _MAX_VALUES]
-        single = [slot for slot in free if not slot.multiple and not slot.stated]
-        first, second = (several, single) if self.rng.random() < self.config.p_multi else (single, several)
-        return first or second
-
-    def _choose(self, slots: list[_Slot]) -> _Slot:
-        several = [slot for slot in slots if slot.multiple and slot.live]
-        return self.rng.choice(several if several and self.rng.random() < 0.5 else slots)
 
     def _may_retract(self, slot: _Slot) -> bool:
         if slot.multiple:
             return len(slot.live) >= 2
         return bool(slot.live) and any(o.live for o in self.all_slots if o is not slot and o.subject == slot.subject)
-
-    def _act(self, slot: _Slot, action: FactAction, chunk: int) -> Fact:
-        if action is FactAction.RETRACT:
-            value, previous = self.rng.choice(list(slot.live)), None
-            slot.retract(value, chunk)
-        else:
-            previous = next(iter(slot.live)) if action is FactAction.CHANGE else None
-            value = self._fresh_value(slot)
-            slot.state(value, chunk)
-        return Fact(chunk, action, slot.subject, slot.attribute, value, previous)
 
     def _fresh_value(self, slot: _Slot) -> str:
         """A value that the slot never had; one it does not have now if all were used."""
@@ -315,15 +282,6 @@ def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
     return text[0].upper() + text[1:]
 
 
-def _dates(rng: random.Random, n: int) -> list[str]:
-    day = _FIRST_DAY + timedelta(days=rng.randrange(365))
-    days = []
-    for _ in range(n):
-        days.append(day.isoformat())
-        day += timedelta(days=rng.randint(1, 30))
-    return days
-
-
 # ------------------------------------------------------------------------------------------------ questions
 def _questions(rng: random.Random, world: _World, times: Sequence[str], more: Sequence[Question]) -> tuple[Question, ...]:
     """The questions about the stated slots at the end of a dialogue, then ``more``, with ids ``q0``, ``q1``, ..."""
@@ -335,34 +293,73 @@ def _questions(rng: random.Random, world: _World, times: Sequence[str], more: Se
     return tuple(replace(question, id=f"q{i}") for i, question in enumerate(asked))
 
 
+def _question(
+    rng: random.Random,
+    world: _World,
+    about: tuple[str, str],
+    kind: str,
+    answers: Sequence[str],
+    stale: Sequence[str],
+    places: Sequence[int],
+    value: str = "",
+) -> Question:
+    """A question about a (subject, attribute); no answers: about an attribute without a value."""
+    wording = {"count": "every", "time": "time"}.get(kind, "value")
+    metric = "bound_all" if kind == "count" else "bound" if answers else "absent"
+    text = rng.choice(world.pool.questions[wording]).format(name=about[0], attribute=about[1], v=value)
+    return Question(text, tuple(answers) or ("none",), metric, kind, about[0], tuple(stale), tuple(sorted(set(places))))
+
+
 def _about(rng: random.Random, slot: _Slot, times: Sequence[str], world: _World) -> Iterator[Question]:
-    def question(
-        wording: str, kind: str, metric: str, answers: Sequence[str], evidence: Sequence[int], value: str = ""
-    ) -> Question:
-        text = rng.choice(world.pool.questions[wording]).format(name=slot.subject, attribute=slot.attribute, v=value)
+    def question(kind: str, answers: Sequence[str], places: Sequence[int], value: str = "") -> Question:
         stale = () if kind == "time" else tuple(slot.past)
-        return Question(text, tuple(answers), metric, kind, slot.subject, stale, tuple(sorted(set(evidence))))
+        return _question(rng, world, (slot.subject, slot.attribute), kind, answers, stale, places, value)
 
     if slot.multiple:
-        yield question("every", "count", "bound_all", list(slot.live), [*slot.live.values(), *slot.retractions])
+        yield question("count", list(slot.live), [*slot.live.values(), *slot.retractions])
     elif slot.live:
         value, chunk = next(iter(slot.live.items()))
-        yield question("value", "latest" if slot.past else "single", "bound", [value], [chunk])
-        yield question("time", "time", "bound", [times[chunk]], [chunk], value)
+        yield question("latest" if slot.past else "single", [value], [chunk])
+        yield question("time", [times[chunk]], [chunk], value)
     elif any(other.live for other in world.slots if other.subject == slot.subject):
-        yield question("value", "removed", "absent", ["none"], slot.retractions)
+        yield question("removed", [], slot.retractions)
 
 
-class _Link(NamedTuple):
-    """A dependence of one person's value on another's, stated in session ``chunk``; ``followed`` has the facts that result."""
+def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[Question]:
+    """Add links and their lines to the sessions; return the questions. Derived facts come last, without a line."""
+    if not world.config.cascade and not world.config.absence:
+        return []
+    links, questions = _draw_links(rng, world, sessions), []
+    for link, followed in links:
+        value = followed[0]
+        sentence = _fill(rng.choice(world.attributes[value.attribute].share), value.attribute, value.value, link.value)
+        session = sessions[link.chunk]
+        session.insert(rng.randint(0, sum(bool(line) for line, _ in session)), (f"{value.subject}: {sentence}", [link]))
+        for fact in followed:
+            sessions[fact.chunk].append(("", [fact]))
+    for link, followed in links:
+        last = followed[-1]
+        answers = [] if last.action is FactAction.RETRACT else [last.value]
+        stale = list(dict.fromkeys(fact.value for fact in followed if fact.value not in answers))
+        kind = CASCADE if answers else ABSENCE
+        about = (last.subject, last.attribute)
+        questions.append(_question(rng, world, about, kind, answers, stale, [link.chunk, last.chunk]))
+    linked = {(followed[0].subject, followed[0].attribute) for _, followed in links}
+    for slot in world.all_slots:
+        about = (slot.subject, slot.attribute)
+        known = any(other.live for other in world.all_slots if other.subject == slot.subject)
+        if known and not slot.stated and not slot.multiple and about not in linked and rng.random() < world.config.absence:
+            questions.append(_question(rng, world, about, ABSENCE, [], [], []))
+    return questions
 
-    chunk: int
-    fact: Fact
-    followed: tuple[Fact, ...]
 
+def _draw_links(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[tuple[Fact, list[Fact]]]:
+    """Dependences of one person's value on another's: the link's fact, and the facts that follow.
 
-def _draw_links(rng: random.Random, world: _World, facts: Sequence[Fact], lines: Sequence[str]) -> list[_Link]:
-    """Draw links, at most one per attribute of a person; with ``absence`` 0 none to a value that is taken back."""
+    At most one per attribute of a person; with ``absence`` 0 none to a value that is taken back.
+    """
+    lines = [line for session in sessions for line, _ in session]
+    facts = [fact for session in sessions for _, said in session for fact in said]
     links = []
     for slot in world.all_slots:
         if slot.stated or not world.attributes[slot.attribute].share:
@@ -379,32 +376,8 @@ def _draw_links(rng: random.Random, world: _World, facts: Sequence[Fact], lines:
         first = Fact(chunk, FactAction.STATE, slot.subject, slot.attribute, now.value)
         later = [replace(fact, subject=slot.subject) for fact in upstream if fact.chunk > chunk]
         link = Fact(chunk, FactAction.STATE, slot.subject, f"shared {slot.attribute}", other.subject)
-        links.append(_Link(chunk, link, (first, *later)))
+        links.append((link, [first, *later]))
     return links
-
-
-def _dependent_questions(rng: random.Random, world: _World, links: Sequence[_Link]) -> list[Question]:
-    """The question about each link, and never-stated ones, each with probability ``absence``."""
-
-    def ask(kind: str, subject: str, attribute: str, answer: str | None, stale: Sequence[str], evidence: Sequence[int]) -> Question:
-        text = rng.choice(world.pool.questions["value"]).format(name=subject, attribute=attribute)
-        answers, metric = ((answer,), "bound") if answer else (("none",), "absent")
-        return Question(text, answers, metric, kind, subject, tuple(stale), tuple(evidence))
-
-    questions = []
-    for link in links:
-        last = link.followed[-1]
-        answer = None if last.action is FactAction.RETRACT else last.value
-        stale = dict.fromkeys(fact.value for fact in link.followed if fact.value != answer)
-        kind = CASCADE if answer else ABSENCE
-        questions.append(ask(kind, last.subject, last.attribute, answer, list(stale), [link.chunk, last.chunk]))
-    linked = {(link.fact.subject, link.followed[0].attribute) for link in links}
-    for slot in world.all_slots:
-        known = any(other.live for other in world.all_slots if other.subject == slot.subject)
-        never_told = not slot.stated and not slot.multiple and (slot.subject, slot.attribute) not in linked
-        if known and never_told and rng.random() < world.config.absence:
-            questions.append(ask(ABSENCE, slot.subject, slot.attribute, None, (), ()))
-    return questions
 
 
 SOURCES = (

@@ -19,7 +19,7 @@ from typing import Literal
 
 from memalpha.config import Options, Share
 from memalpha.data.packing import sentences
-from memalpha.data.pools import preferred_sections
+from memalpha.data.pools import pools
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
@@ -55,17 +55,8 @@ class TeacherConfig(Options):
 
     def check(self) -> None:
         """Raise InputError if the coverages are not in order."""
-        low, high = self._coverages()
-        if low > high:
+        if isinstance(self.coverage, tuple) and self.coverage[0] > self.coverage[1]:
             raise InputError(f"teacher: coverage is {self.coverage!r}", expected="a pair (low, high) with low <= high")
-
-    def coverage_of(self, instance: Instance) -> float:
-        """Return the probability that a fact of this instance is acted on; deterministic."""
-        low, high = self._coverages()
-        return random.Random(f"coverage:{instance.id}").uniform(low, high) if low < high else low
-
-    def _coverages(self) -> tuple[float, float]:
-        return self.coverage if isinstance(self.coverage, tuple) else (self.coverage, self.coverage)
 
 
 def teacher_operations(
@@ -73,7 +64,9 @@ def teacher_operations(
 ) -> list[Operation]:
     """Return the operations for one chunk in order, from ``instance.facts``; ``memory`` (before the chunk) is not changed."""
     trial, time = memory.copy(), instance.chunks[chunk_index].time
-    coverage = config.coverage_of(instance)
+    coverage = config.coverage
+    if isinstance(coverage, tuple):
+        coverage = random.Random(f"coverage:{instance.id}").uniform(*coverage)
     operations: list[Operation] = []
     for fact in instance.facts:
         if fact.chunk == chunk_index:
@@ -85,8 +78,8 @@ def teacher_operations(
 
 def section_for(attribute: str, schema: MemorySchema) -> str:
     """Return the first section that suits an attribute, else the schema's first list."""
-    suited = (name for name in preferred_sections().get(attribute, ()) if name in schema)
-    return next(suited, schema.lists[0].name)
+    preferred = next((known.sections for known in pools("train").attributes if known.word == attribute), ())
+    return next((name for name in preferred if name in schema), schema.lists[0].name)
 
 
 def _for_fact(
@@ -105,13 +98,17 @@ def _for_fact(
     correct, update = rng.random() < config.p_correct, rng.random() < config.p_update
     gone = fact.value if fact.action is FactAction.RETRACT else fact.previous or ""
     bound = _bound(memory, fact.subject, fact.attribute, gone) if correct else []
+    deletions = [Operation(OperationKind.DELETE, entry.section, entry_id=entry.id) for entry in bound]
     if fact.action is FactAction.RETRACT:
-        yield from map(_delete, bound)
-    elif bound and update and _may_become(bound[0], content, memory):
-        yield Operation(OperationKind.UPDATE, bound[0].section, content, bound[0].id)
-        yield from map(_delete, bound[1:])
+        yield from deletions
+        return
+    first = bound[0].section if bound else section.name
+    said = any(entry.content == content for entry in memory.entries(first))
+    if bound and update and not said and OperationKind.UPDATE in memory.schema[first].operations:
+        yield Operation(OperationKind.UPDATE, first, content, bound[0].id)
+        yield from deletions[1:]
     elif bound or keep:
-        yield from map(_delete, bound)
+        yield from deletions
         yield insert
 
 
@@ -119,15 +116,6 @@ def _bound(memory: Memory, subject: str, attribute: str, value: str) -> list[Ent
     """Entries that hold the person and the value; those that name the attribute first."""
     hits = [entry for entry in memory.entries() if contains(entry.content, subject) and contains(entry.content, value)]
     return sorted(hits, key=lambda entry: not contains(entry.content, attribute))
-
-
-def _delete(entry: Entry) -> Operation:
-    return Operation(OperationKind.DELETE, entry.section, entry_id=entry.id)
-
-
-def _may_become(entry: Entry, content: str, memory: Memory) -> bool:
-    said = any(other.content == content for other in memory.entries(entry.section))
-    return OperationKind.UPDATE in memory.schema[entry.section].operations and not said
 
 
 # ------------------------------------------------------------------------------------------------ plain text
@@ -155,13 +143,7 @@ def excerpt_operations(
 
 def excerpt(words: Sequence[str], count: int) -> str:
     """Return the first run of at most ``count`` words with the highest weight, without punctuation at its ends."""
-    weights = [_weight(word, first=place == 0) for place, word in enumerate(words)]
+    weights = [2 if place and _NAME_OR_NUMBER.match(word) else bool(_LONG.match(word)) for place, word in enumerate(words)]
     starts = range(max(1, len(words) - count + 1))
     best = max(starts, key=lambda start: (sum(weights[start : start + count]), -start))
     return " ".join(words[best : best + count]).strip(_EDGES)
-
-
-def _weight(word: str, first: bool) -> float:
-    if _NAME_OR_NUMBER.match(word) and not first:
-        return 2.0
-    return 1.0 if _LONG.match(word) else 0.0
