@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.data.registry import get_source
+from memalpha.data.load import get_source
 from memalpha.data.source import LoadResult
 from memalpha.types import Instance
 

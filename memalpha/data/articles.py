@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -56,12 +56,12 @@ def load_squad(source: str, options: SquadOptions, seed: int, count: TokenCounte
     return _squad_instances(paragraphs, options, count, random.Random(f"squad:{seed}"), result)
 
 
-class _File(BaseModel):
-    data: list[Any]
-
-
 class _Article(BaseModel):
     paragraphs: list[Any]
+
+
+class _File(BaseModel):
+    data: list[_Article]
 
 
 class _Paragraph(BaseModel):
@@ -75,22 +75,16 @@ def _paragraphs(source: str, split: str) -> Iterator[Row]:
             yield row
             continue
         for number, article in enumerate(checked(_File, row.data, row.where).data):
-            where = f"{row.where} article {number}"
-            try:
-                paragraphs = checked(_Article, article, where).paragraphs
-            except SchemaError as error:
-                yield Row(where, error)
-            else:
-                yield from (Row(f"{where} paragraph {index}", paragraph) for index, paragraph in enumerate(paragraphs))
+            for index, paragraph in enumerate(article.paragraphs):
+                yield Row(f"{row.where} article {number} paragraph {index}", paragraph)
 
 
 def _texts_and_starts(answers: Any) -> Any:
     """Answers of the Hub's form as those of the original one."""
-    if isinstance(answers, Mapping) and isinstance(answers.get("text"), list) and isinstance(answers.get("answer_start"), list):
-        return [
-            {"text": text, "answer_start": start} for text, start in zip(answers["text"], answers["answer_start"], strict=False)
-        ]
-    return answers
+    columns = [answers.get("text"), answers.get("answer_start")] if isinstance(answers, Mapping) else []
+    if not columns or not all(isinstance(column, list) for column in columns):
+        return answers
+    return [{"text": text, "answer_start": start} for text, start in zip(*columns, strict=False)]
 
 
 class _Given(BaseModel):
@@ -135,9 +129,7 @@ def _squad_instances(
     if options.shuffle:
         rng.shuffle(order)
     pieces: list[str] = []
-    asked_at = defaultdict[int, list[tuple[Question, list[int]]]](
-        list
-    )  # by the piece where the answer begins, with all that hold it
+    asked_at = defaultdict[int, list[tuple[Question, list[int]]]](list)  # by the first piece of the answer, with all its pieces
     for context, asked in order:
         spans = split_text(context, options.chunk_tokens[1], count)
         result.notes["paragraphs cut to pieces"] += len(spans) > 1
@@ -175,9 +167,7 @@ class MultihopOptions(CommonOptions):
 
     chunk_tokens: Bounds = (100, 2048)  # minimum and maximum tokens of a chunk; drawn per chunk
     instance_tokens: PositiveInt = 10_000  # tokens of articles at which an instance is closed
-    articles: Literal["evidence", "all"] = (
-        "evidence"  # use only the articles a question needs (evidence), or also the distractors (all)
-    )
+    articles: Literal["evidence", "all"] = "evidence"  # only the articles that a question needs, or also the distractors
 
 
 class _Hop(BaseModel):
@@ -239,37 +229,29 @@ def _multihop(name: str, model: type[_Hop]) -> Loader:
     return load
 
 
-@dataclass(slots=True)
-class _Gathered:
-    """Articles and questions of one instance, each question with the articles it needs."""
-
-    articles: dict[str, None] = field(default_factory=dict)
-    asked: list[tuple[Question, list[str]]] = field(default_factory=list)
-    tokens: int = 0
-
-
 def _multihop_instances(
     name: str, questions: Iterable[tuple[Question, dict[str, bool]]], options: MultihopOptions, seed: int, count: TokenCounter
 ) -> Iterator[Instance]:
     rng = random.Random(f"{name}:{seed}")
+    articles, asked = dict[str, None](), list[tuple[Question, list[str]]]()
+    made = tokens = 0
 
-    def instance(number: int, gathered: _Gathered) -> Instance:
-        made = chunk_texts(((article, article) for article in gathered.articles), options.chunk_tokens, count, rng)
-        asked = (replace(question, evidence=made.evidence(needs)) for question, needs in gathered.asked)
-        return Instance(f"{name}-{number}", name, made.chunks, tuple(asked))
+    def instance() -> Instance:
+        packed = chunk_texts(((article, article) for article in articles), options.chunk_tokens, count, rng)
+        placed = (replace(question, evidence=packed.evidence(needs)) for question, needs in asked)
+        return Instance(f"{name}-{made}", name, packed.chunks, tuple(placed))
 
-    gathered, made = _Gathered(), 0
-    for question, articles in questions:
-        new = [article for article in articles if article not in gathered.articles]
-        added = sum(count(article) for article in new)
-        if gathered.asked and gathered.tokens + added > options.instance_tokens and new:
-            yield instance(made, gathered)
-            gathered, made, added = _Gathered(), made + 1, sum(count(article) for article in articles)
-        gathered.articles |= dict.fromkeys(articles)
-        gathered.tokens += added
-        gathered.asked.append((question, [article for article, needed in articles.items() if needed]))
-    if gathered.asked:
-        yield instance(made, gathered)
+    for question, given in questions:
+        added = sum(count(article) for article in given if article not in articles)
+        if asked and tokens + added > options.instance_tokens and given.keys() - articles.keys():
+            yield instance()
+            articles, asked, made, tokens = {}, [], made + 1, 0
+            added = sum(count(article) for article in given)
+        articles |= dict.fromkeys(given)
+        tokens += added
+        asked.append((question, [article for article, needed in given.items() if needed]))
+    if asked:
+        yield instance()
 
 
 _HOTPOT, _MUSIQUE = _multihop("hotpotqa", _Hotpot), _multihop("musique", _Musique)

@@ -1,6 +1,6 @@
 """bAbI tasks (Weston et al., arXiv 1502.05698): short stories with questions between the sentences.
 
-Reads the original text (``1 Mary went home.``, ``2 Where is Mary?<tab>home<tab>1``; number 1 starts a new story), one file or a
+Reads the original text (``1 Mary went home.``, ``2 Where is Mary?<tab>home<tab>1``; a number that does not grow starts a new story), one file or a
 folder of ``qa*.txt``, of one split if it has several. Each question is an instance; its chunks are the sentences before it, its
 kind is the task of the file name. A wrong line drops its story. Departure: the order of a path (task 19) is not scored.
 """
@@ -62,12 +62,13 @@ def load_babi(source: str, options: BabiOptions, seed: int, count: TokenCounter,
 def _stories(path: Path) -> Iterator[Row]:
     """A row a story: its task, its name and its lines."""
     name = Path(path.name.removesuffix(".gz")).stem
-    stories: list[list[Row]] = []
-    for line in text_lines(str(path)):
-        if line.data.startswith("1 ") or (line.data.strip() and not stories):
+    stories, last = list[list[Row]](), 0
+    for line in (line for line in text_lines(str(path)) if line.data.strip()):
+        number = int(match[1]) if (match := _LINE.fullmatch(line.data)) else last + 1
+        if number <= last or not stories:
             stories.append([])
-        if line.data.strip():
-            stories[-1].append(line)
+        stories[-1].append(line)
+        last = number
     for number, story in enumerate(stories):
         yield Row(story[0].where, (name.partition("_")[0], f"{name}-{number}", story))
 

@@ -24,24 +24,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
 from memalpha.data.packing import chunked
-from memalpha.data.rows import (
-    EMPTY_ANSWER,
-    Cleaned,
-    Row,
-    Scalar,
-    checked,
-    data_path,
-    iter_rows,
-    json_document,
-    kind_of,
-    on_hub,
-    text_lines,
-)
+from memalpha.data.rows import EMPTY_ANSWER, Cleaned, Row, Scalar, checked, data_path, iter_rows, json_document, kind_of, text_lines
 from memalpha.data.source import CommonOptions, LoadResult, Metric, Source
 from memalpha.data.wording import ASK_LABEL
 from memalpha.errors import InputError, SchemaError
@@ -54,8 +42,7 @@ _WIDE = 999  # widest label number, to check lengths before the labels are known
 _TEXTS = ("text", "sentence", "utterance", "question", "query")
 _LABELS = ("label", "category", "intent", "label_text", "target")
 
-Reader = Callable[[str, str], Iterator[Row]]
-"""(source, split) to rows with the fields of ``_Pair``."""
+Reader = Callable[[str, str], Iterator[Row]]  # (source, split) to rows with the fields of _Pair
 
 
 # ------------------------------------------------------------------------------------------------ reading
@@ -65,25 +52,21 @@ class _Pair(BaseModel):
     split: str = ""
 
 
-def _columns(rows: Iterable[Row], labels: tuple[str, ...]) -> Iterator[Row]:
-    for row in rows:
-        data = row.data
-        if isinstance(data, Mapping):
-            named = {"text": _TEXTS, "label": labels}
-            data = {field: next((data[name] for name in names if name in data), None) for field, names in named.items()}
-        yield Row(row.where, data)
-
-
 def read_table(source: str, split: str, *labels: str) -> Iterator[Row]:
     """Read rows of a sentence and a label, by the names of their columns."""
-    return _columns(iter_rows(source, split), (*labels, *_LABELS))
+    named = {"text": _TEXTS, "label": (*labels, *_LABELS)}
+    for where, data in iter_rows(source, split):
+        if isinstance(data, Mapping):
+            yield Row(where, {field: next((data[name] for name in names if name in data), None) for field, names in named.items()})
+        else:
+            yield Row(where, data)
 
 
 def lines_of(pattern: str, *columns: str) -> Reader:
     """Return a reader of lines of the form of a pattern (groups ``label`` and ``text``), or of rows with those label columns."""
 
     def read(source: str, split: str) -> Iterator[Row]:
-        if on_hub(source) or kind_of(source) not in (".txt", ".label", ""):
+        if kind_of(source) not in (".txt", ".label", ""):
             yield from read_table(source, split, *columns)
             return
         for where, line in text_lines(source):
@@ -113,7 +96,7 @@ def read_parallel(source: str, split: str) -> Iterator[Row]:
 
 def read_clinc(source: str, split: str) -> Iterator[Row]:
     """Read CLINC150: an object of lists by split, or rows."""
-    if on_hub(source) or kind_of(source) != ".json":
+    if kind_of(source) != ".json":
         yield from read_table(source, split)
         return
     data, name_of_file = json_document(source), Path(source).name
@@ -125,22 +108,15 @@ def read_clinc(source: str, split: str) -> Iterator[Row]:
             yield Row(f"{name_of_file} {name}[{number}]", {"text": pair[0], "label": pair[1], "split": name} if fits else pair)
 
 
-class _Abstract(BaseModel):
-    sentences: list[Any]
-    labels: list[Any]
-
-
 def read_abstracts(source: str, split: str) -> Iterator[Row]:
     """Read CSAbstruct: rows of sentences and their roles."""
-    for row in iter_rows(source, split):
-        try:
-            abstract = checked(_Abstract, row.data, row.where)
-            pairs = list(zip(abstract.sentences, abstract.labels, strict=True))
-        except (SchemaError, ValueError) as error:
-            yield Row(row.where, SchemaError(str(error)) if isinstance(error, ValueError) else error)
+    for where, data in iter_rows(source, split):
+        texts, labels = (data.get(name) if isinstance(data, Mapping) else None for name in ("sentences", "labels"))
+        if not isinstance(texts, list) or not isinstance(labels, list) or len(texts) != len(labels):
+            yield Row(where, SchemaError(f"{where} is no abstract", expected="lists 'sentences' and 'labels' of one length"))
             continue
-        for index, (text, label) in enumerate(pairs):
-            yield Row(f"{row.where} sentence {index}", {"text": text, "label": label})
+        for index, (text, label) in enumerate(zip(texts, labels, strict=True)):
+            yield Row(f"{where} sentence {index}", {"text": text, "label": label})
 
 
 # ------------------------------------------------------------------------------------------------ making instances
@@ -157,65 +133,65 @@ class ClassificationOptions(CommonOptions):
 
 
 class _Sentence(NamedTuple):
-    where: str
+    key: str
     text: str
     label: str
+    where: str
 
 
-class SentencePool:
-    """Distinct sentences of a split (letter case ignored); InputError if there is no such split or sentence."""
+Pool = Mapping[str, _Sentence]
+"""The distinct sentences of a split in order, by their text without letter case."""
 
-    def __init__(
-        self,
-        read: Reader,
-        source: str,
-        split: str,
-        result: LoadResult,
-        fits: Callable[[str], bool] | None = None,
-        held_out: SentencePool | None = None,
-    ) -> None:
-        rows, splits, before = dict[str, _Sentence](), set[str](), len(result.problems)
-        for row in read(source, split):
-            result.asked += 1
-            try:
-                pair = checked(_Pair, row.data, row.where)
-            except SchemaError as error:
-                result.malformed(error)
-                continue
-            text = " ".join(pair.text.split())
-            splits |= {pair.split} - {""}
-            for reason, holds in (
-                ("other split", pair.split not in ("", split, f"{_OUT_OF_SCOPE}{split}")),
-                ("empty sentence", not text),
-                (EMPTY_ANSWER, not pair.label),
-                ("repeated sentence", text.casefold() in rows),
-                ("held out", held_out is not None and text.casefold() in held_out.known),
-                ("too long", fits is not None and not fits(text)),
-            ):
-                if holds:
-                    result.skipped[reason] += 1
-                    break
-            else:
-                rows[text.casefold()] = _Sentence(row.where, text, pair.label)
-        self.known, self.rows = rows, list(rows.values())
-        if not rows:
-            if splits and split not in splits:
-                raise InputError(f"{source} has no split {split!r}", expected=f"one of {', '.join(sorted(splits))}")
-            found = result.problems[before : before + 1] or [f"{number} {reason}" for reason, number in result.skipped.items()]
-            raise SchemaError(f"{source} has no labelled sentence: {', '.join(found)}", expected="sentences with labels")
 
-    def queues(self, order: Iterable[int]) -> dict[str, list[int]]:
-        """Return the sentence numbers by label (in the order of the labels' first sentences), in the given order."""
-        queues: dict[str, list[int]] = {row.label: [] for row in self.rows}
-        for index in order:
-            queues[self.rows[index].label].append(index)
-        return queues
+def read_pool(
+    rows: Iterable[Row],
+    source: str,
+    split: str,
+    result: LoadResult,
+    fits: Callable[[str], bool] | None = None,
+    held_out: Pool | None = None,
+) -> Pool:
+    """Return the sentences of a split that can be used; InputError if there is no such split or no sentence."""
+    pool, splits, before = dict[str, _Sentence](), set[str](), len(result.problems)
+    for row in rows:
+        result.asked += 1
+        try:
+            pair = checked(_Pair, row.data, row.where)
+        except SchemaError as error:
+            result.malformed(error)
+            continue
+        text = " ".join(pair.text.split())
+        key = text.casefold()
+        splits |= {pair.split} - {""}
+        for reason, holds in (
+            ("other split", pair.split not in ("", split, f"{_OUT_OF_SCOPE}{split}")),
+            ("empty sentence", not text),
+            (EMPTY_ANSWER, not pair.label),
+            ("repeated sentence", key in pool),
+            ("held out", held_out is not None and key in held_out),
+            ("too long", fits is not None and not fits(text)),
+        ):
+            if holds:
+                result.skipped[reason] += 1
+                break
+        else:
+            pool[key] = _Sentence(key, text, pair.label, row.where)
+    if not pool:
+        if splits and split not in splits:
+            raise InputError(f"{source} has no split {split!r}", expected=f"one of {', '.join(sorted(splits))}")
+        found = result.problems[before : before + 1] or [f"{number} {reason}" for reason, number in result.skipped.items()]
+        raise SchemaError(f"{source} has no labelled sentence: {', '.join(found)}", expected="sentences with labels")
+    return pool
 
-    def shuffled(self, rng: random.Random) -> list[int]:
-        """Return all sentence numbers in random order."""
-        order = list(range(len(self.rows)))
-        rng.shuffle(order)
-        return order
+
+def _queues(pool: Pool, rng: random.Random) -> tuple[list[_Sentence], dict[str, list[_Sentence]]]:
+    """All sentences in random order, together and by label (labels in the order of their first sentences)."""
+    order = list(pool.values())
+    queues: dict[str, list[_Sentence]] = {row.label: [] for row in order}
+    rng.shuffle(order)
+    for row in order:
+        queues[row.label].append(row)
+    return order, queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,18 +213,19 @@ class LabelledSet:
         def fits(text: str) -> bool:
             return count_tokens(self.example(text, _WIDE)) <= limit
 
-        def other(option: str, path: str, split: str, fits: Callable[[str], bool] | None = None) -> SentencePool | None:
+        def other(option: str, path: str, split: str, fits: Callable[[str], bool] | None = None) -> Pool | None:
             """The sentences of the file of an option, None if not set; what was skipped there goes to the notes."""
             if not path:
                 return None
             theirs = LoadResult(problems=result.problems)
-            pool = SentencePool(self.read, path, split, theirs, fits)
+            pool = read_pool(self.read(path, split), path, split, theirs, fits)
             for reason in ("malformed", "empty sentence", EMPTY_ANSWER, "too long"):
                 result.notes[f"{reason} in the file of option {option!r}"] += theirs.skipped[reason]
             return pool
 
         held_out = other("held_out", options.held_out, "test")
-        asked = SentencePool(self.read, source, options.split, result, None if options.examples else fits, held_out)
+        rows = self.read(source, options.split)
+        asked = read_pool(rows, source, options.split, result, None if options.examples else fits, held_out)
         shown = other("examples", options.examples, "train", fits)
         return _Builder(self, asked, shown, options, limit, seed, count_tokens, result).build()
 
@@ -260,8 +237,8 @@ class LabelledSet:
 @dataclass
 class _Builder:
     labelled: LabelledSet
-    asked: SentencePool
-    shown: SentencePool | None
+    asked: Pool
+    shown: Pool | None
     options: ClassificationOptions
     limit: int
     seed: int
@@ -269,13 +246,12 @@ class _Builder:
     result: LoadResult
 
     def build(self) -> Iterator[Instance]:
-        names = {row.label for pool in (self.asked, self.shown) if pool for row in pool.rows}
+        names = {row.label for row in (*self.asked.values(), *(self.shown or {}).values())}
         self.labels = sorted(names, key=lambda name: (len(name), name) if name.isdigit() else (0, name))
         self.widest = max(range(len(self.labels)), key=lambda number: self.count(str(number)))
-        self.untaken = Counter(row.label for row in self.asked.rows)
-        left, taken = self.asked.shuffled(random.Random(f"{self.labelled.name}:{self.seed}")), set[int]()
-        own = self.asked.queues(left) if self.shown is None else {}
-        free, number = len(left), 0
+        self.untaken = Counter(row.label for row in self.asked.values())
+        left, own = _queues(self.asked, random.Random(f"{self.labelled.name}:{self.seed}"))
+        free, number, taken = len(left), 0, set[str]()
         while free:
             if number and self.shown is None and free < 2 * self.options.questions:
                 self.result.skipped["left over"] += free
@@ -287,44 +263,39 @@ class _Builder:
                 return
             rng = random.Random(f"{self.labelled.name}:{self.seed}:{number}")
             if self.shown is None:
-                examples = self._examples(self.asked, own, rng, taken)
-                used = [index for chunk in examples for index in chunk]
-                taken |= set(used)
-                self.untaken -= Counter(self.asked.rows[index].label for index in used)
+                examples = self._examples(own, rng, taken)
+                used = [row for chunk in examples for row in chunk]
+                taken |= {row.key for row in used}
+                self.untaken -= Counter(row.label for row in used)
                 self.result.skipped["shown as an example"] += len(used)
                 free -= len(used)
             else:
-                forbidden = {self.asked.rows[index].text.casefold() for index in asked}
-                barred = {index for index, row in enumerate(self.shown.rows) if row.text.casefold() in forbidden}
-                examples = self._examples(self.shown, self.shown.queues(self.shown.shuffled(rng)), rng, barred)
+                examples = self._examples(_queues(self.shown, rng)[1], rng, {row.key for row in asked})
             yield self._instance(number, asked, examples, rng)
             free -= len(asked)
             number += 1
 
-    def _take(self, left: list[int], taken: set[int], number: int) -> list[int]:
+    def _take(self, left: list[_Sentence], taken: set[str], number: int) -> list[_Sentence]:
         """Take sentences to ask; if examples are from the input, each label keeps one."""
-        chosen: list[int] = []
+        chosen: list[_Sentence] = []
         while left and len(chosen) < number:
-            index = left.pop()
-            label = self.asked.rows[index].label
-            if index not in taken and (self.shown is not None or self.untaken[label] > 1):
-                taken.add(index)
-                self.untaken[label] -= 1
-                chosen.append(index)
+            row = left.pop()
+            if row.key not in taken and (self.shown is not None or self.untaken[row.label] > 1):
+                taken.add(row.key)
+                self.untaken[row.label] -= 1
+                chosen.append(row)
         return chosen
 
-    def _examples(self, pool: SentencePool, queues: dict[str, list[int]], rng: random.Random, barred: set[int]) -> list[list[int]]:
-        """Fill chunks with sentence numbers, a sentence of each label in turn; what is used leaves the queues."""
-        chunks, tokens = list[list[int]]([[]]), 0
-        while any(queues.values()):
-            waiting = [label for label, queue in queues.items() if queue]
-            for label in rng.sample(waiting, len(waiting)):
-                queue = queues[label]
-                while queue and queue[-1] in barred:
+    def _examples(self, queues: dict[str, list[_Sentence]], rng: random.Random, barred: set[str]) -> list[list[_Sentence]]:
+        """Fill chunks with a sentence of each label in turn; what is used leaves the queues."""
+        chunks, tokens = list[list[_Sentence]]([[]]), 0
+        while waiting := [queue for queue in queues.values() if queue]:
+            for queue in rng.sample(waiting, len(waiting)):
+                while queue and queue[-1].key in barred:
                     queue.pop()
                 if not queue:
                     continue
-                added = self.count(self.labelled.example(pool.rows[queue[-1]].text, self.widest) + "\n")
+                added = self.count(self.labelled.example(queue[-1].text, self.widest) + "\n")
                 if chunks[-1] and tokens + added > self.limit:
                     if len(chunks) == self.options.chunks:
                         return chunks
@@ -334,39 +305,43 @@ class _Builder:
                 tokens += added
         return [chunk for chunk in chunks if chunk]
 
-    def _instance(self, number: int, asked: list[int], examples: list[list[int]], rng: random.Random) -> Instance:
-        numbers = dict(zip(self.labels, rng.sample(range(len(self.labels)), len(self.labels)), strict=True))
-        shown = [[(self.shown or self.asked).rows[index] for index in chunk] for chunk in examples]
-        texts = ("\n".join(self.labelled.example(row.text, numbers[row.label]) for row in chunk) for chunk in shown)
-        made = chunked((Chunk(text), (row.label for row in chunk)) for text, chunk in zip(texts, shown, strict=True))
+    def _instance(self, number: int, asked: list[_Sentence], examples: list[list[_Sentence]], rng: random.Random) -> Instance:
+        name, numbers = (
+            self.labelled.name,
+            dict(zip(self.labels, rng.sample(range(len(self.labels)), len(self.labels)), strict=True)),
+        )
+        texts = ("\n".join(self.labelled.example(row.text, numbers[row.label]) for row in chunk) for chunk in examples)
+        made = chunked((Chunk(text), (row.label for row in chunk)) for text, chunk in zip(texts, examples, strict=True))
         questions = []
-        for where, text, label in (self.asked.rows[index] for index in asked):
-            if (evidence := made.evidence([label])) is None:
+        for row in asked:
+            if (evidence := made.evidence([row.label])) is None:
                 self.result.skipped[_NOT_SHOWN] += 1
                 continue
-            ask, kind = f"{self.labelled.word}: {text}\n{ASK_LABEL}", self.labelled.kind(label)
-            questions.append(Question(ask, (str(numbers[label]),), self.options.metric, kind, evidence=evidence, id=where))
-        return Instance(
-            f"{self.labelled.name}-{number}", self.labelled.name, made.chunks or (Chunk("(no examples)"),), tuple(questions)
-        )
+            ask, kind = f"{self.labelled.word}: {row.text}\n{ASK_LABEL}", self.labelled.kind(row.label)
+            answers = (str(numbers[row.label]),)
+            questions.append(Question(ask, answers, self.options.metric, kind, evidence=evidence, id=row.where))
+        return Instance(f"{name}-{number}", name, made.chunks or (Chunk("(no examples)"),), tuple(questions))
 
 
-def _before(mark: str) -> Callable[[str], str]:
-    return lambda label: label.partition(mark)[0]
+def _source(
+    name: str, form: str, read: Reader, chunk_tokens: int, word: str = "Sentence", kind: Callable[[str], str] = str
+) -> Source:
+    return Source(name, form, LabelledSet(name, read, chunk_tokens, word, kind), ClassificationOptions)
 
 
-_LABELLED = (
-    (LabelledSet("trec_coarse", read_trec_coarse, 390), "TREC question types, 6 coarse labels: lines of COARSE:fine sentence"),
-    (LabelledSet("trec_fine", read_trec_fine, 390, kind=_before(":")), "TREC question types, 50 fine labels: the same lines"),
-    (LabelledSet("banking77", read_table, 611, kind=lambda _: "intent"), "BANKING77 intents: CSV text,category"),
-    (
-        LabelledSet("clinc150", read_clinc, 611, kind=lambda label: "oos" if label == "oos" else "intent"),
-        "CLINC150 intents: JSON {split: [[text, intent]]}",
+SOURCES = (
+    _source("trec_coarse", "TREC question types, 6 labels: lines of COARSE:fine sentence", read_trec_coarse, 390),
+    _source("trec_fine", "TREC, 50 labels: the same lines", read_trec_fine, 390, kind=lambda label: label.partition(":")[0]),
+    _source("banking77", "BANKING77 intents: CSV text,category", read_table, 611, kind=lambda label: "intent"),
+    _source(
+        "clinc150",
+        "CLINC150: JSON {split: [[text, intent]]}",
+        read_clinc,
+        611,
+        kind=lambda label: "oos" if label == "oos" else "intent",
     ),
-    (LabelledSet("hwu64", read_parallel, 611, kind=_before("_")), "HWU64 (NLU) intents: a folder of seq.in and label"),
-    (LabelledSet("pubmed_rct", read_pubmed, 1676, word="Sample"), "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence"),
-    (LabelledSet("csabstruct", read_abstracts, 1676, word="Sample"), "CSAbstruct roles of sentences: JSON Lines"),
+    _source("hwu64", "HWU64 intents: a folder of seq.in and label", read_parallel, 611, kind=lambda label: label.partition("_")[0]),
+    _source("pubmed_rct", "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence", read_pubmed, 1676, "Sample"),
+    _source("csabstruct", "CSAbstruct roles of sentences: JSON Lines", read_abstracts, 1676, "Sample"),
 )
-
-SOURCES = tuple(Source(labelled.name, reads, labelled, ClassificationOptions) for labelled, reads in _LABELLED)
 """Every set of labelled sentences."""

@@ -4,8 +4,7 @@
 is an instance; consecutive sessions, each under a date line, are joined to chunks of at most 2048 tokens. Evidence: turns with
 ``has_answer``, else ``answer_session_ids``. Departures: sessions are sorted by date and cut between turns if they are too long.
 **LoCoMo** (Maharana et al., arXiv 2402.17753): original JSON. A conversation is an instance, a session a chunk. Pictures are shown
-as captions. Category 5 has no gold answer and is skipped; with option ``adversarial``, metric ``absent`` wants "not mentioned"
-without the given wrong answer.
+as captions. Category 5 has no gold answer and is skipped.
 **MSC** (Xu et al., arXiv 2107.07567): original JSON Lines, also with ``self_instruct`` (arXiv 2310.08560). A dialogue is an instance,
 a session a chunk. The question of ``self_instruct`` is asked, else what each person said about themselves. No evidence.
 """
@@ -83,8 +82,8 @@ def _longmemeval(item: _Item, place: str, options: LongMemEvalOptions, count: To
 
 
 # ------------------------------------------------------------------------------------------------ LoCoMo
-KINDS: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
-"""Kind of each LoCoMo category."""
+KINDS: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
+"""Kind of each LoCoMo category but the fifth."""
 
 NO_GOLD = "adversarial, no gold answer"
 
@@ -97,7 +96,6 @@ class LocomoOptions(TextOptions):
     """How LoCoMo becomes instances."""
 
     metric: Metric = "f1"
-    adversarial: bool = False  # also ask category 5
 
 
 class _LocomoTurn(BaseModel):
@@ -106,20 +104,18 @@ class _LocomoTurn(BaseModel):
     blip_caption: Scalar = ""
     dia_id: Scalar = ""
 
+    def shown(self) -> str:
+        return f"{self.text} [shows {self.blip_caption}]".strip() if self.blip_caption else self.text
+
 
 class _Turns(BaseModel):
     turns: list[_LocomoTurn]
     time: Scalar = ""
 
 
-class _Conversation(BaseModel, extra="allow"):
-    speaker_a: Scalar = ""
-    speaker_b: Scalar = ""
-
-
 class _LocomoRow(BaseModel):
     sample_id: Scalar = ""
-    conversation: _Conversation
+    conversation: dict[str, Any]
     qa: list[Any]
 
 
@@ -127,17 +123,15 @@ class _LocomoQuestion(BaseModel):
     question: Text
     category: Annotated[int, Field(strict=True, ge=1, le=5)]
     answer: Answers = ()
-    adversarial_answer: Answers = ()
     evidence: Any = None
 
 
 def _locomo(data: _LocomoRow, place: str, options: LocomoOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    speakers = (data.conversation.speaker_a, data.conversation.speaker_b)
-    talk, sessions = data.conversation.model_extra or {}, []
+    talk, sessions = data.conversation, []
     numbers = {key: match[1] for key in talk if (match := _SESSION.fullmatch(key))}
     for key, number in sorted(numbers.items(), key=lambda item: (len(item[1]), item[1])):
         held = checked(_Turns, {"turns": talk[key], "time": talk.get(f"{key}_date_time")}, f"{place} {key}")
-        turns = (Turn(turn.speaker, _shown(turn), next(_turn_names(turn.dia_id), turn.dia_id)) for turn in held.turns)
+        turns = (Turn(turn.speaker, turn.shown(), next(_turn_names(turn.dia_id), turn.dia_id)) for turn in held.turns)
         sessions.append(Session([turn for turn in turns if turn.text], f"Session {number}", time_of(held.time)))
     dialogue = dialogue_chunks(sessions, options.chunk_tokens, count)
 
@@ -145,20 +139,12 @@ def _locomo(data: _LocomoRow, place: str, options: LocomoOptions, count: TokenCo
         asked = checked(_LocomoQuestion, item, where)
         evidence = dialogue.evidence(_turn_names(str(asked.evidence)))
         result.notes["evidence that is not there"] += evidence is None
-        kind = KINDS[asked.category]
-        if asked.category != 5:
-            return Question(asked.question, asked.answer, options.metric, kind, evidence=evidence) if asked.answer else EMPTY_ANSWER
-        named = [speaker for speaker in speakers if speaker and speaker.lower() in asked.question.lower()]
-        if not options.adversarial or len(named) != 1 or not asked.adversarial_answer:
-            return NO_GOLD
-        return Question(asked.question, ("not mentioned",), "absent", kind, named[0], asked.adversarial_answer, evidence)
+        if asked.category == 5 or not asked.answer:
+            return NO_GOLD if asked.category == 5 else EMPTY_ANSWER
+        return Question(asked.question, asked.answer, options.metric, KINDS[asked.category], evidence=evidence)
 
     questions = read_questions(data.qa, place, result, question)
     return Instance(data.sample_id or f"locomo {place}", "locomo", dialogue.chunks, questions)
-
-
-def _shown(turn: _LocomoTurn) -> str:
-    return f"{turn.text} [shows {turn.blip_caption}]".strip() if turn.blip_caption else turn.text
 
 
 def _turn_names(written: str) -> Iterator[str]:
@@ -214,9 +200,7 @@ def _msc(data: _MscRow, place: str, options: TextOptions, count: TokenCounter, r
 
 
 SOURCES = (
-    Source(
-        "locomo", "LoCoMo, original JSON: a conversation's sessions and its questions", by_row(_LocomoRow, _locomo), LocomoOptions
-    ),
+    Source("locomo", "LoCoMo, original JSON: conversations and their questions", by_row(_LocomoRow, _locomo), LocomoOptions),
     Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_Item, _longmemeval), LongMemEvalOptions),
     Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_MscRow, _msc), TextOptions),
 )

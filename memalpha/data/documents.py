@@ -64,7 +64,6 @@ class _Chapter(BaseModel):
 
 def _booksum(data: _Chapter, place: str, options: BooksumOptions, count: TokenCounter, result: LoadResult) -> Instance:
     pieces = cut(data.chapter, options.chunk_tokens, count)
-
     if options.chunks[0] <= len(pieces) <= options.chunks[1]:
         asked = _summary_question(SUMMARISE, data.summary_text, "summary", options)
     else:
@@ -111,16 +110,12 @@ def _qmsum(data: _Meeting, place: str, options: SummaryOptions, count: TokenCoun
 
 # ------------------------------------------------------------------------------------------------ MemoryAgentBench
 METRIC_OF_PREFIX: Mapping[str, str] = {
-    "ruler_qa": "substring",
-    "longmemeval": "judge",
-    "eventqa": "substring",
-    "icl_": "boxed",
-    "recsys": "keywords",
-    "infbench_sum": "keywords",
-    "detective": "exact_match",
-    "factconsolidation": "substring",
-}
-"""Metric by prefix of ``metadata.source``; the suffix is a size (``eventqa_65536``)."""
+    "ruler_qa": "substring", "longmemeval": "judge", "eventqa": "substring", "icl_": "boxed", "recsys": "keywords",
+    "infbench_sum": "keywords", "detective": "exact_match", "factconsolidation": "substring",
+    "squad": "substring", "hotpotqa": "substring", "perltqa": "parts", "lme_train": "judge", "pubmed-rct": "boxed",
+    "booksum": "keywords",
+}  # fmt: skip
+"""Metric by the beginning of a row's source: MemoryAgentBench's, which end with a size (``eventqa_65536``), and Mem-alpha's."""
 
 _SIZE = re.compile(r"_[0-9]+[A-Za-z]*.*$|\*$")
 
@@ -137,7 +132,7 @@ class _About(BaseModel):
     question_types: Any = None
     question_ids: Any = None
     question_dates: Any = None
-    keypoints: Rows = []
+    keypoints: Annotated[list[Cleaned], OrEmpty] = []
 
     def column(self, key: str, length: int) -> list[Any]:
         value = getattr(self, key)
@@ -159,18 +154,13 @@ class _Asked(BaseModel):
     date: Scalar
 
 
-class _Points(BaseModel):
-    keypoints: list[Cleaned]
-
-
 def _memoryagentbench(
     data: _Context, place: str, options: MemoryAgentBenchOptions, count: TokenCounter, result: LoadResult
 ) -> Instance:
     about, source, number = data.metadata, data.metadata.source, len(data.questions)
     if number != len(data.answers):
         raise SchemaError(f"{place} has {number} questions and {len(data.answers)} answers", expected="as many of both")
-    metric = options.metric or next((value for prefix, value in METRIC_OF_PREFIX.items() if source.startswith(prefix)), "")
-    if not metric:
+    if not (metric := options.metric or metric_of(source)):
         return _unknown(source, number, result)
     columns = [about.column(key, number) for key in ("question_types", "question_ids", "question_dates")]
 
@@ -179,14 +169,18 @@ def _memoryagentbench(
         golds = asked.answers
         _check_labels(golds, metric, where)
         if metric == "keywords" and golds and source.startswith("infbench_sum"):
-            points = checked(_Points, {"keypoints": about.keypoints or list(golds)}, where).keypoints
-            golds = keyphrases("\n".join(points))
+            golds = keyphrases("\n".join(about.keypoints or golds))
         if not golds:
             return EMPTY_ANSWER
         return Question(asked_on(asked.date, asked.question), golds, metric, asked.kind or _SIZE.sub("", source), id=asked.id)
 
     questions = read_questions(zip(data.questions, data.answers, *columns, strict=True), place, result, question)
     return Instance(f"{source} {place}", source, tuple(map(Chunk, cut(data.context, options.chunk_tokens, count))), questions)
+
+
+def metric_of(source: str) -> str:
+    """Return the metric of a row's source, "" if it is unknown."""
+    return next((metric for prefix, metric in METRIC_OF_PREFIX.items() if source.startswith(prefix)), "")
 
 
 def _check_labels(golds: tuple[str, ...], metric: str, where: str) -> None:
@@ -203,16 +197,6 @@ def _unknown(source: str, questions: int, result: LoadResult) -> Instance:
 
 
 # ------------------------------------------------------------------------------------------------ Mem-alpha's data
-METRIC_OF: Mapping[str, str] = {
-    "squad": "substring",
-    "hotpotqa": "substring",
-    "perltqa": "parts",
-    "lme_train": "judge",
-    "pubmed-rct": "boxed",
-    "booksum": "keywords",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class MemalphaOptions(CommonOptions):
     """How Mem-alpha's data are scored."""
@@ -225,8 +209,6 @@ class _MemalphaRow(BaseModel):
     data_source: Text
     chunks: Annotated[list[Text], Spelled, Field(min_length=1)]
     questions_and_answers: Annotated[list[Any], Spelled]
-    num_chunks: Any = None
-    num_questions: Any = None
 
 
 def _answer(value: Any) -> Any:
@@ -238,25 +220,15 @@ class _MemalphaQuestion(BaseModel):
     answer: Annotated[Answers, BeforeValidator(_answer)] = ()
 
 
-def metric_of(data_source: str) -> str:
-    """Return the metric of a ``data_source``, "" if it is unknown."""
-    known = ("icl_", "longmemeval", "infbench_sum", "ruler_qa")
-    prefix = next((prefix for prefix in known if data_source.startswith(prefix)), "")
-    return METRIC_OF.get(data_source) or METRIC_OF_PREFIX.get(prefix, "")
-
-
 def _memalpha(data: _MemalphaRow, place: str, options: MemalphaOptions, count: TokenCounter, result: LoadResult) -> Instance:
     given, chunks, source = data.questions_and_answers, tuple(map(Chunk, data.chunks)), data.data_source
-    for field, stated, held in (("num_chunks", data.num_chunks, chunks), ("num_questions", data.num_questions, given)):
-        if stated is not None and stated != len(held):
-            raise SchemaError(f"{place} has {len(held)} items", expected=f"{stated}, as {field!r} says")
     if not (metric := options.metric or metric_of(source)):
         return _unknown(source, len(given), result)
 
     def question(item: Any, where: str) -> Question | str:
         asked = checked(_MemalphaQuestion, item, where)
         golds = asked.answer
-        if metric == "keywords" and isinstance(item["answer"], str):
+        if metric == "keywords" and golds and isinstance(item["answer"], str):
             golds = tuple(dict.fromkeys(filter(None, map(str.strip, golds[0].split(", ")))))
         _check_labels(golds, metric, where)
         return Question(asked.question, golds, metric) if golds else EMPTY_ANSWER
@@ -264,15 +236,12 @@ def _memalpha(data: _MemalphaRow, place: str, options: MemalphaOptions, count: T
     return Instance(data.instance_id or f"memalpha {place}", source, chunks, read_questions(given, place, result, question))
 
 
+_MEMORYAGENTBENCH = by_row(_Context, _memoryagentbench)
+
 SOURCES = (
     Source("booksum", "BookSum chapters with summaries: JSON Lines, CSV, Parquet", by_row(_Chapter, _booksum), BooksumOptions),
     Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_Meeting, _qmsum), SummaryOptions),
-    Source(
-        "memoryagentbench",
-        "MemoryAgentBench: Parquet, JSON, JSON Lines",
-        by_row(_Context, _memoryagentbench),
-        MemoryAgentBenchOptions,
-    ),
+    Source("memoryagentbench", "MemoryAgentBench: Parquet, JSON, JSON Lines", _MEMORYAGENTBENCH, MemoryAgentBenchOptions),
     Source("memalpha", "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines", by_row(_MemalphaRow, _memalpha), MemalphaOptions),
 )
 """Every set of long texts."""

@@ -13,10 +13,9 @@ line by line, without lines our loaders add; contexts by passage (split at blank
 | passage of 4-11 words, in a chunk without longer ones | equal to one there |
 | run of words | in a context there: always found from 99 words on, never below 50 |
 
-Nearly equal: MinHash estimate (128 permutations, standard error below 0.05) of a Jaccard similarity of at least 0.7, of four-letter
-pieces of questions or three-word pieces of passages. Not informative: yes, no, none etc., numbers of one or two digits. Sentences
-to label (metrics ``boxed``, ``label``) are only compared exactly. Not a leak: examples from another file; a line that the other set
-asks several times with no common answer (``Where is Mary?``; a label line: within one instance). Not found: paraphrases.
+Nearly equal: MinHash estimate (128 permutations) of a Jaccard similarity of at least 0.7, of four-letter pieces of questions or
+three-word pieces of passages. Not a leak: examples from another file; a line that the other set asks several times with no common
+answer. docs/data.md has the reasons.
 """
 
 from __future__ import annotations

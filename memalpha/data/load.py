@@ -26,11 +26,10 @@ SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for sou
 
 
 def get_source(name: str) -> Source:
-    """Return a source; ignores case, "-" equals "_". InputError lists all names if there is none."""
-    known = name if name in SOURCES else name.lower().replace("-", "_")
-    if known not in SOURCES:
+    """Return a source; InputError lists all names if there is none."""
+    if name not in SOURCES:
         raise InputError(f"unknown data source {name!r}", expected=f"one of {', '.join(sorted(SOURCES))}")
-    return SOURCES[known]
+    return SOURCES[name]
 
 
 # ------------------------------------------------------------------------------------------------ prepared folders
@@ -85,11 +84,8 @@ def load_data(names: str, options: Mapping[str, Any] | None = None, seed: int = 
         instance for i, name in enumerate(source_names(names)) for instance in load_one(name, None if i else options, seed)
     ]
     if twice := next((id for id, times in Counter(instance.id for instance in instances).items() if times > 1), None):
-        raise InputError(
-            f"two instances of {names!r} are called {twice!r}",
-            expected="ids that are unique over all training (or evaluation) data",
-            fix="prepare one of the sets with another seed",
-        )
+        fix = "prepare one of the sets with another seed"
+        raise InputError(f"two instances of {names!r} are called {twice!r}", expected="ids that are unique over all data", fix=fix)
     return instances
 
 
@@ -106,11 +102,8 @@ def load_one(name_or_path: str, options: Mapping[str, Any] | None = None, seed: 
         values = dict(options or {})
         return list(get_source(name_or_path).load(None, values, int(values.pop("seed", seed))).instances)
     if not path.exists():
-        raise InputError(
-            f"no data at {name_or_path!r}",
-            expected=f"a prepared folder, an instances.jsonl, or a generated source ({', '.join(generated)})",
-            fix="make it with memalpha prepare",
-        )
+        expected = f"a prepared folder, an instances.jsonl, or a generated source ({', '.join(generated)})"
+        raise InputError(f"no data at {name_or_path!r}", expected=expected, fix="make it with memalpha prepare")
     if options:
         raise InputError(f"options {dict(options)} are given for {name_or_path!r}", expected="options only for generated sources")
     if (path / MANIFEST_NAME).is_file():

@@ -8,6 +8,7 @@ the answer. Profile and relations come first. Evidence is the chunks of the ``Re
 
 from __future__ import annotations
 
+import ast
 import html
 import re
 from collections.abc import Iterator, Mapping
@@ -24,9 +25,6 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
 
-SECTIONS = ("profile", "social_relationship", "events", "dialogues")
-"""Sections of the questions, and their kinds."""
-
 _KEY = re.compile(r"[0-9]+(?:_[0-9]+)+(?:#[0-9]+)?")
 
 
@@ -35,7 +33,6 @@ class PerltqaOptions(CommonOptions):
     """How PerLTQA becomes instances."""
 
     chunk_tokens: PositiveInt = 2048  # most tokens of a chunk
-    memory: str = ""  # file of the memories ("" = input name with perltmem for perltqa)
 
 
 def load_perltqa(source: str, options: PerltqaOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
@@ -44,9 +41,9 @@ def load_perltqa(source: str, options: PerltqaOptions, seed: int, count: TokenCo
     if others:
         names = ", ".join(path.name for path in (asked, *others))
         raise InputError(f"{source} has the questions of several releases: {names}", expected="one of these files as input")
-    memory = options.memory or str(asked.with_name(asked.name.replace("perltqa", "perltmem")))
-    if memory == str(asked) or not isinstance(memories := json_document(memory), Mapping):
-        raise SchemaError(f"{memory} holds no memories", expected="{person: {profile, events, ...}}; see option 'memory'")
+    memory = asked.with_name(asked.name.replace("perltqa", "perltmem"))
+    if memory == asked or not isinstance(memories := json_document(str(memory)), Mapping):
+        raise SchemaError(f"{memory} holds no memories", expected="perltqa*.json with perltmem*.json beside it")
 
     given = json_document(str(asked))
     rows = (
@@ -66,6 +63,10 @@ def _anchors(value: Any) -> list[str]:
     phrases = [key for item in (value if isinstance(value, list) else []) if isinstance(item, Mapping) for key in item]
     cleaned = (" ".join(html.unescape(scalar(phrase)).replace(";", ",").split()) for phrase in phrases)
     return list(dict.fromkeys(filter(None, cleaned)))
+
+
+def _literal(value: Any) -> Any:
+    return ast.literal_eval(value) if isinstance(value, str) else value  # some circles are Python text
 
 
 class _Person(BaseModel):
@@ -113,7 +114,7 @@ class _Talk(BaseModel):
 class _Memories(BaseModel):
     profile: dict[Cleaned, Annotated[str, _joined(", ")]] = {}
     profile_description: Scalar = ""
-    social_relationship: dict[Cleaned, _Relation] = {}
+    social_relationship: Annotated[dict[Cleaned, _Relation], BeforeValidator(_literal)] = {}
     events: dict[Cleaned, _Event] = {}
     dialogues: dict[Cleaned, _Talk] = {}
 
@@ -124,15 +125,11 @@ class _Memories(BaseModel):
             told = filter(None, ["[Profile]", *lines, self.profile_description])
             yield "\n".join(told), None, [f"profile {key}" for key in self.profile]
         if circle := self.social_relationship:
-            known = (
-                f"{each.who} ({each.how}): {each.what}" if each.how else f"{each.who}: {each.what}" for each in circle.values()
-            )
+            known = (f"{each.who} ({each.how}): {each.what}".replace(" ()", "") for each in circle.values())
             yield "\n".join(["[People around]", *known]), None, [f"circle {key}" for key in circle]
         # A dialogue belongs to the event it names, else to the event whose key is its prefix.
-        event_of = {
-            key: talk.events if isinstance(talk.events, str) and talk.events else key.partition("#")[0]
-            for key, talk in self.dialogues.items()
-        }
+        named = ((key, talk.events) for key, talk in self.dialogues.items())
+        event_of = {key: event if isinstance(event, str) and event else key.partition("#")[0] for key, event in named}
         for key, event in self.events.items():
             time, talks = time_of(event.time), [name for name, of in event_of.items() if of == key]
             header = f"[Event, {time}] {event.summary}" if time else f"[Event] {event.summary}"

@@ -26,9 +26,6 @@ from memalpha.files import file_sha256
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
 
-REPEATS = "repeats a checked set"
-"""Skip reason of a question that repeats a checked set, alone or by its context."""
-
 
 def prepare(
     name: str,
@@ -64,16 +61,16 @@ def prepare(
         for instance in result.instances:
             found = leaks.check(instance, own_examples=not getattr(made_with, "examples", ""))
             left = without(instance, found) if drop_leaks else instance
-            result.skipped[REPEATS] += len(instance.questions) - (len(left.questions) if left else 0)
+            result.skipped["repeats a checked set"] += len(instance.questions) - (len(left.questions) if left else 0)
             if left is not None:
                 yield left
                 lengths = [count(chunk.text) for chunk in left.chunks]
                 counts["instances"] += 1
                 counts["chunks"] += len(lengths)
                 counts["questions"] += len(left.questions)
-                counts["chunk tokens"] += sum(lengths)
-                counts["question tokens"] += sum(count(question.text) for question in left.questions)
-                counts["longest chunk"] = max(counts["longest chunk"], *lengths)
+                counts["tokens of chunks"] += sum(lengths)
+                counts["tokens of questions"] += sum(count(question.text) for question in left.questions)
+                counts["tokens of longest_chunk"] = max(counts["tokens of longest_chunk"], *lengths)
                 if progress is not None:
                     progress(counts["instances"], result.total)
 
@@ -81,8 +78,8 @@ def prepare(
         write_parquet(partial / PARQUET_NAME, kept())
         if source.needs_input and result.asked != counts["questions"] + sum(result.skipped.values()):
             raise MemAlphaError(
-                f"source {name!r} read {result.asked} questions, made {counts['questions']} and skipped {dict(result.skipped)}: "
-                "some are lost or counted twice\n  to fix: this is a fault of the source's loader, not of the input; please report it"
+                f"source {name!r} read {result.asked} questions, made {counts['questions']} and skipped {dict(+result.skipped)}: "
+                "some are lost or counted twice\n  to fix: this is a fault of the loader, not of the input; please report it"
             )
         if not counts["instances"]:
             reasons = ", ".join(f"{number} {reason}" for reason, number in result.skipped.most_common()) or "no question found"
@@ -101,17 +98,13 @@ def prepare(
             instances=counts["instances"],
             chunks=counts["chunks"],
             questions=counts["questions"],
-            skipped=_positive(result.skipped),
-            tokens={
-                "chunks": counts["chunk tokens"],
-                "questions": counts["question tokens"],
-                "longest_chunk": counts["longest chunk"],
-            },
+            skipped=dict(sorted((+result.skipped).items())),
+            tokens={name: counts[f"tokens of {name}"] for name in ("chunks", "questions", "longest_chunk")},
             token_counter=token_counter,
             sha256=file_sha256(partial / PARQUET_NAME),
             seed=seed,
             options=json.loads(json.dumps(asdict(made_with))),  # tuples as lists, as in the file
-            notes=_positive(result.notes),
+            notes=dict(sorted((+result.notes).items())),
             problems=result.problems,
             asked=result.asked or counts["questions"],
             checked_against=[Path(other).name for other in check_against],
@@ -147,7 +140,3 @@ def _check_output(folder: Path, *, overwrite: bool) -> None:
     if held and (others or not overwrite):
         expected = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
         raise InputError(f"output {folder} exists and holds {', '.join(held[:5])}", expected=expected, fix="choose another folder")
-
-
-def _positive(counts: Mapping[str, int]) -> dict[str, int]:
-    return {key: counts[key] for key in sorted(counts) if counts[key]}

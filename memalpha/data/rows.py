@@ -1,6 +1,6 @@
 """Rows of a data file or of a data set on the Hugging Face Hub, each with its place, and checks of their fields.
 
-Read are JSON (a list of rows, or one object), JSON Lines, CSV and TSV with a header, and Parquet, each also as ``.gz``; ``.txt``
+Read are JSON (a list of rows, or one object), JSON Lines, CSV with a header, and Parquet, each also as ``.gz``; ``.txt``
 means JSON Lines, no suffix JSON. A JSON document is read whole, the others stream. A bad file is one InputError.
 """
 
@@ -29,7 +29,7 @@ MAX_UNPACKED = 2 << 30
 EMPTY_ANSWER = "empty answer"
 """Skip reason: all answers are blank or missing."""
 
-_KINDS = (".json", ".jsonl", ".parquet", ".csv", ".tsv", ".txt")
+_KINDS = (".json", ".jsonl", ".parquet", ".csv", ".txt")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
 _AGAIN = "download it again: it may be cut off"
 _M = TypeVar("_M", bound=BaseModel)
@@ -48,10 +48,10 @@ def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
 
     InputError if it is neither or cannot be read; SchemaError if it is damaged.
     """
-    if on_hub(source):
+    if (kind := kind_of(source)) == "hub":
         return _hub_rows(source, split)
     path = existing_file(source)
-    match kind_of(source):
+    match kind:
         case ".json" | "":
             data = json_document(source)
             return (Row(f"{path.name} item {i}", item) for i, item in enumerate(data if isinstance(data, list) else [data]))
@@ -59,8 +59,8 @@ def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
             return _line_rows(path)
         case ".parquet":
             return _parquet_rows(path)
-        case ".csv" | ".tsv" as kind:
-            return _table_rows(path, tabs=kind == ".tsv")
+        case ".csv":
+            return _table_rows(path)
     raise InputError(f"{path} is of an unknown kind", expected=f"a name that ends in {', '.join(_KINDS)}, with or without .gz")
 
 
@@ -88,16 +88,11 @@ def data_files(source: str, pattern: str) -> list[Path]:
     return found
 
 
-def on_hub(source: str) -> bool:
-    """Whether ``source`` looks like ``owner/name`` and no such path exists."""
-    if data_path(source).exists() or not _HUB_NAME.fullmatch(source):
-        return False
-    return kind_of(source) not in _KINDS and not Path(source).parent.exists()
-
-
 def kind_of(source: str) -> str:
-    """Return a file's suffix in lower case, without ``.gz``."""
-    return Path(source.lower().removesuffix(".gz")).suffix
+    """Return a file's suffix in lower case, without ``.gz``; "hub" for ``owner/name`` if no such path exists."""
+    kind = Path(source.lower().removesuffix(".gz")).suffix
+    known = kind in _KINDS or data_path(source).exists() or Path(source).parent.exists()
+    return kind if known or not _HUB_NAME.fullmatch(source) else "hub"
 
 
 @contextmanager
@@ -149,12 +144,10 @@ def _line_rows(path: Path) -> Iterator[Row]:
                 yield Row(where, data)
 
 
-def _table_rows(path: Path, *, tabs: bool) -> Iterator[Row]:
+def _table_rows(path: Path) -> Iterator[Row]:
     csv.field_size_limit(max(2**31 - 1, csv.field_size_limit()))  # process-wide; only ever raised
-    quoting: Any = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
     with _open_bytes(path) as file:
-        lines = TextIOWrapper(file, encoding="utf-8-sig", newline="")
-        table = csv.DictReader(lines, delimiter="\t" if tabs else ",", quoting=quoting, strict=True)
+        table = csv.DictReader(TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
         try:
             for data in table:
                 where, names = f"{path.name} line {table.line_num}", len(table.fieldnames or ())
@@ -250,7 +243,7 @@ def checked(model: type[_M], data: Any, where: str) -> _M:
         return model.model_validate(data)
     except ValidationError as error:
         raise SchemaError(f"{where} {_fault(error)}", expected=f"an object with {', '.join(model.model_fields)}") from error
-    except (PydanticUserError, RecursionError) as error:
+    except (PydanticUserError, RecursionError, SyntaxError) as error:
         raise SchemaError(f"{where} cannot be read: {error}") from error
 
 

@@ -29,11 +29,7 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-MALFORMED = "malformed"
-"""Skip reason of a question or row that does not have the published form."""
-
-NO_QUESTIONS = "instances without questions dropped"
-"""Note of instances that have no question left."""
+NO_QUESTIONS = "instances without questions dropped"  # a note
 
 _MAX_PROBLEMS = 20
 
@@ -89,7 +85,7 @@ class LoadResult:
 
     def malformed(self, problem: object) -> None:
         """Count a malformed question; log its place and error, and keep the first ones."""
-        self.skipped[MALFORMED] += 1
+        self.skipped["malformed"] += 1
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(str(problem).replace("\n  ", "; "))
             log.warning("skipped: %s", self.problems[-1])
@@ -122,10 +118,7 @@ def read_rows(rows: Iterable[Row], result: LoadResult, make: Callable[[Row], _T]
 def read_questions(
     asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str] | None = None
 ) -> tuple[Question, ...]:
-    """Return the questions of one row.
-
-    ``make(data, place)`` returns a question or a skip reason, or raises SchemaError; without it ``asked`` holds those already.
-    """
+    """Return the questions of one row: ``make(data, place)``, or ``asked`` itself, is a question, a skip reason or a SchemaError."""
     questions = []
     for index, item in enumerate(asked):
         result.asked += 1
@@ -160,10 +153,7 @@ def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, res
 
 
 def free_id(name: str, taken: dict[str, int]) -> str:
-    """Return an unused id: the name, or the name with the next free number (``x``, ``x#2``).
-
-    ``taken`` maps each used id to the last number tried; the new id is added.
-    """
+    """Return an unused id: ``x``, ``x#2``, ...; ``taken`` maps each used id to the last number tried, and gets the new one."""
     free = name
     while free in taken:
         taken[name] += 1
@@ -214,7 +204,7 @@ class Source:
     ) -> LoadResult:
         """Load instances from a file, folder or Hub name (None for generated data).
 
-        InputError if the input is missing, unreadable or not expected, or an option is invalid; also when instances are taken.
+        InputError, also when instances are taken, if the input is missing, unreadable or not expected, or an option is invalid.
         """
         given = "" if path_or_hub_name is None else str(path_or_hub_name)
         if bool(given) is not self.needs_input:
