@@ -1,11 +1,9 @@
-"""Questions over paragraphs and articles: SQuAD, HotpotQA, MuSiQue. docs/data.md says where the construction departs.
+"""Questions over paragraphs and articles: SQuAD, HotpotQA, MuSiQue. docs/data.md has forms and departures.
 
-**SQuAD** 1.1 and 2.0 (Rajpurkar et al., arXiv 1606.05250, 1806.03822): original files, or rows ``{context, question, answer}`` (Hub:
-``answers{text[], answer_start[]}``). As in Mem-alpha (arXiv 2509.25911), distinct paragraphs in file order are packed to chunks of
-a random 100-2048 tokens; 10 consecutive chunks are an instance.
-**HotpotQA** (Yang et al., arXiv 1809.09600) and **MuSiQue** (Trivedi et al., arXiv 2108.00573): original JSON and JSON Lines. As
-published for Mem-alpha (HotpotQA), evidence articles of consecutive questions are gathered up to about ``instance_tokens`` tokens
-and packed to chunks as for SQuAD. Evidence: the chunks with supporting articles.
+**SQuAD** (Rajpurkar et al., arXiv 1606.05250, 1806.03822): as in Mem-alpha (arXiv 2509.25911), distinct paragraphs in file order
+are packed to chunks of a random 100-2048 tokens; 10 consecutive chunks are an instance.
+**HotpotQA** (Yang et al., arXiv 1809.09600), **MuSiQue** (Trivedi et al., arXiv 2108.00573): evidence articles of consecutive
+questions are gathered up to about ``instance_tokens`` tokens and packed likewise.
 """
 
 from __future__ import annotations
@@ -27,7 +25,6 @@ from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
 
 
-# ------------------------------------------------------------------------------------------------ SQuAD
 @dataclass(frozen=True, slots=True)
 class SquadOptions(CommonOptions):
     """How SQuAD becomes instances."""

@@ -1,14 +1,5 @@
 """Classification sets as instances: learn the label numbers from examples, then label new sentences.
 
-| set | original form (or rows of ``text`` and a label, also from the Hub) |
-| --- | --- |
-| TREC (Li and Roth, 2002) | ``COARSE:fine sentence`` a line, Latin-1 |
-| HWU64 (Liu et al., arXiv 1903.05566) | a folder of ``seq.in`` and ``label`` |
-| BANKING77 (Casanueva et al., arXiv 2003.04807) | CSV ``text,category`` |
-| CLINC150 (Larson et al., arXiv 1909.02027) | JSON ``{split: [[text, intent]]}``, ``oos_`` before some splits |
-| PubMed-RCT (Dernoncourt and Lee, arXiv 1710.06071) | ``###id``, then ``LABEL<tab>sentence`` a line |
-| CSAbstruct (Cohan et al., arXiv 1909.04054) | JSON Lines ``{sentences[], labels[]}`` |
-
 As published for Mem-alpha (arXiv 2509.25911), an instance has 10 chunks of about ``chunk_tokens`` tokens with examples and 100
 questions. Label numbers are drawn per instance. With option ``examples`` all input sentences are questions and the examples come
 from that file, as in MemoryAgentBench (arXiv 2507.05257). An input sentence is used at most once; a question's sentence is never
@@ -45,7 +36,6 @@ _LABELS = ("label", "category", "intent", "label_text", "target")
 Reader = Callable[[str, str], Iterator[Row]]  # (source, split) to rows with the fields of _Pair
 
 
-# ------------------------------------------------------------------------------------------------ reading
 class _Pair(BaseModel):
     text: Cleaned
     label: Scalar
@@ -119,7 +109,6 @@ def read_abstracts(source: str, split: str) -> Iterator[Row]:
             yield Row(f"{where} sentence {index}", {"text": text, "label": label})
 
 
-# ------------------------------------------------------------------------------------------------ making instances
 @dataclass(frozen=True, slots=True)
 class ClassificationOptions(CommonOptions):
     """How labelled sentences become instances."""
@@ -344,4 +333,3 @@ SOURCES = (
     _source("pubmed_rct", "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence", read_pubmed, 1676, "Sample"),
     _source("csabstruct", "CSAbstruct roles of sentences: JSON Lines", read_abstracts, 1676, "Sample"),
 )
-"""Every set of labelled sentences."""

@@ -1,12 +1,9 @@
-"""Long dialogues in sessions: LongMemEval, LoCoMo, Multi-Session Chat (MSC).
+"""Long dialogues in sessions; docs/data.md has forms and departures.
 
-**LongMemEval** (Wu et al., arXiv 2410.10813), S, M and oracle: original JSON. As published for Mem-alpha (arXiv 2509.25911), an item
-is an instance; consecutive sessions, each under a date line, are joined to chunks of at most 2048 tokens. Evidence: turns with
-``has_answer``, else ``answer_session_ids``. Departures: sessions are sorted by date and cut between turns if they are too long.
-**LoCoMo** (Maharana et al., arXiv 2402.17753): original JSON. A conversation is an instance, a session a chunk. Pictures are shown
-as captions. Category 5 has no gold answer and is skipped.
-**MSC** (Xu et al., arXiv 2107.07567): original JSON Lines, also with ``self_instruct`` (arXiv 2310.08560). A dialogue is an instance,
-a session a chunk. The question of ``self_instruct`` is asked, else what each person said about themselves. No evidence.
+**LongMemEval** (Wu et al., arXiv 2410.10813): sessions by date, joined to chunks. Evidence: turns marked, else sessions.
+**LoCoMo** (Maharana et al., arXiv 2402.17753): a session a chunk, pictures as captions. Category 5 has no gold answer: skipped.
+**MSC** (Xu et al., arXiv 2107.07567; ``self_instruct``: arXiv 2310.08560): a session a chunk. The question of ``self_instruct`` is
+asked, else what each person said about themselves.
 """
 
 from __future__ import annotations
@@ -204,4 +201,3 @@ SOURCES = (
     Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_Item, _longmemeval), LongMemEvalOptions),
     Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_MscRow, _msc), TextOptions),
 )
-"""Every set of dialogues."""

@@ -1,14 +1,9 @@
-"""Long texts with questions or summaries: BookSum, QMSum, MemoryAgentBench, and Mem-alpha's own data.
+"""Long texts with questions or summaries; docs/data.md has forms and departures.
 
-**BookSum** (Kryscinski et al., arXiv 2105.08209): chapter rows as in ``kmfoda/booksum``. As published for Mem-alpha (arXiv
-2509.25911), a chapter is an instance in chunks of 2048 tokens with one summary question, scored by the share of keywords.
-**QMSum** (Zhong et al., arXiv 2104.05938): original JSON Lines. A meeting is an instance; its queries are scored by word F1 (ROUGE-1
-without stemming). Evidence: the turns of ``relevant_text_span``.
-**MemoryAgentBench** (Hu et al., arXiv 2507.05257): rows of ``ai-hyz/MemoryAgentBench``. A row is an instance in chunks of at most
-2048 tokens. Kind: the question type, else the source without its size. Departures: films (``recsys``) are scored by the share of
-gold films, not recall@5; contexts are cut at sentence ends.
-**Mem-alpha's data**: rows of ``YuWangX/Memalpha``. An answer is a text, a number, a list of those (any is accepted; ``keywords``:
-all) or ``{"text": ...}``. In both, lists may be JSON text and the metric is that of the row's source, as published.
+**BookSum** (Kryscinski et al., arXiv 2105.08209): a chapter with one summary question, scored by the share of keywords.
+**QMSum** (Zhong et al., arXiv 2104.05938): a meeting with its queries, scored by word F1 (ROUGE-1 without stemming).
+**MemoryAgentBench** (Hu et al., arXiv 2507.05257) and **Mem-alpha's data** (arXiv 2509.25911): rows as on the Hub, whose lists may
+be JSON text; the metric is that of the row's source, as published, but films (``recsys``) are scored by the share of gold films.
 """
 
 from __future__ import annotations
@@ -244,4 +239,3 @@ SOURCES = (
     Source("memoryagentbench", "MemoryAgentBench: Parquet, JSON, JSON Lines", _MEMORYAGENTBENCH, MemoryAgentBenchOptions),
     Source("memalpha", "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines", by_row(_MemalphaRow, _memalpha), MemalphaOptions),
 )
-"""Every set of long texts."""

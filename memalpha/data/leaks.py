@@ -89,7 +89,7 @@ class LeakCheck:
     def learn(self, instances: Iterable[Instance], *, own_examples: bool = True) -> None:
         """Add the questions and contexts of a set; ``own_examples`` = False if its labelled examples come from another file."""
         for instance in instances:
-            labelled = _labelled(instance)
+            labelled = any(question.metric in LABEL_METRICS for question in instance.questions)
             for chunk in instance.chunks:
                 if own_examples:
                     self._context_lines.update(hash(line) for line in _lines(chunk.text, short=labelled))
@@ -103,7 +103,7 @@ class LeakCheck:
                 self._learn_question(instance.id, question)
 
     def _learn_question(self, instance: str, question: Question) -> None:
-        asked, said, labelled = as_asked(question.text), _answers(question), question.metric in LABEL_METRICS
+        asked, (said, telling), labelled = as_asked(question.text), _answers(question), question.metric in LABEL_METRICS
         for line in _lines(asked, short=True):
             if labelled:
                 self._label_lines.add(line)
@@ -112,7 +112,7 @@ class LeakCheck:
             # Label numbers differ between instances, so only one instance can show that a label line is a form.
             form = known is None or (known.isdisjoint(said) and not (labelled and elsewhere))
             self._lines[line] = None if form else (known or frozenset()) | said
-        words, telling = " ".join(_words(asked)), _telling(said)
+        words = " ".join(_words(asked))
         if not labelled and telling and len(words.split()) >= MIN_QUESTION_WORDS:
             self._near_questions.add(_letter_pieces(words), telling)
 
@@ -121,7 +121,7 @@ class LeakCheck:
         if not self._lines and not self._passages:
             return []
         found: list[Leak] = []
-        labelled = _labelled(instance)
+        labelled = any(question.metric in LABEL_METRICS for question in instance.questions)
         for index, chunk in enumerate(instance.chunks):
             where = f"instance {instance.id!r} chunk {index}"
             shown = _lines(chunk.text, short=labelled) if own_examples else ()
@@ -146,7 +146,7 @@ class LeakCheck:
         return found
 
     def _repeated_question(self, question: Question, where: str) -> Leak | None:
-        asked, telling = as_asked(question.text), _telling(_answers(question))
+        asked, (_, telling) = as_asked(question.text), _answers(question)
         words, labelled = " ".join(_words(asked)), question.metric in LABEL_METRICS
         for line in _lines(asked, short=True):
             says_enough = labelled or len(line.split()) >= MIN_QUESTION_WORDS
@@ -175,10 +175,6 @@ def _unlabelled_words(text: str) -> list[str]:
     return [word for line in text.split("\n") for word in _words(_LABEL.sub("", line))]
 
 
-def _labelled(instance: Instance) -> bool:
-    return any(question.metric in LABEL_METRICS for question in instance.questions)
-
-
 def _lines(text: str, *, short: bool = False) -> Iterator[str]:
     """The words of each line of at least ``MIN_QUESTION_WORDS``; ``short``: of all but numbers."""
     for line in text.split("\n"):
@@ -204,12 +200,10 @@ def _length(passage: str) -> int:
     return passage.count(" ") + 1
 
 
-def _answers(question: Question) -> frozenset[str]:
-    return frozenset(" ".join(_words(answer)) for answer in question.answers)
-
-
-def _telling(answers: frozenset[str]) -> frozenset[str]:
-    return frozenset(answer for answer in answers if answer not in _SAYS_NOTHING and not (answer.isdigit() and len(answer) < 3))
+def _answers(question: Question) -> tuple[frozenset[str], frozenset[str]]:
+    """The words of each answer, and of those that say something."""
+    said = frozenset(" ".join(_words(answer)) for answer in question.answers)
+    return said, frozenset(each for each in said if each not in _SAYS_NOTHING and not (each.isdigit() and len(each) < 3))
 
 
 def _letter_pieces(words: str) -> list[bytes]:

@@ -32,7 +32,6 @@ def get_source(name: str) -> Source:
     return SOURCES[name]
 
 
-# ------------------------------------------------------------------------------------------------ prepared folders
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """Contents and origin of a prepared folder; data/README.md describes the fields."""
@@ -77,7 +76,6 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
     return iter_parquet(path)
 
 
-# ------------------------------------------------------------------------------------------------ by name
 def load_data(names: str, options: Mapping[str, Any] | None = None, seed: int = 0) -> list[Instance]:
     """Return the instances of one or more sources (``options``: of the first); InputError as ``load_one``, or if ids repeat."""
     instances = [

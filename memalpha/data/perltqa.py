@@ -1,9 +1,7 @@
 """PerLTQA (Du et al., arXiv 2402.16288): questions about the profile, relations, events and dialogues of fictional persons.
 
-Reads ``perltqa*.json``, ``[{person: {profile[], social_relationship[{key: []}], events[{key: []}], dialogues[{key: []}]}}]``, and
-``perltmem*.json``, ``{person: {profile, profile_description, social_relationship, events, dialogues}}``, beside it. As in Mem-alpha
-(arXiv 2509.25911), a person is an instance, an event with its dialogues a dated chunk, and the metric the share of memory anchors in
-the answer. Profile and relations come first. Evidence is the chunks of the ``Reference Memory``.
+As in Mem-alpha (arXiv 2509.25911), a person is an instance, an event with its dialogues a dated chunk, and the metric the share of
+memory anchors in the answer. Profile and relations come first. Evidence is the chunks of the ``Reference Memory``.
 """
 
 from __future__ import annotations
@@ -166,4 +164,3 @@ def _instance(row: Row, memories: Mapping[str, Any], options: PerltqaOptions, co
 
 
 SOURCES = (Source("perltqa", "PerLTQA, perltqa*.json with perltmem*.json beside it", load_perltqa, PerltqaOptions),)
-"""The source."""

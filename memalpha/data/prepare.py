@@ -37,7 +37,7 @@ def prepare(
     count_tokens: TokenCounter = count_words_and_signs,
     token_counter: str = "words",
     overwrite: bool = False,
-    progress: Callable[[int, int | None], None] | None = None,
+    progress: Callable[[int], None] | None = None,
     check_against: Sequence[str | Path] = (),
     drop_leaks: bool = False,
 ) -> Manifest:
@@ -72,15 +72,14 @@ def prepare(
                 counts["tokens of questions"] += sum(count(question.text) for question in left.questions)
                 counts["tokens of longest_chunk"] = max(counts["tokens of longest_chunk"], *lengths)
                 if progress is not None:
-                    progress(counts["instances"], result.total)
+                    progress(counts["instances"])
 
     with _replacing(folder) as partial:
         write_parquet(partial / PARQUET_NAME, kept())
         if source.needs_input and result.asked != counts["questions"] + sum(result.skipped.values()):
-            raise MemAlphaError(
-                f"source {name!r} read {result.asked} questions, made {counts['questions']} and skipped {dict(+result.skipped)}: "
-                "some are lost or counted twice\n  to fix: this is a fault of the loader, not of the input; please report it"
-            )
+            made = f"made {counts['questions']} and skipped {dict(+result.skipped)}: some are lost or counted twice"
+            fix = "this is a fault of the loader, not of the input; please report it"
+            raise MemAlphaError(f"source {name!r} read {result.asked} questions, {made}\n  to fix: {fix}")
         if not counts["instances"]:
             reasons = ", ".join(f"{number} {reason}" for reason, number in result.skipped.most_common()) or "no question found"
             problem = f"; the first problem: {result.problems[0]}" if result.problems else ""

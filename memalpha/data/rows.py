@@ -42,7 +42,6 @@ class Row(NamedTuple):
     data: Any
 
 
-# ------------------------------------------------------------------------------------------------ files
 def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
     """Read rows from a file, or from the Hub if no such file exists and the text looks like ``owner/name[:configuration]``.
 
@@ -200,7 +199,6 @@ def _named(rows: Iterable[Any], features: Mapping[str, Any] | None, where: str) 
         yield Row(f"{where} row {number}", {**row, **classes})
 
 
-# ------------------------------------------------------------------------------------------------ fields
 def clean(value: Any) -> str:
     r"""Return a text with ``\n`` line ends, stripped; ValueError if it is not text or not valid Unicode."""
     if not isinstance(value, str):

@@ -90,11 +90,9 @@ def instance_from_json(data: Any, where: str, seen: set[str] | None = None) -> I
         if row.id in seen:
             raise SchemaError(f"{where}: id {row.id!r} was used before", expected="an id that is unique in its data set")
         seen.add(row.id)
-    parts = [
-        [kind(**dict(item)) for item in items]
-        for kind, items in ((Chunk, row.chunks), (Question, row.questions), (Fact, row.facts))
-    ]
-    return Instance(row.id, row.source, *map(tuple, parts))
+    chunks = tuple(Chunk(**dict(chunk)) for chunk in row.chunks)
+    questions = tuple(Question(**dict(question)) for question in row.questions)
+    return Instance(row.id, row.source, chunks, questions, tuple(Fact(**dict(fact)) for fact in row.facts))
 
 
 def instance_to_json(value: Any) -> Any:
@@ -190,6 +188,4 @@ def iter_parquet(path: Path) -> Iterator[Instance]:
             for number, row in enumerate(row for batch in batches for row in batch):
                 yield instance_from_json(row, f"{path} row {number}")
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise SchemaError(
-            f"{path} is not a Parquet file that can be read: {error}", expected="a file of memalpha prepare"
-        ) from error
+        raise SchemaError(f"{path} is not a Parquet file: {error}", expected="a file that memalpha prepare wrote") from error

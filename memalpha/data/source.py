@@ -1,8 +1,7 @@
 """Data sources and the helpers that their loaders share.
 
 Every input question is in an instance or counted in ``skipped`` with a reason; ``memalpha.data.prepare`` compares with ``asked``.
-The same input, options, seed and token counter give the same instances. After ``finish`` every instance has a question, and ids are
-unique.
+The same input, options, seed and token counter give the same instances; each has a question, and ids are unique.
 """
 
 from __future__ import annotations
@@ -72,8 +71,7 @@ class TextOptions(CommonOptions):
 class LoadResult:
     """Lazily made instances, and what was left out; counts are final once ``instances`` is exhausted.
 
-    ``skipped`` counts questions by reason, ``notes`` other events; ``problems`` has place and error of the first malformed rows;
-    ``asked`` counts input questions read (0 for generated data); ``total`` is the number of instances, if known.
+    ``skipped`` counts questions by reason, ``notes`` other events, ``asked`` input questions read (0 for generated data).
     """
 
     instances: Iterator[Instance] = field(default_factory=lambda: iter(()))
@@ -81,7 +79,6 @@ class LoadResult:
     notes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     asked: int = 0
-    total: int | None = None
 
     def malformed(self, problem: object) -> None:
         """Count a malformed question; log its place and error, and keep the first ones."""
@@ -118,7 +115,7 @@ def read_rows(rows: Iterable[Row], result: LoadResult, make: Callable[[Row], _T]
 def read_questions(
     asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str] | None = None
 ) -> tuple[Question, ...]:
-    """Return the questions of one row: ``make(data, place)``, or ``asked`` itself, is a question, a skip reason or a SchemaError."""
+    """Return the questions of one row; ``make(data, place)``, or an item itself, is a question or a skip reason."""
     questions = []
     for index, item in enumerate(asked):
         result.asked += 1
@@ -165,12 +162,9 @@ def free_id(name: str, taken: dict[str, int]) -> str:
 Loader = Callable[[str, Any, int, TokenCounter, LoadResult], Iterable[Instance]]
 """(path, Hub name or "" for generated data; options; seed; token counter; result to count in) to instances."""
 
-Maker = Callable[[Any, str, Any, TokenCounter, LoadResult], Instance]
-"""(checked row, its place, options, token counter, result) to an instance."""
 
-
-def by_row(model: type[BaseModel], make: Maker) -> Loader:
-    """Return a loader that makes one instance per row, of the form of a pydantic model."""
+def by_row(model: type[BaseModel], make: Callable[[Any, str, Any, TokenCounter, LoadResult], Instance]) -> Loader:
+    """Return a loader of an instance a row; ``make`` takes (row of the form of ``model``, place, options, counter, result)."""
 
     def load(source: str, options: Any, seed: int, count_tokens: TokenCounter, result: LoadResult) -> Iterator[Instance]:
         def instance(row: Row) -> Instance:

@@ -18,9 +18,7 @@ several values is never retracted.
 
 A link is a line in which one person says that their value follows another's (``I live with Oskar in Lima and go wherever Oskar
 goes.``); the upstream value ends in a later session that does not name the follower. ``Instance.facts`` holds links (attribute
-``shared city``) and their consequences, after the session's own facts. Limit: any passage about the person of that day passes
-``time``, any about the person the never-stated ``absence``. Departure from MEME (Jung et al., arXiv 2605.12477): there dependences
-are rules over an entity graph, and absence is always a broken dependence.
+``shared city``) and their consequences, after the session's own facts. The kinds are those of MEME (Jung et al., arXiv 2605.12477).
 """
 
 from __future__ import annotations
@@ -80,16 +78,14 @@ class SyntheticConfig(Options):
 
     def check(self) -> None:
         """Raise InputError for values that do not fit together."""
-        most = len(pools(self.split, self.templates).names)
-        facts, chat = self.facts_per_chunk, self.chitchat_per_chunk
-        for name, value, ok, expected in (
-            ("people", self.people, self.people <= most, f"at most {most}, the names of split {self.split!r}"),
-            ("facts_per_chunk", facts, facts[1] >= 1, "at least 1 as the most: there must be facts"),
-            ("chitchat_per_chunk", chat, facts[0] + chat[0] >= 1, "at least 1 where facts_per_chunk may be 0"),
-            ("p_change + p_retract", self.p_change + self.p_retract, self.p_change + self.p_retract <= 1, "at most 1"),
+        most, facts, chat = len(pools(self.split, self.templates).names), self.facts_per_chunk, self.chitchat_per_chunk
+        for wrong, expected in (
+            (self.people > most, f"people: at most {most}, the names of split {self.split!r}"),
+            (facts[1] < 1 or facts[0] + chat[0] < 1, "facts_per_chunk: a fact somewhere, and a line in each session"),
+            (self.p_change + self.p_retract > 1, "p_change + p_retract: at most 1"),
         ):
-            if not ok:
-                raise InputError(f"synthetic data: {name} is {value!r}", expected=expected)
+            if wrong:
+                raise InputError("synthetic data: options that do not fit together", expected=expected)
 
 
 PRESETS: Mapping[str, SyntheticConfig] = {
@@ -131,7 +127,7 @@ def load_synthetic(
     source: str, options: SyntheticOptions, seed: int, count: TokenCounter, result: LoadResult
 ) -> Iterator[Instance]:
     """Make synthetic dialogues."""
-    config, result.total = options.config(), options.n
+    config = options.config()
     return (make_instance(index, seed, config) for index in range(options.n))
 
 
@@ -383,4 +379,3 @@ def _draw_links(rng: random.Random, world: _World, sessions: Sequence[list[_Line
 SOURCES = (
     Source("synthetic", "generated dialogues with changes and retractions", load_synthetic, SyntheticOptions, needs_input=False),
 )
-"""The source."""

@@ -118,7 +118,6 @@ def _bound(memory: Memory, subject: str, attribute: str, value: str) -> list[Ent
     return sorted(hits, key=lambda entry: not contains(entry.content, attribute))
 
 
-# ------------------------------------------------------------------------------------------------ plain text
 def excerpt_operations(
     instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, coverage: tuple[float, float] = (1.0, 1.0)
 ) -> list[Operation]:

@@ -1,7 +1,7 @@
 """The smallest memory task, for policies of under a million parameters and a closed vocabulary.
 
-A chunk is a few words: things and noise. Every thing is asked for, noise never. Instance ``i`` depends on (seed, split, i) alone; no
-word comes twice in it. The teacher stores random words of the chunk, so only the reward shows what to keep.
+A chunk is a few words: things and noise. Every thing is asked for, noise never. Instance ``i`` depends on (seed, split, i) alone;
+no word comes twice in it. The teacher stores random words of the chunk, so only the reward shows what to keep.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ class ToyOptions(Options):
 
 def load_toy(source: str, options: ToyOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     """Make instances 0 to n - 1 of the sequence given by (seed, split)."""
-    result.total = options.n
     return (_make(index, seed, options.split) for index in range(options.n))
 
 
@@ -71,7 +70,7 @@ def toy_vocabulary() -> tuple[str, ...]:
 def _make(index: int, seed: int, split: Split) -> Instance:
     rng = random.Random(f"{SOURCE}:{split}:{seed}:{index}")
     things, noise = rng.sample(THINGS, _CHUNKS * _A_CHUNK), rng.sample(NOISE, _CHUNKS * _A_CHUNK)
-    chunks, questions = [], []
+    chunks, questions = [], list[Question]()
     for place in range(_CHUNKS):
         own = slice(place * _A_CHUNK, (place + 1) * _A_CHUNK)
         words = things[own] + noise[own]

@@ -40,24 +40,6 @@ PAIRS = [(f"s{n} about {'abcd'[n % 4]}", "abcd"[n % 4]) for n in range(200)]
 LABEL_OF = dict(PAIRS)
 
 
-def test_no_chunk_is_over_its_limit_whatever_the_label_numbers(tmp_path):
-    path = table(tmp_path / "x.tsv", [(f"please do thing {n} now", f"label {n % 120}") for n in range(600)])
-    for limit in range(350, 400, 7):
-        result = get_source("banking77").load(path, {"questions": 20, "chunk_tokens": limit}, 0, len)
-        lengths = [len(chunk.text) for instance in result.instances for chunk in instance.chunks]
-        assert max(lengths) <= limit and min(lengths[:-1]) > limit - 60
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_label_keeps_an_example_for_what_is_asked_of_it(tmp_path, seed):
-    path = table(tmp_path / "x.tsv", [("how are you", "a"), ("what is up", "a"), ("send cash", "b"), ("pay me", "b")])
-    ((instance,), result) = load("banking77", path, seed)
-    assert len(instance.questions) == 2 and result.skipped == {"shown as an example": 2}
-    assert {asked_sentence(question) for question in instance.questions} & {
-        text for chunk in examples(instance) for text, _ in chunk
-    } == set()
-
-
 def test_by_value(tmp_path):
     path = table(tmp_path / "x.tsv", PAIRS)
     instances, result = load("banking77", path, questions=10, chunks=3, chunk_tokens=30)

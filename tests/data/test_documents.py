@@ -85,18 +85,6 @@ def test_real_qmsum(real):
             assert " ".join(said) in " ".join(" ".join(instance.chunks[i].text.split()) for i in question.evidence)
 
 
-def test_memoryagentbench(tmp_path):
-    (instance,), _ = load("memoryagentbench", write(tmp_path / "m.jsonl", [mab_row()]), chunk_tokens=8)
-    assert [c.text for c in instance.chunks] == [
-        "Document 1: The tower stands in Ulm.", "Document 2: The bridge stands in Bonn.",
-    ]  # fmt: skip
-    assert instance.source == "ruler_qa1_197K"
-    assert instance.questions == (
-        Question("Where does the tower stand?", ("Ulm",), "substring", "single", id="0"),
-        Question("Where does the bridge stand?", ("Bonn", "the city of Bonn"), "substring", "multi", id="1"),
-    )
-
-
 @pytest.mark.parametrize(
     ("source", "metric", "answer", "golds"),
     [

@@ -82,11 +82,6 @@ def test_pieces_cover_the_text_in_order_and_fit(text, limit, count):
     assert text[end:].strip() == ""
 
 
-def test_a_megabyte_of_white_space_or_dots_is_cut_quickly():
-    assert pieces_of("a." + " " * 500_000 + "b", 1) == ["a.", "b"]
-    assert pieces_of("." * 200_000, 5) == ["." * 200_000]
-
-
 def session(number, *said, time=None):
     return Session([Turn("A", text, f"{number}.{i}") for i, text in enumerate(said)], f"Session {number}", time, f"s{number}")
 

@@ -2,13 +2,10 @@
 
 import json
 
-import datasets
-import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data import schema
 from memalpha.data.schema import (
     instance_from_json,
     instance_to_json,
@@ -122,25 +119,6 @@ MADE = [
     Instance("1", "s", (Chunk("one", "2023-01-02"), Chunk("two")), (Question("q?", ("a", "b"), evidence=(0,), id="x"),)),
     Instance("2", "s", (Chunk("three"),), (Question("r?", ("c",), "absent", "removed", "Ann", ("d",)),)),
 ]
-
-
-def test_datasets_reads_the_same_columns(tmp_path):
-    write(tmp_path / "a.parquet", MADE)
-    rows = datasets.load_dataset(
-        "parquet", data_files=str(tmp_path / "a.parquet"), split="train", cache_dir=str(tmp_path / "cache")
-    )
-    assert rows.features == schema.features()
-    assert rows[0]["chunks"] == [{"text": "one", "time": "2023-01-02"}, {"text": "two", "time": None}]
-    (asked,) = rows[1]["questions"]
-    assert (asked["text"], asked["answers"], asked["subject"], asked["evidence"]) == ("r?", ["c"], "Ann", None)
-
-
-def test_a_row_group_holds_so_many_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr(schema, "_GROUP_CHARACTERS", 10)
-    made = [Instance(str(n), "s", (Chunk("12345"),), ()) for n in range(5)]
-    path = write(tmp_path / "a.parquet", made)
-    assert [parquet.ParquetFile(path).metadata.row_group(i).num_rows for i in range(3)] == [2, 2, 1]
-    assert list(iter_parquet(path)) == made
 
 
 def test_damage(tmp_path):

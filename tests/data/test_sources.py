@@ -19,7 +19,6 @@ from memalpha.types import Chunk, Instance, Question
 
 def test_synthetic_is_the_generator_with_the_presets_options():
     result = get_source("synthetic").load(options={"n": "4", "preset": "medium", "split": "test", "facts_per_chunk": "1,2"}, seed=9)
-    assert result.total == 4
     config = replace(PRESETS["medium"], split="test", facts_per_chunk=(1, 2))
     assert list(result.instances) == generate(4, 9, config)
     assert SyntheticOptions(p_change=0.0).config() == replace(PRESETS["small"], p_change=0.0)  # a zero is not "as in the preset"
@@ -72,16 +71,6 @@ def test_finish():
     assert result.notes == Counter({"instances without questions dropped": 1, "repeated ids numbered": 2})
 
 
-def test_a_numbered_id_is_one_that_nothing_has():
-    result, given = LoadResult(), [instance(name, 1) for name in ("a#2", "a", "a", "a", "b", "b", "b#2", "b")]
-    made = [i.id for i in finish(given, CommonOptions(), 1, result)]
-    assert made == ["a#2", "a", "a#3", "a#4", "b", "b#2", "b#2#2", "b#3"]
-    assert +result.notes == {"repeated ids numbered": 5}
-    asked = tuple(Question(f"q{n}", ("a",), id=name) for n, name in enumerate(("x#2", "x", "x")))
-    (made,) = finish([Instance("i", "s", (Chunk("c"),), asked)], CommonOptions(), 1, LoadResult())
-    assert [question.id for question in made.questions] == ["x#2", "x", "x#3"]
-
-
 def test_questions_are_drawn_evenly_and_in_their_order():
     questions, result = instance("a", 6).questions, LoadResult()
     drawn = Counter()
@@ -98,14 +87,6 @@ def file_of(path, *names):
     instances = [Instance(name, "test", (Chunk(f"text of {name}"),), ()) for name in names]
     write_instances(path, instances)
     return instances
-
-
-def test_several_sources_follow_one_another(tmp_path):
-    a, b = file_of(tmp_path / "a.jsonl", "1", "2"), file_of(tmp_path / "b.jsonl", "3")
-    assert load_data(f"{tmp_path}/a.jsonl, {tmp_path}/b.jsonl") == [*a, *b]
-    assert load_data(f"{tmp_path}/b.jsonl,{tmp_path}/a.jsonl") == [*b, *a]
-    mixed = load_data(f"toy,{tmp_path}/a.jsonl", {"n": 3}, 1)
-    assert mixed == [*load_data("toy", {"n": 3}, 1), *a]
 
 
 def test_ids_are_unique_over_all_sources(tmp_path):

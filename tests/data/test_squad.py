@@ -143,16 +143,6 @@ def test_no_question_is_lost_and_evidence_holds_its_answer(tmp_path_factory, dra
     assert again == instances
 
 
-def test_shuffle_draws_the_order_by_the_seed(tmp_path):
-    rows = [{"context": f"Fact {i} is so.", "question": f"q{i}?", "answer": f"{i}"} for i in range(40)]
-    path = save(tmp_path, rows)
-    given = [f"q{i}?" for i in range(40)]
-    orders = [[q.text for q in kept(load(path, seed, shuffle=True)[0])] for seed in (1, 2, 2)]
-    assert orders[0] != orders[1] == orders[2] and given not in orders
-    assert all(sorted(order) == sorted(given) for order in orders)
-    assert [q.text for q in kept(load(path, 1)[0])] == given
-
-
 def test_real_flat_train(real):
     rows = json.loads(real("squad/train_flat.json").read_text(encoding="utf-8"))
     instances, result = load(real("squad/train_flat.json"))
@@ -161,16 +151,3 @@ def test_real_flat_train(real):
     text = "\n\n".join(chunk.text for instance in instances for chunk in instance.chunks)
     assert text.split() == " ".join(dict.fromkeys(row["context"].strip() for row in rows)).split()
     assert all(len(instance.chunks) == 10 for instance in instances[:-1])
-
-
-def test_real_dev_version_2(real):
-    data = json.loads(real("squad/dev_half_v2.json").read_text(encoding="utf-8"))
-    asked = [qa for article in data["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
-    instances, result = load(real("squad/dev_half_v2.json"), chunk_tokens=(80, 160), chunks=(3, 5))
-    assert result.skipped["unanswerable"] == sum(qa["is_impossible"] for qa in asked)
-    assert len(kept(instances)) + sum(result.skipped.values()) == len(asked) and result.skipped["malformed"] == 0
-    for instance in instances:
-        for question in instance.questions:
-            held = "\n\n".join(instance.chunks[i].text for i in question.evidence)
-            assert question.answers[0] in held or len(question.evidence) > 1
-    assert all(len(chunk.text.split()) <= 160 for instance in instances for chunk in instance.chunks)

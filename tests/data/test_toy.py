@@ -1,7 +1,6 @@
 """The toy task, and demonstrations of plain text."""
 
 import random
-import re
 from collections import Counter
 
 import pytest
@@ -43,12 +42,6 @@ def test_every_thing_of_a_chunk_is_asked_for_and_noise_is_not(split):
             assert set(question.text.replace("?", " ?").split()) <= set(toy_vocabulary())
 
 
-def test_an_instance_depends_on_seed_split_and_index_alone():
-    assert toys(5, 1) == toys(9, 1)[:5]
-    texts = [tuple(c.text for c in i.chunks) for s in ("train", "test") for seed in (1, 2) for i in toys(50, seed, s)]
-    assert len(set(texts)) == 200
-
-
 def test_the_teacher_stores_things_and_noise_alike():
     rng, stored, numbers = random.Random(0), Counter(), Counter()
     for instance in toys(300, 0):
@@ -76,9 +69,6 @@ def test_a_full_memory_is_not_written_to():
     assert toy_schema().lists[0].max_entries == 8
 
 
-SENTENCE = "The tower was built for the fair of 1889 by Gustave Eiffel and his men"
-
-
 TEXT = "The fair of 1889 opened in Paris. It rained. A tower by Gustave Eiffel stood there. Nobody minded. People came from Lyon."
 
 
@@ -91,31 +81,15 @@ def memory():
 
 
 def test_by_hand():
-    assert excerpt(SENTENCE.split(), 4) == "1889 by Gustave Eiffel"  # three names or numbers
-    assert excerpt(SENTENCE.split(), 40) == SENTENCE
+    sentence = "The tower was built for the fair of 1889 by Gustave Eiffel and his men"
+    assert excerpt(sentence.split(), 4) == "1889 by Gustave Eiffel"  # three names or numbers
+    assert excerpt(sentence.split(), 40) == sentence
     assert excerpt(["Paris,", "(in", "1900)", "we", "met."], 2) == "in 1900"  # the first word's capital says nothing
     assert excerpt([], 5) == ""
     made = excerpt_operations(instance(), 0, memory(), random.Random(0))
     assert [(o.kind, o.section) for o in made] == [(OperationKind.INSERT, "facts")] * 4  # of five sentences
     assert [o.content for o in made][1:3] == ["It rained", "A tower by Gustave Eiffel stood there"]
     assert excerpt_operations(instance(), 0, memory(), random.Random(0), (0.0, 0.0)) == []
-
-
-def value(words, first):
-    """What a run of words has in it, word by word; ``first`` says that it begins the sentence."""
-    total = 0
-    for place, word in enumerate(words):
-        named = re.match(r"\W*[A-Z0-9]", word) and not (first and place == 0)
-        total += 2 if named else bool(re.match(r"\W*[a-zA-Z]{4}", word))
-    return total
-
-
-@given(st.lists(st.sampled_from(["a", "Bob", "in", "river", "1889", "stone", "(Oslo)"]), min_size=1, max_size=9), st.integers(1, 6))
-def test_no_run_of_words_has_more_in_it(words, count):
-    runs = [words[i : i + count] for i in range(len(words) - min(count, len(words)) + 1)]
-    best = max(value(run, first=i == 0) for i, run in enumerate(runs))
-    chosen = next(run for i, run in enumerate(runs) if value(run, first=i == 0) == best)
-    assert excerpt(words, count) == " ".join(chosen).strip("()")
 
 
 @given(st.text(max_size=300), st.integers(0, 5))
