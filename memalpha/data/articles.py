@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
@@ -164,7 +164,6 @@ class MultihopOptions(CommonOptions):
 
     chunk_tokens: Bounds = (100, 2048)  # minimum and maximum tokens of a chunk; drawn per chunk
     instance_tokens: PositiveInt = 10_000  # tokens of articles at which an instance is closed
-    articles: Literal["evidence", "all"] = "evidence"  # only the articles that a question needs, or also the distractors
 
 
 class _Hop(BaseModel):
@@ -216,7 +215,7 @@ def _multihop(name: str, model: type[_Hop]) -> Loader:
                 return None
             id = data.hotpot_id or data.id
             kind = data.type or (id.partition("__")[0] if "__" in id else "single")
-            if options.articles == "evidence" and any(articles.values()):
+            if any(articles.values()):
                 articles = {article: needed for article, needed in articles.items() if needed}
             return Question(data.question, answers, kind=kind, id=id or row.where), articles
 

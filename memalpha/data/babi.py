@@ -1,8 +1,8 @@
 """bAbI tasks (Weston et al., arXiv 1502.05698): short stories with questions between the sentences.
 
-Reads the original text (``1 Mary went home.``, ``2 Where is Mary?<tab>home<tab>1``; a number that does not grow starts a new story),
-one file or a folder of ``qa*.txt``. Each question is an instance; its chunks are the sentences before it, its kind is the task of
-the file name. A wrong line drops its story. Departure: the order of a path (task 19) is not scored.
+Reads the original text (``1 Mary went home.``, ``2 Where is Mary?<tab>home<tab>1``; a number that does not grow starts a new
+story), one file or a folder of ``qa*.txt``. Each question is an instance; its chunks are the sentences before it, its kind is the
+task of the file name. A wrong line drops its story. Departure: the order of a path (task 19) is not scored.
 """
 
 from __future__ import annotations

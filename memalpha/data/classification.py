@@ -128,8 +128,7 @@ class _Sentence(NamedTuple):
     where: str
 
 
-Pool = Mapping[str, _Sentence]
-"""The distinct sentences of a split in order, by their text without letter case."""
+Pool = Mapping[str, _Sentence]  # the distinct sentences of a split in order, by their text without letter case
 
 
 def read_pool(

@@ -24,8 +24,7 @@ from memalpha.protocols import TokenCounter
 from memalpha.types import Instance, Question
 
 # ------------------------------------------------------------------------------------------------ LongMemEval
-UNDATED = "sessions without a date that can be read"
-"""Note: an instance with such sessions keeps their order."""
+UNDATED = "sessions without a date that can be read"  # note: an instance with such sessions keeps their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,6 @@ def _longmemeval(item: _Item, place: str, options: LongMemEvalOptions, count: To
 KINDS: Mapping[int, str] = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop"}
 """Kind of each LoCoMo category but the fifth."""
 
-NO_GOLD = "adversarial, no gold answer"
-
 _SESSION = re.compile(r"session_0*([0-9]+)")
 _TURN = re.compile(r"D0*([0-9]+):0*([0-9]+)")
 
@@ -137,7 +134,7 @@ def _locomo(data: _LocomoRow, place: str, options: LocomoOptions, count: TokenCo
         evidence = dialogue.evidence(_turn_names(str(asked.evidence)))
         result.notes["evidence that is not there"] += evidence is None
         if asked.category == 5 or not asked.answer:
-            return NO_GOLD if asked.category == 5 else EMPTY_ANSWER
+            return "adversarial, no gold answer" if asked.category == 5 else EMPTY_ANSWER
         return Question(asked.question, asked.answer, options.metric, KINDS[asked.category], evidence=evidence)
 
     questions = read_questions(data.qa, place, result, question)

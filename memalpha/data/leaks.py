@@ -24,7 +24,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.data.packing import apart
 from memalpha.data.wording import as_asked
@@ -219,11 +220,14 @@ class _NearIndex:
     """MinHash index of texts; each can need a shared answer (None = no)."""
 
     def __init__(self) -> None:
-        from datasketch import MinHashLSH
+        self._held: list[tuple[NDArray[np.uint64], frozenset[str] | None]] = []
+
+    @cached_property
+    def _index(self) -> Any:
+        from datasketch import MinHashLSH  # a slow import
 
         # Weights that avoid misses; the estimate in ``has`` removes false candidates.
-        self._index = MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
-        self._held: list[tuple[NDArray[np.uint64], frozenset[str] | None]] = []
+        return MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
 
     def add(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> None:
         signature = _signature(pieces)
@@ -231,6 +235,8 @@ class _NearIndex:
         self._held.append((signature.hashvalues.copy(), shared))
 
     def has(self, pieces: list[bytes], shared: frozenset[str] = frozenset()) -> bool:
+        if not self._held:
+            return False
         signature = _signature(pieces)
         for held, needed in (self._held[number] for number in self._index.query(signature)):
             alike = float((held == signature.hashvalues).mean())  # estimated Jaccard similarity

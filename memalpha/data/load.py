@@ -21,8 +21,7 @@ MANIFEST_NAME = "manifest.json"
 
 _MODULES = (articles, babi, classification, dialogues, documents, perltqa, synthetic, toy)
 
-SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
-"""Every data source by name."""
+SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}  # every data source by name
 
 
 def get_source(name: str) -> Source:

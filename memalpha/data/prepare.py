@@ -49,7 +49,10 @@ def prepare(
     argument is invalid, the input cannot be read or gives no instance, or the output exists.
     """
     source, folder = get_source(name), Path(output).resolve()
-    _check_output(folder, overwrite=overwrite)
+    held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else [folder.name] * folder.exists()
+    if held and (not overwrite or {*held} - {PARQUET_NAME, MANIFEST_NAME}):
+        expected = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
+        raise InputError(f"output {folder} exists and holds {', '.join(held[:5])}", expected=expected)
     made_with, leaks = source.parse(options), LeakCheck()
     for other in check_against:
         leaks.learn(iter_prepared(other), own_examples=not read_manifest(other).options.get("examples"))
@@ -94,9 +97,7 @@ def prepare(
             else Path(input).name
             if Path(input).exists()
             else str(input),  # a folder is machine-specific
-            instances=counts["instances"],
-            chunks=counts["chunks"],
-            questions=counts["questions"],
+            **{name: counts[name] for name in ("instances", "chunks", "questions")},
             skipped=dict(sorted((+result.skipped).items())),
             tokens={name: counts[f"tokens of {name}"] for name in ("chunks", "questions", "longest_chunk")},
             token_counter=token_counter,
@@ -131,11 +132,3 @@ def _replacing(folder: Path) -> Iterator[Path]:
         raise InputError(f"cannot write {folder}: {error}", expected="a folder that can be made there") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _check_output(folder: Path, *, overwrite: bool) -> None:
-    held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else [folder.name] * folder.exists()
-    others = [name for name in held if name not in (PARQUET_NAME, MANIFEST_NAME)]
-    if held and (others or not overwrite):
-        expected = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
-        raise InputError(f"output {folder} exists and holds {', '.join(held[:5])}", expected=expected, fix="choose another folder")

@@ -23,11 +23,9 @@ from pydantic import BaseModel, BeforeValidator, Field, PydanticUserError, Valid
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import path_of
 
-MAX_UNPACKED = 2 << 30
-"""Most bytes that a packed JSON document may expand to."""
+MAX_UNPACKED = 2 << 30  # most bytes that a packed JSON document may expand to
 
-EMPTY_ANSWER = "empty answer"
-"""Skip reason: all answers are blank or missing."""
+EMPTY_ANSWER = "empty answer"  # skip reason: all answers are blank or missing
 
 _KINDS = (".json", ".jsonl", ".parquet", ".csv", ".txt")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
 
 from memalpha.data.rows import checked, iter_rows
 from memalpha.errors import InputError, SchemaError
@@ -46,42 +46,33 @@ class _Row(BaseModel):
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, Mapping) else data
 
 
-class _Chunk(_Row):
-    text: _Text
-    time: _Text | None = None
+def _model(kind: type) -> Any:
+    """A pydantic model of a dataclass: no unknown fields, blank texts (unless blank by default) or negative numbers."""
+
+    def checked_hint(hint: Any, default: Any = None) -> Any:
+        if is_dataclass(hint):
+            return _model(hint)  # type: ignore[arg-type]
+        if get_origin(hint) is tuple:
+            return tuple[checked_hint(get_args(hint)[0]), ...]  # type: ignore[misc]
+        if NoneType in get_args(hint):
+            return checked_hint(get_args(hint)[0]) | None
+        return {str: str if default == "" else _Text, int: _Index}.get(hint, hint)
+
+    hints, definitions = get_type_hints(kind), dict[str, Any]()
+    for field in fields(kind):
+        known = ... if field.default is MISSING else field.default
+        definitions[field.name] = (checked_hint(hints[field.name], known), known)
+    return create_model(kind.__name__, __base__=_Row, **definitions)
 
 
-class _Question(_Row):
-    text: _Text
-    answers: Annotated[tuple[_Text, ...], Field(min_length=1)]
-    metric: _Text = "substring"
-    kind: _Text = "single"
-    subject: _Text | None = None
-    stale: tuple[_Text, ...] = ()
-    evidence: tuple[_Index, ...] | None = None
-    id: str = ""
-
-
-class _Fact(_Row):
-    chunk: _Index
-    action: FactAction
-    subject: _Text
-    attribute: _Text
-    value: _Text
-    previous: _Text | None = None
-
-
-class _Instance(_Row):
-    id: _Text
-    source: _Text
-    chunks: Annotated[tuple[_Chunk, ...], Field(min_length=1)]
-    questions: tuple[_Question, ...]
-    facts: tuple[_Fact, ...] = ()
+_INSTANCE = _model(Instance)
 
 
 def instance_from_json(data: Any, where: str, seen: set[str] | None = None) -> Instance:
     """Read the data of one instance; SchemaError with its place if a field is invalid, or its id is in ``seen`` (it is added)."""
-    row = checked(_Instance, data, f"{where}:")
+    row = checked(_INSTANCE, data, f"{where}:")
+    if not row.chunks or not all(question.answers for question in row.questions):
+        raise SchemaError(f"{where} has no chunk, or a question without answers", expected="at least one of each")
     places = [("evidence", place) for question in row.questions for place in question.evidence or ()]
     for name, place in [*places, *(("chunk", fact.chunk) for fact in row.facts)]:
         if place >= len(row.chunks):

@@ -33,10 +33,15 @@ NO_QUESTIONS = "instances without questions dropped"  # a note
 _MAX_PROBLEMS = 20
 
 
-def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
-    if not 1 <= bounds[0] <= bounds[1]:
-        raise ValueError("expected two numbers, fewest and most, with 1 <= fewest <= most")
-    return bounds
+def in_order(least: int) -> AfterValidator:
+    """Return a check of a pair (fewest, most), neither below ``least``."""
+
+    def check(bounds: tuple[int, int]) -> tuple[int, int]:
+        if not least <= bounds[0] <= bounds[1]:
+            raise ValueError(f"expected two numbers, fewest and most, with {least} <= fewest <= most")
+        return bounds
+
+    return AfterValidator(check)
 
 
 def _known_metric(name: str) -> str:
@@ -45,8 +50,7 @@ def _known_metric(name: str) -> str:
     return name
 
 
-Bounds = Annotated[Range, AfterValidator(_in_order)]
-"""Minimum and maximum, both at least 1."""
+Bounds = Annotated[Range, in_order(1)]  # minimum and maximum, both at least 1
 Metric = Annotated[str, AfterValidator(_known_metric)]
 
 

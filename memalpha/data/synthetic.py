@@ -29,11 +29,11 @@ from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share, names
 from memalpha.data.pools import Attribute, Pools, Split, Templates, pools
-from memalpha.data.source import LoadResult, Source
+from memalpha.data.source import LoadResult, Source, in_order
 from memalpha.errors import InputError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import contains
@@ -48,13 +48,7 @@ _MAX_VALUES = 3  # current values of an attribute with several values
 _Line = tuple[str, list[Fact]]
 
 
-def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
-    if not 0 <= bounds[0] <= bounds[1]:
-        raise ValueError("expected a pair (fewest, most) with 0 <= fewest <= most")
-    return bounds
-
-
-_Numbers = Annotated[Range, AfterValidator(_in_order)]
+_Numbers = Annotated[Range, in_order(0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,14 +256,12 @@ def _fact_line(rng: random.Random, fact: Fact, attribute: Attribute) -> str:
 
 def _chat_line(rng: random.Random, world: _World) -> str:
     speaker = rng.choice(world.people)
-    if rng.random() >= world.config.p_distractor:
-        return f"{speaker}: {rng.choice(world.pool.chat)}"
-    attribute = rng.choice(world.pool.attributes)
-    own = next(slot for slot in world.all_slots if (slot.subject, slot.attribute) == (speaker, attribute.word))
-    values = [value for value in attribute.values if value not in own.live and value not in own.past]
-    if not values:
-        return f"{speaker}: {rng.choice(world.pool.chat)}"
-    return f"{speaker}: {_fill(rng.choice(attribute.mention), attribute.word, rng.choice(values))}"
+    if rng.random() < world.config.p_distractor:
+        attribute = rng.choice(world.pool.attributes)
+        own = next(slot for slot in world.all_slots if (slot.subject, slot.attribute) == (speaker, attribute.word))
+        if values := [value for value in attribute.values if value not in own.live and value not in own.past]:
+            return f"{speaker}: {_fill(rng.choice(attribute.mention), attribute.word, rng.choice(values))}"
+    return f"{speaker}: {rng.choice(world.pool.chat)}"
 
 
 def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:

@@ -22,7 +22,6 @@ from memalpha.data.packing import sentences
 from memalpha.data.pools import pools
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema
 from memalpha.qa.metrics import contains
 from memalpha.types import Entry, Fact, FactAction, Instance, Operation, OperationKind
 
@@ -76,17 +75,12 @@ def teacher_operations(
     return operations
 
 
-def section_for(attribute: str, schema: MemorySchema) -> str:
-    """Return the first section that suits an attribute, else the schema's first list."""
-    preferred = next((known.sections for known in pools("train").attributes if known.word == attribute), ())
-    return next((name for name in preferred if name in schema), schema.lists[0].name)
-
-
 def _for_fact(
     fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig, *, keep: bool
 ) -> Iterator[Operation]:
     """Operations for one fact, kept if new. The memory is read before the first yield."""
-    section = memory.schema[section_for(fact.attribute, memory.schema)]
+    suited = next((known.sections for known in pools("train").attributes if known.word == fact.attribute), ())
+    section = memory.schema[next((name for name in suited if name in memory.schema), memory.schema.lists[0].name)]
     content = _STYLES[config.style].format(fact)
     if config.dates and time and not section.timestamps:
         content = f"{content} ({time})"

@@ -105,11 +105,6 @@ def test_sessions_are_joined_while_they_fit():
     assert made.places["s3"] == made.places["3.0"] == (1, 2)
 
 
-def test_a_name_that_leaves_no_room_is_said_once_and_cut():
-    made = dialogue_chunks([Session([Turn("r " * 9, "hi there")], "S")], 6, count_words)
-    assert [chunk.text for chunk in made.chunks] == ["[S]\nr r r r", "[S, continued]\nr r r r", "[S, continued]\nr : hi there"]
-
-
 @given(st.lists(st.lists(st.integers(1, 12), max_size=5), max_size=5).filter(any), st.integers(6, 20), st.booleans())
 def test_no_turn_is_lost_and_no_chunk_too_long(lengths, limit, join):
     sessions = [

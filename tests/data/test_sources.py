@@ -1,6 +1,5 @@
 """What sources share: options, rows and questions that break, ids that repeat, limits; data by name; every set on the Hub."""
 
-import random
 from collections import Counter
 from dataclasses import replace
 
@@ -69,18 +68,6 @@ def test_finish():
     assert [(i.id, len(i.questions)) for i in made] == [("a", 1), ("a#2", 2), ("a#3", 2)]
     assert result.skipped == {"over max_questions": 3, "over max_instances": 3}
     assert result.notes == Counter({"instances without questions dropped": 1, "repeated ids numbered": 2})
-
-
-def test_questions_are_drawn_evenly_and_in_their_order():
-    questions, result = instance("a", 6).questions, LoadResult()
-    drawn = Counter()
-    for seed in range(600):
-        kept = result.draw(questions, 3, random.Random(seed))
-        assert list(kept) == sorted(kept, key=lambda question: question.id) and len(set(kept)) == 3
-        drawn.update(question.id for question in kept)
-    assert all(240 < count < 360 for count in drawn.values())  # 300 each, standard deviation 12
-    assert result.skipped == {"over max_questions": 3 * 600}
-    assert result.draw(questions, 0, random.Random(0)) == questions
 
 
 def file_of(path, *names):

@@ -59,16 +59,6 @@ def test_the_teacher_stores_things_and_noise_alike():
     assert abs(stored[True] / stored.total() - 0.5) < 0.05  # about 1,500 draws: four standard errors
 
 
-def test_a_full_memory_is_not_written_to():
-    rng, instance = random.Random(0), toys(1, 0)[0]
-    memory = Memory(toy_schema(max_entries=2))
-    for _ in range(20):
-        for operation in toy_teacher_operations(instance, 0, memory, rng):
-            assert memory.apply(operation).changed
-    assert len(memory) == 2
-    assert toy_schema().lists[0].max_entries == 8
-
-
 TEXT = "The fair of 1889 opened in Paris. It rained. A tower by Gustave Eiffel stood there. Nobody minded. People came from Lyon."
 
 
