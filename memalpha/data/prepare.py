@@ -97,7 +97,9 @@ def prepare(
             else Path(input).name
             if Path(input).exists()
             else str(input),  # a folder is machine-specific
-            **{name: counts[name] for name in ("instances", "chunks", "questions")},
+            instances=counts["instances"],
+            chunks=counts["chunks"],
+            questions=counts["questions"],
             skipped=dict(sorted((+result.skipped).items())),
             tokens={name: counts[f"tokens of {name}"] for name in ("chunks", "questions", "longest_chunk")},
             token_counter=token_counter,
