@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Prepare a data set and print a short manifest."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from memalpha.data.counting import count_words_and_signs, tokenizer_counter
+    from memalpha.data.packing import count_words_and_signs, tokenizer_counter
     from memalpha.data.prepare import prepare
     from memalpha.models import resolve_model
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
             overwrite=arguments.overwrite,
             check_against=arguments.check_against,
             drop_leaks=arguments.drop_leaks,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
+            progress=lambda done: progress.update(task, completed=done),
         )
     skipped = ", ".join(f"{count} {reason}" for reason, count in manifest.skipped.items()) or "none"
     out(f"{manifest.instances} instances, {manifest.chunks} chunks, {manifest.questions} questions; skipped: {skipped}")

@@ -14,7 +14,7 @@ A measure without data is missing, never 0; unanswered questions are not counted
 so read these with ``current``. A memory *holds* a value if one line or sentence names the subject and the value (``Marta left
 Rome`` holds Rome). A system without entries but with tokens keeps the input as memory. LoCoMo's misleading answers count as stale.
 
-Kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); ``memalpha.data.questions`` has the departures.
+Kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); ``memalpha.data.synthetic`` has the departures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from memalpha.data.questions import ABSENCE, CASCADE
+from memalpha.data.synthetic import ABSENCE, CASCADE
 from memalpha.errors import InputError
 from memalpha.evaluation.folder import QuestionResult, SystemResult
 from memalpha.evaluation.statistics import Estimate, Seed, estimate

@@ -24,9 +24,8 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep, positions_of
 from memalpha.config import Options, Share, parse
 from memalpha.data import toy
-from memalpha.data.excerpts import ExcerptConfig, excerpt_operations
 from memalpha.data.load import load_data
-from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.data.teacher import TeacherConfig, excerpt_operations, teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
 from memalpha.models import ADAPTER_RECORD, load_policy_model, name_base, resolve_model, write_adapter_record
@@ -219,14 +218,13 @@ def _teacher(warmup: WarmupOptions) -> Teacher:
     """The teacher of each instance: toy task, annotated facts, or plain text."""
     coverage = (warmup.coverage_low, warmup.coverage_high)
     facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update)
-    excerpts = ExcerptConfig(coverage)
 
     def teach(instance: Instance, index: int, memory: Memory, rng: random.Random) -> list[Operation]:
         if instance.source == toy.SOURCE:
             return toy.toy_teacher_operations(instance, index, memory, rng)
         if instance.facts:
             return teacher_operations(instance, index, memory, rng, facts)
-        return excerpt_operations(instance, index, memory, rng, excerpts)
+        return excerpt_operations(instance, index, memory, rng, coverage)
 
     return teach
 

@@ -8,8 +8,7 @@ import pytest
 import yaml
 from data_samples import locomo_sample
 
-from memalpha.data.prepare import load_prepared
-from memalpha.data.registry import SOURCES
+from memalpha.data.load import SOURCES, iter_prepared, read_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs" / "data").glob("*.yaml"))}
@@ -17,7 +16,7 @@ PUBLISHED = str(ROOT / "configs" / "data" / "published.yaml")
 
 
 def answers(folder):
-    return [question.answers for i in load_prepared(folder).instances for question in i.questions]
+    return [question.answers for i in iter_prepared(folder) for question in i.questions]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -72,7 +71,7 @@ def test_training_parts_leave_out_what_is_tested_and_a_damaged_file_stops_no_oth
     assert prepare.main([PUBLISHED, str(originals), "--output", str(tmp_path / "out"), "--seed", "1"]) == 1
     made = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert made == ["locomo-test", "trec_coarse-test", "trec_coarse-train", "trec_fine-test", "trec_fine-train"]
-    test, train = (load_prepared(tmp_path / "out" / f"trec_fine-{part}").manifest for part in ("test", "train"))
+    test, train = (read_manifest(tmp_path / "out" / f"trec_fine-{part}") for part in ("test", "train"))
     assert (test.seed, test.questions, test.options["examples"].endswith("train.txt")) == (1, 6, True)
     assert train.skipped["held out"] == 5 and train.checked_against == ["trec_fine-test"]
     assert "squad" in capsys.readouterr().err
