@@ -3,9 +3,9 @@
 A record has a permanent header (numbers, kind, time, hashes; no user text) and an erasable body (operation, resulting entry,
 origin), stored and hashed as one ASCII JSON text. The hash covers the header, which holds the previous record's hash and a
 commitment: SHA-256 over 32 random bytes (the salt) and the body. After body and salt are erased the chain still holds, and nobody
-can confirm a guess of the content. Each namespace has its own chain, rooted in its random id; it can be exported and verified
-alone. The registry of namespaces is a chain too, so a missing namespace is detected. Without a key the chain detects accidents, but
-not an attacker who recomputes all later hashes; with a key (HMAC-SHA256) that needs the key.
+can confirm a guess of the content. Each namespace has its own chain, rooted in its random id. The registry of namespaces is a chain
+too, so a missing namespace is detected. Without a key the chain detects accidents, but not an attacker who recomputes all later
+hashes; with a key (HMAC-SHA256) that needs the key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -52,7 +52,6 @@ class Namespace:
                 )
 
     def __str__(self) -> str:
-        """Return ``user/agent/session``."""
         return f"{self.user}/{self.agent}/{self.session}"
 
 
@@ -70,34 +69,24 @@ class Origin:
 
 
 class Kind(StrEnum):
-    """What a record says."""
+    """What a record says. ``BASE`` and ``KEEP`` (one for each entry) stand for dropped records in stores of earlier versions."""
 
-    BEGIN = "begin"
-    """Registry: a namespace starts; ``entry`` is its id."""
+    BEGIN = "begin"  # registry: a namespace starts; ``entry`` is its id
     APPLY = "apply"
-    """An operation was applied."""
     UNDO = "undo"
-    """An operation was taken back."""
     BASE = "base"
-    """Compaction: earlier records were dropped; the following ``keep`` records hold the entries."""
     KEEP = "keep"
-    FORGET = "forget"
-    """Receipt of an erasure (of an entry; in the registry, of a namespace)."""
+    FORGET = "forget"  # receipt of an erasure (of an entry; in the registry, of a namespace)
 
 
 class Body(BaseModel):
-    """The erasable body of a record.
-
-    ``after``: resulting entry, None if deleted; ``operation``: what was applied, to which chunk, with the chunk's time (``said``);
-    ``clock``: clock time, if it was before the previous record's time.
-    """
+    """Erasable part: the resulting entry (None if deleted), who wrote it, and what was applied to which chunk of which time."""
 
     after: Entry | None = None
     origin: tuple[str, str, str] | None = None
     operation: Operation | None = None
     chunk: int | None = None
     said: str | None = None
-    clock: str = ""
 
     @property
     def texts(self) -> set[str]:
@@ -132,29 +121,29 @@ def moment_of(text: str) -> datetime:
     return moment
 
 
+def _text(pattern: str) -> Any:
+    return Field(strict=True, pattern=f"^{pattern}$")
+
+
+# Forms of values, checked where they come from outside: in notes and in imports.
+Number = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 Stamp = Annotated[str, AfterValidator(lambda text: stamp(moment_of(text)))]
-Number = Annotated[int, Field(ge=0, lt=1 << 63)]
+Chain = Annotated[str, _text("[0-9a-f]{32}")]
+Hash = Annotated[str, _text("[0-9a-f]{64}")]
+Ascii = Annotated[str, _text(r"[\x20-\x7e]*")]
 
 
 class Note(BaseModel):
-    """Permanent data of a receipt or a base.
-
-    Receipt: ``erased`` record numbers; ``said_by``: live entries with the same content, which were kept; ``operations``: number of
-    records of a forgotten namespace. Base: next free id, number of ``keep`` records that follow, and (entry, time, count,
-    ``said_by``) of earlier receipts.
-    """
+    """Permanent data of a receipt (erased records, entries that say the same, size of a forgotten namespace) or of a base."""
 
     erased: tuple[Number, ...] = ()
     said_by: tuple[str, ...] = ()
     operations: Number | None = None
     next_id: Number = 1
-    entries: Number = 0
-    receipts: tuple[tuple[str, Stamp, Number, tuple[str, ...]], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One line of the log; fields in the order of the table's columns.
+class Record(NamedTuple):
+    """One line of the log, with the columns of the table.
 
     ``seq`` counts from 1 without gaps; ``entry`` is an id or empty; ``gone``: that entry does not exist afterwards; ``time`` (UTC)
     never goes back; ``note`` is JSON of a ``Note``, or empty; ``commitment`` is the hash of salt and body, empty without a body;
@@ -162,18 +151,18 @@ class Record:
     ``body`` (JSON of a ``Body``, registry: ``Registered``) are None if there is none or it was erased.
     """
 
-    ns: str
-    seq: int
-    kind: str
-    entry: str
-    gone: int
-    time: str
-    note: str
-    commitment: str
-    previous: str
-    hash: str
-    salt: str | None
-    body: str | None
+    ns: Chain
+    seq: Annotated[int, Field(strict=True, ge=1, lt=1 << 63)]
+    kind: Annotated[str, _text("(apply|undo|base|keep|forget)")]
+    entry: Annotated[str, _text("[0-9a-z_]{0,1000}")]
+    gone: Annotated[int, Field(strict=True, ge=0, le=1)]
+    time: Stamp
+    note: Ascii
+    commitment: Hash | Annotated[str, _text("")]
+    previous: Hash
+    hash: Hash
+    salt: Hash | None
+    body: Ascii | None
 
     @property
     def erased(self) -> bool:
@@ -186,9 +175,8 @@ class Record:
         return Head(self.seq, self.hash)
 
     def header(self) -> bytes:
-        """Return the bytes that are hashed."""
-        parts = [self.ns, self.seq, self.kind, self.entry, self.gone, self.time, self.note, self.commitment, self.previous]
-        return json.dumps(parts).encode("ascii")
+        """Return the bytes that are hashed: all fields before ``hash``."""
+        return json.dumps(self[:9]).encode("ascii")
 
     def data(self) -> Body:
         """Return its body, empty if it has none; JournalDamagedError if unreadable."""
@@ -223,8 +211,8 @@ class Head(NamedTuple):
 class Event:
     """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``, ``time`` is UTC.
 
-    ``origin`` is None if erased, or for compactions and receipts; ``operation`` only for an applied operation that was not erased;
-    ``before`` and ``after`` are None where the entry did not exist or was forgotten.
+    ``origin`` is None if erased, and for receipts; ``operation`` only for an applied operation that was not erased; ``before`` and
+    ``after`` are None where the entry did not exist or was forgotten.
     """
 
     seq: int
@@ -241,16 +229,13 @@ class Event:
 class Receipt:
     """Proof of an erasure, without the content; ``entry`` is the id of the entry or of the namespace's chain.
 
-    ``operations``: number of erased records; ``said_by``: live entries with the same content, which were kept; ``backups``: backups
-    that were changed too; ``missing``: known backups that are no longer at their path.
+    ``operations``: number of erased records; ``said_by``: live entries with the same content, which were kept.
     """
 
     entry: str
     time: datetime
     operations: int
     said_by: tuple[str, ...] = ()
-    backups: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
 
 
 def hash_prompt(ids: Sequence[int]) -> str:
@@ -289,11 +274,11 @@ def seal(
     salt = None if body is None else secrets.token_hex(32)
     commitment = "" if body is None or salt is None else commit(body, salt)
     draft = Record(ns, head.seq + 1, kind.value, entry, int(gone), time, note, commitment, head.hash, "", salt, body)
-    return replace(draft, hash=digest(draft.header(), key))
+    return draft._replace(hash=digest(draft.header(), key))
 
 
 def fault(record: Record, before: Head | None, key: bytes | None) -> str:
-    """Return what is wrong with one record, or an empty text; ``before`` is None where a compaction dropped the record before."""
+    """Return what is wrong with one record, or an empty text; ``before`` is None where an earlier version dropped those before."""
     try:
         Kind(record.kind), moment_of(record.time)
         expected = digest(record.header(), key)
@@ -308,10 +293,8 @@ def fault(record: Record, before: Head | None, key: bytes | None) -> str:
         return f"follows number {before.seq}: those between are missing"
     if before is not None and record.previous != before.hash:
         return "was moved, or the one before it was edited: it does not follow on that one's hash"
-    if not right:
+    if not right or (record.body is None) != (record.salt is None) or (record.body is not None and not record.commitment):
         return "was edited: its body is not the one it was sealed with"
-    if (record.body is None) != (record.salt is None) or (record.body is not None and not record.commitment):
-        return "has a body without its salt, a salt without its body, or a body nobody sealed"
     return ""
 
 
