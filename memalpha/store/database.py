@@ -325,10 +325,7 @@ class Sqlite(Database):
 
     def integrity(self) -> list[str]:
         """Return what SQLite's own check finds."""
-        try:
-            return [str(line) for (line,) in self.execute("PRAGMA integrity_check") if line != "ok"]
-        except JournalError as error:
-            return [str(error)]
+        return [str(line) for (line,) in self.execute("PRAGMA integrity_check") if line != "ok"]
 
 
 class Postgres(Database):

@@ -266,10 +266,10 @@ class Journal:
         record; the registry against the chains; that each chain leads to a memory and a history.
         """
         chains: dict[str, list[Record]] = {}
-        head = ""
+        faults, head = list[str](), ""
         with self.lock:
-            faults = self.database.integrity()
             try:
+                faults += self.database.integrity()
                 with self.database.reading():
                     heads = self.database.heads()
                     head = mix(heads.items())
@@ -282,14 +282,12 @@ class Journal:
 
     def _faults(self, heads: dict[str, Head], chains: dict[str, list[Record]]) -> list[str]:
         """Check every chain, and collect the records of the namespaces in ``chains``."""
-        there = self.database.chains()
-        faults = [f"chain {ns or '(registry)'} has records and no head" for ns in sorted(there - heads.keys())]
-        registry = self.database.rows(REGISTRY)
-        found = check(REGISTRY, registry, None, heads.get(REGISTRY, root(REGISTRY)), self.key)
-        faults += [f"registry: {line}" for line in found]
+        there, registry = self.database.chains(), self.database.rows(REGISTRY)
+        problems = check(REGISTRY, registry, None, heads.get(REGISTRY, root(REGISTRY)), self.key)
         registry = [record for record in registry if not fault(record, Head(record.seq - 1, record.previous), self.key)]
-        begun = {record.entry for record in registry if record.kind == Kind.BEGIN}
-        gone = {record.entry for record in registry if record.kind == Kind.FORGET}
+        begun, gone = ({record.entry for record in registry if record.kind == kind} for kind in (Kind.BEGIN, Kind.FORGET))
+        faults = [f"chain {ns or '(registry)'} has records and no head" for ns in sorted(there - heads.keys())]
+        faults += [f"registry: {line}" for line in problems]
         faults += [f"namespace {ns} is in the registry and its records are missing" for ns in sorted(begun - gone - heads.keys())]
         faults += [f"chain {ns} is in no registry" for ns in sorted(heads.keys() - begun - {REGISTRY})]
         faults += [f"namespace {ns} was forgotten and has records" for ns in sorted(gone & there)]
@@ -297,12 +295,12 @@ class Journal:
         for ns in sorted(heads.keys() - {REGISTRY}):
             try:
                 chains[ns] = self.database.rows(ns)
-                found = check(ns, chains[ns], None, heads[ns], self.key)
-                if not found and ns in shapes:
+                problems = check(ns, chains[ns], None, heads[ns], self.key)
+                if not problems and ns in shapes:
                     readable(chains[ns], shapes[ns])
             except (JournalError, InputError) as error:
-                found = [str(error)]
-            faults += [f"namespace {ns}: {line}" for line in found]
+                problems = [str(error)]
+            faults += [f"namespace {ns}: {line}" for line in problems]
         return faults
 
 
@@ -395,12 +393,10 @@ class DurableMemory:
                 expected="what was acknowledged to stay",
                 fix="bring a backup back",
             )
-        new = self._journal.database.rows(begun.ns, self._head.seq) if self._head.seq else []
-        if new and new[0].seq == self._head.seq + 1 and all(record.kind != Kind.FORGET for record in new):
-            records = self._journal.stretch(begun.ns, self._head)
-        else:
+        records = self._journal.stretch(begun.ns, self._head if self._head.seq else None)
+        if any(record.kind == Kind.FORGET for record in records):  # the memory in this process holds what was erased
             self._memory = JournalMemory(self.schema, self._count)
-            records = self._journal.stretch(begun.ns)
+            records = self._chain()
         self._memory.replay(records)
         self._head, self._time = head, records[-1].time
 

@@ -20,12 +20,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from stores import BY, MARTA, SCHEMA, contents, delete, files_with, insert, opened, update
+from stores import BY, MARTA, SCHEMA, agrees, contents, delete, files_with, indexed, insert, opened, update
 
-from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.database import Database
-from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import Journal, Namespace
+from memalpha.store.journal import Namespace
 
 
 class Model:
@@ -37,22 +35,19 @@ class Model:
     def plan(self, rng, tag):
         """One thing to do, as data."""
         ids = sorted(self.entries)
-        kind = rng.choice(["write"] * 8 + ["undo", "undo", "forget", "compact", "other"])
+        kind = rng.choice(["write"] * 8 + ["undo", "undo", "forget", "other"])
         if kind == "undo" and self.last is not None:
             return ["undo", self.seq]
         if kind == "forget" and ids:
             return ["forget", rng.choice(ids)]
-        if kind in ("compact", "other"):
+        if kind == "other":
             return [kind]
         steps = []
         free = list(ids)
         for n in range(rng.randint(1, 4)):
             what = rng.choice(["insert", "insert", "update", "delete"]) if free else "insert"
             text = f"text{tag}x{n} " + "filler " * rng.choice([0, 5, 300])
-            if what == "insert":
-                steps.append(["insert", text])
-            else:
-                steps.append([what, free.pop(rng.randrange(len(free))), text])
+            steps.append(["insert", text] if what == "insert" else [what, free.pop(rng.randrange(len(free))), text])
         return ["write", steps]
 
     def after(self, action):
@@ -76,8 +71,6 @@ class Model:
             new.seq, new.last = self.seq + 1, None
             new.gone.append(self.entries[action[1]].split()[0])
             new._set(action[1], None)
-        elif action[0] == "compact" and self.seq:
-            new.seq, new.last = self.seq + 1 + len(self.entries), None
         return new
 
     def _set(self, key, text):
@@ -88,18 +81,14 @@ class Model:
 
 def act(journal, durable, action):
     if action[0] == "write":
+        make = {"insert": insert, "update": update, "delete": lambda key, *_: delete(key)}
         with durable.writing(BY) as memory:
-            for step in action[1]:
-                made = {"insert": lambda s: insert(s[1]), "update": lambda s: update(s[1], s[2]), "delete": lambda s: delete(s[1])}
-                assert memory.apply(made[step[0]](step)).changed
+            for kind, *what in action[1]:
+                assert memory.apply(make[kind](*what)).changed
     elif action[0] == "undo":
         durable.undo(action[1], BY)
     elif action[0] == "forget":
         durable.forget(action[1])
-    elif action[0] == "compact":
-        durable.compact()
-    elif action[0] == "backup":
-        journal.backup(journal._log.database.path.with_name("copy.db"))
     else:  # another namespace comes and goes
         other = Namespace("other", "x", "y")
         if other in journal.namespaces():
@@ -108,18 +97,22 @@ def act(journal, durable, action):
             journal.memory(other, SCHEMA).apply(insert("of another"), BY)
 
 
+def say(out, what, action):
+    os.write(out, (json.dumps([what, action]) + "\n").encode())
+
+
 def child(path, model, rng, tag, out):
     journal, durable = opened(path)
     for n in range(10_000):
         action = model.plan(rng, f"{tag}n{n}")
-        os.write(out, (json.dumps(["try", action]) + "\n").encode())
+        say(out, "try", action)
         act(journal, durable, action)
-        os.write(out, (json.dumps(["ack", action]) + "\n").encode())
+        say(out, "ack", action)
         model = model.after(action)
 
 
 def fork(run, kill):
-    """Run something in a child until ``kill`` does; return all it said."""
+    """Run something in a child until ``kill`` does; return all it said, and whether it was killed."""
     ends = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -136,7 +129,7 @@ def fork(run, kill):
     os.close(ends[0])
     _, status = os.waitpid(pid, 0)
     whole = said[: said.rfind(b"\n") + 1]  # a line cut short by the kill was not said
-    return [json.loads(line) for line in whole.decode().splitlines()], os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    return [json.loads(line) for line in whole.decode().splitlines()], os.WIFSIGNALED(status)
 
 
 def settle(path, model, said):
@@ -147,37 +140,25 @@ def settle(path, model, said):
             model, pending = model.after(action), None
         else:
             pending = action
-    with Journal.open(path) as journal:
-        store = IndexedStore(journal, SCHEMA, retriever_factory())
-        memory = store.memory(MARTA)
-        options = [model] if pending is None else [model, model.after(pending)]
-        fits = [option for option in options if contents(memory) == option.entries and memory.seq == option.seq]
-        seen = f"store {contents(memory)} at {memory.seq}, model {[(o.entries, o.seq) for o in options]}, {pending}"
-        assert fits, re.sub("( filler)+", "...", seen)
-        assert memory.snapshot().next_id == fits[-1].next_id
-        report = journal.verify()
-        assert report.ok, report.faults
-        assert store.check(MARTA) == [], store.check(MARTA)
-        for key, text in memory_sample(fits[-1].entries):
-            assert store.search(MARTA, text.split()[0], 1)[0].entry.id == key
-        assert files_with(path.parent, *fits[-1].gone[-20:]) == []
+    store = indexed(path)
+    memory = store.memory(MARTA)
+    options = [model] if pending is None else [model, model.after(pending)]
+    fits = [option for option in options if contents(memory) == option.entries and memory.seq == option.seq]
+    seen = f"store {contents(memory)} at {memory.seq}, model {[(o.entries, o.seq) for o in options]}, {pending}"
+    assert fits, re.sub("( filler)+", "...", seen)
+    assert memory.snapshot().next_id == fits[-1].next_id and agrees(store)
+    report = store.journal.verify()
+    assert report.ok, report.faults
+    assert files_with(path.parent, *fits[-1].gone[-20:]) == []
+    store.journal.close()
     return fits[-1], pending is not None and fits[-1] is not model
 
 
-def memory_sample(entries):
-    return list(entries.items())[-3:]
-
-
 def random_kills(folder, trials, seed):
-    rng, counts = (
-        random.Random(seed),
-        {"trials": 0, "killed": 0, "acknowledged": 0, "in_flight": 0, "in_flight_kept": 0, "stores": 0},
-    )
-    model, path = Model(), folder / "none"
+    rng, counts = random.Random(seed), dict.fromkeys(("killed", "acknowledged", "in_flight", "in_flight_kept"), 0)
     for trial in range(trials):
         if trial % 25 == 0:
             model, path = Model(), Path(tempfile.mkdtemp(dir=folder)) / "store.db"
-            counts["stores"] += 1
         moment = rng.choice([0.02, 0.1, 0.4, 1.0]) * rng.random()
         begun = random.Random(rng.random())
 
@@ -185,10 +166,9 @@ def random_kills(folder, trials, seed):
             time.sleep(moment)
             os.kill(pid, signal.SIGKILL)
 
-        said, sent = fork(lambda out, m=model, r=begun, t=trial, p=path: child(p, m, r, t, out), kill)
+        said, killed = fork(lambda out, m=model, r=begun, t=trial, p=path: child(p, m, r, t, out), kill)
         model, kept = settle(path, model, said)
-        counts["trials"] += 1
-        counts["killed"] += sent == signal.SIGKILL
+        counts["killed"] += killed
         counts["acknowledged"] += sum(what == "ack" for what, _ in said)
         counts["in_flight"] += bool(said) and said[-1][0] == "try"
         counts["in_flight_kept"] += kept
@@ -197,7 +177,7 @@ def random_kills(folder, trials, seed):
 
 # ---------------------------------------------------------------------------------------------------- at each write point
 def arm(at):
-    """Make the ``at``-th write point of this process its last; return a counter."""
+    """Make the ``at``-th write point of this process its last: before and after each statement and each flush."""
     seen = [0]
 
     def point():
@@ -205,10 +185,9 @@ def arm(at):
         if seen[0] == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def around(owner, name):
-        real = getattr(owner, name)
+    for owner, name in ((Database, "execute"), (os, "fsync")):
 
-        def watched(*arguments, **named):
+        def watched(*arguments, real=getattr(owner, name), **named):
             point()
             result = real(*arguments, **named)
             point()
@@ -216,45 +195,30 @@ def arm(at):
 
         setattr(owner, name, watched)
 
-    for owner, name in (
-        (Database, "execute"),
-        (os, "fsync"),
-        (Path, "rename"),
-    ):
-        around(owner, name)
-    return seen
-
 
 ACTIONS = [
+    None,  # opening a new store
     ["write", [["insert", "texta1"], ["insert", "texta2"], ["update", "1", "texta3"], ["delete", "2"]]],
     ["undo", 4],
     ["forget", "1"],
-    ["compact"],
     ["other"],
-    ["other"],
-    ["backup"],
+    ["other"],  # the namespace is there, and goes
 ]
-
-
-def prepared(path):
-    model = Model()
-    journal, durable = opened(path)
-    first = ["write", [["insert", "textp1"], ["insert", "textp2"], ["insert", "textp3"], ["update", "3", "textp4"]]]
-    act(journal, durable, first)
-    journal.close()
-    return model.after(first)
+FIRST = ["write", [["insert", "textp1"], ["insert", "textp2"], ["insert", "textp3"], ["update", "3", "textp4"]]]
 
 
 def point_kills(folder, stride):
-    counts = {"points": 0, "killed": 0, "in_flight_kept": 0}
-    for number, action in enumerate([None, *ACTIONS]):
-        at = 1
-        while True:
+    counts = {"points": 0, "in_flight_kept": 0}
+    for number, action in enumerate(ACTIONS):
+        at, killed = 1, True
+        while killed:
             path = Path(tempfile.mkdtemp(dir=folder)) / "store.db"
-            model = Model() if action is None else prepared(path)
-            if number == 6:  # the namespace is there, and goes
+            model = Model()
+            if action is not None:
                 journal, durable = opened(path)
-                act(journal, durable, ["other"])
+                for before in [FIRST, ["other"]] if number == 5 else [FIRST]:
+                    act(journal, durable, before)
+                    model = model.after(before)
                 journal.close()
 
             def run(out, path=path, action=action, at=at):
@@ -264,23 +228,15 @@ def point_kills(folder, stride):
                     os._exit(0)
                 journal, durable = opened(path)
                 arm(at)
-                os.write(out, (json.dumps(["try", action]) + "\n").encode())
+                say(out, "try", action)
                 act(journal, durable, action)
-                os.write(out, (json.dumps(["ack", action]) + "\n").encode())
+                say(out, "ack", action)
                 os._exit(0)
 
-            said, sent = fork(run, lambda pid: None)
+            said, killed = fork(run, lambda pid: None)
             _, kept = settle(path, model, said)
-            if action == ["backup"]:
-                journal, durable = opened(path)
-                durable.forget("1")
-                journal.close()
-                assert files_with(path.parent, "textp1") == []
-            if sent != signal.SIGKILL:
-                break
-            counts["points"] += 1
-            counts["killed"] += 1
-            counts["in_flight_kept"] += kept
+            counts["points"] += killed
+            counts["in_flight_kept"] += kept and killed
             at += stride
     return counts
 
