@@ -119,11 +119,19 @@ class Database(ABC):
         with self._session() as connection:
             try:
                 result = connection.execute(sa.text(statement) if isinstance(statement, str) else statement, list(rows) or None)
-                return list(result) if result.returns_rows else []
+                found = list(result) if result.returns_rows else []
             except DBAPIError as error:
                 raise self._error(error) from error
             except UnicodeError as error:
                 raise JournalDamagedError(f"{self.name} holds bytes that are no text: {error}", fix=_RESCUE) from error
+        if isinstance(statement, sa.Select):  # a damaged SQLite file can hold any value in any column
+            for column, values in zip(statement.selected_columns, zip(*found, strict=True), strict=False):
+                if wrong := {type(value) for value in values if value is not None or not column.nullable} - {
+                    column.type.python_type
+                }:
+                    names = ", ".join(sorted(kind.__name__ for kind in wrong))
+                    raise JournalDamagedError(f"{self.name} is damaged ({names} in the column {column.name})", fix=_RESCUE)
+        return found
 
     @contextmanager
     def _session(self) -> Iterator[sa.Connection]:
@@ -203,10 +211,13 @@ class Database(ABC):
         """Return the last record of every chain."""
         return {str(ns): Head(seq, hash_) for ns, seq, hash_ in self.execute(select(HEADS))}
 
-    def secret(self, ns: str) -> str:
-        """Return the secret of a namespace (hex); empty if it has none yet."""
+    def secret(self, ns: str) -> bytes:
+        """Return the secret of a namespace; empty if it has none yet."""
         found = self.execute(select(SECRETS.c.secret).where(SECRETS.c.ns == ns))
-        return str(found[0][0]) if found else ""
+        try:
+            return bytes.fromhex(found[0][0]) if found else b""
+        except ValueError as error:
+            raise JournalDamagedError(f"{self.name} is damaged (the secret of a namespace is none)", fix=_RESCUE) from error
 
     def chains(self) -> set[str]:
         """Return the ids of all chains that have records."""
@@ -236,18 +247,18 @@ class Database(ABC):
             self.execute(delete(table).where(table.c.ns == ns))
         self._mark_scrub()
 
-    def new_secret(self, ns: str) -> str:
+    def new_secret(self, ns: str) -> bytes:
         """Make a new secret for a namespace; ``scrub`` then removes the old one from the files."""
         self.execute(delete(SECRETS).where(SECRETS.c.ns == ns))
-        self.execute(insert(SECRETS), [{"ns": ns, "secret": (made := secrets.token_hex(32))}])
-        return made
+        self.execute(insert(SECRETS), [{"ns": ns, "secret": secrets.token_hex(32)}])
+        return self.secret(ns)
 
     def _mark_scrub(self) -> None:
         self.execute(update(STATE).values(scrub=STATE.c.scrub + 1))
 
     def to_scrub(self) -> int:
         """Return how often data was erased that may still be in the files."""
-        return int(self.execute(select(STATE.c.scrub))[0][0])
+        return self.execute(select(STATE.c.scrub))[0][0]
 
     def scrub(self) -> None:
         """Remove all erased data from the database files.

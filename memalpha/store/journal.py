@@ -497,5 +497,5 @@ class DurableMemory:
         return Receipt(entry_id, moment_of(time), len(erased), tuple(said_by))
 
 
-def _keyed(text: str, secret: str) -> str:
-    return _DIGEST.sub(lambda found: hmac.digest(bytes.fromhex(secret), found[0].encode("ascii"), "sha256").hex(), text)
+def _keyed(text: str, secret: bytes) -> str:
+    return _DIGEST.sub(lambda found: hmac.digest(secret, found[0].encode("ascii"), "sha256").hex(), text)

@@ -185,15 +185,16 @@ def arm(at):
         if seen[0] == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    for owner, name in ((Database, "execute"), (os, "fsync")):
-
-        def watched(*arguments, real=getattr(owner, name), **named):
+    def watched(real):
+        def call(*arguments):
             point()
-            result = real(*arguments, **named)
+            result = real(*arguments)
             point()
             return result
 
-        setattr(owner, name, watched)
+        return call
+
+    Database.execute, os.fsync = watched(Database.execute), watched(os.fsync)
 
 
 ACTIONS = [

@@ -197,7 +197,7 @@ def test_no_digest_that_is_left_confirms_a_guess(folder, store):
         memory.apply(insert("there is a code"))
     seen = durable.history("2")[0].origin
     assert (seen.source, seen.prompt_hash) == (durable.keyed(chunk), durable.keyed(prompt)) != (chunk, prompt)
-    secret = journal.database.secret(journal.begun[MARTA].ns)
+    secret = journal.database.secret(journal.begun[MARTA].ns).hex()
     assert len(secret) == 64 and files_with(folder, secret) != []
     with pytest.raises(InputError, match="nothing of an entry '9'"):
         durable.forget("9")
