@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stores import BY, IVAN, MARTA, SCHEMA, core, insert, opened, tell_a_story
+from stores import BY, IVAN, MARTA, SCHEMA, core, insert, opened, state, tell_a_story
 
 from memalpha.errors import ForgottenError, InputError, MemAlphaError
 from memalpha.store.journal import Journal, Namespace
@@ -35,22 +35,24 @@ def test_export_and_import_lose_nothing(folder, store):
         assert other.import_(folder / "all.jsonl") == 8
         other.export(folder / "again.jsonl")
         copy = other.memory(MARTA, SCHEMA)
-        assert copy.memory.snapshot() == durable.memory.snapshot() and copy.operations() == durable.operations()
-        assert other.verify().ok and len(other.receipts()) == 1
+        assert state(copy.memory) == state(durable.memory) and copy.operations() == durable.operations()
+        assert other.verify().ok
         copy.apply(insert("goes on"), BY)
+        with pytest.raises(InputError, match="there already"):
+            other.import_(folder / "marta.jsonl")
     first, again = ((folder / name).read_text().splitlines() for name in ("all.jsonl", "again.jsonl"))
     assert again[:-2] == first[:-2] and again[-1] == first[-1]
     with Journal.open(folder / "third.db") as third:
         third.import_(folder / "marta.jsonl")
         assert third.namespaces() == (MARTA,)
         third.export(folder / "marta2.jsonl")
-        with pytest.raises(InputError, match="there already"):
-            third.import_(folder / "marta.jsonl")
     assert (folder / "marta2.jsonl").read_bytes() == (folder / "marta.jsonl").read_bytes()
+    with pytest.raises(InputError, match="a new file in a folder that exists"):
+        journal.export(folder / "marta.jsonl")
 
 
 def test_an_import_is_checked_and_all_or_nothing(folder, store):
-    journal, _durable = store
+    journal, _ = store
     journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
     journal.export(folder / "all.jsonl")
     lines = (folder / "all.jsonl").read_text().splitlines()
@@ -61,6 +63,7 @@ def test_an_import_is_checked_and_all_or_nothing(folder, store):
         "cut": lines[:-1],
         "foreign": ['{"a": 1}', *lines[1:]],
         "no json": [*lines[:2], "{", *lines[3:]],
+        "begun twice": [*lines[:2], lines[1].replace("marta", "zoe"), *lines[2:-1], json.dumps({"end": len(lines)})],
     }
     with Journal.open(folder / "other.db") as other:
         for name, text in spoilt.items():
@@ -73,29 +76,9 @@ def test_an_import_is_checked_and_all_or_nothing(folder, store):
         keyed.import_(folder / "all.jsonl")
 
 
-def test_an_old_export_does_not_bring_a_forgotten_namespace_back(folder, store):
-    journal, _durable = store
-    journal.export(folder / "old.jsonl")
-    journal.forget(MARTA)
-    with pytest.raises(ForgottenError, match="was forgotten here"):
-        journal.import_(folder / "old.jsonl")
-    assert journal.namespaces() == ()
-
-
-def test_an_export_touches_no_draft_it_did_not_make(folder, store):
-    journal, _durable = store
-    draft = folder / "all.jsonl.part"
-    draft.write_text("of another export")
-    with pytest.raises(InputError, match="part exists"):
-        journal.export(folder / "all.jsonl")
-    assert draft.read_text() == "of another export"
-    draft.unlink()
-    assert journal.export(folder / "all.jsonl") == 5 and not draft.exists()
-
-
-def test_an_import_erases_nothing(folder, store):
+def test_an_import_erases_nothing_and_brings_nothing_forgotten_back(folder, store):
     """Marta was forgotten where the second export comes from, and is alive where it goes."""
-    journal, _durable = store
+    journal, _ = store
     journal.export(folder / "first.jsonl")
     with Journal.open(folder / "other.db") as other:
         other.import_(folder / "first.jsonl")
@@ -104,38 +87,28 @@ def test_an_import_erases_nothing(folder, store):
         journal.export(folder / "second.jsonl")
         with pytest.raises(InputError, match=r"line 4: the namespace marta/default/default was forgotten .* is alive here"):
             other.import_(folder / "second.jsonl")
-        assert other.namespaces() == (MARTA,) and other.verify().ok and other.receipts() == ()
+        assert other.namespaces() == (MARTA,) and other.verify().ok
         other.forget(MARTA)
         assert other.import_(folder / "second.jsonl") == 1
-        assert other.namespaces() == (IVAN,) and other.verify().ok and len(other.receipts()) == 1
-
-
-def edited(lines, number, edit):
-    """The lines of an export after an edit of one, whose number counts from 1."""
-    data = [json.loads(line) for line in lines]
-    edit(data[number - 1])
-    return "\n".join(map(json.dumps, data))
-
-
-def without(name):
-    return lambda line: line.pop(name)
+        assert other.namespaces() == (IVAN,) and other.verify().ok
+    with Journal.open(folder / "third.db") as third:
+        third.import_(folder / "second.jsonl")
+        for there in (journal, third):
+            with pytest.raises(ForgottenError, match="was forgotten here"):
+                there.import_(folder / "first.jsonl")
+            assert there.namespaces() == (IVAN,)
 
 
 EDITS = {
-    "no user": (2, without("user")),
-    "a user that is none": (2, lambda line: line.update(user="")),
+    "no user": (2, lambda line: line.pop("user")),
     "a user with an escape": (2, lambda line: line.update(user="a\x1b[2J")),
-    "an id that is no text": (2, lambda line: line.update(begin=[1])),
     "the registry's id": (2, lambda line: line.update(begin="")),
     "a time that is none": (2, lambda line: line.update(time="9999")),
-    "no schema": (2, without("schema")),
     "sections that are none": (2, lambda line: line.update(schema={"name": "a", "sections": [["facts"]]})),
     "another schema": (2, lambda line: line.update(schema={"name": "test", "sections": [["facts", "list", True]]})),
-    "a chain that is no text": (3, lambda line: line["record"].__setitem__(0, [1])),
     "a number that is true": (3, lambda line: line["record"].__setitem__(1, True)),
     "a value too few": (3, lambda line: line["record"].pop()),
     "a line nobody knows": (3, lambda line: (line.clear(), line.update(what=1))),
-    "a receipt without a note": (8, without("note")),
     "a receipt that counts letters": (8, lambda line: line.update(note='{"operations": "x"}')),
 }
 
@@ -148,21 +121,15 @@ def test_an_edited_line_of_an_export_is_refused(folder, store, name):
     journal.export(folder / "all.jsonl")
     lines = (folder / "all.jsonl").read_text().splitlines()
     assert len(lines) == 9 and "forgotten" in lines[7]
-    (folder / "edited.jsonl").write_text(edited(lines, *EDITS[name]))
+    number, edit = EDITS[name]
+    data = [json.loads(line) for line in lines]
+    edit(data[number - 1])
+    (folder / "edited.jsonl").write_text("\n".join(map(json.dumps, data)))
     with Journal.open(folder / "other.db") as other:
         with pytest.raises(InputError, match=r"edited\.jsonl, (line \d|namespace)"):
             other.import_(folder / "edited.jsonl")
         assert other.namespaces() == () and other.verify().ok
         assert other.import_(folder / "all.jsonl") == 5
-
-
-def test_a_chain_cannot_be_begun_twice(folder, store):
-    store[0].export(folder / "all.jsonl")
-    lines = (folder / "all.jsonl").read_text().splitlines()
-    lines[2:2] = [lines[1].replace("marta", "ivan")]
-    (folder / "twice.jsonl").write_text("\n".join([*lines[:-1], json.dumps({"end": len(lines) - 1})]))
-    with Journal.open(folder / "other.db") as other, pytest.raises(InputError, match=r"line 3: .* is there already"):
-        other.import_(folder / "twice.jsonl")
 
 
 # ------------------------------------------------------------------------------------------------ crafted records
@@ -198,7 +165,7 @@ def take_in(folder, text):
         assert journal.namespaces() == ()
         return False
     durable = journal.memory(MARTA, journal.schema(MARTA))
-    assert len(durable.operations()) >= 0 and len(durable.receipts()) >= 0
+    durable.operations()
     journal.verify()
     for seq in range(durable.memory.seq + 1):
         for use in (durable.as_of, lambda seq: durable.undo(seq, BY)):
@@ -207,28 +174,21 @@ def take_in(folder, text):
             except MemAlphaError:
                 continue
     durable.apply(insert("goes on"), BY)
-    durable.compact()
     return True
 
 
 def in_body(row, **values):
-    rows_body = json.loads(row[11]) | values
-    row[11] = json.dumps(rows_body)
+    row[11] = json.dumps(json.loads(row[11]) | values)
 
 
 CRAFTED = {
     "an entry that is a number": lambda rows: in_body(rows[0], after=5),
-    "an entry without a section": lambda rows: in_body(rows[0], after={"id": "1", "content": "x"}),
     "an entry with another id": lambda rows: in_body(rows[0], after={"id": "9", "section": "facts", "content": "x"}),
     "an operation of no kind": lambda rows: in_body(rows[0], operation={"kind": "explode", "section": "facts"}),
-    "an origin of one part": lambda rows: in_body(rows[0], origin=["x"]),
-    "a body that is a list": lambda rows: rows[0].__setitem__(11, "[]"),
     "a body that is no JSON": lambda rows: rows[0].__setitem__(11, "{"),
     "a body that is too deep": lambda rows: rows[0].__setitem__(11, "[" * 100_000),
-    "a time that is none": lambda rows: rows[-1].__setitem__(5, "2999"),
     "times that go back": lambda rows: rows[-1].__setitem__(5, "1999-01-01T00:00:00.000000Z"),
     "a kind of the registry": lambda rows: rows[-1].__setitem__(2, "begin"),
-    "a note that is no JSON": lambda rows: rows[-1].__setitem__(slice(2, 7), ["forget", "1", 1, rows[-1][5], "{"]),
     "a note of letters": lambda rows: rows[-1].__setitem__(slice(2, 7), ["forget", "1", 1, rows[-1][5], '{"erased": ["x"]}']),
     "an id of 5000 digits": lambda rows: rows[-1].__setitem__(3, "9" * 5000),
     "a section changed": lambda rows: in_body(rows[2], after={"id": "1", "section": "notes", "content": "x"}),
@@ -246,7 +206,7 @@ def test_a_crafted_record_is_refused(folder, store, name):
 VALUES = st.sampled_from([None, True, -1, 0, 10**30, 1.5, "", "x", "1", "core", "\ud800", "\x1b", [], ["a"], {}, {"id": "1"}])
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_whatever_an_import_takes_in_can_be_used(folder, data):
     """One value anywhere in the bodies, notes or columns of a sealed chain is replaced by another."""
@@ -254,7 +214,6 @@ def test_whatever_an_import_takes_in_can_be_used(folder, data):
         durable = journal.memory(MARTA, SCHEMA)
         tell_a_story(durable)
         durable.forget("2")
-        durable.compact()
         durable.apply(core("later"), BY)
         durable.undo(durable.memory.seq, BY)
         (folder / "all.jsonl").unlink(missing_ok=True)
