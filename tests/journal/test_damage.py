@@ -9,7 +9,7 @@ import random
 import re
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -44,28 +44,15 @@ def sql(path: Path, *statements: str) -> None:
             connection.execute(statement)
 
 
-def truth(path: Path) -> dict[Namespace, dict[str, str]]:
-    with Journal.open(path) as journal:
-        return {name: contents(journal.memory(name, SCHEMA).memory) for name in (MARTA, IVAN)}
-
-
-def answers_right_or_raises(path: Path, expected: dict[Namespace, dict[str, str]]) -> bool:
-    """Whether a store that was damaged answers at all; fails if it answers wrongly."""
-    try:
-        with Journal.open(path, wait=1.0) as journal:
-            answered = {}
-            for name in (MARTA, IVAN):
-                try:
-                    answered[name] = contents(journal.memory(name, SCHEMA).memory)
-                except JournalError:
-                    journal.verify()
-            assert all(expected[name] == said for name, said in answered.items())
-            if len(answered) == 2 and journal.verify().ok:
-                assert journal.memory(MARTA, SCHEMA).history("3")[1].after.content == "changed"
-                return True
-            return False
-    except JournalError:
-        return False
+def answers(path: Path) -> dict[Namespace, dict[str, str]]:
+    """What a store says of each namespace; those that it refuses to answer for are missing."""
+    found: dict[Namespace, dict[str, str]] = {}
+    with suppress(JournalError), Journal.open(path, wait=1.0) as journal:
+        journal.verify()
+        for name in (MARTA, IVAN):
+            with suppress(JournalError):
+                found[name] = contents(journal.memory(name, SCHEMA).memory)
+    return found
 
 
 def spoil(file: Path, how: str, rng: random.Random) -> None:
@@ -84,18 +71,18 @@ def spoil(file: Path, how: str, rng: random.Random) -> None:
 def test_damage_of_the_database_is_never_a_wrong_answer(folder, how, capsys):
     """Of the write-ahead file see the next test. The command line says one line of error, and no traceback."""
     source, work = made(folder), folder / "work"
-    expected = truth(source)
-    rng = random.Random(how)
-    harmless = 0
+    expected, rng, refused = answers(source), random.Random(how), 0
     for trial in range(20):
         shutil.rmtree(work, ignore_errors=True)
         shutil.copytree(source.parent, work)
         spoil(work / "store.db", how, rng)
-        harmless += answers_right_or_raises(work / "store.db", expected)
+        said = answers(work / "store.db")
+        assert said.items() <= expected.items()
+        refused += len(said) < 2
         action = [["verify"], ["namespaces"], ["history", "-n", "marta"], ["undo", "3", "-n", "marta"]][trial % 4]
         assert run(["journal", action[0], str(work / "store.db"), *action[1:], "--wait", "1"]) in (0, 1)
         assert "Traceback" not in capsys.readouterr().err
-    assert harmless < 20
+    assert len(expected) == 2 and refused > 0
 
 
 WRONG = ["NULL", "'x'", "''", "-1", "1.5", "9223372036854775807", "x'ff'", "CAST(x'ff' AS TEXT)", "'[1]'", "char(0)"]
@@ -117,24 +104,15 @@ def test_any_value_in_any_column_is_an_answer_or_an_error_of_the_store(folder, t
                     f"ALTER TABLE other RENAME TO {table}",
                     f"UPDATE {table} SET {column} = {value} WHERE {where}",
                 )
-                try:
-                    with Journal.open(work, wait=1.0) as journal:
+                with suppress(JournalError), Journal.open(work, wait=1.0) as journal:
+                    durable = journal.memory(MARTA, SCHEMA)
+                    with suppress(JournalError):
                         journal.verify()
-                        durable = journal.memory(MARTA, SCHEMA)
-                        for use in (
-                            journal.namespaces,
-                            durable.operations,
-                            lambda d=durable: (d.apply(insert("x"), BY), d.forget("1")),
-                        ):
-                            try:
-                                use()
-                            except JournalError:
-                                continue
-                except JournalError:
-                    continue
-                finally:
-                    for path in folder.glob("work.db*"):
-                        path.unlink()
+                        durable.operations()
+                    durable.apply(insert("x"), BY)
+                    durable.forget("1")
+                for path in folder.glob("work.db*"):
+                    path.unlink()
 
 
 @pytest.mark.parametrize("how", ["flip", "cut"])
@@ -187,11 +165,9 @@ def test_verify_finds_every_edit(folder, name):
     report = journal.verify()
     assert not report.ok and any(re.search(said, line) for line in report.faults), report.faults
     journal.close()
-    try:  # nothing of what is damaged may be answered
-        seen = truth(path)
-    except JournalDamagedError:
-        return
-    assert seen[IVAN] == {"1": "of ivan"} and len(seen[MARTA]) == 29 and "CHANGED" not in seen[MARTA].values()
+    seen = answers(path)  # nothing of what is damaged may be answered
+    assert seen.get(IVAN, {"1": "of ivan"}) == {"1": "of ivan"} and "CHANGED" not in seen.get(MARTA, {}).values()
+    assert MARTA not in seen or len(seen[MARTA]) == 29
 
 
 def test_a_record_that_was_edited_and_sealed_again_does_not_fit_the_next(folder):
@@ -241,18 +217,6 @@ def test_a_log_that_loses_its_end_under_a_running_process_is_noticed(folder):
     )
     with pytest.raises(JournalDamagedError, match="had 3 operations and has 2"):
         _ = durable.memory
-
-
-def test_a_recorded_schema_that_is_none_is_reported(folder):
-    journal, _ = opened(folder / "s.db")
-    time = "2024-05-01T12:00:00.000000Z"
-    with journal.writing():
-        journal.register(IVAN, "ab" * 16, 5, time)
-        journal.database.append([seal(root("ab" * 16), None, ns="ab" * 16, kind=Kind.BASE, time=time)])
-    (found,) = journal.verify().faults
-    assert "'5' is recorded as a schema" in found
-    with pytest.raises(JournalDamagedError, match="'5' is recorded as a schema"):
-        journal.schema(IVAN)
 
 
 def test_the_chain_by_hand():
