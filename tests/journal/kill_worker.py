@@ -1,10 +1,8 @@
 """Writes to a journal and is killed, again and again. Run by test_kill.py, in a process that forks so that a trial costs little.
 
-    python kill_worker.py random FOLDER TRIALS SEED     kill -9 at a random moment of a stream of random writes
-    python kill_worker.py points FOLDER STRIDE          kill -9 at each write point of each kind of write (every STRIDE-th)
-
-A trial: the child says what it is about to do ("try"), does it, and says so ("ack") over a pipe; when it is dead the parent opens
-the store and compares it with the model: the state before the last try if that was not acknowledged, or after it; nothing between.
+A trial: the child says what it is about to do ("try"), does it, and says so ("ack") over a pipe; when it is dead (every other time
+at a random moment, else just before or after a statement or a flush) the parent opens the store and compares it with the model: the
+state before the last try if that was not acknowledged, or after it; nothing between.
 """
 
 from __future__ import annotations
@@ -112,7 +110,7 @@ def child(path, model, rng, tag, out):
 
 
 def fork(run, kill):
-    """Run something in a child until ``kill`` does; return all it said, and whether it was killed."""
+    """Run something in a child until ``kill`` or the child itself ends it; return all it said."""
     ends = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -123,13 +121,31 @@ def fork(run, kill):
             os._exit(3)
     os.close(ends[1])
     kill(pid)
-    said = b""
-    while data := os.read(ends[0], 1 << 16):
-        said += data
-    os.close(ends[0])
-    _, status = os.waitpid(pid, 0)
-    whole = said[: said.rfind(b"\n") + 1]  # a line cut short by the kill was not said
-    return [json.loads(line) for line in whole.decode().splitlines()], os.WIFSIGNALED(status)
+    with open(ends[0], "rb") as pipe:
+        said = [json.loads(line) for line in pipe if line.endswith(b"\n")]  # a line cut short by the kill was not said
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    return said
+
+
+def arm(at):
+    """Make the ``at``-th write point of this process its last: before and after each statement and each flush."""
+    seen = [0]
+
+    def point():
+        seen[0] += 1
+        if seen[0] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watched(real):
+        def call(*arguments):
+            point()
+            result = real(*arguments)
+            point()
+            return result
+
+        return call
+
+    Database.execute, os.fsync = watched(Database.execute), watched(os.fsync)
 
 
 def settle(path, model, said):
@@ -154,94 +170,31 @@ def settle(path, model, said):
     return fits[-1], pending is not None and fits[-1] is not model
 
 
-def random_kills(folder, trials, seed):
-    rng, counts = random.Random(seed), dict.fromkeys(("killed", "acknowledged", "in_flight", "in_flight_kept"), 0)
+def kills(folder, trials, seed):
+    rng, counts = random.Random(seed), dict.fromkeys(("acknowledged", "in_flight", "in_flight_kept"), 0)
     for trial in range(trials):
         if trial % 25 == 0:
             model, path = Model(), Path(tempfile.mkdtemp(dir=folder)) / "store.db"
-        moment = rng.choice([0.02, 0.1, 0.4, 1.0]) * rng.random()
+        moment, point = rng.choice([0.02, 0.1, 0.4, 1.0]) * rng.random(), rng.randint(1, 150)
         begun = random.Random(rng.random())
 
-        def kill(pid, moment=moment):
-            time.sleep(moment)
-            os.kill(pid, signal.SIGKILL)
+        def run(out, model=model, begun=begun, trial=trial, path=path, point=point):
+            if trial % 2:
+                arm(point)
+            child(path, model, begun, trial, out)
 
-        said, killed = fork(lambda out, m=model, r=begun, t=trial, p=path: child(p, m, r, t, out), kill)
+        def kill(pid, trial=trial, moment=moment):
+            if trial % 2 == 0:
+                time.sleep(moment)
+                os.kill(pid, signal.SIGKILL)
+
+        said = fork(run, kill)
         model, kept = settle(path, model, said)
-        counts["killed"] += killed
         counts["acknowledged"] += sum(what == "ack" for what, _ in said)
         counts["in_flight"] += bool(said) and said[-1][0] == "try"
         counts["in_flight_kept"] += kept
     return counts
 
 
-# ---------------------------------------------------------------------------------------------------- at each write point
-def arm(at):
-    """Make the ``at``-th write point of this process its last: before and after each statement and each flush."""
-    seen = [0]
-
-    def point():
-        seen[0] += 1
-        if seen[0] == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def watched(real):
-        def call(*arguments):
-            point()
-            result = real(*arguments)
-            point()
-            return result
-
-        return call
-
-    Database.execute, os.fsync = watched(Database.execute), watched(os.fsync)
-
-
-ACTIONS = [
-    None,  # opening a new store
-    ["write", [["insert", "texta1"], ["insert", "texta2"], ["update", "1", "texta3"], ["delete", "2"]]],
-    ["undo", 4],
-    ["forget", "1"],
-    ["other"],
-    ["other"],  # the namespace is there, and goes
-]
-FIRST = ["write", [["insert", "textp1"], ["insert", "textp2"], ["insert", "textp3"], ["update", "3", "textp4"]]]
-
-
-def point_kills(folder, stride):
-    counts = {"points": 0, "in_flight_kept": 0}
-    for number, action in enumerate(ACTIONS):
-        at, killed = 1, True
-        while killed:
-            path = Path(tempfile.mkdtemp(dir=folder)) / "store.db"
-            model = Model()
-            if action is not None:
-                journal, durable = opened(path)
-                for before in [FIRST, ["other"]] if number == 5 else [FIRST]:
-                    act(journal, durable, before)
-                    model = model.after(before)
-                journal.close()
-
-            def run(out, path=path, action=action, at=at):
-                if action is None:
-                    arm(at)
-                    opened(path)
-                    os._exit(0)
-                journal, durable = opened(path)
-                arm(at)
-                say(out, "try", action)
-                act(journal, durable, action)
-                say(out, "ack", action)
-                os._exit(0)
-
-            said, killed = fork(run, lambda pid: None)
-            _, kept = settle(path, model, said)
-            counts["points"] += killed
-            counts["in_flight_kept"] += kept and killed
-            at += stride
-    return counts
-
-
 if __name__ == "__main__":
-    mode, folder, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    print(json.dumps(random_kills(folder, number, int(sys.argv[4])) if mode == "random" else point_kills(folder, number)))
+    print(json.dumps(kills(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))

@@ -237,27 +237,11 @@ def test_the_chain_by_hand():
     assert mix(heads.items()) == f"{total:064x}"
 
 
-def old_store(folder: Path, name: str):
-    with closing(sqlite3.connect(folder / "old.db")) as connection:
-        connection.executescript(Path(__file__).with_name(name).read_text())
-    return opened(folder / "old.db")
-
-
-def test_a_store_of_an_earlier_version_opens_and_goes_on(folder):
-    """The dump of a store that had no secrets: six operations, a forgetting, a namespace gone."""
-    journal, durable = old_store(folder, "old_store.sql")
-    assert journal.verify().faults == () and journal.namespaces() == (MARTA,)
-    assert contents(durable.memory) == {"1": "Marta lives in Rome", "core": "likes rain", "4": "kept"}
-    assert durable.as_of(1).get("1").content == "Marta lives in Oslo"
-    assert durable.history("3")[-1].kind == "forget"
-    assert durable.apply(insert("new"), BY).entry_id == "5"
-    durable.forget("4")
-    assert durable.undo(3, BY).after.content == "Marta lives in Oslo" and journal.verify().ok
-
-
 def test_a_store_that_an_earlier_version_compacted_opens_and_goes_on(folder):
     """Written: a story, one forgetting, the undo of an update, compaction to two entries, one write."""
-    journal, durable = old_store(folder, "compacted_store.sql")
+    with closing(sqlite3.connect(folder / "old.db")) as connection:
+        connection.executescript(Path(__file__).with_name("old_store.sql").read_text())
+    journal, durable = opened(folder / "old.db")
     assert journal.verify().faults == ()
     assert contents(durable.memory) == {"1": "Marta lives in Oslo", "core": "likes rain", "3": "tea", "5": "later"}
     assert [entry.id for entry in durable.memory.newest()] == ["5", "3", "1"]

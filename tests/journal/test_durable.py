@@ -52,8 +52,9 @@ def test_a_story_by_hand_and_after_reopening(folder, store):
     assert (report.faults, report.namespaces, report.operations, report.forgotten) == ((), 1, 5, 0)
 
 
-def test_a_durable_memory_goes_on_as_a_plain_one_would(store):
-    _, durable = store
+@pytest.mark.parametrize("where", ["store.db", ":memory:"])
+def test_a_durable_memory_goes_on_as_a_plain_one_would(folder, where):
+    journal, durable = opened(where if where == ":memory:" else folder / where)
     plain = Memory(SCHEMA)
     operations = [
         insert("a"),
@@ -70,6 +71,8 @@ def test_a_durable_memory_goes_on_as_a_plain_one_would(store):
     assert all(mine == theirs for mine, theirs in results)
     assert contents(plain) == contents(durable.memory) == {"1": "a", "3": "c", "core": "x"}
     assert [e.seq for e in durable.operations()] == [1, 2, 3, 4, 5]  # what was refused or changed nothing is not in the log
+    durable.forget("1")
+    assert contents(durable.memory) == {"3": "c", "core": "x"} and journal.verify().ok
 
 
 def test_several_operations_are_one_write_all_or_nothing(folder, store):
@@ -168,22 +171,6 @@ def test_a_key_is_needed_to_rewrite_the_log_unseen(folder):
         assert any("another key" in line for line in report.faults)
         with pytest.raises(JournalDamagedError, match="another key"):
             _ = opened(folder / "k.db", key=key)[1].memory
-
-
-def test_the_same_story_in_the_process_alone(folder):
-    told = []
-    for url in (":memory:", folder / "s.db"):
-        journal, durable = opened(url)
-        tell_a_story(durable)
-        durable.undo(5, BY)
-        durable.forget("2")
-        with pytest.raises(ZeroDivisionError), durable.writing(BY) as memory:
-            memory.apply(insert("never"))
-            raise ZeroDivisionError
-        events = [(e.seq, e.kind, e.origin, e.operation, e.before, e.after, e.forgotten) for e in durable.operations()]
-        told.append((events, contents(durable.memory), contents(durable.as_of(4)), journal.verify().faults))
-    assert told[0] == told[1] and told[0][3] == ()
-    assert Journal.open(":memory:").namespaces() == ()
 
 
 def test_a_forked_child_must_open_the_store_itself(store):

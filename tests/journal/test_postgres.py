@@ -33,11 +33,12 @@ class Server:
     """A server in a folder of its own; run as another user where this one is root, which PostgreSQL refuses."""
 
     def __init__(self, folder: Path):
-        self.bin, self.data = programs(), folder / "data"
-        self.user = next((name for name in ("postgres", "nobody") if os.getuid() == 0 and self._known(name)), None)
-        if os.getuid() == 0 and self.user is None:
-            pytest.skip("PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody'")
-        if self.user:
+        self.bin, self.data, self.user = programs(), folder / "data", None
+        if os.getuid() == 0:
+            known = {entry.pw_name for entry in pwd.getpwall()}
+            self.user = next((name for name in ("postgres", "nobody") if name in known), None)
+            if self.user is None:
+                pytest.skip("PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody'")
             shutil.chown(folder, self.user)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -45,13 +46,6 @@ class Server:
         self.run("initdb", "-D", self.data, "-U", "tester", "-A", "trust", "-N", "--data-checksums", "-E", "UTF8", "--no-locale")
         self.start()
         self.url = f"postgresql://tester@127.0.0.1:{self.port}/postgres"
-
-    @staticmethod
-    def _known(name):
-        try:
-            return bool(pwd.getpwnam(name))
-        except KeyError:
-            return False
 
     def run(self, program, *arguments):
         done = subprocess.run(
@@ -69,8 +63,7 @@ class Server:
 
     def sql(self, statement):
         with psycopg.connect(self.url, autocommit=True) as connection:
-            cursor = connection.execute(statement)
-            return cursor.fetchall() if cursor.description else None
+            connection.execute(statement)
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +81,7 @@ def server():
 
 @pytest.fixture
 def url(server):
-    for table in ("log", "heads", "state", "secrets"):
-        server.sql(f"DROP TABLE IF EXISTS {table}")
+    server.sql("DROP TABLE IF EXISTS log, heads, state, secrets")
     return server.url
 
 

@@ -12,7 +12,7 @@ from kill_worker import Model, act
 from stores import MARTA, agrees, contents, indexed, rebuilt, state
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**9))
 def test_a_store_is_what_the_model_is(folder, seed):
     path = Path(tempfile.mkdtemp(dir=folder)) / "store.db"
