@@ -121,7 +121,7 @@ def fork(run, kill):
             os._exit(3)
     os.close(ends[1])
     kill(pid)
-    with open(ends[0], "rb") as pipe:
+    with os.fdopen(ends[0], "rb") as pipe:
         said = [json.loads(line) for line in pipe if line.endswith(b"\n")]  # a line cut short by the kill was not said
     assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
     return said

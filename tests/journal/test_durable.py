@@ -238,6 +238,3 @@ def test_numbers_that_json_does_not_know_are_refused(store):
     with pytest.raises(InputError, match="finite"):
         store[1].apply(insert("a", importance=float("nan")), BY)
     assert len(store[1].memory) == 0
-    store[0].close()
-    with pytest.raises(JournalError, match="was closed"):
-        store[1].apply(insert("a"), BY)

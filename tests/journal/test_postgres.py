@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import socket
 import subprocess
@@ -21,11 +20,9 @@ psycopg = pytest.importorskip("psycopg", reason="the extra 'postgres' is not ins
 
 
 def programs() -> Path:
-    on_path = shutil.which("initdb")
-    found = [Path(on_path).resolve().parent] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    for folder in found:
-        if all((folder / name).is_file() for name in ("initdb", "pg_ctl", "postgres")):
-            return folder
+    for initdb in [Path(shutil.which("initdb") or "initdb").resolve(), *Path("/usr/lib/postgresql").glob("*/bin/initdb")]:
+        if all((initdb.parent / name).is_file() for name in ("initdb", "pg_ctl", "postgres")):
+            return initdb.parent
     pytest.skip("no PostgreSQL server is installed (initdb, pg_ctl, postgres)")
 
 
@@ -33,12 +30,8 @@ class Server:
     """A server in a folder of its own; run as another user where this one is root, which PostgreSQL refuses."""
 
     def __init__(self, folder: Path):
-        self.bin, self.data, self.user = programs(), folder / "data", None
-        if os.getuid() == 0:
-            known = {entry.pw_name for entry in pwd.getpwall()}
-            self.user = next((name for name in ("postgres", "nobody") if name in known), None)
-            if self.user is None:
-                pytest.skip("PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody'")
+        self.bin, self.data, self.user = programs(), folder / "data", "nobody" if os.getuid() == 0 else None
+        if self.user:
             shutil.chown(folder, self.user)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -58,8 +51,8 @@ class Server:
         options = f"-p {self.port} -k '' -c listen_addresses=127.0.0.1 -c shared_buffers=16MB -c max_connections=20"
         self.run("pg_ctl", "-D", self.data, "-w", "-l", self.data.parent / "log", "-o", options, "start")
 
-    def stop(self, mode="fast"):
-        self.run("pg_ctl", "-D", self.data, "-w", "-m", mode, "stop")
+    def stop(self):
+        self.run("pg_ctl", "-D", self.data, "-w", "-m", "immediate", "stop")
 
     def sql(self, statement):
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -68,15 +61,11 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server():
-    base = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    folder = Path(tempfile.mkdtemp(dir=base, prefix="memalpha-pg-"))
-    folder.chmod(0o755)
-    try:
-        made = Server(folder)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None, prefix="memalpha-pg-") as folder:
+        Path(folder).chmod(0o755)
+        made = Server(Path(folder))
         yield made
-        made.stop("immediate")
-    finally:
-        shutil.rmtree(folder)
+        made.stop()
 
 
 @pytest.fixture
@@ -160,7 +149,7 @@ def test_a_server_that_is_killed_keeps_what_it_acknowledged(url, server):
     journal, durable = opened(url)
     for i in range(5):
         durable.apply(insert(f"fact {i}"), BY)
-    server.stop("immediate")
+    server.stop()
     with pytest.raises(JournalError, match="cannot be reached"):
         durable.apply(insert("while it is down"), BY)
     server.start()
