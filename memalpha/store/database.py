@@ -22,7 +22,7 @@ from typing import Any
 import sqlalchemy as sa
 from filelock import FileLock
 from sqlalchemy import BigInteger, Column, Integer, Table, Text, delete, insert, select, update
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from memalpha.errors import InputError, JournalBusyError, JournalDamagedError, JournalError, MissingExtraError
@@ -68,11 +68,12 @@ def connect(url: str, wait: float = 30.0) -> Database:
             f"a store at {url.split('://')[0]}://..., which is no address",
             expected="postgresql://user:password@host:port/database, the port a number",
         ) from error
-    if address.drivername in ("postgresql", "postgres"):
-        return Postgres(address, wait)
-    if address.drivername != "sqlite":
-        raise InputError(f"a store at {url!r}", expected="a path, sqlite:///path, postgresql://user@host/database or :memory:")
-    return Sqlite(address.database or IN_MEMORY, wait)
+    match address.drivername:
+        case "postgresql" | "postgres":
+            return Postgres(address, wait)
+        case "sqlite":
+            return Sqlite(address.database or IN_MEMORY, wait)
+    raise InputError(f"a store at {url!r}", expected="a path, sqlite:///path, postgresql://user@host/database or :memory:")
 
 
 class Database(ABC):
@@ -191,12 +192,8 @@ class Database(ABC):
             return JournalDamagedError(f"{self.name} is no store, or its head is damaged ({said})", fix="name another file")
         if isinstance(cause, sqlite3.Error) or state in ("XX001", "XX002"):
             return JournalDamagedError(f"{self.name} is damaged ({said})", fix=_RESCUE)
-        if isinstance(error, OperationalError):
-            return JournalError(
-                f"{self.name} cannot be reached ({said}); what was not acknowledged may or may not be there",
-                fix="check server and address; the next call connects again",
-            )
-        return JournalError(f"{self.name}: {said}")
+        what = f"{self.name} cannot be reached ({said}); what was not acknowledged may or may not be there"
+        return JournalError(what, fix="check server and address; the next call connects again")
 
     def rows(self, ns: str, after: int = 0) -> list[Record]:
         """Return a chain's records in order, those after number ``after``."""
@@ -326,13 +323,10 @@ class Sqlite(Database):
             yield
 
     def _rewrite(self) -> None:
-        self._empty_wal()
-        self.execute("VACUUM")
-        self._empty_wal()
-
-    def _empty_wal(self) -> None:
-        if self.execute("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:  # waits for readers first
-            raise JournalBusyError(f"{self.name}: readers keep the old write-ahead file in use")
+        for statement in ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
+            found = self.execute(statement)  # waits for readers first
+            if found and found[0][0]:
+                raise JournalBusyError(f"{self.name}: readers keep the old write-ahead file in use")
 
     def integrity(self) -> list[str]:
         """Return what SQLite's own check finds."""

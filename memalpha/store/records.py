@@ -29,7 +29,6 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 REGISTRY = ""
 """Id of the registry chain."""
-MAX_NAME = 200
 _SHOWN = 80  # longest shown part of a damaged value, in characters
 
 
@@ -45,11 +44,9 @@ class Namespace:
         """Check the three names; InputError if one is empty, too long, not printable or padded with spaces."""
         for part in ("user", "agent", "session"):
             name = getattr(self, part)
-            if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
-                raise InputError(
-                    f"{part} of a namespace is {name!r}",
-                    expected=f"1 to {MAX_NAME} printable characters without spaces around them",
-                )
+            if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable() or name != name.strip():
+                expected = "1 to 200 printable characters without spaces around them"
+                raise InputError(f"{part} of a namespace is {name!r}", expected=expected)
 
     def __str__(self) -> str:
         return f"{self.user}/{self.agent}/{self.session}"
@@ -94,15 +91,6 @@ class Body(BaseModel):
         return {part.content.strip() for part in (self.operation, self.after) if part and part.content}
 
 
-class Registered(BaseModel):
-    """The body of a registry record: names and schema shape (``store.memory.shape``) of a namespace."""
-
-    user: str
-    agent: str
-    session: str
-    shape: Any = Field(alias="schema")
-
-
 def stamp(moment: datetime) -> str:
     """Return a moment as fixed-width UTC text that sorts by time; InputError without a time zone or outside UTC years."""
     if moment.tzinfo is None:
@@ -133,6 +121,15 @@ Hash = Annotated[str, _text("[0-9a-f]{64}")]
 Ascii = Annotated[str, _text(r"[\x20-\x7e]*")]
 
 
+class Registered(BaseModel):
+    """The body of a registry record: names and schema shape (``store.memory.shape``) of a namespace."""
+
+    user: str
+    agent: str
+    session: str
+    shape: Any = Field(alias="schema")
+
+
 class Note(BaseModel):
     """Permanent data of a receipt (erased records, entries that say the same, size of a forgotten namespace) or of a base."""
 
@@ -140,6 +137,13 @@ class Note(BaseModel):
     said_by: tuple[str, ...] = ()
     operations: Number | None = None
     next_id: Number = 1
+
+
+class Head(NamedTuple):
+    """Number and hash of the last record of a chain."""
+
+    seq: int
+    hash: str
 
 
 class Record(NamedTuple):
@@ -183,7 +187,7 @@ class Record(NamedTuple):
         return self._parsed(Body, self.body)
 
     def registered(self) -> Registered:
-        """Return the body of a registry record."""
+        """Return the body of a registry record; JournalDamagedError if unreadable."""
         return self._parsed(Registered, self.body)
 
     def facts(self) -> Note:
@@ -198,13 +202,6 @@ class Record(NamedTuple):
             raise JournalDamagedError(
                 f"operation {self.seq} holds {str(text)[:_SHOWN]!r}, which is no {model.__name__.lower()}: {'; '.join(why[1:3])}"
             ) from error
-
-
-class Head(NamedTuple):
-    """Number and hash of the last record of a chain."""
-
-    seq: int
-    hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,13 +276,13 @@ def seal(
 
 def fault(record: Record, before: Head | None, key: bytes | None) -> str:
     """Return what is wrong with one record, or an empty text; ``before`` is None where an earlier version dropped those before."""
+    body, salt = record.body, record.salt
     try:
         Kind(record.kind), moment_of(record.time)
-        expected = digest(record.header(), key)
-        right = not record.commitment or record.body is None or commit(record.body, record.salt or "") == record.commitment
+        sealed = salt is None if body is None else salt is not None and commit(body, salt) == record.commitment
     except (TypeError, ValueError) as error:
         return f"is unreadable ({error})"
-    if expected != record.hash:
+    if digest(record.header(), key) != record.hash:
         return "was edited: its hash is not that of its header (or the journal has another key)"
     if before is None and not (record.seq == 1 or record.kind == Kind.BASE):
         return f"is the first that is left; those before it are missing and no {Kind.BASE} stands in for them"
@@ -293,9 +290,7 @@ def fault(record: Record, before: Head | None, key: bytes | None) -> str:
         return f"follows number {before.seq}: those between are missing"
     if before is not None and record.previous != before.hash:
         return "was moved, or the one before it was edited: it does not follow on that one's hash"
-    if not right or (record.body is None) != (record.salt is None) or (record.body is not None and not record.commitment):
-        return "was edited: its body is not the one it was sealed with"
-    return ""
+    return "" if sealed else "was edited: its body is not the one it was sealed with"
 
 
 def check(ns: str, records: Sequence[Record], before: Head | None, head: Head, key: bytes | None) -> list[str]:
