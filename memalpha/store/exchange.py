@@ -20,11 +20,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from memalpha.errors import ForgottenError, InputError, JournalError, MemAlphaError
 from memalpha.store.memory import readable, schema_of
-from memalpha.store.records import Ascii, Chain, Namespace, Note, Record, Stamp, check
+from memalpha.store.records import Chain, Namespace, Record, Registered, Stamp, check
 
 if TYPE_CHECKING:
     from memalpha.store.journal import Journal
@@ -33,21 +33,13 @@ _FORMAT = {"format": "memalpha-journal", "version": 1}
 _SHOWN = 80  # longest shown part of a wrong value, in characters
 
 
-class _Begin(BaseModel):
-    model_config = ConfigDict(strict=True)
+class _Begin(Registered):
     begin: Chain
-    user: str
-    agent: str
-    session: str
-    shape: Any = Field(alias="schema")
     time: Stamp
 
 
 class _Forgotten(BaseModel):
-    model_config = ConfigDict(strict=True)
     forgotten: Chain
-    time: Stamp
-    note: Ascii
 
 
 class _Row(BaseModel):
@@ -101,38 +93,30 @@ def import_from(journal: Journal, path: Path) -> int:
     with journal.writing():
         for number, line in lines:
             where = f"{path}, line {number}"
-            match _parsed(line, where):
+            try:
+                found = next((kind.model_validate(line) for name, kind in _LINES.items() if name in line), None)
+            except ValidationError as error:
+                wrong = error.errors()[0]
+                what = f"{where}: {'.'.join(map(str, wrong['loc']))} is {repr(wrong['input'])[:_SHOWN]}"
+                raise InputError(what, expected=f"an export that nobody edited ({wrong['msg']})") from error
+            match found:
                 case _Begin() as begin:
                     _begin(journal, begin, where)
                     chains[begin.begin] = []
-                case _Row(record=record):
-                    if record.ns not in chains:
-                        raise InputError(f"{where}: a record of a namespace that was not begun", expected="an export")
+                case _Row(record=record) if record.ns in chains:
                     chains[record.ns].append(record)
                 case _Forgotten() as forgotten:
                     _forgotten(journal, forgotten, where)
+                case _:
+                    raise InputError(f"{where} holds {list(line)[:5]}", expected="a line of an export, after that of its namespace")
         for ns, records in chains.items():
             _add(journal, ns, records, path)
     return sum(map(len, chains.values()))
 
 
-def _parsed(line: dict[str, Any], where: str) -> BaseModel:
-    kind = next((kind for name, kind in _LINES.items() if name in line), None)
-    if kind is None:
-        raise InputError(f"{where} holds {list(line)[:5]}", expected=f"one of {', '.join(_LINES)}: lines this version knows")
-    try:
-        return kind.model_validate(line)
-    except ValidationError as error:
-        found = error.errors()[0]
-        field = ".".join(map(str, found["loc"]))
-        raise InputError(
-            f"{where}: {field} is {repr(found['input'])[:_SHOWN]}", expected=f"an export that nobody edited ({found['msg']})"
-        ) from error
-
-
 def _begin(journal: Journal, line: _Begin, where: str) -> None:
     try:
-        name = Namespace(line.user, line.agent, line.session)
+        name = line.namespace
         schema_of(line.shape)
     except MemAlphaError as error:
         raise InputError(f"{where}: {error}") from error
@@ -144,11 +128,7 @@ def _begin(journal: Journal, line: _Begin, where: str) -> None:
 
 
 def _forgotten(journal: Journal, line: _Forgotten, where: str) -> None:
-    """Take over the receipt of a namespace that was forgotten in the exporting store."""
-    try:
-        facts = Note.model_validate(json.loads(line.note))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: the note of a receipt is {line.note[:_SHOWN]!r}", expected='JSON with "operations"') from error
+    """Take over that a namespace was forgotten in the exporting store."""
     if (alive := next((name for name, begun in journal.begun.items() if begun.ns == line.forgotten), None)) is not None:
         raise InputError(
             f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here",
@@ -156,7 +136,7 @@ def _forgotten(journal: Journal, line: _Forgotten, where: str) -> None:
             fix="forget it here first, or import an export of the other namespaces alone",
         )
     if line.forgotten not in journal.forgotten:
-        journal.unregister(line.forgotten, {"operations": facts.operations or 0})
+        journal.unregister(line.forgotten, {})
 
 
 def _add(journal: Journal, ns: str, records: list[Record], path: Path) -> None:

@@ -83,7 +83,7 @@ class Report:
 
 
 class Begun(NamedTuple):
-    """Registry data of a namespace: chain id, schema shape, position and time of registration."""
+    """What the registry says of a namespace: chain id, schema shape, position and time."""
 
     ns: str
     shape: Any
@@ -99,25 +99,19 @@ class Journal:
         self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
         self.lock = threading.RLock()
         self._forget_registry()
-        try:
-            if database.to_scrub():  # finish an interrupted erasure
+        if database.to_scrub():  # an erasure was interrupted
+            try:
                 database.scrub()
-        except JournalDamagedError:
-            raise
-        except JournalError as error:
-            _LOG.warning("%s", error)
+            except JournalError as error:
+                _LOG.warning("%s", error)
 
     @classmethod
     def open(cls, url: str | Path, *, key: bytes | None = None, wait: float = 30.0) -> Journal:
-        """Open or create a store.
+        """Open or create a store: the path of a SQLite file (or ``sqlite:///path``), ``postgresql://...``, or ``:memory:``.
 
-        InputError for a wrong argument; JournalDamagedError if the store is damaged; JournalBusyError if another process did not
-        finish writing in time; MissingExtraError for PostgreSQL without psycopg.
-
-        Args:
-            url: Path of a SQLite file (or ``sqlite:///path``), ``postgresql://...``, or ``:memory:``.
-            key: Key of the hashes (HMAC-SHA256), always the same for one store; without it nobody can rewrite the log unnoticed.
-            wait: Seconds to wait for another process's write, at most a million.
+        ``key`` is the key of the hashes, always the same for one store: nobody can rewrite the log unnoticed without it. ``wait``:
+        seconds to wait for another process's write, then JournalBusyError. InputError for a wrong argument; JournalDamagedError if
+        the store is damaged; MissingExtraError for PostgreSQL without psycopg.
         """
         if key is not None and (not isinstance(key, bytes) or not key):
             raise InputError(f"a key of type {type(key).__name__}", expected="bytes, not empty, or None for a store without a key")
@@ -158,7 +152,8 @@ class Journal:
             self.database.erase(REGISTRY, [begun.seq])
             self.database.drop(begun.ns)
             self._forget_registry()
-        self.scrub()
+        with self.lock:
+            self.database.scrub()
         return Receipt(begun.ns, moment_of(record.time), head.seq)
 
     def export(self, path: str | Path, namespace: Namespace | None = None) -> int:
@@ -189,11 +184,6 @@ class Journal:
                 self._forget_registry()
                 raise
 
-    def scrub(self) -> None:
-        """Remove all erased data from the files."""
-        with self.lock:
-            self.database.scrub()
-
     def stretch(self, ns: str, before: Head | None = None) -> list[Record]:
         """Return the checked records of a chain, all or those after ``before``; JournalDamagedError if the chain is broken."""
         head = self.database.head(ns)
@@ -221,7 +211,6 @@ class Journal:
         return max(after, stamp(self.clock()))
 
     def _forget_registry(self) -> None:
-        """Read the registry again at the next use."""
         self._registry_head, self._registry_time = root(REGISTRY), ""
         self.begun: dict[Namespace, Begun] = {}
         self.forgotten: dict[str, Record] = {}
@@ -231,22 +220,22 @@ class Journal:
         if head == self._registry_head:
             return
         if head.seq <= self._registry_head.seq:
-            raise JournalDamagedError(
-                f"{self.database.name}: the registry of namespaces lost what it held", fix="bring a backup back"
-            )
+            what = f"{self.database.name}: the registry of namespaces lost what it held"
+            raise JournalDamagedError(what, fix="bring a backup back")
         for record in self.stretch(REGISTRY, self._registry_head if self._registry_head.seq else None):
             if record.kind == Kind.FORGET:
                 self.forgotten[record.entry] = record
                 self.begun = {name: begun for name, begun in self.begun.items() if begun.ns != record.entry}
             elif record.body is not None:
                 found = record.registered()
-                name = Namespace(found.user, found.agent, found.session)
-                self.begun[name] = Begun(record.entry, found.shape, record.seq, record.time)
+                self.begun[found.namespace] = Begun(record.entry, found.shape, record.seq, record.time)
             self._registry_head, self._registry_time = record.head, record.time
 
-    def register(self, name: Namespace, ns: str, shape: Any, time: str) -> None:
-        """Begin a namespace; inside ``writing``."""
-        self._append_registry(Kind.BEGIN, time, ns, body=to_body({**asdict(name), "schema": shape}))
+    def register(self, name: Namespace, ns: str, shape: Any, time: str = "") -> None:
+        """Begin a namespace, now or at an earlier time; inside ``writing``."""
+        self._append_registry(
+            Kind.BEGIN, time or self.now(self._registry_time), ns, body=to_body({**asdict(name), "schema": shape})
+        )
 
     def unregister(self, ns: str, note: dict[str, Any]) -> Record:
         """Add the receipt of a forgotten namespace to the registry; inside ``writing``."""
@@ -343,7 +332,7 @@ class DurableMemory:
             time = self._journal.now(self._time)
             if not self._ns:
                 self._ns = secrets.token_hex(16)
-                self._journal.register(self.namespace, self._ns, shape(self.schema), time)
+                self._journal.register(self.namespace, self._ns, shape(self.schema))
                 self._head = root(self._ns)
             by, records = self._by(origin), list[Record]()
             for operation, chunk, said, change in draft:
@@ -456,9 +445,7 @@ class DurableMemory:
             entry_id, before = before_of(self._chain(), seq)
             for other in self._memory if before else ():
                 if other.id != entry_id and _SAID(other) == _SAID(before):
-                    raise JournalConflictError(
-                        f"entry {other.id} says by now what entry {entry_id} said", fix="nothing: it is there already"
-                    )
+                    raise JournalConflictError(f"entry {other.id} says by now what entry {entry_id} said")
             change = Change(self._memory.get(entry_id), before)
             time = self._journal.now(self._time)
             record = self._seal(self._head, Kind.UNDO, time, change, {"origin": self._by(origin), "of": seq})
@@ -493,7 +480,8 @@ class DurableMemory:
             database.erase(self._ns, erased)
             database.new_secret(self._ns)
             self._reset()  # the change list still holds the erased content
-        self._journal.scrub()
+        with self._journal.lock:
+            database.scrub()
         return Receipt(entry_id, moment_of(time), len(erased), tuple(said_by))
 
 

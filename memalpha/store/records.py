@@ -1,11 +1,10 @@
 """The records of the log, their hash chain, and related types.
 
 A record has a permanent header (numbers, kind, time, hashes; no user text) and an erasable body (operation, resulting entry,
-origin), stored and hashed as one ASCII JSON text. The hash covers the header, which holds the previous record's hash and a
-commitment: SHA-256 over 32 random bytes (the salt) and the body. After body and salt are erased the chain still holds, and nobody
-can confirm a guess of the content. Each namespace has its own chain, rooted in its random id. The registry of namespaces is a chain
-too, so a missing namespace is detected. Without a key the chain detects accidents, but not an attacker who recomputes all later
-hashes; with a key (HMAC-SHA256) that needs the key.
+origin). The hash covers the header, which holds the previous record's hash and a commitment: SHA-256 over 32 random bytes (the
+salt) and the body. After body and salt are erased the chain still holds, and nobody can confirm a guess of the content. Each
+namespace has its own chain, rooted in its random id, and so has the registry of namespaces. Without a key (HMAC-SHA256) the chain
+detects accidents, but not an attacker who recomputes all later hashes.
 """
 
 from __future__ import annotations
@@ -66,13 +65,9 @@ class Origin:
 
 
 class Kind(StrEnum):
-    """What a record says. ``BASE`` and ``KEEP`` (one for each entry) stand for dropped records in stores of earlier versions."""
+    """What a record says; ``BASE`` and ``KEEP`` (one for each entry) stand for dropped records in stores of earlier versions."""
 
-    BEGIN = "begin"  # registry: a namespace starts; ``entry`` is its id
-    APPLY = "apply"
-    UNDO = "undo"
-    BASE = "base"
-    KEEP = "keep"
+    BEGIN, APPLY, UNDO, BASE, KEEP = "begin", "apply", "undo", "base", "keep"  # BEGIN in the registry alone
     FORGET = "forget"  # receipt of an erasure (of an entry; in the registry, of a namespace)
 
 
@@ -94,11 +89,11 @@ class Body(BaseModel):
 def stamp(moment: datetime) -> str:
     """Return a moment as fixed-width UTC text that sorts by time; InputError without a time zone or outside UTC years."""
     if moment.tzinfo is None:
-        raise InputError(f"the time {moment} has no time zone", expected="an aware datetime", fix="datetime.now(UTC)")
+        raise InputError(f"the time {moment} has no time zone", expected=f"such as {moment.isoformat()}Z")
     try:
         return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"  # %Y would not pad the year
     except OverflowError as error:
-        raise InputError(f"the time {moment} cannot be told in UTC", expected="a time in the years 1 to 9999 of UTC") from error
+        raise InputError(f"the time {moment} cannot be told in UTC") from error
 
 
 def moment_of(text: str) -> datetime:
@@ -129,13 +124,16 @@ class Registered(BaseModel):
     session: str
     shape: Any = Field(alias="schema")
 
+    @property
+    def namespace(self) -> Namespace:
+        """The names as one; InputError if they cannot be."""
+        return Namespace(self.user, self.agent, self.session)
+
 
 class Note(BaseModel):
-    """Permanent data of a receipt (erased records, entries that say the same, size of a forgotten namespace) or of a base."""
+    """Permanent data of a receipt (numbers of erased records) or of a base."""
 
     erased: tuple[Number, ...] = ()
-    said_by: tuple[str, ...] = ()
-    operations: Number | None = None
     next_id: Number = 1
 
 

@@ -156,7 +156,7 @@ CRAFTED = {
     "another schema": lambda data: data[1].update(schema={"name": "test", "sections": [["facts", "list", True]]}),
     "a number that is true": put(2, 1, True),
     "a line nobody knows": lambda data: data.insert(3, {"what": 1}),
-    "a receipt that counts letters": lambda data: data[7].update(note='{"operations": "x"}'),
+    "a receipt of none": lambda data: data[7].update(forgotten="x"),
     "an entry that is a number": in_body(2, after=5),
     "an entry with another id": in_body(2, after={"id": "9", "section": "facts", "content": "x"}),
     "an operation of no kind": in_body(2, operation={"kind": "explode", "section": "facts"}),
