@@ -8,11 +8,10 @@ import stat
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from stores import BY, MARTA, SCHEMA, contents, core, delete, insert, opened, rebuilt, state, tell_a_story, update
+from stores import BY, SCHEMA, contents, core, delete, insert, opened, rebuilt, state, tell_a_story, update
 
 from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema
 from memalpha.store.journal import Journal, Namespace
 from memalpha.types import Change, Entry, ResultCode
 
@@ -98,22 +97,6 @@ def test_nothing_writes_around_the_log(store):
         pass
     free = durable.as_of(0)
     assert free.apply(insert("mine")).code is ResultCode.APPLIED and len(durable.memory) == 0
-
-
-def test_limits_are_judged_when_written_and_never_again(folder):
-    tight = MemorySchema.from_mapping({"name": "t", "sections": [{"name": "facts", "max_entry_tokens": 2, "max_entries": 1}]})
-    wide = MemorySchema.from_mapping({"name": "t", "sections": [{"name": "facts"}]})
-    with Journal.open(folder / "a.db") as journal:
-        durable = journal.memory(MARTA, wide)
-        for text in ("one two three", "four"):
-            durable.apply(insert(text), BY)
-        narrow = journal.memory(MARTA, tight)
-        assert contents(narrow.memory) == {"1": "one two three", "2": "four"}
-        assert narrow.apply(insert("five"), BY).code is ResultCode.SECTION_FULL
-        assert narrow.apply(update("2", "a b c"), BY).code is ResultCode.TOO_LONG
-        other = MemorySchema.from_mapping({"name": "t", "sections": [{"name": "facts", "timestamps": True}]})
-        with pytest.raises(InputError, match="was begun with the schema"):
-            _ = journal.memory(MARTA, other).memory
 
 
 def test_undo_of_each_kind_and_undo_of_undo(folder, store):

@@ -149,21 +149,17 @@ def in_body(number, **values):
 
 # Lines 0 and 1 begin export and namespace, 2 to 6 are records, 7 is the receipt of another namespace.
 CRAFTED = {
-    "no user": lambda data: data[1].pop("user"),
     "a user with an escape": lambda data: data[1].update(user="a\x1b[2J"),
     "a time that is none": lambda data: data[1].update(time="9999"),
-    "sections that are none": lambda data: data[1].update(schema={"name": "a", "sections": [["facts"]]}),
     "another schema": lambda data: data[1].update(schema={"name": "test", "sections": [["facts", "list", True]]}),
     "a number that is true": put(2, 1, True),
     "a line nobody knows": lambda data: data.insert(3, {"what": 1}),
     "a receipt of none": lambda data: data[7].update(forgotten="x"),
     "an entry that is a number": in_body(2, after=5),
     "an entry with another id": in_body(2, after={"id": "9", "section": "facts", "content": "x"}),
-    "an operation of no kind": in_body(2, operation={"kind": "explode", "section": "facts"}),
     "a body that is too deep": put(2, 11, "[" * 100_000),
     "times that go back": put(6, 5, "1999-01-01T00:00:00.000000Z"),
     "a kind of the registry": put(6, 2, "begin"),
-    "a note of letters": lambda data: put(6, slice(2, 7), ["forget", "1", 1, data[6]["record"][5], '{"erased": ["x"]}'])(data),
     "an id of 5000 digits": put(6, 3, "9" * 5000),
     "a section changed": in_body(4, after={"id": "1", "section": "notes", "content": "x"}),
 }

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import threading
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from stores import BY, IVAN, MARTA, SCHEMA, agrees, contents, delete, indexed, insert, opened, rebuilt, state, update
 
 from memalpha.errors import JournalBusyError, JournalError
@@ -21,82 +18,46 @@ from memalpha.store.journal import Journal, Namespace
 # Names that would run into each other if they were joined, cased or cut carelessly.
 NAMES = [Namespace("a", "b", "c"), Namespace("a/b", "c"), Namespace("a", "b/c"), Namespace("A", "b", "c"), Namespace("a", "b", "d")]
 
-STEP = st.tuples(
-    st.sampled_from(["insert", "insert", "update", "delete"]), st.integers(1, 4), st.sampled_from(["red", "blue", "tea"])
-)
-PLAN = st.lists(st.tuples(st.sampled_from(NAMES), st.lists(STEP, min_size=1, max_size=3)), min_size=1, max_size=8)
-
 
 def mark_of(name):
     return f"mark{NAMES.index(name)}"
 
 
-def operation(step, name):
-    kind, number, word = step
-    if kind == "delete":
-        return delete(str(number))
-    text = f"{word} {mark_of(name)}"
-    return insert(text) if kind == "insert" else update(str(number), text)
+def write(store, who):
+    for n in range(4):
+        for name in NAMES:
+            with store.writing(name, BY) as memory:
+                for op in (
+                    insert(f"tea {who} {n} {mark_of(name)}"),
+                    update(str(n), f"rain {who} {mark_of(name)}"),
+                    delete(str(3 * n + 2)),
+                ):
+                    memory.apply(op)
+            hits = store.search(name, "tea rain", 50)
+            assert hits and all(hit.entry.content.endswith(mark_of(name)) for hit in hits)
 
 
-def carry_out(store, plan):
-    for name, steps in plan:
-        with store.writing(name, BY) as memory:
-            for step in steps:
-                memory.apply(operation(step, name))
-        hits = store.search(name, "red blue tea", 50)
-        assert all(hit.entry.content.endswith(mark_of(name)) for hit in hits)
-
-
-def agrees_with_plain_memories(path):
+@pytest.mark.parametrize("shared", [True, False])
+def test_threads_of_processes_that_make_the_store_at_once(folder, shared):
     """Each namespace is what a plain memory is after that namespace's operations in the order of its log."""
-    store = indexed(path)
-    assert store.journal.verify().ok
-    for name in NAMES:
-        plain, durable = Memory(SCHEMA), store.durable(name)
-        done = [event.operation for event in durable.operations()]
-        assert all(plain.apply(op).changed for op in done)
-        assert contents(plain) == contents(durable.memory) and agrees(store, name)
-    store.journal.close()
-
-
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(plans=st.lists(PLAN, min_size=2, max_size=3), shared=st.booleans())
-def test_threads(folder, plans, shared):
-    path = Path(tempfile.mkdtemp(dir=folder)) / "store.db"
-    one = indexed(path)
-    failures: list[BaseException] = []
-
-    def run(plan):
-        try:
-            carry_out(one if shared else indexed(path), plan)
-        except BaseException as error:  # noqa: BLE001 - a thread's failure is the test's
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    agrees_with_plain_memories(path)
-
-
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(plans=st.lists(PLAN, min_size=3, max_size=4))
-def test_processes_that_make_the_store_at_once(folder, plans):
-    path = Path(tempfile.mkdtemp(dir=folder)) / "store.db"
-    children = []
-    for plan in plans:
+    path, children = folder / "store.db", []
+    for process in range(3):
         if (child := os.fork()) == 0:
             try:
-                carry_out(indexed(path), plan)
+                one = indexed(path)
+                with ThreadPoolExecutor(2) as pool:
+                    list(pool.map(lambda n: write(one if shared else indexed(path), f"{process}-{n}"), range(2)))  # noqa: B023
                 os._exit(0)
             finally:
                 os._exit(1)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0] * len(children)
-    agrees_with_plain_memories(path)
+    store = indexed(path)
+    assert store.journal.verify().ok
+    for name in NAMES:
+        plain, done = Memory(SCHEMA), [event.operation for event in store.durable(name).operations()]
+        assert all(plain.apply(op).changed for op in done) and sum(op.kind == "insert" for op in done) == 24
+        assert contents(plain) == contents(store.memory(name)) and agrees(store, name)
 
 
 def test_a_second_writer_waits_then_says_so_and_readers_read_on(folder):
