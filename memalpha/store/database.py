@@ -1,11 +1,9 @@
 """Where the log is kept: a SQLite file, a PostgreSQL database, or process memory. SQLAlchemy Core writes the SQL.
 
 Tables: ``log`` (the records), ``heads`` (last record of each chain), ``state`` (format; whether files still need scrubbing),
-``secrets`` (per-namespace key for stored digests). One transaction changes them together. SQLite: write-ahead log,
-``synchronous=FULL``, ``secure_delete``; SQLite's own lock allows one writer among all processes, and readers never wait for it. The
-folder must be on a local file system, because network file locks are not reliable. PostgreSQL: one writer by an advisory lock;
-readers use ``REPEATABLE READ``. Not covered: the server's own write-ahead log, replicas and dumps keep erased bytes until the
-server recycles them.
+``secrets`` (per-namespace key for stored digests). One transaction changes them together. Readers never wait for a writer. SQLite's
+own lock allows one writer; network file systems do not keep such locks. PostgreSQL: one writer by an advisory lock. Not covered:
+the server's own write-ahead log, replicas and dumps keep erased bytes until the server recycles them.
 """
 
 from __future__ import annotations
@@ -314,11 +312,9 @@ class Sqlite(Database):
     def writing(self) -> Iterator[None]:
         """Be the only writer of all processes; JournalDamagedError if the file was removed or replaced since it was opened."""
         if self.path and (there := _identity(self.path)) != self._file:
-            raise JournalDamagedError(
-                f"{self.name} was {'replaced by another file' if there else 'removed'} while it was in use; nothing was written",
-                expected="the file this process opened",
-                fix="bring it or a backup back, and open the journal again",
-            )
+            how = "replaced by another file" if there else "removed"
+            what = f"{self.name} was {how} while it was in use; nothing was written"
+            raise JournalDamagedError(what, fix="bring it or a backup back, and open the journal again")
         with super().writing():
             yield
 

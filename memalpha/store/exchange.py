@@ -130,11 +130,8 @@ def _begin(journal: Journal, line: _Begin, where: str) -> None:
 def _forgotten(journal: Journal, line: _Forgotten, where: str) -> None:
     """Take over that a namespace was forgotten in the exporting store."""
     if (alive := next((name for name, begun in journal.begun.items() if begun.ns == line.forgotten), None)) is not None:
-        raise InputError(
-            f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here",
-            expected="a store that has forgotten it too; an import erases nothing",
-            fix="forget it here first, or import an export of the other namespaces alone",
-        )
+        what = f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here"
+        raise InputError(what, fix="forget it here first, or import an export of the other namespaces alone")
     if line.forgotten not in journal.forgotten:
         journal.unregister(line.forgotten, {})
 

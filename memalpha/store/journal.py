@@ -190,20 +190,15 @@ class Journal:
         records = self.database.rows(ns, before.seq if before else 0)
         if faults := check(ns, records, before, head, self.key):
             name = next((str(name) for name, begun in self.begun.items() if begun.ns == ns), ns or "(registry)")
-            raise JournalDamagedError(
-                f"{self.database.name}, namespace {name}: {'; '.join(faults[:5])}",
-                fix="bring a backup back; journal.verify() lists everything",
-            )
+            what = f"{self.database.name}, namespace {name}: {'; '.join(faults[:5])}"
+            raise JournalDamagedError(what, fix="bring a backup back; journal.verify() lists everything")
         return records
 
     def registered(self, namespace: Namespace) -> Begun:
         """Return what the registry says of a namespace; InputError if it does not exist."""
         if namespace not in self.begun:
-            raise InputError(
-                f"no namespace {namespace}",
-                expected="a namespace of this store",
-                fix="memalpha journal namespaces STORE lists them; in Python, Journal.namespaces()",
-            )
+            fix = "memalpha journal namespaces STORE lists them; in Python, Journal.namespaces()"
+            raise InputError(f"no namespace {namespace}", fix=fix)
         return self.begun[namespace]
 
     def now(self, after: str) -> str:
@@ -367,21 +362,15 @@ class DurableMemory:
         if begun is None:
             return
         if begun.shape is not None and begun.shape != shape(self.schema):
-            raise InputError(
-                f"namespace {self.namespace} was begun with the schema {begun.shape}",
-                expected="the same name, sections, kinds and times",
-                fix="use that schema, or another namespace",
-            )
+            what = f"namespace {self.namespace} was begun with the schema {begun.shape}"
+            raise InputError(what, fix="use a schema of that name, sections, kinds and times, or another namespace")
         self._ns = begun.ns
         head = self._journal.database.head(begun.ns)
         if head == self._head:
             return
         if head.seq <= self._head.seq:
-            raise JournalDamagedError(
-                f"namespace {self.namespace} had {self._head.seq} operations and has {head.seq}, or others",
-                expected="what was acknowledged to stay",
-                fix="bring a backup back",
-            )
+            what = f"namespace {self.namespace} had {self._head.seq} operations and has {head.seq}, or others"
+            raise JournalDamagedError(what, fix="bring a backup back")
         records = self._journal.stretch(begun.ns, self._head if self._head.seq else None)
         if any(record.kind == Kind.FORGET for record in records):  # the memory in this process holds what was erased
             self._memory = JournalMemory(self.schema, self._count)

@@ -1,9 +1,7 @@
 """The memory of one namespace, built from its records, and its past states.
 
-``JournalMemory`` is a ``Memory`` with two differences: changes carry the journal's operation numbers (``Entry.created``,
-``Entry.updated``), and operations are accepted only inside ``DurableMemory.writing``. What always holds: a memory rebuilt from the
-log equals the memory at that operation (entries, order, ``newest``, next id). ``Memory.apply`` decides once, at writing, and the
-record keeps the result: another tokenizer, limit or version changes no past state.
+What always holds: a memory rebuilt from the log equals the memory at that operation (entries, order, ``newest``, next id).
+``Memory.apply`` decides once, at writing, and the record keeps the result: another tokenizer, limit or version changes no past.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class Written(NamedTuple):
 
 
 class JournalMemory(Memory):
-    """A memory that follows a journal; limits are not checked again for logged operations."""
+    """A memory that follows a journal: changes carry its operation numbers; operations are accepted inside ``writing`` only."""
 
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
         super().__init__(schema, count_tokens)
@@ -41,9 +39,8 @@ class JournalMemory(Memory):
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
         """Apply an operation, to be logged when the ``writing`` block ends; JournalError outside such a block."""
         if self.draft is None:
-            raise JournalError(
-                "a durable memory was written outside of its journal", fix="with durable.writing(origin) as memory: ..."
-            )
+            fix = "with durable.writing(origin) as memory: ..."
+            raise JournalError("a durable memory was written outside of its journal", fix=fix)
         self._clock = self.seq + 1
         result = super().apply(operation, chunk=chunk, time=time)
         if result.changed:
@@ -101,9 +98,7 @@ def schema_of(shape: Any) -> MemorySchema:
         sections = tuple(Section(name, SectionKind(kind), timestamps=times) for name, kind, times in shape["sections"])
         return MemorySchema(str(shape["name"]), sections)
     except (TypeError, ValueError, KeyError) as error:
-        raise JournalDamagedError(
-            f"{str(shape)[:200]!r} is recorded as a schema", expected='{"name": ..., "sections": [[name, kind, times], ...]}'
-        ) from error
+        raise JournalDamagedError(f"{str(shape)[:200]!r} is recorded as a schema") from error
 
 
 def events(records: Sequence[Record]) -> Iterator[tuple[str, Event]]:
@@ -140,9 +135,8 @@ def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, co
     count = sum(record.seq <= at if isinstance(at, int) else record.time <= moment for record in records)
     base = sum(record.kind in (Kind.BASE, Kind.KEEP) for record in records)
     if count < base and not (isinstance(at, int) and at >= records[0].seq - 1):
-        raise JournalError(
-            f"what was before {at} was dropped at {records[0].time}", expected=f"operation {records[0].seq - 1} or later"
-        )
+        expected = f"operation {records[0].seq - 1} or later"
+        raise JournalError(f"what was before {at} was dropped at {records[0].time}", expected=expected)
     memory = JournalMemory(schema, count_tokens)
     memory.replay(records[: max(count, base)])
     return memory.copy()
@@ -157,9 +151,7 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[str, Entry | None]:
     target = next((record for record in records if record.seq == seq), None)
     if target is None or target.kind not in (Kind.APPLY, Kind.UNDO, Kind.FORGET):
         last = records[-1].seq if records else 0
-        raise InputError(
-            f"operation {seq!r} cannot be undone", expected=f"the number of an operation of this namespace, up to {last}"
-        )
+        raise InputError(f"operation {seq!r} cannot be undone", expected=f"the number of an operation, up to {last}")
     about = [record for record in records if record.entry == target.entry]
     later = [record for record in about if record.seq > seq]
     if target.erased or target.kind == Kind.FORGET or any(record.kind == Kind.FORGET for record in later):

@@ -126,18 +126,6 @@ def test_verify_says_whole_then_damaged(ask, store, capsys):
     assert "was edited" in capsys.readouterr().err
 
 
-def test_a_keyed_store_needs_its_key(tmp_path, capsys):
-    path, key, wrong = tmp_path / "keyed.db", tmp_path / "key", tmp_path / "wrong"
-    key.write_text("0123456789abcdef\n")
-    wrong.write_text("another")
-    with Journal.open(path, key=b"0123456789abcdef") as journal:
-        journal.memory(MARTA, SCHEMA).apply(Operation(INSERT, "semantic", "x"), Origin("me"))
-    assert run(["journal", "history", str(path), "-n", "marta", "--key-file", str(key)]) == 0
-    for more in (["--key-file", str(wrong)], [], ["--key-file", str(tmp_path / "none")]):
-        assert run(["journal", "history", str(path), "-n", "marta", *more]) == 1
-        assert "key" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
