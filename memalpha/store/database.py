@@ -253,7 +253,7 @@ class Database(ABC):
 
     def to_scrub(self) -> int:
         """Return how often data was erased that may still be in the files."""
-        return self.execute(select(STATE.c.scrub))[0][0]
+        return int(self.execute(select(STATE.c.scrub))[0][0])
 
     def scrub(self) -> None:
         """Remove all erased data from the database files.

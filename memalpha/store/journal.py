@@ -113,6 +113,8 @@ class Journal:
         seconds to wait for another process's write, then JournalBusyError. InputError for a wrong argument; JournalDamagedError if
         the store is damaged; MissingExtraError for PostgreSQL without psycopg.
         """
+        if not isinstance(url, str | Path):
+            raise InputError(f"a store at {url!r}", expected="a path or a URL")
         if key is not None and (not isinstance(key, bytes) or not key):
             raise InputError(f"a key of type {type(key).__name__}", expected="bytes, not empty, or None for a store without a key")
         if not 0 <= wait <= _LONGEST_WAIT:
