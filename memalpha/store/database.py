@@ -125,11 +125,9 @@ class Database(ABC):
                 raise JournalDamagedError(f"{self.name} holds bytes that are no text: {error}", fix=_RESCUE) from error
         if isinstance(statement, sa.Select):  # a damaged SQLite file can hold any value in any column
             for column, values in zip(statement.selected_columns, zip(*found, strict=True), strict=False):
-                if wrong := {type(value) for value in values if value is not None or not column.nullable} - {
-                    column.type.python_type
-                }:
-                    names = ", ".join(sorted(kind.__name__ for kind in wrong))
-                    raise JournalDamagedError(f"{self.name} is damaged ({names} in the column {column.name})", fix=_RESCUE)
+                kinds = {type(value) for value in values if value is not None or not column.nullable}
+                if kinds - {column.type.python_type}:
+                    raise JournalDamagedError(f"{self.name} is damaged (a wrong type in the column {column.name})", fix=_RESCUE)
         return found
 
     @contextmanager
