@@ -232,7 +232,7 @@ class MemoryAgent:
             return self._store.undo(whose, operation, Origin(by))
 
     def forget(self, entry: str, *, namespace: Namespace | str | None = None) -> Receipt:
-        """Erase an entry permanently from log, memory, files and backups (``DurableMemory.forget``)."""
+        """Erase an entry permanently from log, memory and files (``DurableMemory.forget``)."""
         _need_text("entry", entry, "the id of an entry; forget_all erases the whole namespace")
         return self._forget(self._whose(namespace), entry)
 

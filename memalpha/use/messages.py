@@ -197,15 +197,12 @@ class ForgetAnswer(Answer):
     time: str
     operations: int = Field(description="How many records lost their content.")
     said_by: list[str] = Field(description="Other entries that say the very same and were left alone.")
-    backups_erased: int
-    backups_missing: int = Field(description="Backups that are no longer where they were written, and were not erased.")
 
     @classmethod
     def of(cls, receipt: Receipt) -> ForgetAnswer:
         """Return a receipt as JSON."""
         found = {name: getattr(receipt, name) for name in ("entry", "operations", "said_by")}
-        backups = {"backups_erased": len(receipt.backups), "backups_missing": len(receipt.missing)}
-        return cls.model_validate({**found, **backups, "time": receipt.time.isoformat()})
+        return cls.model_validate({**found, "time": receipt.time.isoformat()})
 
 
 # ------------------------------------------------------------------------------------------------ problems

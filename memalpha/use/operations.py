@@ -55,7 +55,7 @@ OPERATIONS: Mapping[str, Operation] = {
     ),
     "forget": Operation(
         messages.ForgetRequest, messages.ForgetAnswer, "POST", "/forget",
-        "Erase an entry for good, by its id: from the log, every file of the store and its backups. This cannot be undone. Do it "
+        "Erase an entry for good, by its id: from the log and every file of the store. This cannot be undone. Do it "
         "only when asked to.", writes=True,
     ),
     "forget_all": Operation(
