@@ -181,17 +181,6 @@ def test_a_question_that_fails_masks_its_rollout_and_no_other(tmp_path, data, re
     assert sum(map(about_boat, reader.bodies)) == 2 * (1 if fault == "refusal" else 3)
 
 
-def test_more_than_the_share_stops_the_run_and_exactly_the_share_does_not(tmp_path, data, reader, capsys):
-    reader.fault_for = lambda body: error(400, "worn out") if about_boat(body) else None
-    code, done = train(tmp_path, data, reader.url, "--max_masked_share", "0.249")
-    said = capsys.readouterr().err
-    assert code == 1 and said.count("error: ") == 1
-    assert "2 of 8 rollouts could not be scored, more than max_masked_share = 0.249" in said and "worn out" in said
-    assert done.metrics == [] and len(done.masked()) == 4  # the step that stopped the run is on record
-    code, done = train(tmp_path, data, reader.url, "--max_masked_share", "0.25", "--overwrite", "true")
-    assert code == 0 and len(done.masked()) == 4
-
-
 # ------------------------------------------------------------------------------------------------ judges
 JUDGED = ["--content_judge", "endpoint", "--content_weight", "0.5", "--judge_model", "strict"]
 
