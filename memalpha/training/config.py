@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -167,6 +168,9 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
             said = f"per_device_train_batch_size is {rollouts}, num_generations {generations}"
             raise InputError(said, expected="num_generations of at least 2, and a batch size that is a multiple of it")
         super().__post_init__()
+        for name in self.report_to or ():
+            if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
+                raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")
 
 
 def check_values(options: Any, allowed: Allowed) -> None:
