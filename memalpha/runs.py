@@ -2,8 +2,8 @@
 
     config.yaml               resolved options, without secrets
     environment.json          versions, machine, command, time, world size, and of each resumption; digests of the data
-    metrics.jsonl             one line a training step, with the fingerprint of the weights it left
-    trajectories/             one file a training step and rank, one line a rollout; names the weights that wrote it
+    metrics.jsonl             one line a training step
+    trajectories/             one file a training step and rank, one line a rollout
     held_out/                 before.jsonl and after.jsonl, one line an instance, with its whole trajectory
     checkpoint-N/             adapter as safetensors, optimizer, scheduler, random state, and a seal with every file's hash
     adapter/                  the trained adapter with what fixes the agent

@@ -9,9 +9,8 @@ NAME is one of
     agent      texts a second that one agent reads for many clients
     prepare    seconds and peak memory of preparing a data set
 
-The last line on stdout is one JSON object ``{"name", "ratios", "details"}``. A ratio above 1 means ours is better, but for
-``overhead`` (share of a step) and ``growth``. With ``--json`` that line is all there is on stdout; the table goes to stderr, as
-progress does.
+The last line on stdout is one JSON object ``{"name", "ratios", "details"}``; with ``--json`` it is all there is there. Ratios above
+1 mean that ours is better, but for ``overhead`` (share of a step) and ``growth``.
 """
 
 from __future__ import annotations
@@ -40,23 +39,12 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, ModuleType]:
     parser.add_argument("--quick", action="store_true", help="a version of seconds that only shows that the benchmark runs")
     parser.add_argument("--threads", type=int, default=1, help="threads of OpenMP, BLAS, FAISS and torch (default 1)")
     parser.add_argument("--rounds", type=int, default=0, help="readings of each variant (0 = the benchmark's own choice)")
-    if not any(name in argv for name in NAMES):
-        parser.parse_args(argv)  # help, or the error that names the choices
-    known, _ = parser.parse_known_args([word for word in argv if word not in ("-h", "--help")])
+    known, _ = parser.parse_known_args([word for word in argv if word not in ("-h", "--help") or not set(NAMES) & set(argv)])
     common.limit_threads(known.threads)
     module = importlib.import_module(f"benchmarks.{known.name}")
     if hasattr(module, "add_arguments"):
         module.add_arguments(parser.add_argument_group(f"options of {known.name}"))
     return parser.parse_args(argv), module
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return rows of the same keys as aligned columns."""
-    if not rows:
-        return ""
-    cells = [[*rows[0]], *([_cell(value) for value in row.values()] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
 
 
 def _cell(value: Any) -> str:
@@ -72,7 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = " ".join(["python scripts/bench.py", *words])
     details = {"command": command, **common.environment(options.threads), **found["details"]}
     human = sys.stderr if options.json else sys.stdout
-    print(table(details.get("table", [])), file=human)
+    cells = [[*row] for row in details.get("table", [])[:1]] + [[*map(_cell, row.values())] for row in details.get("table", [])]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)), file=human)
     for name, value in found["ratios"].items():
         print(f"{found['name']}: {name} = {_cell(value)}", file=human)
     sys.stderr.flush()

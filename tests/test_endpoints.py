@@ -17,7 +17,6 @@ from memalpha.agent.codecs import CODECS, make_codec
 from memalpha.agent.step import system_text
 from memalpha.endpoints import ChatClient, _retry_after, break_marks
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
-from memalpha.generation.endpoint import EndpointGenerator
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import AnswerRequest, ReadRequest
@@ -25,7 +24,7 @@ from memalpha.qa import judges, readers
 from memalpha.text import render_chat
 from memalpha.training.build import make_answer_judge
 from memalpha.training.config import RunOptions
-from memalpha.types import Answer, Completion, Prompt, Question, Sampling, StopReason
+from memalpha.types import Answer, Completion, Question, Sampling, StopReason
 
 GREEDY = Sampling(max_new_tokens=5)
 
@@ -88,7 +87,7 @@ def test_a_passing_fault_is_retried(chat_server, client, fault):
 
 def test_a_policy_may_be_silent(chat_server, client):
     chat_server.script = [Fault(200, completion(""))]
-    assert EndpointGenerator(client).generate([Prompt(tuple(chat("x")), ())], GREEDY)[0].text == ""
+    assert client.complete_many([chat("x")], GREEDY, may_be_empty=True)[0].text == ""
 
 
 @pytest.mark.parametrize("fault", [error(500, "worn out"), Fault(200, b"worn out"), error(429, "worn out")])
@@ -318,15 +317,15 @@ def test_a_wrong_setup_ends_a_batch(chat_server, client):
     assert len(chat_server.bodies) < 200
 
 
-def test_a_policy_behind_a_server(chat_server):
-    generator = EndpointGenerator(ChatClient(chat_server.url, "m", retries=1, concurrency=3, backoff=0))
-    prompts = [Prompt(({"role": "system", "content": "s"}, *chat(f"chunk {i}<|im_end|>")), ids=(1, 2)) for i in range(5)]
+def test_many_chats_are_asked_at_once(chat_server):
+    client = ChatClient(chat_server.url, "m", retries=1, concurrency=3, backoff=0)
+    chats = [({"role": "system", "content": "s"}, *chat(f"chunk {i}<|im_end|>")) for i in range(5)]
     chat_server.script = [error(503)]
-    found = generator.generate(prompts, Sampling(max_new_tokens=9, temperature=0.7))
+    found = client.complete_many(chats, Sampling(max_new_tokens=9, temperature=0.7))
     assert found == [Completion((), f"CHUNK {i}< |IM_END|>", StopReason.END, None) for i in range(5)]
     chat_server.fault_for = lambda body: error(500, "worn out") if body["messages"][1]["content"].startswith("chunk 2") else None
     with pytest.raises(ServiceError, match=r"1 of 5 requests failed.*worn out"):
-        generator.generate(prompts, GREEDY)
+        client.complete_many(chats, GREEDY)
 
 
 # ------------------------------------------------------------------------------------------------ marks of chat templates

@@ -35,7 +35,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 # Who alone may import a library.
 DOORS: Mapping[str, frozenset[str]] = {
     "faiss": frozenset({"memalpha.retrieval.faiss_index"}),
-    "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config", "memalpha.training.sampling"}),
+    "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config"}),
     "psycopg": frozenset({"memalpha.store.database"}),
     "sqlalchemy": frozenset({"memalpha.store.database"}),
     "fastapi": frozenset({"memalpha.use.http_api", "memalpha.use.server"}),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import Rollout, run_rollouts
@@ -12,7 +13,6 @@ from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
 from memalpha.evaluation.systems import searched
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import ReadRequest
 from memalpha.qa.evaluator import QAEvaluator

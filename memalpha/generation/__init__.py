@@ -1,1 +1,1 @@
-"""Generators: one completion per prompt (transformers, an OpenAI-compatible endpoint, a scripted test double)."""
+"""Completions: one per prompt, from a local transformers model, for one thread or many."""

@@ -103,6 +103,3 @@ class BatchingGenerator:
         if len(made) != len(prompts):
             raise ServiceError(f"the generator gave {len(made)} completions to {len(prompts)} prompts")
         return made
-
-
-__all__ = ["BatchingGenerator"]

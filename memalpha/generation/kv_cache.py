@@ -48,14 +48,7 @@ class BufferLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class BufferCache(Cache):  # type: ignore[misc]
-    """One :class:`BufferLayer` per layer.
-
-    Args:
-        layers: Number of layers of the model.
-        capacity: Slots per row: prefix, own prompt and new tokens together.
-        prefix: Cache of the distinct prefixes, or None.
-        index: Prefix of each row, (rows,) int64.
-    """
+    """One :class:`BufferLayer` per layer; ``prefix``: cache of the distinct prefixes; ``index`` (rows,): prefix of each row."""
 
     def __init__(self, layers: int, capacity: int, prefix: Cache | None = None, index: Tensor | None = None) -> None:
         if prefix is None:

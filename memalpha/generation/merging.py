@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    from torch.nn import Parameter
 
 
 @contextmanager
@@ -23,7 +20,7 @@ def merged_lora(model: nn.Module) -> Iterator[None]:
 
     Layers with quantised base weights, or with adapters that are merged or switched off, stay unchanged.
     """
-    originals: list[tuple[Parameter, Tensor]] = []
+    originals: list[tuple[nn.Parameter, Tensor]] = []
     touched: list[Any] = []
     try:
         for layer in _mergeable(model):
@@ -67,15 +64,10 @@ def _is_plain(layer: Any, name: str) -> bool:
 def _mergeable(model: nn.Module) -> list[Any]:
     from peft.tuners.lora import LoraLayer
 
-    def plain(layer: Any) -> bool:
-        return all(parameter.is_floating_point() for parameter in layer.get_base_layer().parameters(recurse=False))
-
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, LoraLayer) and hasattr(module, "merge")]
     return [
-        module
-        for module in model.modules()
-        if isinstance(module, LoraLayer)
-        and hasattr(module, "merge")
-        and not module.merged
-        and not module.disable_adapters
-        and plain(module)
+        layer
+        for layer in layers
+        if not (layer.merged or layer.disable_adapters)
+        and all(parameter.is_floating_point() for parameter in layer.get_base_layer().parameters(recurse=False))
     ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from peft import LoraConfig, get_peft_model
 from transformers import set_seed
@@ -12,18 +11,20 @@ from transformers import set_seed
 from memalpha.agent.step import AgentStep, check_context
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.generation.hf import HFGenerator
+from memalpha.generation.hf import HFGenerator, frozen_base
 from memalpha.models import load_policy_model
 from memalpha.protocols import AnswerJudge, ContentJudge, Generator, Reader
+from memalpha.qa import judges, readers
 from memalpha.qa.evaluator import QAEvaluator
-from memalpha.training.advantages import Grouping
 from memalpha.training.config import RunOptions, TrainArguments
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Fact, Instance
 
+if TYPE_CHECKING:
+    from memalpha.training.warm_start import WarmupOptions
 
-@dataclass(slots=True)
-class Parts:
+
+class Parts(NamedTuple):
     """Everything a training run or an evaluation needs; ``eval_temperature`` 0 = greedy."""
 
     model: Any
@@ -31,7 +32,6 @@ class Parts:
     agent: AgentStep
     generator: Generator
     scorer: RolloutScorer
-    grouping: Grouping
     instances: list[Instance]
     held_out: list[Instance]
     eval_temperature: float = 0.0
@@ -53,25 +53,27 @@ def build_parts(arguments: TrainArguments, *, training: bool = True) -> Parts:
     agent = AgentStep(arguments.agent, tokenizer)
     check_context(agent, model.config)
     for instance in (*train, *held_out):
-        check_instance(instance, agent)
+        for index, chunk in enumerate(instance.chunks):
+            agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
     generator = HFGenerator(model, tokenizer, max_batch=run.generation_rows)
-    evaluator = QAEvaluator(make_reader(run, agent, model, tokenizer), arguments.agent.retrieve_k, make_answer_judge(run))
+    reader = make_reader(run, agent, model, tokenizer)
+    evaluator = QAEvaluator(reader, arguments.agent.retrieve_k, make_answer_judge(run))
     evaluator.check([question for instance in (*train, *held_out) for question in instance.questions])
     judge = make_judge(run, [*train, *held_out])
     scorer = RolloutScorer(evaluator, judge, arguments.reward, run.max_masked_share, agent)
-    return Parts(model, tokenizer, agent, generator, scorer, run.grouping, train, held_out, run.eval_temperature)
+    return Parts(model, tokenizer, agent, generator, scorer, train, held_out, run.eval_temperature)
 
 
-def load_policy(run: RunOptions) -> tuple[Any, Any]:
-    """Load the base model with its warm-start adapter, with a new adapter, or bare for full fine-tuning."""
-    policy = load_policy_model(run.model, adapter=run.adapter or None, dtype=run.dtype, trainable=True)
-    model = policy.model
-    if not run.adapter and not run.full_finetuning:
-        lora = LoraConfig(r=run.lora_r, lora_alpha=run.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+def load_policy(options: RunOptions | WarmupOptions) -> tuple[Any, Any]:
+    """Load the base model and tokenizer: with the adapter to go on from, with a new adapter, or bare for full fine-tuning."""
+    dtype, top = getattr(options, "dtype", "float32"), getattr(options, "train_layers", 0)
+    model, tokenizer = load_policy_model(options.model, adapter=options.adapter or None, dtype=dtype, trainable=True)
+    if not options.adapter and not options.full_finetuning:
+        lora = LoraConfig(r=options.lora_r, lora_alpha=options.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
         model = get_peft_model(model, lora)
-    if run.train_layers:
-        freeze_lower_layers(model, run.train_layers)
-    return model, policy.tokenizer
+    if top:
+        freeze_lower_layers(model, top)
+    return model, tokenizer
 
 
 def freeze_lower_layers(model: Any, top: int) -> None:
@@ -85,59 +87,35 @@ def freeze_lower_layers(model: Any, top: int) -> None:
             parameter.requires_grad_(False)
 
 
-def check_instance(instance: Instance, agent: AgentStep) -> None:
-    """Raise InputError if a chunk of the instance is longer than the agent accepts."""
-    for index, chunk in enumerate(instance.chunks):
-        agent.check_chunk(chunk, where=f"chunk {index} of instance {instance.id}")
-
-
 def make_reader(run: RunOptions, agent: AgentStep, model: Any, tokenizer: Any) -> Reader:
     """Return the reader the options name."""
-    from memalpha.qa import readers
-
     if run.reader == "recall":
         return readers.RecallReader(agent.config.reader_tokens, agent.encoder.count)
     if run.reader == "endpoint":
         return readers.EndpointReader(run.reader_client(), agent.config.reader_tokens, agent.encoder.count)
-    from memalpha.generation.hf import frozen_base
-
     return readers.ModelReader(frozen_base(model, tokenizer), agent.config.reader_tokens, agent.encoder.count)
 
 
 def make_answer_judge(run: RunOptions) -> AnswerJudge | None:
     """Return the judge of questions of metric ``judge``: the judges' server, or None without one."""
-    from memalpha.qa.judges import EndpointAnswerJudge
-
-    return EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
+    return judges.EndpointAnswerJudge(run.judge_client()) if run.has_judge else None
 
 
 def make_judge(run: RunOptions, instances: Sequence[Instance]) -> ContentJudge:
     """Return the configured content judge; InputError if ``facts`` are missing, or differ between instances of one id."""
-    from memalpha.qa import judges
-
     if run.content_judge == "grounded":
         return judges.GroundedContentJudge()
     if run.content_judge == "endpoint":
         return judges.EndpointContentJudge(run.judge_client())
-    facts = _facts_of(instances)
-    if run.content_judge == "auto":
-        return judges.AutoContentJudge(facts)
-    if bare := [instance.id for instance in instances if not instance.facts]:
-        raise InputError(
-            f"content_judge is 'facts', and instance {bare[0]} has no annotated facts",
-            expected="generated data with annotations",
-            fix="set content_judge: auto, or grounded",
-        )
-    return judges.FactContentJudge(facts)
-
-
-def _facts_of(instances: Sequence[Instance]) -> dict[str, tuple[Fact, ...]]:
     facts: dict[str, tuple[Fact, ...]] = {}
     for instance in instances:
         if facts.setdefault(instance.id, instance.facts) != instance.facts:
-            raise InputError(
-                f"two instances with different facts are called {instance.id!r}",
-                expected="ids that are unique over training and held-out data, by which the content judge finds the facts",
-                fix="prepare one of the sets with another seed",
-            )
-    return {name: found for name, found in facts.items() if found}
+            said = f"two instances with different facts are called {instance.id!r}"
+            raise InputError(said, expected="ids that are unique over training and held-out data", fix="prepare with another seed")
+    facts = {name: found for name, found in facts.items() if found}
+    if run.content_judge == "auto":
+        return judges.AutoContentJudge(facts)
+    if bare := [instance.id for instance in instances if not instance.facts]:
+        said = f"content_judge is 'facts', and instance {bare[0]} has no annotated facts"
+        raise InputError(said, expected="generated data with annotations", fix="set content_judge: auto, or grounded")
+    return judges.FactContentJudge(facts)

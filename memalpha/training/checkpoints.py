@@ -1,8 +1,8 @@
 """Atomic checkpoints, and the trainer's mixin that saves and resumes them.
 
-A checkpoint is written under a temporary name, hashed, flushed to disk and then renamed. What always holds: a folder named
-``checkpoint-N`` was complete when it got this name (:func:`damage` finds later damage); an older checkpoint is removed only after a
-newer one is complete. Not covered: nodes without a shared file system.
+A checkpoint is written under a temporary name, hashed, flushed to disk and then renamed. So a folder named ``checkpoint-N`` was
+complete when it got this name (:func:`damage` finds later damage); an older one is removed only after a newer one is complete. Not
+covered: nodes without a shared file system.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ UNFINISHED = ".unfinished"
 
 def publish(unfinished: Path, final: Path) -> None:
     """Seal a written checkpoint and rename it to ``final``, which it replaces; both on one file system."""
-    files = {str(path.relative_to(unfinished)): _describe(path) for path in sorted(unfinished.rglob("*")) if path.is_file()}
-    seal = unfinished / SEAL
-    seal.write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
+    files = {
+        str(path.relative_to(unfinished)): {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
+        for path in sorted(unfinished.rglob("*"))
+        if path.is_file()
+    }
+    (unfinished / SEAL).write_text(json.dumps(files, indent=1) + "\n", encoding="utf-8")
     for path in [*unfinished.rglob("*"), unfinished]:
         flush(path)
     if final.exists():
@@ -48,19 +51,14 @@ def damage(checkpoint: Path) -> str:
     """Return what is wrong with a checkpoint; empty if every file is as it was written."""
     try:
         files = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
-        described = [(name, int(row["bytes"]), str(row["sha256"])) for name, row in files.items()]
+        for name, row in files.items():
+            path = checkpoint / name
+            if not path.is_file() or path.stat().st_size != row["bytes"] or file_sha256(path) != row["sha256"]:
+                return f"{name} is missing or has other content than was written"
     except FileNotFoundError:
         return f"{SEAL} is missing: it was not finished"
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"{SEAL} cannot be read"
-    for name, size, digest in described:
-        path = checkpoint / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != size:
-            return f"{name} has {path.stat().st_size} bytes instead of {size}"
-        if file_sha256(path) != digest:
-            return f"{name} has other content than was written"
     return ""
 
 
@@ -74,16 +72,6 @@ def newest_whole(checkpoints: Sequence[Path]) -> tuple[Path | None, dict[str, st
     return None, damaged
 
 
-def keep_newest(checkpoints: Sequence[Path], limit: int | None) -> None:
-    """Remove all but the newest ``limit`` checkpoints (in order of steps); None, 0 or less keeps all."""
-    for path in checkpoints[:-limit] if limit and limit > 0 else []:
-        shutil.rmtree(path)
-
-
-def _describe(path: Path) -> dict[str, object]:
-    return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-
-
 class WholeCheckpoints(_Trainer):  # type: ignore[misc]
     """Mixin for TRL's trainer: publishes complete checkpoints only, with the rows that later steps still need."""
 
@@ -92,8 +80,10 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
 
     def train(self, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
         """As ``Trainer.train``; ``resume_from_checkpoint`` is a folder or None."""
-        if resume_from_checkpoint:
-            self._restore_pending(Path(resume_from_checkpoint))
+        path = Path(resume_from_checkpoint or "") / self._pending_name
+        if resume_from_checkpoint and path.is_file():
+            kept = torch.load(path, map_location=self.args.device, weights_only=True)
+            self._step, self._buffered_inputs = kept["step"], kept["rows"]
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -112,7 +102,9 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 publish(unfinished / name, run / name)
-                keep_newest(checkpoints_in(run), self.args.save_total_limit)
+                limit = self.args.save_total_limit
+                for path in checkpoints_in(run)[:-limit] if limit and limit > 0 else []:
+                    shutil.rmtree(path)
         except Exception as error:  # torch, safetensors and json raise different errors for a full disk
             kept = [path.name for path in checkpoints_in(run)]
             raise TrainingAborted(
@@ -129,12 +121,6 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
     def _save_pending(self, folder: Path) -> None:
         if self._step % (self.args.steps_per_generation * self.num_iterations):
             torch.save({"step": self._step, "rows": self._buffered_inputs}, folder / self._pending_name)
-
-    def _restore_pending(self, folder: Path) -> None:
-        path = folder / self._pending_name
-        if path.is_file():
-            kept = torch.load(path, map_location=self.args.device, weights_only=True)
-            self._step, self._buffered_inputs = kept["step"], kept["rows"]
 
     @property
     def _pending_name(self) -> str:

@@ -1,14 +1,9 @@
-"""Options of a training run: one flat YAML file, every value overridable at the command line.
-
-    memalpha train --config configs/train/X.yaml --learning_rate 1e-4
-
-Four groups share one namespace (``memalpha.config``): ``RunOptions``, ``AgentConfig``, ``RewardConfig`` and TRL's ``GRPOConfig``.
-"""
+"""Options of a training run: ``RunOptions``, ``AgentConfig``, ``RewardConfig`` and TRL's ``GRPOConfig``, in one flat namespace."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, NamedTuple
@@ -21,13 +16,44 @@ from memalpha.config import parse
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
 from memalpha.rewards.total import RewardConfig
-from memalpha.training.advantages import Grouping, Scale
-
-REPORTERS = ("tensorboard", "wandb", "trackio")
-"""Values of ``report_to`` that are also package names."""
+from memalpha.training.rows import Grouping, Scale
 
 SUPPORTED_LOSSES = ("dapo", "grpo", "dr_grpo", "cispo")
-MOST_SEED = 2**32 - 1  # numpy's limit
+
+Allowed = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""For an option, which values fit, and what is expected."""
+
+TRAINER: Allowed = {
+    "max_steps": (lambda v: v >= 1 or v == -1, "at least 1 step, or -1 for as many as num_train_epochs says"),
+    "learning_rate": (lambda v: 0 < v < math.inf, "a number above 0, such as 1e-4"),
+    "per_device_train_batch_size": (lambda v: v >= 1, "at least 1"),
+    "seed": (lambda v: 0 <= v < 2**32, "from 0 to 2**32 - 1"),
+    "eval_strategy": (lambda v: v in ("no", False), "'no': held-out data are read before and after training"),
+}
+"""Options that transformers misreads or checks only after loading."""
+
+PER_FORWARD = "the default: it would be computed over rows_per_forward rows"
+GRPO: Allowed = {
+    "loss_type": (lambda v: v in SUPPORTED_LOSSES, f"{', '.join(SUPPORTED_LOSSES)}: checked against a loss over unpadded rows"),
+    "scale_rewards": (lambda v: v in (*Scale, True, False), f"one of {', '.join(Scale)}"),
+    "temperature": (lambda v: 0 < v < math.inf, "a number above 0: the rollouts of a group must differ"),
+    "num_iterations": (lambda v: v >= 1, "at least 1"),
+    "steps_per_generation": (lambda v: v is None or v >= 1, "at least 1"),
+    "gradient_accumulation_steps": (lambda v: v == 1, "1: a step's rows are already processed rows_per_forward at a time"),
+    "multi_objective_aggregation": (lambda v: v == "sum_then_normalize", "'sum_then_normalize': the reward is one weighted sum"),
+    "reward_weights": (lambda v: v is None, "the weights by name, such as accuracy_weight: 1.0"),
+    "top_entropy_quantile": (lambda v: v == 1.0, PER_FORWARD),
+    "entropy_coef": (lambda v: v == 0.0, PER_FORWARD),
+    "use_adaptive_entropy": (lambda v: not v, PER_FORWARD),
+    "remove_unused_columns": (lambda v: not v, "false: the column that names the instance would be removed"),
+    "log_completions": (lambda v: not v, "false: every trajectory is in the run folder"),
+    "generation_kwargs": (lambda v: not {"seed", "n"} & (v or {}).keys(), "neither seed nor n: the draws of a group must differ"),
+}
+WITHOUT_VLLM: Allowed = {
+    "min_p": (lambda v: v is None, "none without use_vllm"),
+    "repetition_penalty": (lambda v: v == 1.0, "1.0 without use_vllm"),
+    "generation_kwargs": (lambda v: not v, "none without use_vllm"),
+}
 
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
@@ -101,11 +127,8 @@ class RunOptions(EndpointOptions):
         if self.full_finetuning and self.adapter:
             raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
         if self.full_finetuning and self.dtype != "float32":
-            raise InputError(
-                f"full_finetuning with dtype {self.dtype}",
-                expected="float32: a step of 1e-6 is lost in the rounding of a weight of 16 bits",
-                fix="set bf16: true, which computes in bfloat16 and keeps the weights that train in float32",
-            )
+            said, why = f"full_finetuning with dtype {self.dtype}", "a step of 1e-6 is lost in the rounding of a weight of 16 bits"
+            raise InputError(said, expected=f"float32: {why}", fix="set bf16: true, which computes in bfloat16 only")
         if self.reader == "endpoint":
             self.reader_client()
         if self.content_judge == "endpoint" or self.has_judge:
@@ -114,11 +137,9 @@ class RunOptions(EndpointOptions):
 
 @dataclass
 class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
-    """TRL's ``GRPOConfig`` with defaults for chunk-step training.
+    """TRL's ``GRPOConfig`` with defaults for chunk-step training: fp32, no KL term, every step logged, no reports to services.
 
-    ``per_device_train_batch_size`` counts rollouts per process, a multiple of ``num_generations`` (G): 16 = two instances of eight
-    rollouts. Defaults that differ from TRL's: fp32, no gradient checkpointing, no KL term, every step logged, no reports to
-    services.
+    ``per_device_train_batch_size`` counts rollouts per process, a multiple of ``num_generations`` (G).
     """
 
     output_dir: str | None = field(default="runs/train", metadata={"help": "The run folder."})
@@ -141,56 +162,24 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check what chunk-step training needs in addition to TRL's checks."""
-        if self.loss_type not in SUPPORTED_LOSSES:
-            raise InputError(
-                f"loss_type is {self.loss_type!r}",
-                expected=f"one of {', '.join(SUPPORTED_LOSSES)}",
-                fix="bnpo would depend on how rows are packed; the others have not been checked against an unpadded loss",
-            )
-        if self.gradient_accumulation_steps != 1:
-            raise InputError(
-                f"gradient_accumulation_steps is {self.gradient_accumulation_steps}",
-                expected="1: a step's rows are already processed rows_per_forward at a time",
-                fix="raise per_device_train_batch_size instead; memory does not grow with it",
-            )
-        generations = self.num_generations or 0
-        if generations < 2 or self.per_device_train_batch_size % generations:
-            raise InputError(
-                f"per_device_train_batch_size is {self.per_device_train_batch_size}, num_generations {generations}",
-                expected="num_generations of at least 2, and a batch size that is a multiple of it",
-            )
-        check_trainer(self)
-        if self.num_iterations < 1 or (self.steps_per_generation is not None and self.steps_per_generation < 1):
-            raise InputError(
-                f"num_iterations is {self.num_iterations}, steps_per_generation {self.steps_per_generation}", expected="at least 1"
-            )
-        if not 0 < self.temperature < math.inf:
-            raise InputError(f"temperature is {self.temperature}", expected="a number above 0: the rollouts of a group must differ")
+        check_values(self, {**TRAINER, **GRPO, **({} if self.use_vllm else WITHOUT_VLLM)})
+        generations, rollouts = self.num_generations or 0, self.per_device_train_batch_size
+        if generations < 2 or rollouts % generations:
+            said = f"per_device_train_batch_size is {rollouts}, num_generations {generations}"
+            raise InputError(said, expected="num_generations of at least 2, and a batch size that is a multiple of it")
         super().__post_init__()
-        if self.scale_rewards not in tuple(Scale):
-            raise InputError(f"scale_rewards is {self.scale_rewards!r}", expected=f"one of {', '.join(Scale)}")
         for name in self.report_to or ():
-            if name in REPORTERS and not find_spec(name):
+            if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
                 raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")
 
 
-def check_trainer(options: Any) -> None:
-    """Raise InputError for options that transformers misreads or checks only after loading."""
-    steps = options.max_steps
-    if steps < 1 and steps != -1:
-        raise InputError(f"max_steps is {steps}", expected="at least 1 step, or -1 for as many as num_train_epochs says")
-    if steps == -1 and not options.num_train_epochs > 0:
+def check_values(options: Any, allowed: Allowed) -> None:
+    """Raise InputError, which names the option, for a value that does not fit."""
+    for name, (fits, expected) in allowed.items():
+        if not fits(getattr(options, name)):
+            raise InputError(f"{name} is {getattr(options, name)!r}", expected=expected)
+    if options.max_steps == -1 and not options.num_train_epochs > 0:
         raise InputError(f"num_train_epochs is {options.num_train_epochs}", expected="more than 0, or max_steps")
-    if not 0 < options.learning_rate < math.inf:
-        raise InputError(f"learning_rate is {options.learning_rate}", expected="a number above 0, such as 1e-4")
-    if options.per_device_train_batch_size < 1:
-        raise InputError(f"per_device_train_batch_size is {options.per_device_train_batch_size}", expected="at least 1")
-    if not 0 <= options.seed <= MOST_SEED:
-        raise InputError(f"seed is {options.seed}", expected=f"from 0 to {MOST_SEED}")
-    if options.eval_strategy not in ("no", False):
-        raise InputError(
-            f"eval_strategy is {str(options.eval_strategy)!r}", expected="'no': held-out data are read before and after training"
-        )
 
 
 class TrainArguments(NamedTuple):

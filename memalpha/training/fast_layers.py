@@ -1,10 +1,9 @@
 """LoRA layers and RMS norms with their own backward pass, for CPUs: exact formulas, fewer passes over memory.
 
 A LoRA layer ``W x + s B (A x)`` is one product and one in-place low-rank update in each direction; a norm is two or three passes.
-
-What always holds: values and gradients equal PEFT's and transformers' up to rounding. Modules keep their base class, parameters and
-hooks, so saving, switching and merging adapters do not change. Original code runs without a gradient, off the CPU, or with
-autocast, dropout, several, merged or disabled adapters, variants (DoRA), quantised or 16-bit weights.
+Values and gradients equal PEFT's and transformers' up to rounding; modules keep their base class, parameters and hooks. Original
+code runs without a gradient, off the CPU, or with autocast, dropout, several, merged or disabled adapters, variants (DoRA),
+quantised or 16-bit weights.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ def use_fast_layers(model: nn.Module) -> None:
     """Give the LoRA linear layers and the norms of ``model`` the forward pass of this module, permanently."""
     for module in model.modules():
         kind: Any = type(module)
-        fast = _fast_class(kind)
-        if fast is not None:
+        if (fast := _fast_class(kind)) is not None:
             module.__class__ = fast
 
 
@@ -58,8 +56,7 @@ class FastLoraLinear:
             if is_plain(x, base.weight, a, b) and not base.weight.requires_grad:
                 y: Tensor = LoraProduct.apply(x.reshape(-1, x.shape[-1]), base.weight, base.bias, a, b, self.scaling[name])  # type: ignore[no-untyped-call]
                 return y.view(*x.shape[:-1], -1)
-        unchanged: Tensor = super().forward(x, *args, **kwargs)  # type: ignore[misc]
-        return unchanged
+        return super().forward(x, *args, **kwargs)  # type: ignore[misc, no-any-return]
 
     def _single_adapter(self: Any) -> str | None:
         """Name of the adapter, if this is a frozen linear layer with one active, unmerged, plain adapter."""
@@ -68,13 +65,9 @@ class FastLoraLinear:
             return None
         name: str = names[0]
         bias = self.base_layer.bias
-        plain = (
-            name not in self.lora_variant
-            and not self.lora_bias[name]
-            and isinstance(self.lora_dropout[name], nn.Identity)
-            and (bias is None or not bias.requires_grad)
-        )
-        return name if plain else None
+        frozen = bias is None or not bias.requires_grad
+        plain = name not in self.lora_variant and not self.lora_bias[name] and isinstance(self.lora_dropout[name], nn.Identity)
+        return name if plain and frozen else None
 
 
 class LoraProduct(torch.autograd.Function):
@@ -115,10 +108,8 @@ class FastRMSNorm:
     def forward(self: Any, x: Tensor) -> Tensor:
         """As transformers'."""
         if is_plain(x, self.weight):
-            normed: Tensor = RMSNormProduct.apply(x, self.weight, self.variance_epsilon)  # type: ignore[no-untyped-call]
-            return normed
-        unchanged: Tensor = super().forward(x)  # type: ignore[misc]
-        return unchanged
+            return RMSNormProduct.apply(x, self.weight, self.variance_epsilon)  # type: ignore[no-untyped-call, no-any-return]
+        return super().forward(x)  # type: ignore[misc, no-any-return]
 
 
 class RMSNormProduct(torch.autograd.Function):
@@ -129,8 +120,7 @@ class RMSNormProduct(torch.autograd.Function):
         """Normalise x (..., features) by weight (features,)."""
         r: Tensor = torch.linalg.vecdot(x, x).unsqueeze(-1).div_(x.shape[-1]).add_(epsilon).rsqrt_()
         ctx.save_for_backward(x, weight, r)
-        y: Tensor = x * r
-        return y.mul_(weight)
+        return (x * r).mul_(weight)
 
     @staticmethod
     @once_differentiable

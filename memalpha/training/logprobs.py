@@ -1,12 +1,10 @@
 """Log-probabilities and entropies of chosen tokens, without a second array of the logits' size; exact up to rounding.
 
-``token_scores`` starts from logits. It computes the softmax a few rows at a time, in forward and again in backward, and keeps none.
-16-bit logits are widened to float32 in parts.
+``token_scores`` starts from logits and computes the softmax a few rows at a time, in forward and again in backward.
 
 ``hidden_scores`` starts from hidden states with a frozen LM head and never builds all logits. With hidden state h, head W, p =
 softmax(W h / T) and token y, the gradient of log p[y] with respect to h is (W[y] - sum_v p[v] W[v]) / T. Forward computes it over
-vocabulary blocks with a running maximum and sum (as flash attention); backward is one multiplication. Not for heads that are
-trained, have a bias, or whose logits the model changes afterwards (see ``frozen_head``).
+vocabulary blocks with a running maximum and sum (as flash attention); backward is one multiplication.
 """
 
 from __future__ import annotations
@@ -78,20 +76,18 @@ TOKENS_AT_ONCE = 512
 HEAD_ELEMENTS = 2**18
 
 
-def frozen_head(model: nn.Module) -> Any | None:
+def frozen_head(model: Any) -> Any | None:
     """Return the LM head if ``hidden_scores`` can replace it, else None; ``model`` without PEFT and DDP wrappers."""
-    base: Any = model
-    head: Any = base.get_output_embeddings()
-    if base.config.model_type not in PLAIN_HEADS or head.__class__ is not nn.Linear:
+    head: Any = model.get_output_embeddings()
+    if model.config.model_type not in PLAIN_HEADS or head.__class__ is not nn.Linear:
         return None
     weight: Any = head.weight
     fits = (
-        weight.__class__ in (nn.Parameter,)  # neither sharded nor quantised
+        weight.__class__ is nn.Parameter  # neither sharded nor quantised
         and not hasattr(weight, "ds_id")  # ZeRO-3 gathers a weight only for its own module's forward
         and vars(head)["_parameters"]["bias"] is None
         and not weight.requires_grad
-        and weight.dtype is torch.float32
-        and weight.device.type == "cpu"
+        and (weight.dtype, weight.device.type) == (torch.float32, "cpu")
         and "forward" not in vars(head)
         and not torch.is_autocast_enabled("cpu")
     )

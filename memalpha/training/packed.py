@@ -4,36 +4,26 @@ Rows with equal first ``shared`` prompt ids follow one copy of that prefix, in o
 
     [prefix A][rest of row 1][rest of row 2]...[prefix B][rest of row 3]...
 
-Each row attends causally to its prefix and itself only; its positions restart after the prefix. So values equal those of a plain
-forward over the row, without padding. Logits are computed only where they predict a completion token.
-
-What always holds: a row's result does not depend on the other rows (up to rounding); ids are used as given, without truncation. As
-in TRL, logits are divided by the temperature before the log-softmax; entropies are of the same distribution, in nats, without
-gradient.
-
-The first packed call switches ``sdpa`` to :mod:`memalpha.training.prefix_attention` permanently; ``eager`` gets the mask. LoRA
-layers and norms use :mod:`memalpha.training.fast_layers`, a frozen LM head :mod:`memalpha.training.logprobs`.
-
-Not covered: sliding-window or linear attention, and kernels without 4-D masks (flash attention): see :func:`check_packable`.
+Each row attends causally to its prefix and itself only (:mod:`memalpha.training.prefix_attention`, to which the model is switched
+for good); its positions restart after the prefix. So values equal those of a plain forward over the row, without padding. Logits
+are computed only where they predict a completion token. As in TRL they are divided by the temperature before the log-softmax;
+entropies are of the same distribution, in nats, without gradient. Not covered: other attention than full ``sdpa`` attention.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from memalpha.errors import InputError
 from memalpha.training import prefix_attention
 from memalpha.training.fast_layers import use_fast_layers
 from memalpha.training.logprobs import TokenScores, frozen_head, hidden_scores, hidden_states_only, token_scores
-
-if TYPE_CHECKING:
-    from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 
 
 class Row(NamedTuple):
@@ -60,16 +50,14 @@ class Group(NamedTuple):
 
 
 class Pack(NamedTuple):
-    """One packed sequence of L tokens that predicts N completion tokens.
+    """One packed sequence of L tokens that predicts N completion tokens; ``groups`` cover it in order.
 
-    ``input_ids`` and ``position_ids`` are (1, L), positions restart after the prefix for each row; ``allowed`` (L, L): whether the
-    query (first axis) sees the key; ``predictors`` (N,): index of the token that predicts each target; ``targets`` (N,), row after
-    row; ``lengths`` per row sum to N; ``groups`` cover the sequence in order.
+    ``input_ids`` and ``position_ids`` are (1, L); ``predictors`` (N,): index of the token that predicts each target; ``targets``
+    (N,), row after row; ``lengths`` per row sum to N.
     """
 
     input_ids: Tensor
     position_ids: Tensor
-    allowed: Tensor
     predictors: Tensor
     targets: Tensor
     lengths: list[int]
@@ -91,11 +79,10 @@ def packed_logps(
     entropies = list(logps)
     for indices in split_rows(rows, max_tokens):
         pack = pack_rows([rows[i] for i in indices])
-        values, entropy = _score(model, pack, temperature, compute_entropy)
-        for i, value, row_entropy in zip(
-            indices, torch.split(values, pack.lengths), torch.split(entropy, pack.lengths), strict=True
-        ):
-            logps[i], entropies[i] = value, row_entropy
+        scores = _score(model, pack, temperature, compute_entropy)
+        parts = (torch.split(values, pack.lengths) for values in scores)
+        for i, values, row_entropies in zip(indices, *parts, strict=True):
+            logps[i], entropies[i] = values, row_entropies
     return PackedLogps(logps, entropies if compute_entropy else None)
 
 
@@ -105,35 +92,25 @@ def split_rows(rows: Sequence[Row], max_tokens: int = 0) -> list[list[int]]:
     Rows with an equal prefix stay together if the budget allows; a split group repeats its prefix. One row above the budget is its
     own pack.
     """
-    order: dict[tuple[int, ...], list[int]] = {}
-    for i, row in enumerate(rows):
-        order.setdefault(_prefix(row), []).append(i)
     packs: list[list[int]] = []
     used = 0
-    for prefix, members in order.items():
-        fresh = True
-        for i in members:
+    for prefix, members in _by_prefix(rows).items():
+        for place, i in enumerate(members):
             own = _own_length(rows[i])
-            cost = own + (len(prefix) if fresh else 0)
+            cost = own if place else own + len(prefix)
             if not packs or (max_tokens and used + cost > max_tokens):
                 packs.append([])
                 used, cost = 0, own + len(prefix)
             packs[-1].append(i)
             used += cost
-            fresh = False
     return packs
 
 
 def pack_rows(rows: Sequence[Row]) -> Pack:
     """Lay rows out in one sequence, group by group; ``targets`` and ``lengths`` keep the row order. All on the CPU."""
-    members: dict[tuple[int, ...], list[int]] = {}
-    for i, row in enumerate(rows):
-        members.setdefault(_prefix(row), []).append(i)
-    ids: list[int] = []
-    positions: list[int] = []
-    groups: list[Group] = []
+    ids, positions, groups = list[int](), list[int](), list[Group]()
     predictors: list[list[int]] = [[]] * len(rows)
-    for prefix, indices in members.items():
+    for prefix, indices in _by_prefix(rows).items():
         groups.append(Group(len(ids), len(prefix), [_own_length(rows[i]) for i in indices]))
         ids.extend(prefix)
         positions.extend(range(len(prefix)))
@@ -145,67 +122,37 @@ def pack_rows(rows: Sequence[Row]) -> Pack:
             positions.extend(range(shared, shared + len(ids) - start))
             first = start + rest - 1 if rest else last_shared
             predictors[i] = [first, *range(start + rest, len(ids))] if len(completion) else []
-    return Pack(
-        input_ids=torch.tensor([ids]),
-        position_ids=torch.tensor([positions]),
-        allowed=_allowed(groups),
-        predictors=torch.tensor([p for own in predictors for p in own], dtype=torch.long),
-        targets=torch.tensor([token for row in rows for token in row.completion_ids], dtype=torch.long),
-        lengths=[len(row.completion_ids) for row in rows],
-        groups=groups,
-    )
-
-
-def _allowed(groups: Sequence[Group]) -> Tensor:
-    """(L, L) bool: a token sees its own segment and its group's prefix, causally."""
-    segments: list[int] = []
-    parents: list[int] = []
-    count = 0
-    for group in groups:
-        for number, length in enumerate([group.prefix, *group.lengths]):
-            segments.extend([count + number] * length)
-            parents.extend([count] * length)
-        count += 1 + len(group.lengths)
-    segment, parent = torch.tensor(segments), torch.tensor(parents)
-    related = (segment[:, None] == segment) | (parent[:, None] == segment)
-    return related.tril()
+    chosen = torch.tensor([p for own in predictors for p in own], dtype=torch.long)
+    targets = torch.tensor([token for row in rows for token in row.completion_ids], dtype=torch.long)
+    lengths = [len(row.completion_ids) for row in rows]
+    return Pack(torch.tensor([ids]), torch.tensor([positions]), chosen, targets, lengths, groups)
 
 
 def check_packable(model: nn.Module) -> None:
     """Raise InputError if the model cannot take packed sequences (see the module's docstring)."""
-    config = _config(model)
-    if config._attn_implementation not in ("sdpa", "eager", prefix_attention.NAME):
+    config = base_model(model).config
+    kinds = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
+    if kinds or not prefix_attention.use_prefix_attention(base_model(model)):
         raise InputError(
-            f"attention {config._attn_implementation!r} with packed rows",
-            expected="sdpa or eager",
-            fix="load the model with attn_implementation='sdpa'",
-        )
-    other = sorted({kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"})
-    if other:
-        raise InputError(
-            f"a model with {', '.join(other)} layers", expected="full attention in every layer", fix="do not pack rows"
+            f"attention {config._attn_implementation!r} with {', '.join(sorted(kinds)) or 'plain'} layers and packed rows",
+            expected="sdpa and full attention in every layer",
+            fix="load the model with attn_implementation='sdpa', or set share_prefix: false",
         )
 
 
 def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bool) -> TokenScores:
     """Log-probabilities and entropies (zeros if not asked for), both (N,)."""
-    weight = next(model.parameters())
-    device = weight.device
-    mask = torch.zeros(pack.allowed.shape, dtype=weight.dtype).masked_fill_(~pack.allowed, torch.finfo(weight.dtype).min)
-    options: dict[str, Any] = {}
-    if prefix_attention.use_prefix_attention(model):
-        options["prefix_layout"] = [prefix_attention.group_layout(*group, device) for group in pack.groups]
-    base = base_model(model)
+    device, base = next(model.parameters()).device, base_model(model)
     use_fast_layers(base)
     head, targets = frozen_head(base), pack.targets.to(device)
     with hidden_states_only(head) if head is not None else nullcontext():
         output = model(
             input_ids=pack.input_ids.to(device),
-            attention_mask=mask[None, None].to(device),
+            attention_mask=torch.zeros(1, 1, 1, 1, device=device),  # four axes: transformers makes none of its own
             position_ids=pack.position_ids.to(device),
             logits_to_keep=pack.predictors.to(device),
             use_cache=False,
-            **options,
+            prefix_layout=[prefix_attention.group_layout(*group, device) for group in pack.groups],
         )
     predicted = output.logits.squeeze(0)
     if head is not None:
@@ -213,21 +160,21 @@ def _score(model: nn.Module, pack: Pack, temperature: float, compute_entropy: bo
     return token_scores(predicted, targets, temperature, compute_entropy=compute_entropy)
 
 
-def _prefix(row: Row) -> tuple[int, ...]:
-    if not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids):
-        raise InputError(
-            f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared",
-            expected="at least one prompt id, and 0 <= shared <= their number",
-        )
-    return tuple(row.prompt_ids[: row.shared])
+def _by_prefix(rows: Sequence[Row]) -> dict[tuple[int, ...], list[int]]:
+    """Row indices by prefix, in order of their first rows."""
+    members: dict[tuple[int, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        if not row.prompt_ids[:1] or not 0 <= row.shared <= len(row.prompt_ids):
+            raise InputError(
+                f"a row with {len(row.prompt_ids)} prompt ids of which {row.shared} are shared",
+                expected="at least one prompt id, and 0 <= shared <= their number",
+            )
+        members.setdefault(tuple(row.prompt_ids[: row.shared]), []).append(i)
+    return members
 
 
 def _own_length(row: Row) -> int:
     return len(row.prompt_ids) - row.shared + max(len(row.completion_ids) - 1, 0)
-
-
-def _config(model: nn.Module) -> Any:
-    return getattr(model, "module", model).config
 
 
 def base_model(model: nn.Module) -> Any:
@@ -236,7 +183,7 @@ def base_model(model: nn.Module) -> Any:
     return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
 
 
-def trim(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def trim(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Cut, in place, padding that no row needs: of prompts on the left, of completions on the right."""
     completion = max(1, int(inputs["completion_mask"].sum(1).max()))
     prompt = int(inputs["prompt_mask"].any(0).int().argmax())
@@ -246,16 +193,15 @@ def trim(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return inputs
 
 
-def unpad(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, shared: Sequence[int]) -> list[Row]:
+def unpad(input_ids: Tensor, attention_mask: Tensor, keep: int, shared: Sequence[int]) -> list[Row]:
     """Return the rows of a batch (B, T): prompts padded on the left, completions (``keep`` wide) on the right."""
-    kept = attention_mask.bool()
     return [
         Row(ids[:-keep][mask[:-keep]].tolist(), ids[-keep:][mask[-keep:]].tolist(), prefix)
-        for ids, mask, prefix in zip(input_ids, kept, shared, strict=True)
+        for ids, mask, prefix in zip(input_ids, attention_mask.bool(), shared, strict=True)
     ]
 
 
-def pad(values: Sequence[torch.Tensor], width: int) -> torch.Tensor:
+def pad(values: Sequence[Tensor], width: int) -> Tensor:
     """Return one-dimensional tensors as a (B, width) tensor, padded on the right with 0."""
     padded = pad_sequence(list(values), batch_first=True)
-    return torch.nn.functional.pad(padded, (0, width - padded.shape[1]))
+    return nn.functional.pad(padded, (0, width - padded.shape[1]))

@@ -1,8 +1,7 @@
 """Attention over a packed sequence that skips masked keys: each row attends to its own prefix and to itself only.
 
 Groups (see :mod:`memalpha.training.packed`) are computed one by one: the prefix attends to itself, then the rows of the group
-attend as a batch to [prefix, own part]. Results equal those of the dense mask; cost grows with the tokens, not with their square.
-
+attend as a batch to [prefix, own part]. Results equal those of a dense mask; cost grows with the tokens, not with their square.
 Calls without ``prefix_layout`` run plain ``sdpa``, so generation, saving and evaluation do not change.
 """
 
@@ -83,11 +82,10 @@ def prefix_attention(
 def _own_parts(group: GroupLayout, query: Tensor, key: Tensor, value: Tensor, dropout: float, scaling: float | None) -> Tensor:
     """Attention of a group's rows, (1, heads, stop - own, head size)."""
     heads, size = query.shape[1], query.shape[-1]
-    longest = group.allowed.shape[0]
 
     def rows(x: Tensor) -> Tensor:  # (R, heads, M, head size)
         own = x[0, :, group.own : group.stop].index_select(1, group.tokens)
-        return own.view(heads, -1, longest, size).transpose(0, 1)
+        return own.view(heads, -1, len(group.allowed), size).transpose(0, 1)
 
     def behind_prefix(x: Tensor) -> Tensor:  # (R, heads, P + M, head size)
         own = rows(x)
@@ -99,10 +97,8 @@ def _own_parts(group: GroupLayout, query: Tensor, key: Tensor, value: Tensor, dr
     return out.transpose(0, 1).reshape(1, heads, -1, size).index_select(2, group.real)
 
 
-def use_prefix_attention(model: nn.Module) -> bool:
-    """Switch a model from ``sdpa`` to this attention; returns whether the model uses it. Other models are not changed."""
-    base: Any = getattr(model, "module", model)
-    base = base.get_base_model() if hasattr(base, "get_base_model") else base
+def use_prefix_attention(base: Any) -> bool:
+    """Switch a transformers model from ``sdpa`` to this attention; returns whether it uses it. Other models are not changed."""
     if base.config._attn_implementation == "sdpa" and base._can_set_attn_implementation():
         AttentionInterface.register(NAME, prefix_attention)
         AttentionMaskInterface.register(NAME, sdpa_mask)

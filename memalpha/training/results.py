@@ -1,19 +1,18 @@
-"""Held-out evaluation with the training scorer, and rollouts as JSON for run folders, reports and ``memalpha inspect``."""
+"""Results of held-out instances, and rollouts as JSON for run folders, reports and ``memalpha inspect``."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from memalpha.agent.rollout import Rollout, StepCallback, StepRecord
-from memalpha.agent.step import AgentStep
+from memalpha.agent.rollout import Rollout, StepRecord
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.runs import RunFolder
-from memalpha.training.scoring import RolloutScorer, check_masked_share
-from memalpha.types import Change, Entry, Instance, OperationKind, OperationResult, QuestionRecord, Sampling
+from memalpha.training.scoring import check_masked_share
+from memalpha.types import Change, Entry, OperationKind, OperationResult, QuestionRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,47 +52,43 @@ def instance_result(rollout: Rollout, rewards: Sequence[StepReward], config: Rew
         return sum(r.changed and r.operation is not None and r.operation.kind is kind for r in results)
 
     return InstanceResult(
-        instance=rollout.instance.id,
-        accuracy=rewards[0].accuracy,
-        reward=_mean([reward.total(config) for reward in rewards]),
-        tool_success=_mean([reward.tool for reward in rewards]),
-        compression=rewards[0].compression,
-        content=_mean([reward.content for reward in rewards]),
-        memory_tokens=rollout.memory.tokens,
+        instance=rollout.instance.id, accuracy=rewards[0].accuracy, reward=_mean([reward.total(config) for reward in rewards]),
+        tool_success=_mean([reward.tool for reward in rewards]), compression=rewards[0].compression,
+        content=_mean([reward.content for reward in rewards]), memory_tokens=rollout.memory.tokens,
         input_tokens=sum(rollout.memory.count_tokens(chunk.text) for chunk in rollout.instance.chunks),
-        entries=len(rollout.memory),
-        calls=len(results),
-        updates=applied(OperationKind.UPDATE),
-        deletes=applied(OperationKind.DELETE),
+        entries=len(rollout.memory), calls=len(results),
+        updates=applied(OperationKind.UPDATE), deletes=applied(OperationKind.DELETE),
         cut_off=_mean([float(step.completion.cut_off) for step in rollout.steps]),
         kinds={kind: _mean(scores) for kind, scores in sorted(kinds.items())},
         kind_counts={kind: len(scores) for kind, scores in sorted(kinds.items())},
-    )
+    )  # fmt: skip
 
 
 def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
     """Return means over instances and the accuracy's standard error; ``masked`` counts instances without accuracy."""
     scored = [result for result in results if not math.isnan(result.accuracy)]
     fields = ("accuracy", "reward", "tool_success", "compression", "content", "memory_tokens", "input_tokens", "entries")
-    summary: dict[str, Any] = {name: _known_mean([float(getattr(result, name)) for result in scored]) for name in fields}
-    summary |= {
+    columns = {name: [float(getattr(result, name)) for result in scored] for name in fields}
+    means = {name: _mean([value for value in values if not math.isnan(value)]) for name, values in columns.items()}
+    calls = sum(result.calls for result in scored)
+    return {
+        **means,
         "calls_per_instance": _mean([float(result.calls) for result in scored]),
-        "update_share": _share([result.updates for result in scored], [result.calls for result in scored]),
-        "delete_share": _share([result.deletes for result in scored], [result.calls for result in scored]),
+        "update_share": sum(result.updates for result in scored) / calls if calls else math.nan,
+        "delete_share": sum(result.deletes for result in scored) / calls if calls else math.nan,
         "cut_off": _mean([result.cut_off for result in scored]),
         "n": len(scored),
         "masked": len(results) - len(scored),
         "stderr": standard_error([result.accuracy for result in scored]),
         "kinds": _by_kind(scored),
     }
-    return summary
 
 
 def paired_difference(before: Sequence[InstanceResult], after: Sequence[InstanceResult]) -> dict[str, Any]:
     """Return the mean paired difference in accuracy over instances scored in both, and its standard error."""
     first = {result.instance: result.accuracy for result in before}
     pairs = [(first[result.instance], result.accuracy) for result in after if result.instance in first]
-    differences = [b - a for a, b in pairs if not (math.isnan(a) or math.isnan(b))]
+    differences = [b - a for a, b in pairs if not math.isnan(b - a)]
     return {"accuracy": _mean(differences), "stderr": standard_error(differences), "n": len(differences)}
 
 
@@ -102,8 +97,7 @@ def standard_error(values: Sequence[float]) -> float:
     if len(values) < 2:
         return math.nan
     mean = _mean(values)
-    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return math.sqrt(variance / len(values))
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1) / len(values))
 
 
 def read_results(folder: RunFolder, name: str) -> list[InstanceResult]:
@@ -127,60 +121,24 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-def _known_mean(values: Sequence[float]) -> float:
-    return _mean([value for value in values if not math.isnan(value)])
-
-
-def _share(part: Sequence[int], whole: Sequence[int]) -> float:
-    return sum(part) / sum(whole) if sum(whole) else math.nan
-
-
-Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
-"""Runs one rollout per instance: a trainer's method, or ``run_rollouts`` with a generator."""
-
-
-def evaluate_instances(
-    instances: Sequence[Instance],
-    run: Runner,
-    agent: AgentStep,
-    scorer: RolloutScorer,
-    on_step: StepCallback | None = None,
-    temperature: float = 0.0,
-    seed: int = 0,
-) -> list[tuple[InstanceResult, dict[str, Any]]]:
-    """Return each instance's result and JSON-ready trajectory; NaN = not scored. ``seed`` makes policies comparable."""
-    sampling = Sampling(agent.config.max_completion_length, temperature, seed=seed if temperature else None)
-    rollouts = run(instances, sampling, on_step)
-    found = []
-    for rollout, rewards in zip(rollouts, scorer.score(rollouts), strict=True):
-        totals = [reward.total(scorer.reward_config) for reward in rewards]
-        result = instance_result(rollout, rewards, scorer.reward_config)
-        found.append((result, rollout_to_json(rollout, rewards, totals)))
-    return found
-
-
-def check_results(found: Sequence[tuple[InstanceResult, dict[str, Any]]], limit: float) -> None:
+def check_masked(found: Sequence[tuple[InstanceResult, dict[str, Any]]], limit: float) -> None:
     """Raise TrainingAborted if more than ``limit`` of the instances, over all processes, could not be scored."""
     masked = sum(math.isnan(result.reward) for result, _ in found)
-    check_masked_share(masked, len(found), limit, [_first_error(rollout) for _, rollout in found])
-
-
-def _first_error(rollout: Mapping[str, Any]) -> str | None:
-    return next((part["error"] for part in (*rollout["questions"], *rollout["steps"]) if part["error"]), None)
+    errors = [part["error"] for _, rollout in found for part in (*rollout["questions"], *rollout["steps"])]
+    check_masked_share(masked, len(found), limit, errors)
 
 
 def rollout_to_json(
     rollout: Rollout, rewards: Sequence[StepReward], totals: Sequence[float], advantages: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """Return a scored rollout as JSON-ready data, with rewards, weighted totals and advantages per chunk step."""
-    steps = [
-        _step(step, rollout, rewards[i], totals[i], advantages[i] if advantages else None) for i, step in enumerate(rollout.steps)
-    ]
+    of_steps: Sequence[float | None] = advantages or [None] * len(totals)
+    steps = zip(rollout.steps, rewards, totals, of_steps, strict=True)
     return {
         "instance": rollout.instance.id,
         "source": rollout.instance.source,
         "system": rollout.steps[0].prompt.messages[0]["content"] if rollout.steps else "",
-        "steps": steps,
+        "steps": [_step(rollout, *step) for step in steps],
         "questions": [_question(record) for record in rollout.questions],
         "memory": [_entry(entry) for entry in rollout.memory],
         "memory_tokens": rollout.memory.tokens,
@@ -188,36 +146,23 @@ def rollout_to_json(
     }
 
 
-def _step(step: StepRecord, rollout: Rollout, reward: StepReward, total: float, advantage: float | None) -> dict[str, Any]:
+def _step(rollout: Rollout, step: StepRecord, reward: StepReward, total: float, advantage: float | None) -> dict[str, Any]:
     chunk = rollout.instance.chunks[step.chunk_index]
     return {
-        "chunk": step.chunk_index,
-        "text": chunk.text,
-        "time": chunk.time,
-        "prompt": step.prompt.messages[-1]["content"],
-        "prompt_tokens": len(step.prompt.ids),
-        "completion": step.completion.text,
-        "completion_tokens": len(step.completion.ids),
-        "stop": step.completion.stop.value,
+        "chunk": step.chunk_index, "text": chunk.text, "time": chunk.time,
+        "prompt": step.prompt.messages[-1]["content"], "prompt_tokens": len(step.prompt.ids),
+        "completion": step.completion.text, "completion_tokens": len(step.completion.ids), "stop": step.completion.stop.value,
         "results": [_result(result) for result in step.outcome.results],
         "changes": [_change(change) for change in step.outcome.changes],
-        "memory_tokens": step.memory_tokens,
-        "entries": step.entries,
-        "reward": reward._asdict(),
-        "total": total,
-        "advantage": advantage,
-        "error": rollout.content_errors.get(step.chunk_index),
-    }
+        "memory_tokens": step.memory_tokens, "entries": step.entries,
+        "reward": reward._asdict(), "total": total, "advantage": advantage, "error": rollout.content_errors.get(step.chunk_index),
+    }  # fmt: skip
 
 
 def _result(result: OperationResult) -> dict[str, Any]:
-    return {
-        "ok": result.ok,
-        "code": result.code.value,
-        "message": result.message,
-        "entry": result.entry_id,
-        "operation": asdict(result.operation) if result.operation else None,
-    }
+    operation = asdict(result.operation) if result.operation else None
+    code, message = result.code.value, result.message
+    return {"ok": result.ok, "code": code, "message": message, "entry": result.entry_id, "operation": operation}
 
 
 def _entry(entry: Entry | None) -> dict[str, Any] | None:
@@ -229,14 +174,9 @@ def _change(change: Change) -> dict[str, Any]:
 
 
 def _question(record: QuestionRecord) -> dict[str, Any]:
+    question = record.question
     return {
-        "question": record.question.text,
-        "kind": record.question.kind,
-        "answers": list(record.question.answers),
-        "stale": list(record.question.stale),
-        "evidence": record.question.evidence,
-        "answer": record.answer.text if record.answer else None,
-        "entries": list(record.entry_ids),
-        "score": record.score,
-        "error": record.error,
-    }
+        "question": question.text, "kind": question.kind, "answers": list(question.answers), "stale": list(question.stale),
+        "evidence": question.evidence, "answer": record.answer.text if record.answer else None,
+        "entries": list(record.entry_ids), "score": record.score, "error": record.error,
+    }  # fmt: skip

@@ -1,15 +1,56 @@
-"""Converts scored rollouts to training rows, one per (rollout, chunk); independent of trainer types."""
+"""Converts scored rollouts to training rows, one per (rollout, chunk), with group-relative advantages.
+
+Advantages: GRPO (arXiv 2402.03300, section 4.1.2), Mem-alpha (arXiv 2509.25911, section 3.4). A NaN reward masks its row: it enters
+no mean and gets advantage 0. Departure: the published code divides by std + 1e-6, with duplicated padding rows in its statistics;
+here it is the unbiased standard deviation + 1e-4, as in TRL, without padding rows.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from memalpha.agent.rollout import Rollout
 from memalpha.rewards.total import RewardConfig, StepReward
-from memalpha.training.advantages import Grouping, Scale, advantages
+
+STD_EPSILON = 1e-4
+
+
+class Grouping(StrEnum):
+    """Rows that are compared: the G rollouts at one chunk of an instance, or all rows of its G rollouts (as published)."""
+
+    STEP = "step"
+    INSTANCE = "instance"
+
+
+class Scale(StrEnum):
+    """Divisor of the centred rewards: standard deviation of the group, of all processes' rows (by the trainer), or 1."""
+
+    GROUP = "group"
+    BATCH = "batch"
+    NONE = "none"
+
+
+def advantages(rewards: Sequence[float], groups: Sequence[Hashable], scale: Scale = Scale.GROUP) -> list[float]:
+    """Return reward - group mean, divided by std + 1e-4 (GROUP), of each row; 0 if masked or in a group of one scored row."""
+    members: dict[Hashable, list[float]] = defaultdict(list)
+    for reward, group in zip(rewards, groups, strict=True):
+        if not math.isnan(reward):
+            members[group].append(reward)
+    means = {group: sum(values) / len(values) for group, values in members.items()}
+    result = []
+    for reward, group in zip(rewards, groups, strict=True):
+        values = members[group]
+        if math.isnan(reward) or len(values) < 2:
+            result.append(0.0)
+            continue
+        std = math.sqrt(sum((value - means[group]) ** 2 for value in values) / (len(values) - 1))
+        result.append((reward - means[group]) / (std + STD_EPSILON if scale is Scale.GROUP else 1.0))
+    return result
 
 
 @dataclass(slots=True)
@@ -35,7 +76,6 @@ class TrainingRow:
 def build_rows(
     rollouts: Sequence[Rollout],
     rewards: Sequence[Sequence[StepReward]],
-    *,
     group_size: int,
     reward_config: RewardConfig,
     grouping: Grouping,
@@ -45,11 +85,10 @@ def build_rows(
 
     ``rollouts``: G (``group_size``) consecutive ones per instance, else ValueError. ``rewards``: parts per rollout and chunk step.
     """
-    if len(rollouts) % group_size:
-        raise ValueError(f"{len(rollouts)} rollouts are no whole groups of {group_size}")
     for start in range(0, len(rollouts), group_size):
-        if len(ids := {rollout.instance.id for rollout in rollouts[start : start + group_size]}) > 1:
-            raise ValueError(f"rollouts {start} to {start + group_size - 1} are a group and read {sorted(ids)}")
+        ids = [rollout.instance.id for rollout in rollouts[start : start + group_size]]
+        if ids != ids[:1] * group_size:
+            raise ValueError(f"rollouts {start} to {start + len(ids) - 1} should be {group_size} of one instance and read {ids}")
     rows = [
         TrainingRow(
             group_index=index // group_size,
@@ -66,10 +105,15 @@ def build_rows(
         for step, reward in zip(rollout.steps, parts, strict=True)
     ]
     rows.sort(key=lambda row: (row.group_index, row.chunk_index, row.rollout_index))
-    keys = [(row.group_index, row.chunk_index if grouping is Grouping.STEP else -1) for row in rows]
+    keys = [group_key(row, grouping) for row in rows]
     for row, advantage in zip(rows, advantages([row.total for row in rows], keys, scale), strict=True):
         row.advantage = advantage
     return rows
+
+
+def group_key(row: TrainingRow, grouping: Grouping) -> tuple[int, int]:
+    """The group whose rows a row is compared with."""
+    return (row.group_index, row.chunk_index if grouping is Grouping.STEP else -1)
 
 
 def shuffle_advantages(rows: Sequence[TrainingRow], seed: int) -> None:

@@ -1,17 +1,18 @@
 """One training run: load, evaluate before, train, evaluate after, write the summary. ``evaluate`` does not train.
 
-Ctrl-C or SIGTERM finishes the step, saves and stops. A second Ctrl-C after at least one second stops at once; earlier repeats, as
-launchers send them, are ignored.
+The folder is created, or resumed with the same options, data and number of processes. Ctrl-C or SIGTERM finishes the step, saves
+and stops. A second Ctrl-C after at least one second stops at once; earlier repeats, as launchers send them, are ignored.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -22,70 +23,78 @@ from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from transformers import PrinterCallback, TrainerCallback
 
-from memalpha.agent.rollout import Rollout, run_rollouts
-from memalpha.errors import InputError, TrainingStopped
+from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
+from memalpha.data.load import source_names
+from memalpha.data.schema import digest_instances
+from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.provenance import environment
-from memalpha.rewards.total import StepReward
-from memalpha.runs import RunFolder, check_apart, trajectory_name
+from memalpha.provenance import environment, masked
+from memalpha.rewards.total import RewardConfig, StepReward
+from memalpha.runs import RunFolder, check_apart, checkpoint_step, make_folder, trajectory_name
 from memalpha.training.build import Parts, build_parts
+from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import TrainArguments
-from memalpha.training.guards import explain_missing_package
 from memalpha.training.results import (
     InstanceResult,
-    check_results,
-    evaluate_instances,
+    check_masked,
+    instance_result,
     paired_difference,
     read_results,
     rollout_to_json,
     summarise,
 )
 from memalpha.training.rows import TrainingRow
-from memalpha.training.run_folder import check_place, check_same_data, inputs, last_checkpoint, open_folder, step_of
-from memalpha.training.sharding import Sharding, check_sharding, sharding_of
+from memalpha.training.sharding import check_sharding, sharding_of
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.training.warm_start import WarmupOptions, WarmupRunOptions, WarmupTrainingArguments, warm_up
-from memalpha.types import Instance
+from memalpha.types import Instance, Sampling
 
 logger = logging.getLogger(__name__)
 
 Report = Callable[[str, dict[str, Any]], None]
 """Called with the name of an event (``evaluate``, ``step``, ``done``) and its data; shown by the command line."""
 
+Runner = Callable[[Sequence[Instance], Sampling, StepCallback | None], list[Rollout]]
+"""Runs one rollout per instance: a trainer's method, or ``run_rollouts`` with a generator."""
+
 
 def train(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
     """Run training and return the summary; InputError if options do not fit, TrainingAborted if the run had to stop."""
-    started = time.time()
+    started, seed = time.time(), arguments.grpo.seed
     state = PartialState()
     if state.is_main_process:
         check_place(arguments)
     parts = build_parts(arguments)
     trainer = None if arguments.run.warm_start_steps else build_trainer(arguments, parts)
-    folder = open_folder(arguments)
-    if state.is_main_process:
-        check_same_data(folder, train_data=parts.instances, eval_data=parts.held_out)
+    folder = open_folder(arguments, parts)
     checkpoint = _checkpoint(arguments, folder, state, report)
     if trainer is None:
         parts = build_parts(_warm_started(arguments, folder, report))
         trainer = build_trainer(arguments, parts)
-    trainer.on_rollouts = _recorder(trainer, arguments, folder)
+    callback = RunCallback(trainer, arguments.reward, folder, report)
+    trainer.on_rollouts = callback.on_rollouts
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(RunCallback(folder, report, trainer))
-    held_out = parts.held_out
+    trainer.add_callback(callback)
     before: list[InstanceResult] = []
-    if held_out:
+    if parts.held_out:
         before = read_results(folder, "before") if arguments.run.resume else []
-        before = before or evaluate_held_out(trainer, parts, held_out, folder, "before", report)
-    _run_steps(trainer, folder, checkpoint)
-    save_adapter(trainer, parts, arguments, folder.path / "adapter")
-    after = evaluate_held_out(trainer, parts, held_out, folder, "after", report) if held_out else []
-    summary: dict[str, Any] = {
-        "model": arguments.run.model,
-        "seed": arguments.grpo.seed,
-        "steps": trainer.state.global_step,
-        "seconds": round(time.time() - started, 1),
-    }
-    if held_out:
+        before = before or evaluate_held_out(parts, trainer.run_rollouts, folder, "before", report, seed)
+    with callback.listening():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    step, steps = trainer.state.global_step, trainer.state.max_steps
+    if callback.stopped and step < steps:
+        said = f"stopped after step {step} of {steps}, saved as {folder.path / f'checkpoint-{step}'}"
+        raise TrainingStopped(f"{said}\n  to go on: the same command with --resume")
+    adapter, model = folder.path / "adapter", trainer.accelerator.unwrap_model(trainer.model)
+    name_base(model, arguments.run.model)
+    trainer.save_model(str(adapter))
+    if state.is_main_process:
+        parts.agent.config.save(adapter)
+        write_adapter_record(adapter, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo")
+    after = evaluate_held_out(parts, trainer.run_rollouts, folder, "after", report, seed) if parts.held_out else []
+    seconds = round(time.time() - started, 1)
+    summary: dict[str, Any] = {"model": arguments.run.model, "seed": seed, "steps": step, "seconds": seconds}
+    if parts.held_out:
         summary |= {"before": summarise(before), "after": summarise(after), "delta": paired_difference(before, after)}
     if state.is_main_process:
         folder.write_json("summary.json", summary)
@@ -94,64 +103,31 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
     return summary
 
 
-def _run_steps(trainer: MemoryGRPOTrainer, folder: RunFolder, checkpoint: Path | None) -> None:
-    if trainer.accelerator.is_main_process or sharding_of(trainer.accelerator) is Sharding.NONE:  # else rank 0 does it
-        trainer.policy = next((row["policy"] for row in folder.metrics() if row["step"] == step_of(checkpoint)), "")
-    with stop_request() as request:
-        stopping = StopCallback(request, lambda asked: bool(trainer.sum_over_ranks([asked])))
-        trainer.add_callback(stopping)
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    if stopping.stopped and trainer.state.global_step < trainer.state.max_steps:
-        step = trainer.state.global_step
-        raise TrainingStopped(
-            f"stopped after step {step} of {trainer.state.max_steps}, saved as {folder.path / f'checkpoint-{step}'}\n"
-            "  to go on: the same command with --resume"
-        )
-
-
 def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) -> TrainArguments:
     """Run the requested warm start unless a resumed run has one; return options that start from it."""
-    run, target = arguments.run, folder.path / "warm_start"
-    if not run.warm_start_steps:
-        return arguments
+    run, target, state = arguments.run, folder.path / "warm_start", PartialState()
     if not target.exists():
         unfinished = target.with_name(".warm_start")
-        if PartialState().is_main_process and unfinished.exists():  # left by a killed run
+        if state.is_main_process and unfinished.exists():  # left by a killed run
             shutil.rmtree(unfinished)
-        PartialState().wait_for_everyone()
-        warm_up(
-            WarmupRunOptions(
-                WarmupOptions(
-                    model=run.model,
-                    data=run.train_data,
-                    data_options=run.train_options,
-                    lora_r=run.lora_r,
-                    lora_alpha=run.lora_alpha,
-                    full_finetuning=run.full_finetuning,
-                ),
-                arguments.agent,
-                WarmupTrainingArguments(
-                    output_dir=str(unfinished),
-                    max_steps=run.warm_start_steps,
-                    learning_rate=run.warm_start_learning_rate,
-                    seed=arguments.grpo.seed,
-                    use_cpu=arguments.grpo.use_cpu,
-                    bf16=arguments.grpo.bf16,  # one precision per process
-                ),
-            ),
-            report,
-        )
-        if PartialState().is_main_process:
+        state.wait_for_everyone()
+        same = {name: getattr(run, name) for name in ("model", "lora_r", "lora_alpha", "full_finetuning")}
+        training = WarmupTrainingArguments(
+            output_dir=str(unfinished), max_steps=run.warm_start_steps, learning_rate=run.warm_start_learning_rate,
+            seed=arguments.grpo.seed, use_cpu=arguments.grpo.use_cpu, bf16=arguments.grpo.bf16,  # one precision per process
+        )  # fmt: skip
+        options = WarmupOptions(data=run.train_data, data_options=run.train_options, **same)
+        warm_up(WarmupRunOptions(options, arguments.agent, training), report)
+        if state.is_main_process:
             unfinished.rename(target)
-        PartialState().wait_for_everyone()
-    run = replace(run, warm_start_steps=0)
-    return arguments._replace(run=replace(run, model=str(target)) if run.full_finetuning else replace(run, adapter=str(target)))
+        state.wait_for_everyone()
+    start: dict[str, Any] = {"model" if run.full_finetuning else "adapter": str(target)}
+    return arguments._replace(run=replace(run, warm_start_steps=0, **start))
 
 
 def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
-    """Put the trainer together."""
-    run = arguments.run
-    grpo = arguments.grpo
+    """Put the trainer together; InputError if there are too few instances, or an option needs a missing package."""
+    run, grpo = arguments.run, arguments.grpo
     splits = grpo.steps_per_generation or 1
     groups = grpo.per_device_train_batch_size * grpo.world_size * splits // (grpo.num_generations or 1)
     if len(parts.instances) < groups:
@@ -160,157 +136,105 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
             expected=f"at least {groups}: an incomplete batch is never trained",
             fix="prepare more instances, or lower per_device_train_batch_size or steps_per_generation",
         )
-    rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
-    with explain_missing_package():
+    try:
+        rows = [{"prompt": "", "instance": index} for index in range(len(parts.instances))]
         trainer = MemoryGRPOTrainer(
-            model=parts.model,
-            args=arguments.grpo,
-            train_dataset=Dataset.from_list(rows),
-            processing_class=parts.tokenizer,
-            agent=parts.agent,
-            instances=parts.instances,
-            generator=None if arguments.grpo.use_vllm else parts.generator,
-            scorer=parts.scorer,
-            reward_config=arguments.reward,
-            grouping=parts.grouping,
-            rows_per_forward=run.rows_per_forward,
-            share_prefix=run.share_prefix,
-            question_share=run.question_share,
-            shuffled_advantages=run.shuffle_advantages,
-            max_skipped_steps=run.max_skipped_steps,
-        )
-    check_sharding(
-        sharding_of(trainer.accelerator),
-        reader=run.reader,
-        gather=arguments.grpo.ds3_gather_for_generation,
-        use_vllm=arguments.grpo.use_vllm,
-    )
+            model=parts.model, args=grpo, train_dataset=Dataset.from_list(rows), processing_class=parts.tokenizer,
+            agent=parts.agent, instances=parts.instances, scorer=parts.scorer, options=run,
+            generator=None if grpo.use_vllm else parts.generator,
+        )  # fmt: skip
+    except ImportError as error:  # such as vLLM
+        raise InputError(
+            f"an option needs a package that is not there: {error}", fix="install it, or leave the option out"
+        ) from error
+    check_sharding(sharding_of(trainer.accelerator), run.reader, grpo.ds3_gather_for_generation or grpo.use_vllm)
     return trainer
 
 
-def evaluate_held_out(
-    trainer: MemoryGRPOTrainer, parts: Parts, instances: Sequence[Instance], folder: RunFolder, name: str, report: Report
-) -> list[InstanceResult]:
-    """Evaluate on held-out instances, split among ranks; write trajectories to ``held_out/NAME.jsonl``."""
-    rank, world = trainer.accelerator.process_index, trainer.accelerator.num_processes
-    clock = time.time()
-    found = evaluate_instances(
-        instances[rank::world],
-        trainer.run_rollouts,
-        parts.agent,
-        parts.scorer,
-        lambda done, total: report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)}),
-        parts.eval_temperature,
-        trainer.args.seed,
-    )
-    gathered = gather_object(found) if world > 1 else found
-    order = {instance.id: index for index, instance in enumerate(instances)}
-    gathered = sorted(gathered, key=lambda pair: order[pair[0].instance])
-    results = [result for result, _ in gathered]
-    if rank == 0:
-        folder.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(r), "rollout": rollout} for r, rollout in gathered])
-    check_results(gathered, parts.scorer.max_masked_share)
-    if rank == 0:
+def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, report: Report, seed: int) -> list[InstanceResult]:
+    """Evaluate on the held-out instances, split among ranks; write trajectories to ``held_out/NAME.jsonl``.
+
+    ``seed`` makes policies comparable. TrainingAborted if too many instances could not be scored; rollouts are still written.
+    """
+    state, clock, instances = PartialState(), time.time(), parts.held_out
+    shared_seed = seed if parts.eval_temperature else None
+    sampling = Sampling(parts.agent.config.max_completion_length, parts.eval_temperature, seed=shared_seed)
+
+    def tell(done: int, total: int) -> None:
+        report("evaluate", {"name": name, "done": done, "total": total, "instances": len(instances)})
+
+    rollouts = run(instances[state.process_index :: state.num_processes], sampling, tell)
+    config, found = parts.scorer.reward_config, []
+    for rollout, rewards in zip(rollouts, parts.scorer.score(rollouts), strict=True):
+        totals = [reward.total(config) for reward in rewards]
+        found.append((instance_result(rollout, rewards, config), rollout_to_json(rollout, rewards, totals)))
+    if state.num_processes > 1:
+        order = {instance.id: index for index, instance in enumerate(instances)}
+        found = sorted(gather_object(found), key=lambda pair: order[pair[0].instance])
+    results = [result for result, _ in found]
+    if state.is_main_process:
+        folder.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
+    check_masked(found, parts.scorer.max_masked_share)
+    if state.is_main_process:
         report("evaluated", {"name": name, "seconds": round(time.time() - clock, 1), **summarise(results)})
     return results
 
 
-def save_adapter(trainer: MemoryGRPOTrainer, parts: Parts, arguments: TrainArguments, target: Path) -> None:
-    """Save the trained adapter with the agent's options and the name of its base."""
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    name_base(model, arguments.run.model)
-    trainer.save_model(str(target))
-    if trainer.accelerator.process_index == 0:
-        parts.agent.config.save(target)
-        write_adapter_record(target, resolve_model(arguments.run.model), model.config, parts.tokenizer, method="grpo")
-
-
 class RunCallback(TrainerCallback):  # type: ignore[misc]
-    """Writes every logged step to the run folder and reports it."""
+    """Writes steps and rollouts to the run folder; saves and stops after a step in which any rank received a signal."""
 
-    def __init__(self, folder: RunFolder, report: Report, trainer: MemoryGRPOTrainer) -> None:
-        self.folder, self.report, self.trainer = folder, report, trainer
+    repeated_after = 1.0
+    """Seconds before which a second Ctrl-C is ignored."""
+
+    def __init__(self, trainer: Any, reward_config: RewardConfig, folder: RunFolder, report: Report) -> None:
+        self.trainer, self.reward_config, self.folder, self.report = trainer, reward_config, folder, report
+        self.signal: signal.Signals | None = None
+        self.stopped, self._since = False, 0.0
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         """Record the row; the last row, without a loss, is a summary and is skipped."""
         if state.is_world_process_zero and logs and "loss" in logs:
-            row = {"step": state.global_step, "max_steps": state.max_steps, "policy": self.trainer.policy, **logs}
+            row = {"step": state.global_step, "max_steps": state.max_steps, **logs}
             if logs.get("skipped") == 1:  # transformers logs a placeholder
                 row["loss"] = None
             self.folder.append_line("metrics.jsonl", row)
             self.report("step", row)
 
-
-def _recorder(trainer: MemoryGRPOTrainer, arguments: TrainArguments, folder: RunFolder) -> Any:
-    def record(rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Sequence[StepReward]]) -> None:
+    def on_rollouts(
+        self, rollouts: Sequence[Rollout], rows: Sequence[TrainingRow], rewards: Sequence[Sequence[StepReward]]
+    ) -> None:
+        """Record a step's rollouts."""
         advantage = {(row.rollout_index, row.chunk_index): row.advantage for row in rows}
-        size, step = arguments.grpo.num_generations or 1, trainer.state.global_step + 1
+        size, step = self.trainer.num_generations, self.trainer.state.global_step + 1
         lines = []
         for index, rollout in enumerate(rollouts):
-            totals = [reward.total(arguments.reward) for reward in rewards[index]]
             mine = [advantage[index, t] for t in range(len(rollout.steps))]
+            totals = [reward.total(self.reward_config) for reward in rewards[index]]
             row = rollout_to_json(rollout, rewards[index], totals, mine)
-            lines.append({"step": step, "policy": trainer.policy, "group": index // size, "rollout": index, **row})
-        folder.write_lines(trajectory_name(step, trainer.accelerator.process_index), lines)
+            lines.append({"step": step, "group": index // size, "rollout": index, **row})
+        self.folder.write_lines(trajectory_name(step, self.trainer.accelerator.process_index), lines)
 
-    return record
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle SIGINT and SIGTERM inside the block, if it runs in the main thread."""
+        numbers = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
+        before = {number: signal.signal(number, self._handle) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
-
-def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:
-    """Return the checkpoint to resume from, the same on all ranks; None starts from the beginning."""
-    found: list[Any] = [None]
-    if arguments.run.resume and state.is_main_process:
-        found[0], damaged = last_checkpoint(folder)
-        report("resume", {"checkpoint": found[0].name if found[0] else "", "damaged": damaged})
-    return broadcast_object_list(found)[0] if state.num_processes > 1 else found[0]  # type: ignore[no-any-return]
-
-
-logger = logging.getLogger(__name__)
-
-REPEATED_AFTER = 1.0
-"""Seconds before which a second Ctrl-C is ignored."""
-
-
-class StopRequest:
-    """The signal that asked to stop, and when."""
-
-    def __init__(self) -> None:
-        self.signal: signal.Signals | None = None
-        self._since = 0.0
-
-    def __call__(self, number: int, frame: Any) -> None:
-        """Handle a signal."""
-        again = self.signal is not None and number == signal.SIGINT and time.monotonic() - self._since >= REPEATED_AFTER
-        if again:
-            raise KeyboardInterrupt
+    def _handle(self, number: int, frame: Any) -> None:
         if self.signal is None:
             self.signal, self._since = signal.Signals(number), time.monotonic()
             logger.warning("%s: saving after this step; Ctrl-C again stops at once", self.signal.name)
-
-
-@contextmanager
-def stop_request() -> Iterator[StopRequest]:
-    """Handle SIGINT and SIGTERM inside the block, if it runs in the main thread."""
-    request = StopRequest()
-    numbers = [signal.SIGINT, signal.SIGTERM] if threading.current_thread() is threading.main_thread() else []
-    before = {number: signal.signal(number, request) for number in numbers}
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class StopCallback(TrainerCallback):  # type: ignore[misc]
-    """Saves and stops after a step in which any rank received a signal; all ranks call ``any_rank`` after each step."""
-
-    def __init__(self, request: StopRequest, any_rank: Callable[[bool], bool]) -> None:
-        self.request, self.any_rank = request, any_rank
-        self.stopped = False
+        elif number == signal.SIGINT and time.monotonic() - self._since >= self.repeated_after:
+            raise KeyboardInterrupt
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Request a checkpoint and the end of training."""
-        if self.any_rank(self.request.signal is not None):
+        """Request a checkpoint and the end of training; all ranks agree."""
+        if self.trainer.sum_over_ranks([self.signal is not None]):
             self.stopped = control.should_save = control.should_training_stop = True
 
 
@@ -320,36 +244,115 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
     InputError if an option, file, model or adapter does not fit, no held-out data are named, or the run to overwrite contains them
     or the adapter. TrainingAborted if too many instances could not be scored; rollouts are still written.
     """
-    if not arguments.run.eval_data:
+    run, clock = arguments.run, time.time()
+    if not run.eval_data:
         raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
     path = Path(str(arguments.grpo.output_dir))
-    if RunFolder.check_free(path, overwrite=arguments.run.overwrite):
+    if RunFolder.check_free(path, overwrite=run.overwrite):
         check_apart(path, inputs(arguments))
-    clock = time.time()
-    report("load", {"what": f"{arguments.run.model} and {arguments.run.eval_data}"})
+    report("load", {"what": f"{run.model} and {run.eval_data}"})
     parts = build_parts(arguments, training=False)
-    config = {**asdict(arguments.run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
-    folder = RunFolder.create(path, config, overwrite=arguments.run.overwrite)
+    folder = RunFolder.create(path, all_options(arguments), overwrite=run.overwrite)
     folder.write_json("environment.json", environment())
-    shown = {"name": "held out", "instances": len(parts.held_out)}
-    found = evaluate_instances(
-        parts.held_out,
-        lambda instances, sampling, on_step: run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step),
-        parts.agent,
-        parts.scorer,
-        lambda done, total: report("evaluate", {**shown, "done": done, "total": total}),
-        parts.eval_temperature,
-        arguments.grpo.seed,
-    )
-    folder.write_lines("held_out/rollouts.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
-    check_results(found, parts.scorer.max_masked_share)
-    summary = {
-        "model": arguments.run.model,
-        "adapter": arguments.run.adapter,
-        "seed": arguments.grpo.seed,
-        "seconds": round(time.time() - clock, 1),
-        **summarise([result for result, _ in found]),
-    }
+
+    def runner(instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None) -> list[Rollout]:
+        return run_rollouts(instances, parts.agent, parts.generator, sampling, on_step=on_step)
+
+    results = evaluate_held_out(parts, runner, folder, "rollouts", report, arguments.grpo.seed)
+    summary = {"model": run.model, "adapter": run.adapter, "seed": arguments.grpo.seed, "seconds": round(time.time() - clock, 1)}
+    summary |= summarise(results)
     folder.write_json("summary.json", summary)
-    report("evaluated", {"name": "held out", **summary})
     return summary
+
+
+# -------------------------------------------------------------------------------------------- the run's folder
+def check_place(arguments: TrainArguments) -> None:
+    """Check, before anything is loaded, that the run can use its folder.
+
+    InputError if the run reads from the folder it overwrites; RunFolderError as :func:`open_folder`.
+    """
+    run, path = arguments.run, Path(str(arguments.grpo.output_dir))
+    if run.warm_start_steps and run.adapter:
+        said = f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used"
+        raise InputError(said, expected="one of the two", fix="memalpha warmup --adapter goes on from an adapter")
+    if run.resume:
+        RunFolder(path)
+    elif RunFolder.check_free(path, overwrite=run.overwrite, resumable=True):
+        check_apart(path, {**inputs(arguments), "working directory": [str(Path.cwd())]})
+    if not path.exists():  # check that it can be made
+        make_folder(path)
+        path.rmdir()
+
+
+def open_folder(arguments: TrainArguments, parts: Parts) -> RunFolder:
+    """Make or overwrite the folder of a run, or resume it; call it after everything is loaded.
+
+    RunFolderError if the folder exists without ``overwrite``, cannot be made, or the run began with other options or data.
+    """
+    state, run, path = PartialState(), arguments.run, str(arguments.grpo.output_dir)
+    if state.is_main_process:
+        config, here = all_options(arguments), environment(state.num_processes)
+        here["data"] = {"train_data": digest_instances(parts.instances), "eval_data": digest_instances(parts.held_out)}
+        folder = RunFolder.create(path, config, overwrite=run.overwrite, resume=run.resume)
+        if run.resume:
+            folder.check_training()
+            began = folder.read_json("environment.json")
+            check_same({**folder.config, **_beyond_options(began)}, {**masked(config), **_beyond_options(here)})
+            here = {**began, "resumed": [*began.get("resumed", []), here]}
+        folder.write_json("environment.json", here)
+    state.wait_for_everyone()
+    return RunFolder(path)
+
+
+def all_options(arguments: TrainArguments) -> dict[str, Any]:
+    """Every option of a run, flat."""
+    return {**asdict(arguments.run), **asdict(arguments.agent), **asdict(arguments.reward), **arguments.grpo.to_dict()}
+
+
+def inputs(arguments: TrainArguments) -> dict[str, list[str]]:
+    """Names (possibly paths) of the inputs of a run, by option name."""
+    run = arguments.run
+    data = {"train_data": source_names(run.train_data), "eval_data": source_names(run.eval_data)}
+    return {"adapter": [run.adapter], "model": [run.model], "router": [arguments.agent.router], **data}
+
+
+MAY_CHANGE = frozenset({
+    "output_dir", "overwrite", "resume", "max_steps", "rows_per_forward", "generation_rows", "max_masked_share",
+    "max_skipped_steps", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
+    "judge_url", "report_to", "run_name", "disable_tqdm", "local_rank", "ddp_timeout", "project", "trackio_space_id",
+})  # fmt: skip
+"""Options that do not change results, only duration and memory use."""
+
+MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataloader_")
+"""Prefixes of more such options."""
+
+
+def _beyond_options(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What a resumed run must find as it was, by name: the number of processes, and each set of data."""
+    sets = environment.get("data", {}).items()
+    digests = {f"content of {name}": f"{digest['instances']} instances, sha256 {digest['sha256'][:12]}" for name, digest in sets}
+    return {"number of processes": environment.get("world_size", 1), **digests}
+
+
+def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise RunFolderError if what changes results differs between the beginning of a run and now."""
+    now = json.loads(json.dumps(now))
+    different = [
+        f"{name} was {began.get(name, 'not there')!r} and is {now.get(name, 'not there')!r}"
+        for name in sorted({*began, *now})
+        if began.get(name, ...) != now.get(name, ...) and name not in MAY_CHANGE and not name.startswith(MAY_CHANGE_FROM)
+    ]
+    if different:
+        said = "the run began otherwise: " + "; ".join(different)
+        fix = "give the same command; or start a new run from this one's adapter with --adapter RUN/adapter"
+        raise RunFolderError(said, expected="the options, data and number of processes it began with", fix=fix)
+
+
+def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:
+    """Return the checkpoint to resume from, the same on all ranks; None starts from the beginning. Drop what came after it."""
+    found: list[Any] = [None]
+    if arguments.run.resume and state.is_main_process:
+        found[0], damaged = newest_whole(folder.checkpoints())
+        folder.drop_after(checkpoint_step(found[0]) if found[0] else 0)
+        report("resume", {"checkpoint": found[0].name if found[0] else "", "damaged": damaged})
+    return broadcast_object_list(found)[0] if state.num_processes > 1 else found[0]  # type: ignore[no-any-return]

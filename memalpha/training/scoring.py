@@ -1,17 +1,14 @@
 """Scores finished rollouts: questions on the final memory, verdicts on each chunk's writes, and the reward parts.
 
-What always holds: a failure of a reader or judge is NaN with a message, never 0. A failed question masks its rollout, a failed
-verdict its chunk step only (``memalpha.rewards.total``). Only ``check_masked_share`` stops a run, on all processes together.
-
-Questions may also be asked right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the
-recorded operations.
+A failure of a reader or judge is NaN with a message, never 0. A failed question masks its rollout, a failed verdict its chunk step
+only (``memalpha.rewards.total``). Only ``check_masked_share`` stops a run, on all processes together. Questions may also be asked
+right after the chunk that completes their evidence (``immediate_weight``), on a memory rebuilt from the recorded operations.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from memalpha.agent.rollout import Rollout
 from memalpha.agent.step import AgentStep
@@ -20,14 +17,10 @@ from memalpha.protocols import ContentJudge, ReadRequest, SilenceJudge, WriteReq
 from memalpha.qa.evaluator import QAEvaluator, ask_all, find_passages
 from memalpha.qa.metrics import contains
 from memalpha.rewards.total import PARTS, RewardConfig, StepReward, rollout_rewards
-from memalpha.types import Entry, OperationKind, Question, QuestionRecord, ResultCode
+from memalpha.types import Entry, OperationKind, QuestionRecord, ResultCode
 
-
-class _Judged(NamedTuple):
-    """Verdicts on each chunk's writes, and whether nothing was due."""
-
-    verdicts: list[list[bool] | ServiceError | None]
-    nothing_due: list[bool | None]
+Verdicts = list[list[bool] | ServiceError | None]
+"""For each chunk, the verdicts on its writes; None if the judge was not asked."""
 
 
 class RolloutScorer:
@@ -49,91 +42,79 @@ class RolloutScorer:
     def score(self, rollouts: Sequence[Rollout]) -> list[list[StepReward]]:
         """Return the parts of each chunk step (NaN = not scored); sets ``questions`` and ``content_errors`` of the rollouts."""
         records = self.evaluator.evaluate_many([(r.memory, r.retriever, r.instance.questions) for r in rollouts])
-        verdicts, early = self._verdicts(rollouts), self._immediate(rollouts)
+        verdicts = self._verdicts(rollouts)
+        early: Sequence[list[list[QuestionRecord]] | None] = [None] * len(rollouts)
+        if self.reward_config.immediate_weight and self.agent is not None:
+            early = ask_after_chunks(rollouts, self.agent, self.evaluator)
         rewards = []
         for rollout, questions, (judged, nothing_due), asked in zip(rollouts, records, verdicts, early, strict=True):
             rollout.questions = questions
             rollout.content_errors = {t: str(found) for t, found in enumerate(judged) if isinstance(found, ServiceError)}
-            known = [None if isinstance(found, ServiceError) else found for found in judged]
-            rewards.append(self._rewards(rollout, known, nothing_due, asked))
+            count = rollout.memory.count_tokens
+            parts = rollout_rewards(
+                self.reward_config, questions=questions, memory_tokens=rollout.memory.tokens,
+                input_tokens=sum(count(chunk.text) for chunk in rollout.instance.chunks),
+                results=[step.outcome.results for step in rollout.steps],
+                verdicts=[None if isinstance(found, ServiceError) else found for found in judged],
+                nothing_due=nothing_due, immediate=asked,
+            )  # fmt: skip
+            rewards.append(parts)
         return rewards
 
-    def _immediate(self, rollouts: Sequence[Rollout]) -> Sequence[list[list[QuestionRecord]] | None]:
-        """Questions asked after each chunk; None where they have no weight."""
-        if not self.reward_config.immediate_weight or self.agent is None:
-            return [None] * len(rollouts)
-        return ask_after_chunks(rollouts, self.agent, self.evaluator)
-
-    def _rewards(
-        self,
-        rollout: Rollout,
-        verdicts: Sequence[Sequence[bool] | None],
-        nothing_due: Sequence[bool | None],
-        immediate: list[list[QuestionRecord]] | None,
-    ) -> list[StepReward]:
-        count = rollout.memory.count_tokens
-        return rollout_rewards(
-            self.reward_config,
-            questions=rollout.questions,
-            memory_tokens=rollout.memory.tokens,
-            input_tokens=sum(count(chunk.text) for chunk in rollout.instance.chunks),
-            results=[step.outcome.results for step in rollout.steps],
-            verdicts=verdicts,
-            nothing_due=nothing_due,
-            immediate=immediate,
-        )
-
-    def _verdicts(self, rollouts: Sequence[Rollout]) -> list[_Judged]:
-        """Judge all writes as one batch; verdicts are None without content weight, [] for a chunk without writes."""
+    def _verdicts(self, rollouts: Sequence[Rollout]) -> list[tuple[Verdicts, list[bool | None]]]:
+        """Judge all writes as one batch ([] for a chunk without); and, where the judge knows, whether silence was right."""
         if not self.reward_config.content_weight:
-            return [_Judged([None] * len(rollout.steps), [None] * len(rollout.steps)) for rollout in rollouts]
+            return [([None] * len(rollout.steps), [None] * len(rollout.steps)) for rollout in rollouts]
         chunks = [_write_requests(rollout) for rollout in rollouts]
         asked = [request for requests in chunks for request in requests if request.results]
         found = iter(ask_all(self.judge.judge, asked, type(self.judge).__name__))
+        knows = self.judge if self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge) else None
         return [
-            _Judged([next(found) if request.results else [] for request in requests], self._nothing_due(requests))
+            (
+                [next(found) if request.results else [] for request in requests],
+                [knows.nothing_due(request) if knows and not request.results else None for request in requests],
+            )
             for requests in chunks
         ]
 
-    def _nothing_due(self, requests: Sequence[WriteRequest]) -> list[bool | None]:
-        """For each chunk without changes: whether the judge knows that nothing had to change."""
-        if not (self.reward_config.judge_silence and isinstance(self.judge, SilenceJudge)):
-            return [None] * len(requests)
-        return [None if request.results else self.judge.nothing_due(request) for request in requests]
-
     def masked(self, rewards: Sequence[Sequence[StepReward]]) -> int:
         """Return how many rollouts have an unscored step; one is enough, since chunks without writes need no verdict."""
-        return sum(any(self._masked_steps(steps)) for steps in rewards)
+        return sum(self._masked_steps(steps) > 0 for steps in rewards)
 
-    def _masked_steps(self, steps: Sequence[StepReward]) -> list[bool]:
-        return [math.isnan(step.total(self.reward_config)) for step in steps]
+    def _masked_steps(self, steps: Sequence[StepReward]) -> int:
+        return sum(math.isnan(step.total(self.reward_config)) for step in steps)
 
     def metrics(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> dict[str, tuple[float, int]]:
         """Return training metrics as (sum, count), which can be added over ranks; count 0 shows nothing.
 
         ``verbatim`` is the share of written texts found word for word in their chunk, ``entry_words`` their length.
         """
-        steps = [step for rollout in rollouts for step in rollout.steps]
-        calls = [result for step in steps for result in step.outcome.results]
-        parts = [reward for row in rewards for reward in row]
-        result = {f"reward_{name}": _sums([getattr(reward, name) for reward in parts]) for name in PARTS}
-        result |= {
-            "calls_per_chunk": (float(len(calls)), len(steps)),
-            "silent_chunks": (float(sum(not step.outcome.results for step in steps)), len(steps)),
-            "cut_off": (float(sum(step.completion.cut_off for step in steps)), len(steps)),
-            "entries": (float(sum(len(rollout.memory) for rollout in rollouts)), len(rollouts)),
-            "tokens": (float(sum(rollout.memory.tokens for rollout in rollouts)), len(rollouts)),
-            "masked": (float(self.masked(rewards)), len(rollouts)),
-            "masked_chunks": (float(sum(sum(self._masked_steps(row)) for row in rewards)), len(steps)),
-            "duplicates": (float(sum(call.code is ResultCode.DUPLICATE for call in calls)), len(calls)),
-            "verbatim": _sums([contains(text, content) for text, content in _written(rollouts)]),
-            "entry_words": _sums([float(len(content.split())) for _, content in _written(rollouts)]),
-            "unparsed": (float(sum(call.code is ResultCode.UNPARSED for call in calls)), len(calls)),
+        steps = [(rollout.instance.chunks[step.chunk_index].text, step) for rollout in rollouts for step in rollout.steps]
+        calls = [result for _, step in steps for result in step.outcome.results]
+        done = [call.operation.kind for call in calls if call.changed and call.operation is not None]
+        written = [
+            (text, result.operation.content)
+            for text, step in steps
+            for result in step.outcome.results
+            if result.changed and result.operation is not None and result.operation.content
+        ]
+        known = {name: [getattr(step, name) for row in rewards for step in row] for name in PARTS}
+        parts = {name: [value for value in values if not math.isnan(value)] for name, values in known.items()}
+        return {
+            **{f"reward_{name}": (sum(values), len(values)) for name, values in parts.items()},
+            "calls_per_chunk": (len(calls), len(steps)),
+            "silent_chunks": (sum(not step.outcome.results for _, step in steps), len(steps)),
+            "cut_off": (sum(step.completion.cut_off for _, step in steps), len(steps)),
+            "entries": (sum(len(rollout.memory) for rollout in rollouts), len(rollouts)),
+            "tokens": (sum(rollout.memory.tokens for rollout in rollouts), len(rollouts)),
+            "masked": (self.masked(rewards), len(rollouts)),
+            "masked_chunks": (sum(map(self._masked_steps, rewards)), len(steps)),
+            "duplicates": (sum(call.code is ResultCode.DUPLICATE for call in calls), len(calls)),
+            "verbatim": (sum(contains(text, content) for text, content in written), len(written)),
+            "entry_words": (sum(len(content.split()) for _, content in written), len(written)),
+            "unparsed": (sum(call.code is ResultCode.UNPARSED for call in calls), len(calls)),
+            **{f"{kind}_share": (done.count(kind), len(calls)) for kind in OperationKind},
         }
-        for kind in OperationKind:
-            done = sum(call.changed and call.operation is not None and call.operation.kind is kind for call in calls)
-            result[f"{kind}_share"] = (float(done), len(calls))
-        return result
 
 
 def first_error(rollouts: Sequence[Rollout]) -> str | None:
@@ -157,22 +138,6 @@ def check_masked_share(masked: int, total: int, limit: float, errors: Sequence[s
     )
 
 
-def _sums(values: Sequence[float]) -> tuple[float, int]:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known), len(known)
-
-
-def _written(rollouts: Sequence[Rollout]) -> list[tuple[str, str]]:
-    """Inserted and replacing texts: (chunk's text, content)."""
-    return [
-        (rollout.instance.chunks[step.chunk_index].text, result.operation.content)
-        for rollout in rollouts
-        for step in rollout.steps
-        for result in step.outcome.results
-        if result.changed and result.operation is not None and result.operation.content
-    ]
-
-
 def _write_requests(rollout: Rollout) -> list[WriteRequest]:
     kept: dict[str, Entry] = {}
     requests = []
@@ -189,28 +154,22 @@ def _write_requests(rollout: Rollout) -> list[WriteRequest]:
     return requests
 
 
-def completed_by(questions: Sequence[Question], chunk_index: int) -> list[Question]:
-    """Return the questions whose last piece of evidence is this chunk; without known evidence, none."""
-    return [question for question in questions if question.evidence and max(question.evidence) == chunk_index]
-
-
-def requests_after_chunks(rollout: Rollout, agent: AgentStep, k: int) -> list[list[ReadRequest]]:
-    """Return, for each chunk, its questions with the top ``k`` entries of the memory at that moment."""
-    memory = agent.new_memory()
-    retriever = agent.new_retriever(memory)
-    requests = []
-    for step in rollout.steps:
-        chunk = rollout.instance.chunks[step.chunk_index]
-        for result in step.outcome.results:
-            if result.operation is not None:
-                memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
-        asked = completed_by(rollout.instance.questions, step.chunk_index)
-        requests.append([ReadRequest(question, find_passages(memory, retriever, question.text, k).passages) for question in asked])
-    return requests
-
-
 def ask_after_chunks(rollouts: Sequence[Rollout], agent: AgentStep, evaluator: QAEvaluator) -> list[list[list[QuestionRecord]]]:
-    """Return the scored questions of each chunk of each rollout; all are read as one batch."""
-    requests = [requests_after_chunks(rollout, agent, evaluator.k) for rollout in rollouts]
+    """Return, for each chunk of each rollout, the scored questions whose last piece of evidence it is; all are read as one batch.
+
+    Each is asked on the memory of that moment. A question without known evidence is not asked.
+    """
+    requests: list[list[list[ReadRequest]]] = []
+    for rollout in rollouts:
+        memory = agent.new_memory()
+        retriever = agent.new_retriever(memory)
+        requests.append([])
+        for step in rollout.steps:
+            chunk = rollout.instance.chunks[step.chunk_index]
+            for result in step.outcome.results:
+                if result.operation is not None:
+                    memory.apply(result.operation, chunk=step.chunk_index, time=chunk.time)
+            due = [q for q in rollout.instance.questions if q.evidence and max(q.evidence) == step.chunk_index]
+            requests[-1].append([ReadRequest(q, find_passages(memory, retriever, q.text, evaluator.k).passages) for q in due])
     records = iter(evaluator.ask([request for chunks in requests for chunk in chunks for request in chunk]))
     return [[[next(records) for _ in chunk] for chunk in chunks] for chunks in requests]

@@ -1,8 +1,7 @@
 """Whole weights for generation under FSDP2 and DeepSpeed ZeRO-3; other sharding is refused.
 
-Every sharded forward needs all ranks, but ranks decode different numbers of tokens and would wait for ever. So
-:func:`whole_weights` gathers the weights once, generates without communication, and shards them again. Each rank then holds the
-whole model; use ``use_vllm`` if it is too large. Not covered: FSDP 1, tensor and context parallelism.
+Every sharded forward needs all ranks, but ranks decode different numbers of tokens. So :func:`whole_weights` gathers the weights
+once, generates without communication, and shards them again; each rank then holds the whole model.
 """
 
 from __future__ import annotations
@@ -38,30 +37,32 @@ def sharding_of(accelerator: Accelerator) -> Sharding:
     return Sharding.ZERO3 if zero is not None and zero.zero_stage == 3 else Sharding.NONE
 
 
-def check_sharding(sharding: Sharding, *, reader: str, gather: bool, use_vllm: bool) -> None:
-    """Raise InputError, naming the option, if generation would deadlock or use incomplete weights."""
-    if sharding is Sharding.NONE:
-        return
-    if sharding is Sharding.FSDP1:
-        raise InputError("fsdp_version is 1", expected="2", fix="accelerate launch --config_file configs/accelerate/fsdp2.yaml ...")
-    if reader == "base":
-        raise InputError(
+def check_sharding(sharding: Sharding, reader: str, gathers: bool) -> None:
+    """Raise InputError, naming the option, if generation would deadlock or use incomplete weights.
+
+    ``gathers``: weights sharded by ZeRO-3 are gathered for generation, or vLLM generates.
+    """
+    in_ram = os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true"
+    for wrong, said, expected in (
+        (sharding is Sharding.FSDP1, "fsdp_version is 1", "2, as in configs/accelerate/fsdp2.yaml"),
+        (
+            sharding is not Sharding.NONE and reader == "base",
             f"reader is 'base' with weights that ranks share ({sharding})",
-            expected="recall or endpoint",
-            fix="serve the base model and set reader: endpoint, endpoint_url and endpoint_model; or do not shard (DDP, ZeRO-2)",
-        )
-    if sharding is Sharding.ZERO3 and not gather and not use_vllm:
-        raise InputError(
+            "recall, or endpoint with the base model on a server; or weights that are not sharded (DDP, ZeRO-2)",
+        ),
+        (
+            sharding is Sharding.ZERO3 and not gathers,
             "ds3_gather_for_generation is false with ZeRO-3",
-            expected="true: ranks decode different numbers of tokens, and would wait for one another for ever",
-            fix="leave it out, or set use_vllm: true",
-        )
-    if sharding is Sharding.FSDP2 and os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true":
-        raise InputError(
+            "true: ranks decode different numbers of tokens, and would wait for one another for ever; or use_vllm",
+        ),
+        (
+            sharding is Sharding.FSDP2 and in_ram,
             "fsdp_cpu_ram_efficient_loading is true",
-            expected="false: every rank generates before the first step, and only rank 0 would have the weights",
-            fix="set fsdp_cpu_ram_efficient_loading: false in the file given to accelerate launch",
-        )
+            "false in the file given to accelerate launch: ranks generate at once, and only rank 0 would have the weights",
+        ),
+    ):
+        if wrong:
+            raise InputError(said, expected=expected)
 
 
 @contextmanager

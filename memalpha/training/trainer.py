@@ -5,16 +5,13 @@ reference log-probabilities, the loss and its metrics. Overridden:
 
 * ``_generate_and_score_completions`` runs and scores the rollouts and pads the number of rows for ranks and splits;
 * ``_generate`` and ``_calculate_rewards`` return the finished rows; a padding row has ``tool_mask`` 0 and NaN rewards;
-* advantages are those of ``memalpha.training.advantages``; a masked row has advantage 0, but counts in the loss's mean and KL;
+* advantages are those of ``memalpha.training.rows``; a masked row has advantage 0, but counts in the loss's mean and KL;
 * ``training_step`` runs ``rows_per_forward`` rows at a time in one optimizer step, and skips steps that are not finite;
 * ``_get_per_token_logps_and_entropies`` packs rows without padding and computes shared prefixes once (exact);
 * ``_compute_loss`` divides losses that are means over rows by the number of *real* rows.
 
-What always holds: token ids are trained as sampled, end token included; padding rows enter no statistic and no mean; random numbers
-depend on (seed, step, rank) only (except vLLM's); completions use the weights of the last update (fingerprints are compared); the
-set of trainable parameters does not change. A gradient test compares with a hand-written loss over unpadded rows.
-
-Not covered: the options of TRL that :func:`check_supported` refuses.
+Token ids are trained as sampled, end token included; padding rows enter no statistic; random numbers depend on (seed, step, rank)
+only (except vLLM's); the set of trainable parameters does not change.
 """
 
 from __future__ import annotations
@@ -31,21 +28,19 @@ from typing import Any
 
 import torch
 from accelerate.utils import DistributedType, gather_object
-from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
+from trl.trainer.utils import RepeatSampler
 
 from memalpha.agent.rollout import Rollout, StepCallback, run_rollouts
 from memalpha.agent.step import AgentStep
-from memalpha.errors import InputError
+from memalpha.errors import InputError, TrainingAborted
 from memalpha.protocols import Generator
-from memalpha.rewards.total import PARTS, RewardConfig, StepReward
-from memalpha.training.advantages import STD_EPSILON, Grouping, Scale
+from memalpha.rewards.total import PARTS, StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
-from memalpha.training.guards import SkippedSteps, check_supported, explain_out_of_memory, fingerprint, finite_gradients
+from memalpha.training.config import RunOptions
 from memalpha.training.packed import packed_logps, pad, trim, unpad
-from memalpha.training.rows import TrainingRow, build_rows, shuffle_advantages
-from memalpha.training.sampling import EpochSampler
+from memalpha.training.rows import STD_EPSILON, Scale, TrainingRow, build_rows, group_key, shuffle_advantages
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.training.sharding import Sharding, sharding_of, whole_weights
 from memalpha.training.trl_generator import TRLGenerator
@@ -58,12 +53,10 @@ ROW_MEAN_LOSSES = ("grpo", "dr_grpo")
 
 
 class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
-    """Trains a memory agent with GRPO; InputError for options that :func:`check_supported` refuses.
+    """Trains a memory agent with GRPO. ``instances`` are indexed by the dataset's ``instance`` column (``prompt`` is unused)."""
 
-    ``instances`` are indexed by the dataset's ``instance`` column (``prompt`` is unused). ``shuffled_advantages`` permutes
-    advantages, for control runs. ``on_rollouts`` is called with (rollouts, rows, rewards) after each batch. See ``RunOptions`` for
-    other options, ``GRPOTrainer`` for ``kwargs``.
-    """
+    on_rollouts: Any = None
+    """Called with (rollouts, rows, rewards) after each batch."""
 
     def __init__(
         self,
@@ -72,32 +65,18 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         instances: Sequence[Instance],
         generator: Generator | None,
         scorer: RolloutScorer,
-        reward_config: RewardConfig,
-        grouping: Grouping = Grouping.STEP,
-        rows_per_forward: int = 8,
-        share_prefix: bool = True,
-        question_share: float = 1.0,
-        shuffled_advantages: bool = False,
-        max_skipped_steps: int = 3,
-        on_rollouts: Any = None,
+        options: RunOptions,
         **kwargs: Any,
     ) -> None:
-        self.agent, self.instances, self.scorer, self.reward_config = agent, instances, scorer, reward_config
-        self.grouping, self.rows_per_forward, self.share_prefix = grouping, rows_per_forward, share_prefix
-        self.question_share = question_share
-        self.shuffled_advantages, self.on_rollouts = shuffled_advantages, on_rollouts
-        self.skipped = SkippedSteps(max_skipped_steps)
-        self.policy = ""
-        """Fingerprint of the weights after the last update or of the resumed checkpoint; empty before the first."""
+        self.agent, self.instances, self.scorer, self.options = agent, instances, scorer, options
+        self.skipped_in_a_row = 0
         self.rows: list[TrainingRow | None] = []
         self._shared: list[int] | None = None
-        check_supported(kwargs["args"], reward_config, own_generator=generator is not None)
-        kwargs["args"].reward_weights = list(reward_config.weights)
+        kwargs["args"].reward_weights = list(scorer.reward_config.weights)
         super().__init__(reward_funcs=[_reward_stub(name) for name in PARTS], **kwargs)
         if self.aux_loss_enabled:
             raise InputError("router_aux_loss_coef of a mixture of experts", expected="0", fix="set router_aux_loss_coef: 0")
         self.generator: Generator = generator or TRLGenerator(self)
-        self.add_callback(_AfterUpdate(self))
 
     def run_rollouts(self, instances: Sequence[Instance], sampling: Sampling, on_step: StepCallback | None = None) -> list[Rollout]:
         """Run this rank's rollouts with the current weights. If TRL generates, all ranks must call it together."""
@@ -110,17 +89,10 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         with gathered, whole_weights(self.model, self.accelerator), self.accelerator.autocast():
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
 
-    def _check_fresh(self) -> None:
-        held = fingerprint(getattr(self.generator, "model", None) or self.accelerator.unwrap_model(self.model))
-        if self.policy and self.policy != held:
-            raise RuntimeError(f"stale weights: completions would be drawn with {held}, the last update left {self.policy}")
-        self.policy = held
-
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        size = self.num_generations if self.model.training else self.num_generations_eval
         with _same_trainable(self.model):
-            real = self._scored_rows([x["instance"] for x in inputs], size)
-            self.rows = [*real, *[None] * (self._padded_count(len(real), size) - len(real))]
+            real = self._scored_rows([self._asked(self.instances[x["instance"]]) for x in inputs])
+            self.rows = [*real, *[None] * (self._padded_count(len(real)) - len(real))]
             self._shared = [row.shared if row else 0 for row in self.rows]
             batch: dict[str, Any] = super()._generate_and_score_completions([{"prompt": ""}] * len(self.rows))
         self._log_silent_groups(real)
@@ -131,46 +103,33 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         batch["real_rows"] = self.sum_over_ranks([len(real)])[0]
         return batch
 
-    def _scored_rows(self, indices: Sequence[int], size: int) -> list[TrainingRow]:
-        if any(len(set(indices[start : start + size])) > 1 for start in range(0, len(indices), size)):
-            raise RuntimeError(f"instances {list(indices)} do not come in groups of {size}")
-        self._check_fresh()
+    def _scored_rows(self, instances: Sequence[Instance]) -> list[TrainingRow]:
         with self._timed("rollouts"):
-            rollouts = self.run_rollouts([self._asked(self.instances[index]) for index in indices], self._sampling())
+            rollouts = self.run_rollouts(instances, self._sampling())
         with self._timed("scoring"):
             rewards = self.scorer.score(rollouts)
         scale = Scale(self.scale_rewards)
-        rows = build_rows(
-            rollouts,
-            rewards,
-            group_size=size,
-            reward_config=self.reward_config,
-            grouping=self.grouping,
-            scale=Scale.NONE if scale is Scale.BATCH else scale,
-        )
+        rows = build_rows(rollouts, rewards, self.num_generations, self.scorer.reward_config, self.options.grouping, scale)
         if scale is Scale.BATCH:
             self._divide_by_batch(rows)
-        if self.shuffled_advantages:
+        if self.options.shuffle_advantages:
             shuffle_advantages(rows, seed=self.state.global_step)
         self._log_rollouts(rollouts, rewards)
         if self.on_rollouts:
             self.on_rollouts(rollouts, rows, rewards)
-        self._check_masked(rollouts, rewards)
+        masked, total = self.sum_over_ranks([self.scorer.masked(rewards), len(rewards)]).tolist()
+        errors = gather_object([first_error(rollouts)]) if masked else []
+        check_masked_share(int(masked), int(total), self.scorer.max_masked_share, errors)
         return rows
 
     def _asked(self, instance: Instance) -> Instance:
         """The instance with this step's questions, the same for its whole group."""
-        if self.question_share == 1 or not instance.questions:
+        if self.options.question_share == 1 or not instance.questions:
             return instance
-        count = math.ceil(self.question_share * len(instance.questions))
+        count = math.ceil(self.options.question_share * len(instance.questions))
         rng = random.Random(f"questions/{self.args.seed}/{self.state.global_step}/{instance.id}")
         places = sorted(rng.sample(range(len(instance.questions)), count))
         return replace(instance, questions=tuple(instance.questions[place] for place in places))
-
-    def _check_masked(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> None:
-        masked, total = self.sum_over_ranks([self.scorer.masked(rewards), len(rewards)]).tolist()
-        errors = gather_object([first_error(rollouts)]) if masked else []
-        check_masked_share(int(masked), int(total), self.scorer.max_masked_share, errors)
 
     def _divide_by_batch(self, rows: Sequence[TrainingRow]) -> None:
         known = [row.total for row in rows if not math.isnan(row.total)]
@@ -185,9 +144,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         seed = random.Random(f"{self.args.seed}/{self.state.global_step}/{rank}").getrandbits(40)
         return Sampling(self.max_completion_length, self.temperature, self.top_p, self.top_k or 0, seed)
 
-    def _padded_count(self, rows: int, group_size: int) -> int:
+    def _padded_count(self, rows: int) -> int:
         """Rows every rank must hold: a multiple of G and of the splits, the same on all ranks."""
-        unit = math.lcm(group_size, self.args.steps_per_generation if self.model.training else 1)
+        unit = math.lcm(self.num_generations, self.args.steps_per_generation)
         gathered = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device))
         return math.ceil(int(gathered.max()) / unit) * unit
 
@@ -220,40 +179,33 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         """Log this rank's seconds for a part of the step; TRL's ``step_time`` is the update alone."""
         began = time.perf_counter()
         yield
-        self._metrics["train" if self.model.training else "eval"][f"time/{part}"].append(time.perf_counter() - began)
+        self._metrics["train"][f"time/{part}"].append(time.perf_counter() - began)
 
     def _log_lengths(self, rows: Sequence[TrainingRow]) -> None:
-        mode = "train" if self.model.training else "eval"
         cut = sum(row.completion_ids[-1] not in self.eos_token_ids for row in rows)
         totals = [len(rows), sum(len(r.completion_ids) for r in rows), sum(len(r.prompt_ids) for r in rows), cut]
         count, written, read, cut = self.sum_over_ranks(totals).tolist()
-        if mode == "train":
-            self.state.num_input_tokens_seen += int(written + read)
-        self._metrics[mode]["num_tokens"] = [self.state.num_input_tokens_seen]
-        for name, value in {
-            "completions/mean_length": written / count,
-            "completions/clipped_ratio": cut / count,
-            "prompts/mean_length": read / count,
-            "rows": count,
-        }.items():
-            self._metrics[mode][name].append(value)
+        self.state.num_input_tokens_seen += int(written + read)
+        self._metrics["train"]["num_tokens"] = [self.state.num_input_tokens_seen]
+        means = {"completions/mean_length": written, "completions/clipped_ratio": cut, "prompts/mean_length": read}
+        for name, value in means.items():
+            self._metrics["train"][name].append(value / count)
+        self._metrics["train"]["rows"].append(count)
 
     def _log_rollouts(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> None:
-        mode = "train" if self.model.training else "eval"
         metrics = self.scorer.metrics(rollouts, rewards)
         sums = self.sum_over_ranks([number for pair in metrics.values() for number in pair]).view(-1, 2).tolist()
         for name, (total, count) in zip(metrics, sums, strict=True):
             if count:
-                self._metrics[mode][f"memory/{name}"].append(total / count)
+                self._metrics["train"][f"memory/{name}"].append(total / count)
 
     def _log_silent_groups(self, rows: Sequence[TrainingRow]) -> None:
         """Replace TRL's share of groups without signal, which counts padding."""
         groups: dict[tuple[int, int], set[float]] = defaultdict(set)
         for row in rows:
-            key = (row.group_index, row.chunk_index if self.grouping is Grouping.STEP else -1)
-            groups[key] |= set() if math.isnan(row.total) else {row.total}
+            groups[group_key(row, self.options.grouping)] |= set() if math.isnan(row.total) else {row.total}
         silent, count = self.sum_over_ranks([sum(len(totals) < 2 for totals in groups.values()), len(groups)]).tolist()
-        self._metrics["train" if self.model.training else "eval"]["frac_reward_zero_std"][-1] = silent / count
+        self._metrics["train"]["frac_reward_zero_std"][-1] = silent / count
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         sampler = super()._get_train_sampler(dataset)
@@ -269,19 +221,19 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         """Forward and backward over one step, ``rows_per_forward`` rows at a time; gradients sync once, at the end."""
         model.train()  # before the inputs: TRL decides by this mode
         batch, step = self._prepare_inputs(inputs), self._step
+        most = self.options.rows_per_forward
         order = batch["row_order"].argsort()  # undo TRL's shuffle, so that a group's rows share their prefix
         total, state = torch.zeros((), device=self.args.device), self.accelerator.gradient_state
         outer = state.sync_gradients
-        for start in range(0, len(order), self.rows_per_forward):
-            part = order[start : start + self.rows_per_forward]
-            last = start + self.rows_per_forward >= len(order)
+        for start in range(0, len(order), most):
+            part, last = order[start : start + most], start + most >= len(order)
             state._set_sync_gradients(outer and last)
-            with nullcontext() if last else self.accelerator.no_sync(model), explain_out_of_memory(self.rows_per_forward):
+            with nullcontext() if last else self.accelerator.no_sync(model), explain_out_of_memory(most):
                 rows = {name: value if value.ndim == 0 else value[part] for name, value in batch.items()}
                 total = total + super().training_step(model, rows, num_items_in_batch)
         state._set_sync_gradients(outer)
         self._step = step + 1  # TRL counted and timed every part
-        times, parts = self._metrics["train"]["step_time"], math.ceil(len(order) / self.rows_per_forward)
+        times, parts = self._metrics["train"]["step_time"], math.ceil(len(order) / most)
         times[-parts:] = [sum(times[-parts:])]
         return total if self._keep_step(model, total) else torch.zeros_like(total)
 
@@ -293,8 +245,14 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             model.zero_grad(set_to_none=True)
             logger.warning("step %d is skipped: loss or gradient is not finite", self.state.global_step + 1)
         self._metrics["train"]["skipped"].append(float(skip))
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if skip else 0
         in_engine = self.accelerator.distributed_type is DistributedType.DEEPSPEED  # it has stepped already
-        self.skipped.count(skip, self.state.global_step + 1, limit=0 if in_engine else None)
+        if self.skipped_in_a_row > (0 if in_engine else self.options.max_skipped_steps):
+            raise TrainingAborted(
+                f"step {self.state.global_step + 1}: loss or gradient is not finite, {self.skipped_in_a_row} steps in a row "
+                f"(max_skipped_steps = {self.options.max_skipped_steps})\n  the weights are those of the last finite step\n"
+                "  to fix: lower learning_rate or max_grad_norm, and look at the rewards of these steps in trajectories/"
+            )
         return not skip
 
     def _compute_loss(self, model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -304,7 +262,7 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self._shared = inputs.pop("row_shared").tolist()
         loss: torch.Tensor = super()._compute_loss(model, inputs)
         if self.loss_type in ROW_MEAN_LOSSES:
-            splits = self.args.steps_per_generation if self.model.training else 1
+            splits = self.args.steps_per_generation
             loss = loss * len(inputs["advantages"]) * self.accelerator.num_processes * splits / real_rows
         return loss
 
@@ -319,33 +277,41 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """As TRL's, (B, T) over the completion, without padding and with each shared prefix computed once."""
-        if not self.share_prefix:
-            return super()._get_per_token_logps_and_entropies(  # type: ignore[no-any-return]
-                model, input_ids, attention_mask, logits_to_keep, self.rows_per_forward, compute_entropy, **kwargs
-            )
+        most = self.options.rows_per_forward
+        if not self.options.share_prefix:
+            given = (model, input_ids, attention_mask, logits_to_keep, most, compute_entropy)
+            return super()._get_per_token_logps_and_entropies(*given, **kwargs)  # type: ignore[no-any-return]
         rows = unpad(input_ids, attention_mask, logits_to_keep, self._shared or [0] * len(input_ids))
         logps, entropies = [], []
-        for start in range(0, len(rows), self.rows_per_forward):
+        for start in range(0, len(rows), most):
+            some = rows[start : start + most]
             with self.accelerator.autocast():
-                part = packed_logps(
-                    model,
-                    rows[start : start + self.rows_per_forward],
-                    temperature=self.temperature,
-                    compute_entropy=compute_entropy,
-                )
+                part = packed_logps(model, some, temperature=self.temperature, compute_entropy=compute_entropy)
             logps += part.logps
             entropies += part.entropies or []
         return pad(logps, logits_to_keep), pad(entropies, logits_to_keep) if compute_entropy else None, None
 
 
-class _AfterUpdate(TrainerCallback):  # type: ignore[misc]
-    """Stores the fingerprint after an update."""
+def finite_gradients(model: torch.nn.Module) -> bool:
+    """Return whether every gradient of a model is finite (of this rank's part, under sharding)."""
+    gradients = [p.grad.to_local() if hasattr(p.grad, "to_local") else p.grad for p in model.parameters() if p.grad is not None]
+    largest = [gradient.abs().amax().float() for gradient in gradients if gradient.numel()]
+    return not largest or bool(torch.stack(largest).isfinite().all())
 
-    def __init__(self, trainer: MemoryGRPOTrainer) -> None:
-        self.trainer = trainer
 
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.trainer.policy = fingerprint(self.trainer.accelerator.unwrap_model(self.trainer.model))
+@contextmanager
+def explain_out_of_memory(rows: int) -> Iterator[None]:
+    """Turn out-of-memory errors into TrainingAborted, which names the option to lower."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        advice = f"lower rows_per_forward (now {rows})" if rows > 1 else "shorten chunks, view_tokens or max_completion_length"
+        raise TrainingAborted(
+            f"out of memory in the update, with rows_per_forward = {rows}\n  to fix: {advice}; "
+            f"on a GPU also bf16 or gradient_checkpointing\n  the device said: {str(error).splitlines()[0]}"
+        ) from error
 
 
 @contextmanager
@@ -367,3 +333,35 @@ def _reward_stub(name: str) -> Any:
 
     reward.__name__ = name
     return reward
+
+
+class EpochSampler(RepeatSampler):  # type: ignore[misc]
+    """TRL's sampler with the order of :func:`spread`, by (seed, epoch) only, so a resumed run repeats it."""
+
+    trainer: Any
+    sources: Sequence[str]
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.shuffle:
+            yield from super().__iter__()
+            return
+        order = spread(self.sources, self.seed + int(self.trainer.state.epoch or 0))
+        positions = RepeatSampler(order, self.mini_repeat_count, self.batch_size, self.repeat_count, shuffle=False)
+        for position in positions:
+            yield order[position]
+
+
+def spread(sources: Sequence[str], seed: int) -> list[int]:
+    """Return a random order of the instances in which each source comes at even intervals.
+
+    Without it, several steps in a row may use one source by chance, and the policy unlearns the others.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    members: dict[str, list[int]] = defaultdict(list)
+    for index in torch.randperm(len(sources), generator=generator).tolist():
+        members[sources[index]].append(index)
+    places = []
+    for name in sorted(members):
+        first = float(torch.rand((), generator=generator))
+        places += [((rank + first) / len(members[name]), index) for rank, index in enumerate(members[name])]
+    return [index for _, index in sorted(places)]

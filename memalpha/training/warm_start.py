@@ -1,8 +1,7 @@
 """Warm start: supervised training on demonstrations of a rule-based teacher, which teach the tool-call format and every tool.
 
 The teacher's own calls build the memory in each demonstration, through ``AgentStep``, so prompts equal those of training. The loss
-is the mean of -log p over completion tokens, over rows packed without padding (``memalpha.training.packed``). transformers'
-``Trainer`` does the rest. The result is a LoRA adapter, or with ``full_finetuning`` a model.
+is the mean of -log p over completion tokens, over packed rows. The result is a LoRA adapter, or with ``full_finetuning`` a model.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from peft import LoraConfig, get_peft_model
 from pydantic import NonNegativeInt, PositiveInt
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments, set_seed
 
@@ -28,17 +26,18 @@ from memalpha.data.load import load_data
 from memalpha.data.teacher import TeacherConfig, excerpt_operations, teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
-from memalpha.models import ADAPTER_RECORD, load_policy_model, name_base, resolve_model, write_adapter_record
+from memalpha.models import name_base, resolve_model, write_adapter_record
 from memalpha.runs import holds_something, make_folder
-from memalpha.training.config import check_trainer
+from memalpha.training.build import load_policy
+from memalpha.training.config import TRAINER, check_values
 from memalpha.training.packed import Row, packed_logps
 from memalpha.types import Instance, Operation
 
 WARMUP_RECORD = "memalpha_warmup.json"
-_ADAPTER_FILES = ("adapter_config.json", "adapter_model.*", ADAPTER_RECORD)
-_MODEL_FILES = ("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json")
 
 Report = Callable[[str, dict[str, Any]], None]
+Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
+"""Returns the operations of a good agent for the chunk of this index, given the memory."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +74,13 @@ class WarmupOptions(Options):
     pack_tokens: NonNegativeInt = 1024
     overwrite: bool = False
 
+    def check(self) -> None:
+        """Check combinations of options."""
+        if self.full_finetuning and self.adapter:
+            raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
+        if not self.data:
+            raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
+
 
 @dataclass
 class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
@@ -93,8 +99,8 @@ class WarmupTrainingArguments(TrainingArguments):  # type: ignore[misc]
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "Every trained weight gets a gradient."})
 
     def __post_init__(self) -> None:
-        """Check values that transformers would misread."""
-        check_trainer(self)
+        """Check values first."""
+        check_values(self, TRAINER)
         super().__post_init__()
 
 
@@ -123,95 +129,65 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
     """
     warmup, training = arguments.warmup, arguments.training
     target = Path(str(training.output_dir))
-    if holds_something(target):
-        _check_replaceable(target, overwrite=warmup.overwrite)
-    if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
-        raise RunFolderError(f"output_dir {str(target)!r} is the base model's folder", expected="another folder")
+    _check_place(target, warmup)
     make_folder(target)
     set_seed(training.seed)
     report("load", {"what": f"{warmup.model} and demonstrations of {warmup.data}"})
-    if warmup.full_finetuning and warmup.adapter:
-        raise InputError(f"full_finetuning with the adapter {warmup.adapter!r}", expected="one of the two")
-    policy = load_policy_model(warmup.model, adapter=warmup.adapter or None, trainable=True)
-    agent = AgentStep(arguments.agent, policy.tokenizer)
-    demonstrations, operations = make_demonstrations(warmup, agent, policy.tokenizer.eos_token_id, training.seed)
-    model = policy.model
+    model, tokenizer = load_policy(warmup)
+    agent = AgentStep(arguments.agent, tokenizer)
+    demonstrations, operations = make_demonstrations(warmup, agent, tokenizer.eos_token_id, training.seed)
     check_positions(demonstrations, model.config)
-    if not warmup.full_finetuning and not warmup.adapter:
-        lora = LoraConfig(r=warmup.lora_r, lora_alpha=warmup.lora_alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-        model = get_peft_model(model, lora)
-    trainer = WarmupTrainer(
-        demonstrations,
-        common_prefix(demonstrations),
-        warmup.pack_tokens,
-        model=model,
-        args=training,
-        processing_class=policy.tokenizer,
-        callbacks=[ProgressCallback(lambda row: report("warmup", row))],
-    )
+    trainer = WarmupTrainer(demonstrations, warmup.pack_tokens, model=model, args=training, processing_class=tokenizer)
+    trainer.add_callback(ProgressCallback(report))
     trainer.remove_callback(PrinterCallback)
     trainer.train()
     name_base(model, warmup.model)
     if trainer.is_world_process_zero():
-        _drop_other_kind(target, whole=warmup.full_finetuning)
+        for path in target.iterdir():  # files of an earlier warm start, perhaps of the other kind
+            if path.is_file():
+                path.unlink()
     trainer.save_model(str(target))
     if trainer.is_world_process_zero():
         agent.config.save(target)
+        kinds = dict(Counter(operation.kind.value for operation in operations))
         record = {
-            "method": "supervised warm start on demonstrations",
-            "steps": trainer.state.global_step,
-            "seed": training.seed,
-            "demonstrations": len(demonstrations),
-            "operations": dict(Counter(operation.kind.value for operation in operations)),
-            "warmup": asdict(warmup),
-        }
+            "method": "supervised warm start on demonstrations", "steps": trainer.state.global_step, "seed": training.seed,
+            "demonstrations": len(demonstrations), "operations": kinds, "warmup": asdict(warmup),
+        }  # fmt: skip
         (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if not warmup.full_finetuning:
-            write_adapter_record(target, resolve_model(warmup.model), policy.model.config, policy.tokenizer, method="warmup")
+            write_adapter_record(target, resolve_model(warmup.model), model.config, tokenizer, method="warmup")
     trainer.accelerator.wait_for_everyone()
     return target
 
 
-def _check_replaceable(target: Path, *, overwrite: bool) -> None:
-    """Raise RunFolderError unless the folder is a warm start's, finished or not, and ``overwrite`` is set."""
-    if not (target / WARMUP_RECORD).is_file() and not all(path.name.startswith("checkpoint-") for path in target.iterdir()):
-        raise RunFolderError(
-            f"{str(target)!r} exists already and holds no warm start",
-            expected="a new folder or a warm start's",
-            fix="choose another --output_dir",
-        )
-    if not overwrite:
-        raise RunFolderError(f"{str(target)!r} exists already", expected="a new folder", fix="add --overwrite")
+def _check_place(target: Path, warmup: WarmupOptions) -> None:
+    """Raise RunFolderError unless the folder is free, or a warm start's, finished or not, and ``overwrite`` is set."""
+    if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
+        raise RunFolderError(f"output_dir {str(target)!r} is the base model's folder", expected="another folder")
+    if holds_something(target):
+        ours = (target / WARMUP_RECORD).is_file() or all(path.name.startswith("checkpoint-") for path in target.iterdir())
+        if not (ours and warmup.overwrite):
+            said = f"{str(target)!r} exists already" + ("" if ours else " and holds no warm start")
+            fix = "add --overwrite" if ours else "choose another --output_dir"
+            raise RunFolderError(said, expected="a new folder or a warm start's", fix=fix)
 
 
-def _drop_other_kind(target: Path, *, whole: bool) -> None:
-    """Remove an earlier warm start's files of the other kind (adapter or whole model)."""
-    for pattern in _ADAPTER_FILES if whole else _MODEL_FILES:
-        for path in target.glob(pattern):
-            path.unlink()
+class Demonstration(NamedTuple):
+    """A prompt and the teacher's completion, as token ids; the completion includes the end token."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    shared: int
 
 
 def make_demonstrations(
     warmup: WarmupOptions, agent: AgentStep, end_token: int, seed: int
 ) -> tuple[list[Demonstration], list[Operation]]:
     """Return the demonstrations of the options' source, and their operations."""
-    if not warmup.data:
-        raise InputError("data is empty", expected="a prepared folder, a file of instances, or the name of a generated one")
     instances = load_data(warmup.data, warmup.data_options, seed)
     pairs = list(demonstrate(instances, agent, _teacher(warmup), end_token, seed))
     return [demonstration for demonstration, _ in pairs], [operation for _, done in pairs for operation in done]
-
-
-def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) -> None:
-    """Raise InputError if a demonstration has more tokens than the model was made for."""
-    positions = positions_of(model_config)
-    longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
-    if positions and longest > positions:
-        raise InputError(
-            f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
-            expected=f"at most {positions} tokens",
-            fix="lower view_tokens, or prepare the data with shorter chunks",
-        )
 
 
 def _teacher(warmup: WarmupOptions) -> Teacher:
@@ -229,12 +205,50 @@ def _teacher(warmup: WarmupOptions) -> Teacher:
     return teach
 
 
+def demonstrate(
+    instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
+) -> Iterator[tuple[Demonstration, list[Operation]]]:
+    """Yield one demonstration per chunk and its operations; InputError if it is too long or one of its calls fails."""
+    limit = agent.config.max_completion_length
+    for instance in instances:
+        rng = random.Random(f"{seed}/{instance.id}")
+        memory = agent.new_memory()
+        retriever = agent.new_retriever(memory)
+        for index, chunk in enumerate(instance.chunks):
+            prompt = agent.prompt(memory, retriever, chunk)
+            operations = teacher(instance, index, memory, rng)
+            text = agent.write(memory, operations)
+            completion = (*agent.encoder.untrusted(text), end_token)
+            if len(completion) > limit:
+                said = f"a demonstration of {instance.id} has {len(completion)} tokens"
+                raise InputError(said, expected=f"at most max_completion_length = {limit}", fix="raise max_completion_length")
+            outcome = agent.apply(memory, index, chunk, text)
+            if failed := [result for result in outcome.results if not result.ok]:
+                raise InputError(f"the teacher's call fails on {instance.id}: {failed[0].message}", expected="calls that succeed")
+            yield Demonstration(prompt.ids, completion, prompt.shared), operations
+
+
+def check_positions(demonstrations: Sequence[Demonstration], model_config: Any) -> None:
+    """Raise InputError if a demonstration has more tokens than the model was made for."""
+    positions = positions_of(model_config)
+    longest = max(len(demonstration.prompt_ids) + len(demonstration.completion_ids) for demonstration in demonstrations)
+    if positions and longest > positions:
+        raise InputError(
+            f"a demonstration has {longest} tokens, prompt and completion together, and the model takes {positions}",
+            expected=f"at most {positions} tokens",
+            fix="lower view_tokens, or prepare the data with shorter chunks",
+        )
+
+
 class WarmupTrainer(Trainer):  # type: ignore[misc]
     """``Trainer`` over demonstrations; each forward of ``pack_tokens`` computes their common prefix once."""
 
-    def __init__(self, demonstrations: Sequence[Demonstration], common_prefix: int, pack_tokens: int = 1024, **kwargs: Any) -> None:
+    def __init__(self, demonstrations: Sequence[Demonstration], pack_tokens: int = 1024, **kwargs: Any) -> None:
         self.pack_tokens = pack_tokens
-        self.common_prefix = common_prefix
+        first, last = (pick(demonstration.prompt_ids for demonstration in demonstrations) for pick in (min, max))
+        self.common_prefix = next(
+            (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last))
+        )
         super().__init__(train_dataset=list(demonstrations), data_collator=lambda rows: {"rows": rows}, **kwargs)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -253,61 +267,13 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
         return -torch.cat(list(logps)).mean()
 
 
-def common_prefix(demonstrations: Sequence[Demonstration]) -> int:
-    """Return how many leading prompt ids all demonstrations share."""
-    first = demonstrations[0].prompt_ids
-    length = len(first)
-    for demonstration in demonstrations:
-        ids = demonstration.prompt_ids
-        while first[:length] != ids[:length]:
-            length -= 1
-    return length
-
-
 class ProgressCallback(TrainerCallback):  # type: ignore[misc]
-    """Passes every logged row to a function."""
+    """Reports every logged row with its step."""
 
-    def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, report: Report) -> None:
         self.report = report
 
     def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        """Report the row with its step."""
+        """Report a row."""
         if state.is_world_process_zero and logs:
-            self.report({"step": state.global_step, "max_steps": state.max_steps, **logs})
-
-
-Teacher = Callable[[Instance, int, Memory, random.Random], list[Operation]]
-"""Returns the operations of a good agent for the chunk of this index, given the memory."""
-
-
-class Demonstration(NamedTuple):
-    """A prompt and the teacher's completion, as token ids; the completion includes the end token."""
-
-    prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    shared: int
-
-
-def demonstrate(
-    instances: Iterable[Instance], agent: AgentStep, teacher: Teacher, end_token: int, seed: int
-) -> Iterator[tuple[Demonstration, list[Operation]]]:
-    """Yield one demonstration per chunk and its operations; InputError if it is too long or one of its calls fails."""
-    for instance in instances:
-        rng = random.Random(f"{seed}/{instance.id}")
-        memory = agent.new_memory()
-        retriever = agent.new_retriever(memory)
-        for index, chunk in enumerate(instance.chunks):
-            prompt = agent.prompt(memory, retriever, chunk)
-            operations = teacher(instance, index, memory, rng)
-            text = agent.write(memory, operations)
-            completion = (*agent.encoder.untrusted(text), end_token)
-            if len(completion) > agent.config.max_completion_length:
-                raise InputError(
-                    f"a demonstration of {instance.id} has {len(completion)} tokens",
-                    expected=f"at most max_completion_length = {agent.config.max_completion_length}",
-                    fix="raise max_completion_length",
-                )
-            outcome = agent.apply(memory, index, chunk, text)
-            if failed := [result for result in outcome.results if not result.ok]:
-                raise InputError(f"the teacher's call fails on {instance.id}: {failed[0].message}", expected="calls that succeed")
-            yield Demonstration(prompt.ids, completion, prompt.shared), operations
+            self.report("warmup", {"step": state.global_step, "max_steps": state.max_steps, **logs})

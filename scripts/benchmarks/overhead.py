@@ -138,7 +138,6 @@ def _watch_library(clock: Clock, stack: ExitStack) -> None:
         ("pack rows", packed, "pack_rows"),
         ("forward", packed, "hidden_scores"),
         ("forward", packed, "token_scores"),
-        ("check: weights are fresh", trainer, "fingerprint"),
         ("check: gradients are finite", trainer, "finite_gradients"),
         ("TRL: batch of ready rows", trainer.GRPOTrainer, "_generate_and_score_completions"),
         ("TRL: loss and its metrics", trainer.GRPOTrainer, "_compute_loss"),

@@ -54,7 +54,7 @@ def run(options: Any) -> dict[str, Any]:
     batch = ours._prepare_inputs(next(iter(ours.get_train_dataloader())))  # rolled out, scored and padded as in training
     rounds = options.rounds or (1 if options.quick else 2)
     rows = [Row(row.prompt_ids, row.completion_ids, row.shared) for row in ours.rows if row]
-    work = flops(ours.model, rows, ours.rows_per_forward)
+    work = flops(ours.model, rows, ours.options.rows_per_forward)
     tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
     padded = len(batch["row_order"]) * (batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1])
     details: dict[str, Any] = {"sizes": {"rows": len(rows), "tokens": tokens, "padded_tokens_trl": padded, **work}, "table": []}
@@ -194,7 +194,9 @@ def flops(model: Any, rows: Sequence[Any], rows_per_forward: int) -> dict[str, f
     packs = [pack_rows(rows[start : start + rows_per_forward]) for start in range(0, len(rows), rows_per_forward)]
     tokens = sum(pack.input_ids.shape[1] for pack in packs)
     predicted = sum(len(pack.targets) for pack in packs)
-    pairs = sum(int(pack.allowed.sum()) for pack in packs)
+    pairs = 0
+    for _, prefix, lengths in (group for pack in packs for group in pack.groups):  # causal, and each own part sees the prefix
+        pairs += prefix * (prefix + 1) // 2 + sum(own * prefix + own * (own + 1) // 2 for own in lengths)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     lowest = min(int(name.split(".layers.")[1].split(".")[0]) for name in trained)
     linear = lora = 0

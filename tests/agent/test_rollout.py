@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import RolloutTimes, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Chunk, Completion, Instance, Sampling, StopReason
 

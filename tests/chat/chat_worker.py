@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli.chat import talk
 from memalpha.cli.conversation import ChatReader, Conversation
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer
 from memalpha.store.journal import Namespace
 from memalpha.use.agent import MemoryAgent
@@ -34,6 +34,9 @@ def recite(chats):
 
 
 def conversation(store, read_every=1, **changes):
+    sys.path.append(str(Path(__file__).parents[1]))  # for a process of its own
+    from scripted import ScriptedGenerator
+
     step = AgentStep(replace(CONFIG, **changes), make_tokenizer(["facts"], 4096))
     agent = MemoryAgent(step, ScriptedGenerator(keep), store=store)
     reader = ChatReader(recite, step.encoder.count, "Marta")

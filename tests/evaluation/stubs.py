@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import torch
 from peft import LoraConfig, get_peft_model
+from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.evaluation.systems import Setting
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models import fetch, load_policy_model
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Instance, Prompt

@@ -6,6 +6,7 @@ import pytest
 from examples import MARTA
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import ScriptedGenerator
 from stubs import setting
 
 from memalpha.agent.config import AgentConfig
@@ -16,7 +17,6 @@ from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.options import KINDS, draws, system_options
 from memalpha.evaluation.raw import Piece, pieces, units
 from memalpha.evaluation.writers import parse_state
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.memory.memory import count_words
 from memalpha.protocols import ReadRequest
 from memalpha.qa.metrics import score

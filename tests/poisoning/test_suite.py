@@ -7,12 +7,12 @@ import pytest
 from hostile import tokenizer_of
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.evaluation.poisoning import Effect, attacks, effects_of, rate, run_trials, summarise_trials
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.types import Entry
 
 

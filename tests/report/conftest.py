@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import generate
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.memory.memory import count_words
 from memalpha.models.nano import make_tokenizer
 from memalpha.provenance import environment

@@ -3,8 +3,6 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memalpha.rewards.total import accuracy, compression, content_quality, tool_success
 from memalpha.types import Operation, OperationKind, OperationResult, Question, QuestionRecord, ResultCode
@@ -25,22 +23,12 @@ FAILED = OperationResult(False, ResultCode.UNKNOWN_ID, "no", Operation(DELETE, "
 UNPARSED = OperationResult(False, ResultCode.UNPARSED, "what?")
 
 
-# -------------------------------------------------------------------------------------------- r1
-def test_accuracy_is_the_mean_score():
-    assert accuracy(scored(1.0)) == 1.0
+def test_accuracy_is_the_mean_score_and_nan_if_any_question_could_not_be_scored():
     assert accuracy(scored(1.0, 0.0, 0.5, 0.0)) == 0.375
-
-
-def test_one_question_that_could_not_be_scored_leaves_no_accuracy():
     assert math.isnan(accuracy(scored(1.0, math.nan, 1.0)))
-    assert math.isnan(accuracy(scored(math.nan)))
-
-
-def test_without_questions_there_is_no_accuracy():
     assert math.isnan(accuracy([]))
 
 
-# -------------------------------------------------------------------------------------------- r2
 @pytest.mark.parametrize(
     ("results", "ours", "published"),
     [
@@ -62,20 +50,12 @@ def test_silence_scores_what_it_is_set_to():
     assert content_quality([], [], silence=0.75, judge_deletes=True) == 0.75
 
 
-# -------------------------------------------------------------------------------------------- r3
 @pytest.mark.parametrize(("memory", "unclipped", "clipped"), [(0, 1.0, 1.0), (25, 0.75, 0.75), (100, 0.0, 0.0), (150, -0.5, 0.0)])
 def test_compression_by_hand(memory, unclipped, clipped):
     assert compression(memory, 100, clip=False) == unclipped
     assert compression(memory, 100, clip=True) == clipped
 
 
-@pytest.mark.parametrize("tokens", [0, -1])
-def test_an_input_without_tokens_is_no_instance(tokens):
-    with pytest.raises(ValueError, match=f"input_tokens is {tokens}"):
-        compression(0, tokens, clip=True)
-
-
-# -------------------------------------------------------------------------------------------- r4
 def test_content_quality_by_hand():
     results = [done(INSERT), FAILED, done(DELETE), DUPLICATE, done(UPDATE), UNPARSED, done(DELETE)]
     verdicts = [True, True, False, False]  # insert, delete, update, delete
@@ -84,29 +64,8 @@ def test_content_quality_by_hand():
     assert content_quality([done(DELETE)], [True], silence=0.0, judge_deletes=False) == 0.0
 
 
-def test_a_chunk_that_changed_nothing_is_silent_to_the_judge():
+def test_silence_a_failed_judge_and_missing_verdicts():
     assert content_quality([FAILED, DUPLICATE], [], silence=0.25, judge_deletes=True) == 0.25
-
-
-def test_a_judge_that_failed_leaves_no_quality():
     assert math.isnan(content_quality([done(INSERT)], None, silence=0.0, judge_deletes=True))
-    assert math.isnan(content_quality([], None, silence=1.0, judge_deletes=True))
-
-
-@pytest.mark.parametrize("verdicts", [[], [True], [True, True, True]])
-def test_a_verdict_too_few_or_too_many_is_refused(verdicts):
-    with pytest.raises(ValueError, match=f"{len(verdicts)} verdicts for 2 applied writes"):
-        content_quality([done(INSERT), FAILED, done(DELETE)], verdicts, silence=0.0, judge_deletes=True)
-
-
-RESULTS = st.lists(st.sampled_from([done(INSERT), done(UPDATE), done(DELETE), DUPLICATE, FAILED, UNPARSED]), max_size=8)
-
-
-@given(RESULTS, st.data(), st.floats(0, 1), st.booleans(), st.booleans())
-def test_parts_lie_between_0_and_1_and_do_not_hang_on_order(results, data, silence, duplicates, deletes):
-    verdicts = [data.draw(st.booleans()) for result in results if result.changed]
-    tool = tool_success(results, silence=silence, duplicates_succeed=duplicates)
-    content = content_quality(results, verdicts, silence=silence, judge_deletes=deletes)
-    assert 0 <= tool <= 1 and 0 <= content <= 1
-    assert tool == tool_success(results[::-1], silence=silence, duplicates_succeed=duplicates)
-    assert content == content_quality(results[::-1], verdicts[::-1], silence=silence, judge_deletes=deletes)
+    with pytest.raises(ValueError, match="1 verdicts for 2 applied writes"):
+        content_quality([done(INSERT), FAILED, done(DELETE)], [True], silence=0.0, judge_deletes=True)

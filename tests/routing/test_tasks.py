@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer

@@ -4,9 +4,9 @@
         tests/scale/sharded_on_cpus.py train OPTIONS [--then train OPTIONS ...]
 
 torch and DeepSpeed shard on CPUs with gloo as anywhere; Accelerate asks for an accelerator first, and is told that the CPUs are
-some. Nothing else differs from what the configuration file starts. Needs ACCELERATE_TORCH_DEVICE=cpu in the environment and
-``--use_cpu false``. Into each run folder goes ``sharded.json``: for each training step, how many parameters hold less than all of
-their elements on this rank, and how many there are. AS_THEY_ARE=1 leaves out the putting together of weights: the planted fault.
+some. Needs ACCELERATE_TORCH_DEVICE=cpu and ``--use_cpu false``. Into each run folder goes ``sharded.json``: for each step, how many
+parameters hold less than all of their elements on this rank, and how many there are. AS_THEY_ARE=1 leaves out the putting together
+of weights: the planted fault.
 """
 
 import json

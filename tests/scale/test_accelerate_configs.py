@@ -8,7 +8,6 @@ from types import ModuleType
 from unittest import mock
 
 import pytest
-import yaml
 from accelerate.commands import launch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils.dataclasses import FullyShardedDataParallelPlugin
@@ -17,7 +16,6 @@ from memalpha.training.config import parse_train_arguments
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "configs/accelerate"
-RUNS = sorted(path.name for path in (ROOT / "configs/train").glob("qwen3-4b*.yaml"))
 
 # name: (distributed type, GPUs in all, machines, mixed precision)
 EXPECTED = {
@@ -34,16 +32,8 @@ EXPECTED = {
 def launched(name, *arguments):
     """What the launcher makes of a configuration: its arguments, and the environment of the processes; nothing is started."""
     parser = launch.launch_command_parser()
-    given = [
-        "--config_file",
-        str(FOLDER / f"{name}.yaml"),
-        "--num_cpu_threads_per_process",
-        "1",
-        *arguments,
-        "-m",
-        "memalpha",
-        "train",
-    ]
+    threads = ["--num_cpu_threads_per_process", "1"]
+    given = ["--config_file", str(FOLDER / f"{name}.yaml"), *threads, *arguments, "-m", "memalpha", "train"]
     seen = {}
 
     def start(args):
@@ -64,10 +54,6 @@ def launched(name, *arguments):
     ):
         launch.launch_command(parser.parse_args(given))
     return seen["arguments"], seen["environment"]
-
-
-def test_every_configuration_is_expected_here():
-    assert {path.stem for path in FOLDER.iterdir()} == EXPECTED.keys()
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -96,16 +82,6 @@ def test_fsdp_is_version_2_and_loads_on_every_rank(monkeypatch):
     assert environment["FSDP_AUTO_WRAP_POLICY"] == "TRANSFORMER_BASED_WRAP"
 
 
-@pytest.mark.parametrize("stage", [2, 3])
-def test_the_stage_of_zero_arrives(stage):
-    _, environment = launched(f"zero{stage}")
-    assert environment["ACCELERATE_DEEPSPEED_ZERO_STAGE"] == str(stage)
-    assert environment["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] == "1"
-    assert environment["ACCELERATE_GRADIENT_CLIPPING"] == "1.0"
-    saves = yaml.safe_load((FOLDER / f"zero{stage}.yaml").read_text())["deepspeed_config"].get("zero3_save_16bit_model", False)
-    assert saves is (stage == 3)
-
-
 def test_every_machine_meets_at_the_first():
     arguments, _ = launched("nodes", "--machine_rank", "3", "--main_process_ip", "10.1.2.3")
     assert (arguments.node_rank, arguments.nnodes, arguments.nproc_per_node) == (3, "4", "8")
@@ -121,38 +97,20 @@ def test_multi_cpu_would_start_one_process(tmp_path):
     assert arguments.nproc_per_node == "1"
 
 
-def parsed(name, *more):
-    """The options of a run for GPUs, as they would be on a CPU."""
-    return parse_train_arguments(["--config", str(ROOT / "configs/train" / name), "--use_cpu", "true", "--bf16", "false", *more])
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_the_runs_for_gpus_are_options_that_exist(name):
-    run, agent, reward, grpo = parsed(name)
-    assert (run.model, agent.schema, agent.codec) == ("Qwen/Qwen3-4B", "mem_alpha", "hermes")
-    assert reward.weights == (1.0, 1.0, 0.05, 0.1, 0.0)
-    assert (grpo.num_generations, grpo.max_completion_length) == (8, 2048)
-    assert run.full_finetuning is ("full" in name) and run.dtype == ("float32" if run.full_finetuning else "bfloat16")
-    assert run.reader_client().url == "http://localhost:8000/v1/chat/completions"
+def test_every_run_for_gpus_has_options_that_exist():
+    for path in (ROOT / "configs/train").glob("qwen3-4b*.yaml"):
+        parse_train_arguments(["--config", str(path), "--use_cpu", "true", "--bf16", "false"])
 
 
 @pytest.mark.parametrize(
     ("name", "config", "gpus"), [("qwen3-4b", "ddp", 8), ("qwen3-4b-full", "fsdp2", 8), ("qwen3-4b-nodes", "nodes", 32)]
 )
-def test_a_step_is_that_of_the_published_setting(name, config, gpus):
-    options = yaml.safe_load((ROOT / f"configs/train/{name}.yaml").read_text())
-    assert EXPECTED[config][1] == gpus
-    assert options["per_device_train_batch_size"] * gpus == 32 * 8
-    assert f"configs/accelerate/{config}.yaml" in (ROOT / f"configs/train/{name}.yaml").read_text().splitlines()[0]
-
-
-def test_readers_on_vllm_servers_get_the_request_they_understand(chat_server):
-    """The example's reader, pointed at a stub of an OpenAI-compatible server."""
-    from memalpha.types import Sampling
-
-    run = parsed("qwen3-4b.yaml", "--endpoint_url", chat_server.url).run
-    answer = run.reader_client().complete([{"role": "user", "content": "where?"}], Sampling(8))
-    assert answer.text == "WHERE?"
-    assert chat_server.paths == ["/v1/chat/completions"]
-    assert chat_server.bodies[0]["model"] == "Qwen/Qwen3-32B"
-    assert chat_server.bodies[0]["chat_template_kwargs"] == {"enable_thinking": False}
+def test_the_runs_for_gpus_are_those_of_the_published_setting(name, config, gpus):
+    path = ROOT / f"configs/train/{name}.yaml"
+    run, agent, reward, grpo = parse_train_arguments(["--config", str(path), "--use_cpu", "true", "--bf16", "false"])
+    assert (run.model, agent.schema, agent.codec) == ("Qwen/Qwen3-4B", "mem_alpha", "hermes")
+    assert reward.weights == (1.0, 1.0, 0.05, 0.1, 0.0)
+    assert (grpo.num_generations, grpo.max_completion_length) == (8, 2048)
+    assert run.full_finetuning is ("full" in name) and run.dtype == ("float32" if run.full_finetuning else "bfloat16")
+    assert EXPECTED[config][1] == gpus and grpo.per_device_train_batch_size * gpus == 32 * 8
+    assert f"configs/accelerate/{config}.yaml" in path.read_text().splitlines()[0]

@@ -87,17 +87,6 @@ def compare(found, expected, sharded):
     assert len(lengths) > 3, "completions of one length would not show ranks that wait for one another"
 
 
-def test_the_configuration_for_two_cpu_processes_starts_two(tmp_path):
-    options = [*OPTIONS, "--warm_start_steps", "0", "--max_steps", "1", "--save_strategy", "no", "--eval_instances", "2"]
-    done = launch("cpu-2", "-m", "memalpha", *options, "--output_dir", tmp_path / "run")
-    assert (tmp_path / "run" / "summary.json").is_file(), done.stderr[-3000:]  # gloo may abort at exit, after all work is done
-    assert json.loads((tmp_path / "run" / "environment.json").read_text())["world_size"] == 2
-    assert sorted(path.name for path in (tmp_path / "run" / "trajectories").iterdir()) == [
-        "step-000001-rank-0.jsonl",
-        "step-000001-rank-1.jsonl",
-    ]
-
-
 @pytest.fixture(scope="module")
 def fsdp2(ddp, tmp_path_factory):
     return train("fsdp2", tmp_path_factory.mktemp("fsdp2"), ddp / "full" / "warm_start")
@@ -151,27 +140,20 @@ def test_the_way_of_sharding_is_read_from_the_plugins():
 
 
 @pytest.mark.parametrize(
-    ("sharding", "options", "named"),
+    ("sharding", "reader", "gathers", "named"),
     [
-        (Sharding.FSDP1, {}, "fsdp_version is 1"),
-        (Sharding.FSDP2, {"reader": "base"}, "reader is 'base'"),
-        (Sharding.ZERO3, {"reader": "base"}, "reader is 'base'"),
-        (Sharding.ZERO3, {"gather": False}, "ds3_gather_for_generation is false"),
+        (Sharding.FSDP1, "recall", True, "fsdp_version is 1"),
+        (Sharding.FSDP2, "base", True, "reader is 'base'"),
+        (Sharding.ZERO3, "recall", False, "ds3_gather_for_generation is false"),
+        (Sharding.FSDP2, "recall", True, "fsdp_cpu_ram_efficient_loading is true"),
     ],
 )
-def test_what_would_hang_is_refused_by_name(sharding, options, named):
+def test_what_would_hang_is_refused_by_name_and_the_rest_passes(monkeypatch, sharding, reader, gathers, named):
+    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", str("ram" in named))
     with pytest.raises(InputError, match=named):
-        check_sharding(sharding, **{"reader": "recall", "gather": True, "use_vllm": False, **options})
-
-
-def test_what_works_passes(monkeypatch):
-    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")
-    check_sharding(Sharding.NONE, reader="base", gather=False, use_vllm=False)
-    check_sharding(Sharding.FSDP2, reader="endpoint", gather=True, use_vllm=False)
-    check_sharding(Sharding.ZERO3, reader="recall", gather=False, use_vllm=True)
-    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "true")
-    with pytest.raises(InputError, match="fsdp_cpu_ram_efficient_loading is true"):
-        check_sharding(Sharding.FSDP2, reader="recall", gather=True, use_vllm=False)
+        check_sharding(sharding, reader, gathers)
+    check_sharding(Sharding.NONE, "base", gathers=False)
+    check_sharding(Sharding.ZERO3, "endpoint", gathers=True)
 
 
 def test_sixteen_bits_are_refused_for_weights_that_all_train():

@@ -14,11 +14,6 @@ import vllm_run
 from gradient_check import GROUP, LONGEST, Case, make_policy
 from vllm_stub import StubLLM, StubModel, VLLMStub, install
 
-from memalpha.errors import InputError
-from memalpha.rewards.total import RewardConfig
-from memalpha.training.config import MemoryGRPOConfig
-from memalpha.training.guards import check_supported
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -155,12 +150,3 @@ def test_two_ranks_ask_in_step_and_each_gets_its_own(launcher, tmp_path):
     assert asked == sum(map(sum, chunks))
     assert found["pushes"] == 2  # before the held-out rollouts, which come first, and after the first step
     assert max(max(rank["difference"]) for rank in ranks) < 1e-4  # a completion of another rank's prompt would be off
-
-
-@pytest.mark.parametrize("fixed", [{"seed": 1}, {"n": 2}, {"seed": 1, "top_p": 0.9}])
-def test_one_draw_for_all_rollouts_is_refused(fixed):
-    with pytest.raises(InputError, match="generation_kwargs sets"):
-        check_supported(MemoryGRPOConfig(use_cpu=True, generation_kwargs=fixed), RewardConfig(), own_generator=False)
-    check_supported(
-        MemoryGRPOConfig(use_cpu=True, generation_kwargs={"frequency_penalty": 0.1}), RewardConfig(), own_generator=False
-    )

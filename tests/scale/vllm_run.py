@@ -16,13 +16,13 @@ import gradient_check
 import torch
 from accelerate.utils import gather_object
 from datasets import Dataset
-from gradient_check import GROUP, LONGEST, REWARD, Case, KeepingAgent, PseudoScorer, make_base, make_instances, make_policy
+from gradient_check import GROUP, LONGEST, Case, KeepingAgent, PseudoScorer, make_base, make_instances, make_policy
 from sharded_on_cpus import cpus_as_accelerators
 from transformers import PrinterCallback
 from vllm_stub import VLLMStub, install
 
 from memalpha.agent.config import AgentConfig
-from memalpha.training.config import MemoryGRPOConfig
+from memalpha.training.config import MemoryGRPOConfig, RunOptions
 from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Sampling
 
@@ -71,8 +71,9 @@ def make_run(folder, steps=3, **vllm):
     watched.trainer = MemoryGRPOTrainer(
         model=make_policy(Case()), args=arguments, processing_class=tokenizer, agent=KeepingAgent(config, tokenizer),
         train_dataset=Dataset.from_list([{"prompt": "", "instance": i} for i in range(len(instances))]), instances=instances,
-        generator=None, scorer=PseudoScorer(), reward_config=REWARD, rows_per_forward=3, on_rollouts=watched.watch,
+        generator=None, scorer=PseudoScorer(), options=RunOptions(rows_per_forward=3),
     )  # fmt: skip
+    watched.trainer.on_rollouts = watched.watch
     watched.trainer.remove_callback(PrinterCallback)
     return watched
 

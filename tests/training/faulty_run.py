@@ -11,17 +11,12 @@ import torch
 
 from memalpha import runs
 from memalpha.cli import main
-from memalpha.errors import MemAlphaError
 from memalpha.training import checkpoints as saving
 from memalpha.training.trainer import MemoryGRPOTrainer
 
 
 def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def raise_error() -> None:
-    raise MemAlphaError("a fault was planted")
 
 
 HOARD: list[torch.Tensor] = []
@@ -37,24 +32,17 @@ def no_memory() -> None:
                 HOARD.append(torch.empty(size))
 
 
+WRAPPED = {  # the fault: what is wrapped, what happens, and whether afterwards
+    "before-rollouts": ("_generate_and_score_completions", kill, False),
+    "between-rollouts-and-update": ("_scored_rows", kill, True),
+    "in-update": ("_compute_loss", kill, True),
+    "after-gradients": ("_keep_step", kill, True),
+    "no-memory": ("_compute_loss", no_memory, False),
+}
+
+
 def plant(fault: str, step: int, rank: int) -> None:
-    def now(trainer) -> bool:
-        return trainer.state.global_step + 1 == step and trainer.accelerator.process_index == rank
-
-    def wrap(name: str, act, *, after: bool) -> None:
-        real = getattr(MemoryGRPOTrainer, name)
-
-        def wrapped(trainer, *args, **kwargs):
-            if not after and now(trainer):
-                act()
-            result = real(trainer, *args, **kwargs)
-            if after and now(trainer):
-                act()
-            return result
-
-        setattr(MemoryGRPOTrainer, name, wrapped)
-
-    real_append, real_keep, real_pending = runs.RunFolder.append_line, saving.keep_newest, MemoryGRPOTrainer._save_pending
+    real_append, real_publish, real_pending = runs.RunFolder.append_line, saving.publish, MemoryGRPOTrainer._save_pending
 
     def append_half(folder, name, row):
         if row["step"] == step:
@@ -63,9 +51,9 @@ def plant(fault: str, step: int, rank: int) -> None:
             kill()
         real_append(folder, name, row)
 
-    def keep_then_kill(checkpoints, limit):
-        real_keep(checkpoints, limit)
-        if checkpoints[-1].name == f"checkpoint-{step}":
+    def publish_then_kill(unfinished, final):
+        real_publish(unfinished, final)
+        if final.name == f"checkpoint-{step}":
             kill()
 
     def half_saved(trainer, folder):
@@ -73,27 +61,27 @@ def plant(fault: str, step: int, rank: int) -> None:
             kill()
         real_pending(trainer, folder)
 
-    match fault:
-        case "before-rollouts":
-            wrap("_generate_and_score_completions", kill, after=False)
-        case "between-rollouts-and-update":
-            wrap("_scored_rows", kill, after=True)
-        case "in-update":
-            wrap("_compute_loss", kill, after=True)
-        case "after-gradients":
-            wrap("_keep_step", kill, after=True)
-        case "in-log":
-            runs.RunFolder.append_line = append_half
-        case "in-checkpoint":
-            MemoryGRPOTrainer._save_pending = half_saved
-        case "after-checkpoint":
-            saving.keep_newest = keep_then_kill
-        case "error":
-            wrap("_scored_rows", raise_error, after=False)
-        case "no-memory":
-            wrap("_compute_loss", no_memory, after=False)
-        case _:
-            raise ValueError(fault)
+    if fault in WRAPPED:
+        name, act, after = WRAPPED[fault]
+        real = getattr(MemoryGRPOTrainer, name)
+
+        def wrapped(trainer, *args, **kwargs):
+            now = trainer.state.global_step + 1 == step and trainer.accelerator.process_index == rank
+            if now and not after:
+                act()
+            result = real(trainer, *args, **kwargs)
+            if now and after:
+                act()
+            return result
+
+        setattr(MemoryGRPOTrainer, name, wrapped)
+    elif fault == "in-log":
+        runs.RunFolder.append_line = append_half
+    elif fault == "after-checkpoint":
+        saving.publish = publish_then_kill
+    else:
+        assert fault == "in-checkpoint", fault
+        MemoryGRPOTrainer._save_pending = half_saved
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Rollouts that really ran, from written completions: what the tests of scoring and of rows start from."""
 
+from scripted import ScriptedGenerator
+
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Chunk, Instance, Question, Sampling
 

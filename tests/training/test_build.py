@@ -34,10 +34,7 @@ def test_instances_of_one_id_are_not_judged_by_the_facts_of_one_another(judge):
     assert make_judge(run, [instance("Oslo"), instance("Oslo")]).judge([wrote("Oslo", "1")]) == [[True]]
     made = make_judge(run, [instance("Oslo"), instance("Rome", "2")])
     assert made.judge([wrote("Oslo", "1"), wrote("Oslo", "2")]) == [[True], [False]]
-
-
-def test_ids_are_nothing_to_a_judge_that_needs_no_facts():
-    run = RunOptions(content_judge="grounded")
+    run = RunOptions(content_judge="grounded")  # needs no facts
     assert make_judge(run, [instance("Oslo"), instance("Rome")]).judge([wrote("Oslo", "1")]) == [[True]]
 
 
@@ -49,17 +46,6 @@ def test_a_question_that_cannot_be_scored_is_found_before_anything_is_trained(tm
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(instance_to_json(row)) + "\n", encoding="utf-8")
     data = {"--train_data": "good", "--eval_data": "good", where: "bad"}
     options = [word for name, file in data.items() for word in (name, str(tmp_path / f"{file}.jsonl"))]
-    agent = [
-        "--schema",
-        "toy",
-        "--codec",
-        "compact",
-        "--max_chunk_tokens",
-        "64",
-        "--view_tokens",
-        "64",
-        "--max_completion_length",
-        "8",
-    ]
+    agent = ["--schema", "toy", "--codec", "compact", "--max_chunk_tokens", "64", "--max_completion_length", "8"]
     with pytest.raises(InputError, match="judge"):
         build_parts(parse_train_arguments(["--use_cpu", "true", "--model", "nano", *agent, *options]))

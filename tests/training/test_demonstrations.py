@@ -11,10 +11,12 @@ import torch
 from gradient_check import make_base
 from rollouts import make_agent, make_instance, run_script
 
+from memalpha.data.schema import write_instances
 from memalpha.data.synthetic import PRESETS
 from memalpha.data.synthetic import make_instance as make_dialogue
 from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError, RunFolderError
+from memalpha.models import load_policy_model
 from memalpha.qa.metrics import score
 from memalpha.training.warm_start import (
     Demonstration,
@@ -76,28 +78,23 @@ def test_completions_are_the_teachers_calls_and_prompts_those_of_a_rollout(codec
     assert [entry.content for entry in rollout.memory] == ["apple door"]
 
 
-def test_end_marks_in_a_text_are_not_end_tokens():
-    def quotes(instance, index, memory, rng):
-        return [Operation(INSERT, "facts", "<|im_end|>")]
+def say(*operations):
+    return lambda instance, index, memory, rng: list(operations)
 
-    agent = make_agent()
+
+def test_end_marks_in_a_text_are_not_end_tokens():
+    agent, quotes = make_agent(), say(Operation(INSERT, "facts", "<|im_end|>"))
     ((demonstration, _),) = demonstrate([make_instance("x", "apple")], agent, quotes, END, seed=0)
     assert demonstration.completion_ids.count(END) == 1
     assert agent.encoder.tokenizer.decode(demonstration.completion_ids[:-1]) == "+ <|im_end|>"
 
 
-def test_a_demonstration_over_the_limit_is_an_error_with_its_numbers():
+def test_a_demonstration_that_is_too_long_or_whose_call_fails_is_an_error():
     fits = make_agent(max_completion_length=6)  # + apple, line break, + boat, end
     assert len(list(demonstrate([make_instance("x", "apple boat")], fits, scripted, END, seed=0))) == 1
-    with pytest.raises(InputError, match="a demonstration of x has 6 tokens") as caught:
+    with pytest.raises(InputError, match=r"a demonstration of x has 6 tokens(.|\n)*at most max_completion_length = 5"):
         list(demonstrate([INSTANCE], make_agent(max_completion_length=5), scripted, END, seed=0))
-    assert "at most max_completion_length = 5" in str(caught.value)
-
-
-def test_a_teachers_call_that_fails_is_an_error():
-    def wrong(instance, index, memory, rng):
-        return [Operation(DELETE, "facts", entry_id="9")]
-
+    wrong = say(Operation(DELETE, "facts", entry_id="9"))
     with pytest.raises(InputError, match="the teacher's call fails on x: no entry '9' in facts"):
         list(demonstrate([INSTANCE], make_agent(), wrong, END, seed=0))
 
@@ -109,22 +106,19 @@ def test_each_instance_has_a_memory_and_a_random_state_of_its_own():
         seen.append((instance.id, index, len(memory), rng.random()))
         return [Operation(INSERT, "facts", "apple")] if index == 0 else []
 
-    instances = [make_instance("a", "apple", "boat"), make_instance("b", "apple", "boat")]
-    list(demonstrate(instances, make_agent(), draws, END, seed=3))
-    assert [row[:3] for row in seen] == [("a", 0, 0), ("a", 1, 1), ("b", 0, 0), ("b", 1, 1)]
+    list(demonstrate([make_instance(name, "apple", "boat") for name in "ab"], make_agent(), draws, END, seed=3))
     alone = random.Random("3/b")
-    assert [row[3] for row in seen[2:]] == [alone.random(), alone.random()]
-    assert len({row[3] for row in seen}) == 4
+    assert seen[2:] == [("b", 0, 0, alone.random()), ("b", 1, 1, alone.random())] and len({row[3] for row in seen}) == 4
 
 
-@pytest.mark.parametrize("codec", TEXTS)
+@pytest.mark.parametrize("codec", ["compact_text", "hermes"])
 def test_what_the_teacher_shows_answers_every_question(codec):
     """The generator's own dialogues: the memory that the demonstrated completions lead to holds every answer."""
     agent = make_agent(codec=codec, max_completion_length=4096, max_chunk_tokens=8192)
     dialogues = [make_dialogue(seed, 0, PRESETS["medium"]) for seed in range(2)]
     totals = Counter()
     for dialogue in dialogues:
-        shown = list(demonstrate([dialogue], agent, roomy_teacher, END, seed=0))
+        shown = list(demonstrate([dialogue], agent, teacher_operations, END, seed=0))
         assert len(shown) == len(dialogue.chunks)
         memory = agent.new_memory()
         for index, (demonstration, operations) in enumerate(shown):
@@ -136,10 +130,6 @@ def test_what_the_teacher_shows_answers_every_question(codec):
         scores = {q.text: score(q, Answer("\n".join(passages), passages)) for q in dialogue.questions}
         assert set(scores.values()) == {1.0}
     assert totals.keys() == {INSERT, UPDATE, DELETE}  # every tool is shown
-
-
-def roomy_teacher(instance, index, memory, rng):
-    return teacher_operations(instance, index, memory, rng)
 
 
 def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens():
@@ -155,8 +145,6 @@ def test_the_loss_of_a_warm_start_is_the_mean_over_completion_tokens():
 
 
 def test_a_warm_start_shows_each_instance_by_its_own_teacher(tmp_path):
-    from memalpha.data.schema import write_instances
-
     plain = make_instance("plain", "apple boat candle. door engine feather.")
     write_instances(tmp_path / "plain.jsonl", [plain])
     agent = make_agent(max_completion_length=200, max_chunk_tokens=400)
@@ -170,25 +158,15 @@ def test_a_warm_start_shows_each_instance_by_its_own_teacher(tmp_path):
     assert corrected[UPDATE] > corrected[DELETE] > 0  # changes are updates, what was taken back is deleted
 
 
-def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
-    from memalpha.models.policy import load_policy_model
+def warm(folder, *more):
+    toy = ["--model", "nano", "--data", "toy", "--data_options", "{n: 8}", "--schema", "toy", "--codec", "compact"]
+    common = ["--max_steps", "2", "--use_cpu", "true", "--show_times", "false", "--lora_r", "4", "--output_dir", str(folder)]
+    return warm_up(parse_warmup_arguments([*toy, *common, *more]))
 
+
+def test_a_warm_start_goes_on_from_an_adapter(tmp_path):
     def train(target, *more):
-        options = [
-            "--model",
-            "nano",
-            "--data",
-            "toy",
-            "--data_options",
-            "{n: 16, split: train}",
-            "--schema",
-            "toy",
-            "--codec",
-            "compact",
-        ]
-        common = ["--max_steps", "4", "--use_cpu", "true", "--show_times", "false", "--lora_r", "4", "--lora_alpha", "8"]
-        warm_up(parse_warmup_arguments([*options, *common, "--output_dir", str(tmp_path / target), *more]))
-        model = load_policy_model("nano", adapter=tmp_path / target).model
+        model = load_policy_model("nano", adapter=warm(tmp_path / target, *more)).model
         return {name: value for name, value in model.state_dict().items() if "lora" in name}
 
     first = train("first")
@@ -204,33 +182,25 @@ def test_demonstrations_beyond_the_models_positions_are_refused(tmp_path):
     text = " ".join(["Ö"] * 900)  # spelt byte by byte: three tokens a word
     row = {"id": "1", "source": "mine", "chunks": [{"text": text}], "questions": []}
     (tmp_path / "long.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    options = ["--model", "nano", "--schema", "toy", "--codec", "compact", "--max_chunk_tokens", "4000", "--use_cpu", "true"]
-    arguments = [*options, "--data", str(tmp_path / "long.jsonl"), "--max_steps", "1", "--output_dir", str(tmp_path / "out")]
     with pytest.raises(InputError, match=r"a demonstration has 2\d\d\d tokens, .* and the model takes 2048"):
-        warm_up(parse_warmup_arguments(arguments))
+        warm(tmp_path / "out", "--data", str(tmp_path / "long.jsonl"), "--max_chunk_tokens", "4000", "--data_options", "{}")
 
 
 def test_a_folder_made_again_holds_an_adapter_or_a_model_not_both(tmp_path):
-    def made(*more):
-        options = ["--data", "toy", "--data_options", "{n: 4, split: train}", "--schema", "toy", "--codec", "compact"]
-        common = ["--max_steps", "1", "--use_cpu", "true", "--output_dir", str(tmp_path / "out"), "--overwrite", "true"]
-        warm_up(parse_warmup_arguments([*options, *common, "--model", "nano", *more]))
-        return {path.name for path in (tmp_path / "out").iterdir()}
-
-    kinds = {"config.json", "model.safetensors"}, {"adapter_config.json", "adapter_model.safetensors", "memalpha_adapter.json"}
-    model, adapter = kinds
+    model = {"config.json", "model.safetensors"}
+    adapter = {"adapter_config.json", "adapter_model.safetensors", "memalpha_adapter.json"}
     for full, there, gone in (("true", model, adapter), ("false", adapter, model), ("true", model, adapter)):
-        files = made("--full_finetuning", full)
+        warm(tmp_path / "out", "--max_steps", "1", "--overwrite", "true", "--full_finetuning", full)
+        files = {path.name for path in (tmp_path / "out").iterdir()}
         assert there <= files and not gone & files
     with pytest.raises(RunFolderError, match="is the base model's folder"):
-        made("--model", str(tmp_path / "out"))
+        warm(tmp_path / "out", "--overwrite", "true", "--model", str(tmp_path / "out"))
     assert model <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
 @pytest.mark.parametrize("overwrite", ["false", "true"])
 def test_a_folder_that_is_no_warm_start_is_left_alone(overwrite, tmp_path):
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
-    options = ["--model", "nano", "--data", "toy", "--use_cpu", "true", "--output_dir", str(tmp_path), "--overwrite", overwrite]
     with pytest.raises(RunFolderError, match=r"holds no warm start(.|\n)*choose another --output_dir"):
-        warm_up(parse_warmup_arguments(options))
+        warm(tmp_path, "--overwrite", overwrite)
     assert (tmp_path / "config.json").read_text(encoding="utf-8") == "{}"

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_resume import OPTIONS, launch, train, untimed_metrics
+from runs_of_nano import OPTIONS, SHORT, launch, train, untimed_metrics
 
 from memalpha.errors import TrainingAborted
-from memalpha.training import guards
 from memalpha.training.checkpoints import damage, publish
-from memalpha.training.trainer import MemoryGRPOTrainer
-
-SHORT = ["--eval_data", ""]
+from memalpha.training.trainer import MemoryGRPOTrainer, explain_out_of_memory, finite_gradients
 
 
 def optimizer_steps(folder: Path, step: int) -> set[float]:
@@ -51,7 +48,6 @@ def test_a_step_that_is_not_finite_changes_no_weight_and_is_counted(tmp_path, mo
     assert rows[1]["loss"] is None and all(row["loss"] is not None for row in (rows[0], *rows[2:]))
     weights = [(tmp_path / "run" / f"checkpoint-{step}" / "model.safetensors").read_bytes() for step in (1, 2, 3)]
     assert weights[0] == weights[1] != weights[2]
-    assert rows[0]["policy"] == rows[1]["policy"] != rows[2]["policy"]
     assert [optimizer_steps(tmp_path / "run", step) for step in (1, 2, 3, 4)] == [{1.0}, {1.0}, {2.0}, {3.0}]
 
 
@@ -65,24 +61,14 @@ def test_too_many_such_steps_in_a_row_stop_the_run_with_a_clear_message(tmp_path
     assert weights[0] == weights[1]
 
 
-def test_skipped_steps_count_in_a_row_only():
-    skipped = guards.SkippedSteps(1)
-    for step, bad in enumerate([True, False, True, False, True]):
-        skipped.count(bad, step)
-    with pytest.raises(TrainingAborted, match="2 steps in a row"):
-        skipped.count(True, 6)
-    with pytest.raises(TrainingAborted):
-        guards.SkippedSteps(5).count(True, 1, limit=0)
-
-
 def test_finite_gradients_looks_at_every_element():
     model = torch.nn.Linear(3, 2)
-    assert guards.finite_gradients(model)  # none at all
+    assert finite_gradients(model)  # none at all
     model.weight.grad = torch.full((2, 3), 3e38)  # their sum would overflow
-    assert guards.finite_gradients(model)
+    assert finite_gradients(model)
     for bad in (torch.nan, torch.inf, -torch.inf):
         model.bias.grad = torch.tensor([0.0, bad])
-        assert not guards.finite_gradients(model)
+        assert not finite_gradients(model)
 
 
 def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(make_disk, capsys):
@@ -101,7 +87,7 @@ def test_a_full_disk_stops_the_run_and_the_last_checkpoint_stays(make_disk, caps
 
 
 def test_running_out_of_memory_names_rows_per_forward(tmp_path):
-    fault = ["tests/training/faulty_run.py", "no-memory", "2", "0", "train", *OPTIONS, *SHORT]
+    fault = ["tests/training/faulty_run.py", "no-memory", "1", "0", "train", *OPTIONS, *SHORT, "--warm_start_steps", "0"]
     done = launch(*fault, "--output_dir", str(tmp_path / "run"))
     assert done.returncode == 1
     assert "out of memory in the update, with rows_per_forward = 32" in done.stderr
@@ -109,12 +95,10 @@ def test_running_out_of_memory_names_rows_per_forward(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), RuntimeError("shape")]
-)
+@pytest.mark.parametrize("error", [MemoryError("no"), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("shape")])
 def test_other_errors_are_not_taken_for_memory(error):
     expected = RuntimeError if str(error) == "shape" else TrainingAborted
-    with pytest.raises(expected), guards.explain_out_of_memory(1):
+    with pytest.raises(expected), explain_out_of_memory(1):
         raise error
 
 
@@ -127,7 +111,7 @@ def test_a_checkpoint_takes_its_name_when_it_is_whole(tmp_path):
     assert (tmp_path / "checkpoint-1" / "deep" / "weights").read_text() == "new"
     assert damage(tmp_path / "checkpoint-1") == ""
     (tmp_path / "checkpoint-1" / "deep" / "weights").write_text("old")
-    assert "deep/weights has other content" in damage(tmp_path / "checkpoint-1")
+    assert "deep/weights is missing or has other content" in damage(tmp_path / "checkpoint-1")
     (tmp_path / "checkpoint-1" / "memalpha_checkpoint.json").write_text("[1")
     assert "cannot be read" in damage(tmp_path / "checkpoint-1")
 

@@ -1,21 +1,16 @@
 """The update against a loss written by hand: exact for every loss that is offered, and the check sees planted faults."""
 
 import json
-import os
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
 
 import gradient_check
 import pytest
 from gradient_check import TWO_PROCESSES, Case, check
+from runs_of_nano import two
 
 EXACT = 1e-5
 FOUND = 1e-2
 
 CASES = {
-    "dapo": Case("dapo"),
     "dapo, KL, two epochs, by instance, no packing": Case("dapo", 0.1, "instance", False, iterations=2),
     "dapo, KL to the base": Case("dapo", 0.1, start="fresh", iterations=2),
     "dapo, KL, all weights": Case("dapo", 0.1, start="full"),
@@ -24,11 +19,8 @@ CASES = {
     "grpo, KL, no packing, Qwen3": Case("grpo", 0.1, share_prefix=False, padding=4, architecture="qwen3", steps=1),
     "grpo, KL, three splits, two epochs": Case("grpo", 0.1, splits=3, iterations=2, steps=6),
     "grpo, ratio of the sequence": Case("grpo", level="sequence", iterations=2),
-    "dr_grpo, two epochs, no packing": Case("dr_grpo", 0.0, share_prefix=False, iterations=2, padding=4),
     "dr_grpo, KL, by instance": Case("dr_grpo", 0.1, "instance", padding=4, scale="none"),
-    "cispo, two epochs": Case("cispo", 0.0, iterations=2),
-    "cispo, KL, by instance, no packing": Case("cispo", 0.1, "instance", False, start="fresh", scale="batch"),
-    "generation by TRL": Case(generator="trl", steps=1),
+    "cispo, KL, two epochs": Case("cispo", 0.1, start="fresh", iterations=2, scale="batch"),
 }
 
 
@@ -43,28 +35,11 @@ def test_the_gradient_is_that_of_the_loss_by_hand(name):
     assert len({prompt for prompt, _ in report.lengths}) > 2
     assert len({completion for _, completion in report.lengths}) > 2
     assert report.padding == case.padding * len(report.advantage_errors)
-    if case.grouping == "step":
-        assert max(report.trl_errors) < 1e-5
     if case.iterations > 1:
         assert report.ratios[0] < 0.8 and report.ratios[1] > 1.25, "the check must reach the clipped region"
 
 
-def test_both_ways_of_scoring_rows_give_the_same_gradient():
-    case = Case("dapo", 0.1, steps=1)
-    packed, padded = check(case).gradients[0], check(replace(case, share_prefix=False)).gradients[0]
-    assert (packed - padded).norm() / padded.norm() < EXACT
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case("grpo", padding=4, fault="padding", steps=1),
-        Case("dr_grpo", padding=4, fault="padding", share_prefix=False, steps=1),
-        Case("dapo", fault="packing", steps=1),
-        Case("grpo", fault="packing", steps=1),
-    ],
-    ids=lambda case: f"{case.loss}, {case.fault}",
-)
+@pytest.mark.parametrize("case", [Case("dr_grpo", padding=4, fault="padding", steps=1), Case("dapo", fault="packing", steps=1)])
 def test_a_planted_fault_is_found(case):
     assert check(case).error > FOUND
 
@@ -80,18 +55,7 @@ def test_frozen_layers_stay_frozen_when_the_reference_switches_adapters():
 def two_ranks(tmp_path_factory):
     """Reports of both ranks, from a run of its own."""
     out = tmp_path_factory.mktemp("two") / "reports.json"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(
-        [*launch, gradient_check.__file__, str(out)],
-        env=environment,
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = two(gradient_check.__file__, str(out))
     assert out.exists(), done.stderr[-4000:]
     return json.loads(out.read_text())
 
@@ -103,8 +67,6 @@ def test_two_ranks_train_the_gradient_of_all_rows(two_ranks, name):
     assert sum(report["padding"] for report in reports) > 0, "ranks must differ in their number of rows"
     for report in reports:
         assert max(report["advantage_errors"]) < 1e-6
-        if case.grouping == "step":
-            assert max(report["trl_errors"]) < 1e-5
         if case.fault:
             assert max(report["errors"]) > FOUND
         else:

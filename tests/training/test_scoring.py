@@ -5,14 +5,17 @@ from dataclasses import replace
 
 import pytest
 from rollouts import make_agent, make_instance, run_script
+from scripted import ScriptedGenerator
 
+from memalpha.agent.rollout import run_rollouts
 from memalpha.errors import PartialServiceError, ServiceError, TrainingAborted
 from memalpha.memory.memory import Memory
 from memalpha.qa.evaluator import QAEvaluator
+from memalpha.qa.readers import RecallReader
 from memalpha.rewards.total import RewardConfig, StepReward
 from memalpha.training.results import instance_result, summarise
-from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
-from memalpha.types import Answer, Operation, OperationKind
+from memalpha.training.scoring import RolloutScorer, ask_after_chunks, check_masked_share, first_error
+from memalpha.types import Answer, Operation, OperationKind, Question, Sampling
 
 NAN = math.nan
 
@@ -61,10 +64,6 @@ def scorer_of(reader=None, judge=None, config=None, **settings):
     return RolloutScorer(QAEvaluator(reader or Recall(), k=3), judge or Judge(), config or RewardConfig(), **settings)
 
 
-def flat(rewards):
-    return [[tuple(step) for step in steps] for steps in rewards]
-
-
 def test_parts_by_hand(rollouts):
     judge = Judge()
     rewards = scorer_of(judge=judge).score(rollouts)
@@ -87,11 +86,8 @@ def test_the_judge_sees_chunk_writes_and_what_was_there_before(rollouts):
     judge = Judge()
     scorer_of(judge=judge).score(rollouts)
     (asked,) = judge.asked  # all rollouts in one batch
-    assert [(r.instance_id, r.chunk_index, r.chunk.text) for r in asked] == [
-        ("a", 0, "apple boat engine engine"),
-        ("a", 1, "candle engine engine engine"),
-        ("b", 0, "door feather"),
-    ]
+    assert [(r.instance_id, r.chunk_index) for r in asked] == [("a", 0), ("a", 1), ("b", 0)]
+    assert asked[1].chunk.text == "candle engine engine engine"
     second = asked[1]
     assert [(str(result.operation.kind), result.entry_id) for result in second.results] == [("delete", "1"), ("insert", "2")]
     assert [entry and entry.content for entry in second.before] == ["apple", None]
@@ -126,18 +122,6 @@ def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts, partial):
     assert rollouts[0].content_errors == {} and first_error(rollouts) is None
 
 
-def test_chunks_without_a_write_need_no_judge():
-    instances = [make_instance(name, "apple", "boat", ask=("apple",)) for name in "xy"]
-    rollouts = run_script(make_agent(), instances, ["+ apple", "."], [".", "what?"])
-    judge = Judge("x0", "x1", "y0", "y1")
-    scorer = scorer_of(judge=judge)
-    rewards = scorer.score(rollouts)
-    assert [[math.isnan(step.content) for step in steps] for steps in rewards] == [[True, False], [False, False]]
-    assert [step.content for step in (rewards[0][1], *rewards[1])] == [0.0, 0.0, 0.0]  # silence
-    assert [len(requests) for requests in judge.asked] == [1]
-    assert scorer.masked(rewards) == 1
-
-
 class Quiet(Judge):
     """Knows, too, after which chunks nothing had to change."""
 
@@ -157,15 +141,6 @@ def test_a_judge_that_knows_says_where_silence_was_right(config):
     assert asked == ([] if config else [0, 1])
 
 
-def test_an_error_of_a_question_goes_before_one_of_a_judge(rollouts):
-    scorer_of(Recall("door"), Judge("a1")).score(rollouts)
-    assert first_error(rollouts) == "the judge is down for a1"  # of the first rollout
-    assert first_error(rollouts[1:]) == "the reader is down"
-    scorer_of(Recall("apple"), Judge("a1")).score(rollouts)
-    assert first_error(rollouts) == "the reader is down"
-    assert first_error([]) is None
-
-
 def test_too_many_masked_rollouts_stop_the_run():
     for masked, total, limit in ((1, 2, 0.5), (0, 2, 0.0), (2, 2, 1.0), (29, 100, 0.29), (0, 0, 0.0), (7, 10, 0.7)):
         check_masked_share(masked, total, limit, [])  # exactly the share is still allowed
@@ -178,13 +153,10 @@ def test_too_many_masked_rollouts_stop_the_run():
 
 def test_a_gap_of_the_judge_enters_no_mean_of_an_evaluation(rollouts):
     rewards = scorer_of(judge=Judge("a1")).score(rollouts)
-    results = [instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)]
-    summary = summarise(results)
+    summary = summarise([instance_result(*pair, RewardConfig()) for pair in zip(rollouts, rewards, strict=True)])
     assert (summary["n"], summary["masked"], summary["accuracy"]) == (2, 0, 0.75)
     assert (summary["content"], summary["reward"]) == (1.0, pytest.approx(1.0 + 1.0 + 0.05 * 0.5 + 0.1))  # b alone
     assert summary["compression"] == pytest.approx((0.875 + 0.5) / 2)
-    nothing = summarise(results[:1])
-    assert math.isnan(nothing["content"]) and nothing["accuracy"] == 0.5
 
 
 def test_a_part_without_weight_masks_nothing_and_its_judge_is_not_asked(rollouts):
@@ -201,70 +173,45 @@ def test_a_part_without_weight_masks_nothing_and_its_judge_is_not_asked(rollouts
     assert not any(math.isnan(step.total(blind)) for step in scorer_of(Recall("seen"), config=blind).score(rollouts)[0])
 
 
-def test_questions_are_not_masked_by_having_none_where_accuracy_counts_for_nothing():
-    rollouts = run_script(make_agent(), [make_instance("x", "apple")], ["+ apple"])
-    rewards = scorer_of().score(rollouts)
-    with pytest.raises(TrainingAborted, match="first failure: none; an instance without questions has no accuracy"):
-        check_masked_share(scorer_of().masked(rewards), len(rewards), 0.5, [first_error(rollouts)])
-    config = RewardConfig(accuracy_weight=0.0)
-    assert scorer_of(config=config).score(rollouts)[0][0].total(config) == pytest.approx(1.0 + 0.05 * 0.0 + 0.1)
-
-
-def test_a_judge_that_forgets_a_chunk_is_an_error(rollouts):
-    class Forgets(Judge):
-        def judge(self, requests):
-            return super().judge(requests)[:-1]
-
-    with pytest.raises(ServiceError, match="Forgets gave 2 results for 3 requests"):
-        scorer_of(judge=Forgets()).score(rollouts)
-
-
-def test_a_judge_that_forgets_a_write_is_an_error(rollouts):
-    class Forgets(Judge):
-        def judge(self, requests):
-            return [verdicts[:-1] for verdicts in super().judge(requests)]
-
-    with pytest.raises(ValueError, match="0 verdicts for 1 applied writes"):
-        scorer_of(judge=Forgets()).score(rollouts)
-
-
 def test_metrics_by_hand(rollouts):
     scorer = scorer_of(Recall("apple"))
     metrics = scorer.metrics(rollouts, scorer.score(rollouts))
     # Calls: apple, what?; delete 1, candle, delete 7; door, door. Three chunks, two rollouts, the first without accuracy.
     assert metrics == {
-        "reward_accuracy": (1.0, 1),
-        "reward_tool": (pytest.approx(0.5 + 2 / 3 + 1.0), 3),
-        "reward_compression": (0.875 + 0.875 + 0.5, 3),
-        "reward_content": (2.5, 3),
-        "reward_immediate": (0, 0),
-        "calls_per_chunk": (7.0, 3),
-        "silent_chunks": (0.0, 3),
-        "cut_off": (0.0, 3),
-        "entries": (2.0, 2),
-        "tokens": (2.0, 2),
-        "masked": (1.0, 2),
-        "masked_chunks": (2.0, 3),
-        "duplicates": (1.0, 7),
-        "unparsed": (1.0, 7),
-        "verbatim": (3, 3),
-        "entry_words": (3.0, 3),
-        "insert_share": (3.0, 7),
-        "update_share": (0.0, 7),
-        "delete_share": (1.0, 7),
-        "replace_share": (0.0, 7),
-    }
+        "reward_accuracy": (1.0, 1), "reward_tool": (pytest.approx(0.5 + 2 / 3 + 1.0), 3), "reward_content": (2.5, 3),
+        "reward_compression": (0.875 + 0.875 + 0.5, 3), "reward_immediate": (0, 0), "calls_per_chunk": (7, 3),
+        "silent_chunks": (0, 3), "cut_off": (0, 3), "entries": (2, 2), "tokens": (2, 2), "masked": (1, 2), "masked_chunks": (2, 3),
+        "duplicates": (1, 7), "unparsed": (1, 7), "verbatim": (3, 3), "entry_words": (3, 3),
+        "insert_share": (3, 7), "update_share": (0, 7), "delete_share": (1, 7), "replace_share": (0, 7),
+    }  # fmt: skip
 
 
 def test_silence_and_cuts_are_counted():
-    agent = make_agent()
-    from memalpha.agent.rollout import run_rollouts
-    from memalpha.generation.scripted import ScriptedGenerator
-    from memalpha.types import Sampling
-
-    instances = [make_instance("x", "apple", ask=("apple",)), make_instance("y", "boat", ask=("boat",))]
+    agent, ask = make_agent(), ("apple",)
+    instances = [make_instance(name, "apple", ask=ask) for name in "xy"]
     generator = ScriptedGenerator([".", "+ apple boat candle"], agent.encoder.tokenizer)
     rollouts = run_rollouts(instances, agent, generator, Sampling(4))
     scorer = scorer_of()
     metrics = scorer.metrics(rollouts, scorer.score(rollouts))
     assert (metrics["silent_chunks"], metrics["cut_off"], metrics["calls_per_chunk"]) == ((1.0, 2), (1.0, 2), (1.0, 2))
+
+
+# ------------------------------------------------------------------------------------------------ questions right after a chunk
+def test_questions_are_asked_on_the_memory_of_the_chunk_that_completes_their_evidence():
+    """The rollout keeps apple and boat; deletes apple and keeps candle, but not door."""
+    evidence = {"apple": (0,), "candle": (0, 1), "door": (1,), "engine": None}
+    questions = tuple(Question(f"was {word} seen?", (word,), evidence=chunks, id=word) for word, chunks in evidence.items())
+    agent = make_agent()
+    instance = replace(make_instance("a", "apple boat engine", "candle door engine", "boat"), questions=questions)
+    (made,) = run_script(agent, [instance], ["+ apple\n+ boat\nwhat?"], ["- 1\n+ candle\n- 7"], ["= 2 engine"])
+    before = [entry.content for entry in made.memory]
+    evaluator = QAEvaluator(RecallReader(64, agent.encoder.count), k=3)
+    ((first, second, third),) = ask_after_chunks([made], agent, evaluator)
+    assert [(record.question.id, record.score) for record in first] == [("apple", 1.0)]  # deleted later
+    assert [(record.question.id, record.score) for record in second] == [("candle", 1.0), ("door", 0.0)]
+    assert third == [] and [entry.content for entry in made.memory] == before == ["engine", "candle"]
+    (paid,) = RolloutScorer(evaluator, Judge(), RewardConfig(immediate_weight=1.0), agent=agent).score([made])
+    # At the end candle and engine are found, apple and door are not: r1 = 1/2, which the last chunk, asked nothing, takes.
+    assert [(step.accuracy, step.immediate) for step in paid] == [(0.5, 1.0), (0.5, 0.5), (0.5, 0.5)]
+    (unpaid,) = RolloutScorer(evaluator, Judge(), RewardConfig()).score([made])
+    assert all(math.isnan(step.immediate) for step in unpaid)

@@ -4,31 +4,21 @@ The completions are written here, so that every reward and advantage can be work
 first i words of each chunk. All else is the command line's own run: model, trainer, update, run folder, clients and servers.
 """
 
-from __future__ import annotations
-
 import json
-import logging
 import math
-import os
 import re
-import socket
 import statistics
-import subprocess
-import sys
-import threading
-import time
-from pathlib import Path
 
 import pytest
+from runs_of_nano import ROOT, two
+from scripted import ScriptedGenerator
 from stub_server import Fault, StubServer, error
 
 from memalpha.cli import run
 from memalpha.data.schema import write_instances
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.qa.readers import NO_NOTES
 from memalpha.types import Chunk, Instance, Question
 
-ROOT = Path(__file__).parents[2]
 GROUP = 4
 TEXTS = {"a": ("apple boat candle", "door engine feather"), "b": ("guitar hammer island", "jacket kettle ladder")}
 SMALL = [
@@ -62,6 +52,11 @@ def asked(body) -> str:
 
 def notes(body) -> str:
     return body["messages"][-1]["content"].split("\n\nQuestion:")[0].removeprefix("Notes:\n")
+
+
+def about_boat(body) -> bool:
+    """Whether a rollout that kept "boat" (2 and 3 of a) is asked for it."""
+    return asked(body) == "boat" and notes(body) != NO_NOTES
 
 
 def written(body) -> str:
@@ -111,14 +106,14 @@ def train(tmp_path, data, url, *more):
     return code, Run(tmp_path / "run")
 
 
-def expected_totals(masked=(), accuracy=lambda i: i / 3, content=lambda i: 0.0):
-    """Accuracy + .2 tool success + content of each chunk step, by hand; silence has neither of the latter."""
+def expected_totals(masked=(), content=lambda i: 0.0):
+    """Accuracy i / 3 + .2 tool success + content of each chunk step, by hand; silence has neither of the latter."""
     steps = [(name, i, t) for name in TEXTS for i in range(GROUP) for t in range(2)]
-    return {key: accuracy(key[1]) + (0.2 if key[1] else 0.0) + content(key[1]) for key in steps if key not in masked}
+    return {key: key[1] / 3 + (0.2 if key[1] else 0.0) + content(key[1]) for key in steps if key not in masked}
 
 
 def expected_advantages(totals):
-    """(x - mean) / (std + 1e-4) over the scored rollouts of the same chunk, 0 for the masked and for one alone."""
+    """(x - mean) / (std + 1e-4) over the scored rollouts of the same chunk, 0 for the masked."""
     found = {}
     for name in TEXTS:
         for t in range(2):
@@ -151,63 +146,28 @@ def test_a_reader_that_is_down_ends_the_run_with_one_message_that_names_it(tmp_p
     assert len(reader.bodies) <= 3 * 10  # 8 questions in a row and what was under way, of 48
     assert done.metrics == []  # nothing was trained
     records = [record for row in done.rollouts.values() for record in row["questions"]]
-    assert len(records) == 48 and all(record["score"] is None and record["answer"] is None for record in records)
-    assert all("HTTP 503: no model is loaded" in record["error"] for record in records)
+    assert len(records) == 48 and all(record["score"] is None and "HTTP 503" in record["error"] for record in records)
     assert set(done.values("total").values()) == {None}
-    assert {reward["accuracy"] for reward in done.values("reward").values()} == {None}
+    code, done = train(tmp_path, data, reader.url, "--eval_data", str(data), "--overwrite", "true")  # held-out data come first
+    assert code == 1 and "2 of 2 rollouts could not be scored" in capsys.readouterr().err
+    assert (done.rollouts, done.metrics) == ({}, [])
+    rows = [json.loads(line) for line in (tmp_path / "run" / "held_out" / "before.jsonl").read_text().splitlines()]
+    assert [row["result"]["accuracy"] for row in rows] == [None, None]
 
 
-class ComesUp(logging.Handler):
-    """A server that is down until half a second after the first failed attempt was logged."""
-
-    def __init__(self):
-        super().__init__()
-        self.place = socket.socket()  # nobody else takes the port; nobody listens
-        self.place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.place.bind(("127.0.0.1", 0))
-        self.port = self.place.getsockname()[1]
-        self.server, self.timer = None, threading.Timer(0.5, self.start)
-
-    def emit(self, record):
-        if self.timer.ident is None:
-            self.timer.start()
-
-    def start(self):
-        self.place.close()
-        self.server = StubServer(self.port)
-        self.server.reply = notes
-
-
-def test_a_reader_that_comes_up_in_time_costs_time_alone(tmp_path, data, monkeypatch, caplog):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    logger, down = logging.getLogger("memalpha.endpoints"), ComesUp()
-    logger.addHandler(down)
-    try:
-        code, done = train(
-            tmp_path, data, f"http://127.0.0.1:{down.port}/v1", "--endpoint_retries", "7", "--endpoint_backoff", "0.2"
-        )
-    finally:
-        logger.removeHandler(down)
-        down.timer.join()
-        down.server.close()
+def test_a_reader_that_comes_up_in_time_costs_time_alone(tmp_path, data, reader):
+    reader.script = [error(503, "starting")] * 10
+    code, done = train(tmp_path, data, reader.url, "--endpoint_retries", "7")
     assert code == 0
     check_by_value(done, masked=())
-    assert "attempt 2 follows in" in next(message for message in caplog.messages if str(down.port) in message)
-    assert len(down.server.bodies) == 48
 
 
-FAULTS = {
-    "server error": error(500, "worn out"),
-    "garbage": Fault(200, b"worn out"),
-    "refusal": error(400, "worn out: too long"),
-    "silence": Fault(hang=True),
-}
+FAULTS = {"server error": error(500, "worn out"), "refusal": error(400, "worn out: too long"), "silence": Fault(hang=True)}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_question_that_fails_masks_its_rollout_and_no_other(tmp_path, data, reader, fault):
-    """Who kept "boat" (rollouts 2 and 3 of a) is never answered whether it was seen."""
-    reader.fault_for = lambda body: FAULTS[fault] if asked(body) == "boat" and notes(body) != NO_NOTES else None
+    reader.fault_for = lambda body: FAULTS[fault] if about_boat(body) else None
     code, done = train(tmp_path, data, reader.url, "--endpoint_timeout", "0.5" if fault == "silence" else "20")
     assert code == 0
     check_by_value(done, {("a", i, t) for i in (2, 3) for t in range(2)})
@@ -218,46 +178,7 @@ def test_a_question_that_fails_masks_its_rollout_and_no_other(tmp_path, data, re
                 assert ("timed out" if fault == "silence" else "worn out") in record["error"]
             else:
                 assert record["error"] is None and record["score"] == float(record["answers"][0] in record["answer"])
-    asks = [body for body in reader.bodies if asked(body) == "boat" and notes(body) != NO_NOTES]
-    assert len(asks) == 2 * (1 if fault == "refusal" else 3)
-
-
-def test_a_server_that_asks_for_patience_gets_it(tmp_path, data, reader):
-    times = []
-
-    def busy(body):
-        if asked(body) == "kettle" and notes(body) == NO_NOTES:
-            times.append(time.monotonic())
-            return error(429, "busy", Retry_After="1") if len(times) <= 2 else None
-        return None
-
-    reader.fault_for = busy
-    code, done = train(tmp_path, data, reader.url)
-    assert code == 0
-    check_by_value(done, masked=())
-    assert len(times) == 4 and times[2] - times[0] >= 1.0  # the backoff alone would be .01 s
-
-
-def test_more_than_the_share_stops_the_run_and_exactly_the_share_does_not(tmp_path, data, reader, capsys):
-    reader.fault_for = lambda body: error(400, "worn out") if asked(body) == "boat" and notes(body) != NO_NOTES else None
-    code, done = train(tmp_path, data, reader.url, "--max_masked_share", "0.249")
-    said = capsys.readouterr().err
-    assert code == 1 and said.count("error: ") == 1
-    assert "2 of 8 rollouts could not be scored, more than max_masked_share = 0.249" in said and "worn out" in said
-    assert done.metrics == [] and len(done.masked()) == 4  # the step that stopped the run is on record
-    code, done = train(tmp_path, data, reader.url, "--max_masked_share", "0.25", "--overwrite", "true")
-    assert code == 0 and len(done.masked()) == 4
-
-
-def test_a_reader_that_is_down_for_the_held_out_instances_stops_before_training(tmp_path, data, reader, capsys):
-    reader.fault_for = lambda body: error(503, "no model is loaded")
-    held_out = ["--eval_data", str(data)]
-    code, done = train(tmp_path, data, reader.url, *held_out)
-    assert code == 1 and "2 of 2 rollouts could not be scored" in capsys.readouterr().err
-    assert (done.rollouts, done.metrics) == ({}, [])
-    rows = [json.loads(line) for line in (tmp_path / "run" / "held_out" / "before.jsonl").read_text().splitlines()]
-    assert [row["result"]["accuracy"] for row in rows] == [None, None]
-    assert not (tmp_path / "run" / "summary.json").exists()
+    assert sum(map(about_boat, reader.bodies)) == 2 * (1 if fault == "refusal" else 3)
 
 
 # ------------------------------------------------------------------------------------------------ judges
@@ -275,27 +196,10 @@ def test_a_write_that_cannot_be_judged_masks_its_chunk_alone(tmp_path, data, rea
     errors = {key: text for key, text in done.values("error").items() if text}
     assert errors.keys() == {("a", 2, 0), ("a", 3, 0)} and all("HTTP 500: worn out" in text for text in errors.values())
     rewards = done.values("reward")
-    assert rewards["a", 3, 0] == {
-        "accuracy": pytest.approx(1.0),
-        "tool": 1.0,
-        "compression": rewards["a", 3, 1]["compression"],
-        "content": None,
-        "immediate": None,
-    }
-    assert {body["model"] for body in judge.bodies} == {"strict"} and {body["model"] for body in reader.bodies} == {"m"}
+    assert rewards["a", 3, 0] == {**rewards["a", 3, 1], "content": None}
+    assert {body["model"] for body in judge.bodies} == {"strict"}
     assert all("Authorization" not in headers for headers in judge.headers)
     assert {headers["Authorization"] for headers in reader.headers} == {"Bearer for-the-reader"}
-
-
-@pytest.mark.parametrize("reply", ["perhaps", "down"])
-def test_a_judge_that_gives_no_verdicts_ends_the_run(tmp_path, data, reader, judge, capsys, reply):
-    judge.reply = lambda body: reply
-    judge.fault_for = lambda body: error(503, "no model is loaded") if reply == "down" else None
-    code, done = train(tmp_path, data, reader.url, *JUDGED, "--judge_url", judge.url)
-    said = capsys.readouterr().err
-    assert code == 1 and "6 of 8 rollouts could not be scored" in said  # two groups, each with one that wrote nothing
-    assert judge.url in said and ("'perhaps'" if reply == "perhaps" else "no model is loaded") in said
-    assert {reward["content"] for (_, i, _), reward in done.values("reward").items() if i} == {None}
 
 
 # ------------------------------------------------------------------------------------------------ two processes
@@ -304,17 +208,10 @@ def test_a_failure_on_one_process_ends_both_with_its_message(tmp_path, reader):
     data = write_instances(tmp_path / "instances.jsonl", map(make_instance, TEXTS))
     words = set(" ".join(TEXTS["b"]).split())
     reader.fault_for = lambda body: error(400, "worn out") if asked(body) in words else None
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "memalpha", "train"]
-    command += [*SMALL, "--per_device_train_batch_size", str(GROUP), "--train_data", str(data), "--endpoint_url", reader.url]
-    command += ["--max_masked_share", "0.49", "--output_dir", str(tmp_path / "run")]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )  # a hang would be 30 minutes
+    options = [*SMALL, "--per_device_train_batch_size", str(GROUP), "--train_data", str(data), "--endpoint_url", reader.url]
+    done = two("-m", "memalpha", "train", *options, "--max_masked_share", "0.49", "--output_dir", str(tmp_path / "run"))
     found = Run(tmp_path / "run")
-    message = (
-        r"(?m)^(?:\[rank \d\] )?error: 4 of 8 rollouts could not be scored, .* = 0\.49\n  first failure: .*HTTP 400: worn out$"
-    )
+    message = r"(?m)^(?:\[rank \d\] )?error: 4 of 8 rollouts could not be scored, .* = 0\.49\n  first failure: .*: worn out$"
     assert done.returncode == 1 and len(re.findall(message, done.stderr)) == 2, done.stderr[-3000:]
     assert len(found.rollouts) == 8 and {key[0] for key in found.masked()} == {"b"}
     assert found.metrics == []

@@ -1,18 +1,20 @@
 """What the trainer adds around the update: refused options, order of the data, generation through TRL, and what it logs."""
 
 import math
+from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gradient_check
 import pytest
 import torch
 from gradient_check import Case, make_trainer
+from rollouts import make_instance
 
 from memalpha.errors import InputError
 from memalpha.generation.hf import HFGenerator
-from memalpha.rewards.total import RewardConfig
 from memalpha.training.config import MemoryGRPOConfig
-from memalpha.training.guards import check_supported
+from memalpha.training.trainer import MemoryGRPOTrainer
 from memalpha.types import Prompt, Sampling
 
 
@@ -22,17 +24,14 @@ from memalpha.types import Prompt, Sampling
         {"multi_objective_aggregation": "normalize_then_sum"}, {"top_entropy_quantile": 0.5}, {"entropy_coef": 0.1},
         {"use_adaptive_entropy": True}, {"remove_unused_columns": True}, {"log_completions": True}, {"min_p": 0.1},
         {"repetition_penalty": 1.1}, {"generation_kwargs": {"num_beams": 2}}, {"reward_weights": [1.0, 2.0, 3.0, 4.0]},
+        {"generation_kwargs": {"seed": 1}, "use_vllm": True}, {"generation_kwargs": {"n": 2, "top_p": 0.9}, "use_vllm": True},
     ],
     ids=lambda options: next(iter(options)),
 )  # fmt: skip
 def test_options_that_cannot_be_honoured_are_refused_by_name(options):
     with pytest.raises(InputError, match=f"{next(iter(options))} is "):
-        check_supported(MemoryGRPOConfig(use_cpu=True, **options), RewardConfig(), own_generator=True)
-
-
-def test_all_other_options_pass_and_trl_generation_may_use_its_own():
-    check_supported(MemoryGRPOConfig(use_cpu=True), RewardConfig(), own_generator=True)
-    check_supported(MemoryGRPOConfig(use_cpu=True, min_p=0.1, repetition_penalty=1.1), RewardConfig(), own_generator=False)
+        MemoryGRPOConfig(use_cpu=True, **options)
+    MemoryGRPOConfig(use_cpu=True, use_vllm=True, min_p=0.1, repetition_penalty=1.1, generation_kwargs={"frequency_penalty": 0.1})
 
 
 def test_the_order_of_instances_depends_on_seed_and_epoch_alone(tmp_path):
@@ -58,6 +57,7 @@ def test_rollouts_are_drawn_with_the_options_and_every_step_with_a_seed_of_its_o
     second = made._sampling()
     assert replace(first, seed=None) == replace(second, seed=None) == Sampling(gradient_check.LONGEST, 0.9, 0.8, 7)
     assert None not in (first.seed, second.seed) and first.seed != second.seed
+    assert made.sum_over_ranks([0, 1.5]).dtype == torch.float32  # a part scored on one rank only is added up in one type
 
 
 def test_generation_through_trl_draws_as_asked_and_is_as_before_afterwards(tmp_path):
@@ -72,28 +72,34 @@ def test_generation_through_trl_draws_as_asked_and_is_as_before_afterwards(tmp_p
     made.generator.finish(Sampling(6))  # alone, there is nobody to wait for
 
 
-def test_a_part_scored_on_one_rank_only_is_added_up_in_one_type(tmp_path):
-    made = make_trainer(Case(), tmp_path)
-    assert made.sum_over_ranks([0, 1.5]).dtype == torch.float32
-    assert made.sum_over_ranks([3, 1.5]).tolist() == [3.0, 1.5]
-
-
 def test_groups_without_a_difference_are_counted_without_padding(tmp_path):
     made = make_trainer(Case(padding=4, steps=1), tmp_path)
-    reward = gradient_check.pseudo_reward
 
     def alike(index, rollout, t):
         """The first chunk of every rollout scores the same; other chunks differ."""
-        return (0.5, 0.5, 0.5, 0.5) if t == 0 else reward(index, rollout, t)
+        return gradient_check.StepReward(0.5, 0.5, 0.5, 0.5) if t == 0 else gradient_check.pseudo_reward(index, rollout, t)
 
-    made.scorer.score = lambda rollouts: [
-        [gradient_check.StepReward(*alike(i, r, t)) for t in range(len(r.steps))] for i, r in enumerate(rollouts)
-    ]
+    made.scorer.score = lambda rollouts: [[alike(i, r, t) for t in range(len(r.steps))] for i, r in enumerate(rollouts)]
     made.train()
     logs = made.state.log_history[0]
-    groups = logs["rows"] / gradient_check.GROUP
-    assert logs["frac_reward_zero_std"] == pytest.approx(2 / groups)  # the first chunk of two instances
+    assert logs["frac_reward_zero_std"] == pytest.approx(2 / (logs["rows"] / gradient_check.GROUP))  # first chunks of two instances
     assert logs["rows"] == sum(row is not None for row in made.rows) == len(made.rows) - 4
     written = [len(row.completion_ids) for row in made.rows if row]
     assert logs["completions/mean_length"] == pytest.approx(sum(written) / len(written))
     assert math.isfinite(logs["loss"])
+
+
+def test_a_group_is_asked_the_same_share_of_the_questions_and_steps_differ():
+    instance = make_instance("a", "text", ask=[f"word{i}" for i in range(10)])
+
+    def asked(share, step=0):
+        given = {"options": SimpleNamespace(question_share=share), "args": SimpleNamespace(seed=1)}
+        trainer = SimpleNamespace(**given, state=SimpleNamespace(global_step=step))
+        return MemoryGRPOTrainer._asked(trainer, instance).questions
+
+    assert asked(1.0) == instance.questions
+    for share, count in ((0.5, 5), (0.45, 5), (0.01, 1), (0.99, 10)):
+        assert len(asked(share)) == count and list(asked(share)) == [q for q in instance.questions if q in asked(share)]
+    drawn = [asked(0.5, step) for step in range(200)]
+    times = Counter(question.id for questions in drawn for question in questions)
+    assert len(times) == 10 and all(70 <= count <= 130 for count in times.values())

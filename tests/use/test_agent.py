@@ -11,13 +11,13 @@ from datetime import date
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import generate
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError, JournalError, ServiceError
-from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.readers import ModelReader
 from memalpha.store.journal import Journal, Namespace, hash_prompt
