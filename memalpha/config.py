@@ -17,10 +17,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 
 from memalpha.errors import InputError
+from memalpha.files import load_yaml
 
 _T = TypeVar("_T")
 _CHECKS = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -131,8 +131,8 @@ def parse(arguments: Sequence[str], groups: Sequence[type], program: str) -> tup
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; InputError if there is none."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        data = load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise InputError(f"cannot read the config file {str(path)!r}: {error}", expected="a YAML file, see configs/") from error
     if not isinstance(data, dict):
         raise InputError(f"{path} holds {type(data).__name__}", expected="a YAML mapping of options, name: value")
@@ -189,8 +189,8 @@ def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> di
 
 def _yaml(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return load_yaml(text)
+    except ValueError:
         return text
 
 

@@ -29,10 +29,7 @@ class Generator(Protocol):
 class Embedder(Protocol):
     """Turns texts into vectors of unit length."""
 
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        ...
+    dimension: int
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return float32 (len(texts), dimension); each row has Euclidean norm 1, or is all zero for an empty text."""

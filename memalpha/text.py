@@ -140,6 +140,15 @@ def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
     return "probe_tool_7f3a" in render_chat(tokenizer, [{"role": "user", "content": "x"}], [probe])
 
 
+def is_text(text: str) -> bool:
+    """Whether a string is Unicode text without lone surrogates, which tokenizers reject."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 _FENCES = ("chunk", "/chunk", "memory", "/memory")
 _OPENING = re.compile("[<\ufe64\uff1c]")  # NFKC maps these to "<"
 _SKIPPED = frozenset({"Cc", "Cf", "Mn", "Me"})  # invisible characters
@@ -166,6 +175,12 @@ def _names_a_fence(text: str, start: int) -> bool:
         if not any(name.startswith(read) for name in _FENCES):
             return False
     return False
+
+
+def unmarked(text: str) -> str:
+    """Return a text as a normalising tokenizer might read it: NFKC, case-folded, without invisible characters."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(char for char in folded if unicodedata.category(char) not in _SKIPPED)
 
 
 def one_line(text: str) -> str:

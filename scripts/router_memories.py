@@ -23,14 +23,14 @@ import torch
 
 from memalpha.memory.memory import Memory
 from memalpha.protocols import Embedder
-from memalpha.provenance import environment
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode
+from memalpha.retrieval.dense import LearnedSectionRouter
 from memalpha.retrieval.embedders import make_embedder
-from memalpha.retrieval.section_router import LearnedSectionRouter
-from memalpha.retrieval.two_layer import SectionRouter, TwoLayerRetriever
+from memalpha.retrieval.two_layer import Router, TwoLayerRetriever
 from memalpha.routing.learner import MAPPO
 from memalpha.routing.run import fit, load_config, make_learner
 from memalpha.routing.sections import SectionOptions, Sections, SectionTask
+from memalpha.runs import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "router_memories.json"
@@ -48,7 +48,7 @@ class FaissSections:
     """FAISS layer 1 in front of any layer 2."""
 
     def __init__(self, kept: int, embedder: Embedder) -> None:
-        self._config = RetrievalConfig(mode=RetrievalMode.DENSE, sections_kept=kept)
+        self._config = RetrievalConfig(retrieval=RetrievalMode.DENSE, sections_kept=kept)
         self._embedder = embedder
         self._retrievers: dict[int, TwoLayerRetriever] = {}
 
@@ -73,8 +73,8 @@ def run(name: str, seeds: list[int], embedder: Embedder) -> dict[str, Any]:
     task = SectionTask(train_options, embedder)
     held_out = SectionTask(replace(test_options, split="test", instances=12), embedder)
     print(f"{name}: {len(task.cases)} training questions, {len(held_out.cases)} held out", flush=True)
-    routers: dict[str, SectionRouter] = {f"learned, seed {seed}": trained(task, embedder, seed) for seed in seeds}
-    faiss: dict[str, SectionRouter] = {f"FAISS layer 1, {kept} kept": FaissSections(kept, embedder) for kept in (1, 2, 3)}
+    routers: dict[str, Router] = {f"learned, seed {seed}": trained(task, embedder, seed).rank for seed in seeds}
+    faiss: dict[str, Router] = {f"FAISS layer 1, {kept} kept": FaissSections(kept, embedder).rank for kept in (1, 2, 3)}
     rows = compare(held_out, test_options.retrieval(), embedder, {**faiss, **routers})
     return {
         "train": asdict(train_options),
@@ -86,9 +86,7 @@ def run(name: str, seeds: list[int], embedder: Embedder) -> dict[str, Any]:
     }
 
 
-def compare(
-    task: SectionTask, config: RetrievalConfig, embedder: Embedder, routers: Mapping[str, SectionRouter]
-) -> list[dict[str, Any]]:
+def compare(task: SectionTask, config: RetrievalConfig, embedder: Embedder, routers: Mapping[str, Router]) -> list[dict[str, Any]]:
     """Measure all sections, each router and the oracle, which has no time: it knows the answers. ``row`` says what is measured."""
     rows = []
     for name, router in {"everything": None, **routers}.items():

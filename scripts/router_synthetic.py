@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from memalpha.provenance import environment
 from memalpha.routing.run import RouterConfig, config_from, fit, make_learner, measure
 from memalpha.routing.tasks import SyntheticOptions, SyntheticTask
+from memalpha.runs import environment
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "router_synthetic.json"
 TASKS = {

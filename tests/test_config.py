@@ -10,10 +10,12 @@ from trl import GRPOConfig
 from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.config import Options, Range, listing, parse, read
 from memalpha.errors import InputError
+from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
-from memalpha.retrieval.config import RetrievalMode
+from memalpha.retrieval import RetrievalMode
 from memalpha.training.config import TRAIN_GROUPS, MemoryGRPOConfig, RunOptions, parse_train_arguments
 from memalpha.training.warm_start import parse_warmup_arguments
+from memalpha.use.access import Callers
 
 CPU = ["--use_cpu", "true"]
 
@@ -112,6 +114,39 @@ def test_every_option_is_listed_with_its_default_and_meaning():
     assert "--learning_rate 1e-06" in listing(TRAIN_GROUPS)
 
 
+# ------------------------------------------------------------------------------------------------ hostile YAML
+BOMB = (
+    "a0: &a0 ["
+    + ", ".join(["x" * 9] * 9)
+    + "]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 8))
+)
+
+
+@pytest.mark.parametrize(
+    "read_it", [MemorySchema.load, lambda path: parse(["--config", str(path)], [Group], "it"), read_object, Callers.load]
+)
+def test_yaml_that_grows_is_refused_with_a_short_message(tmp_path, read_it):
+    path = tmp_path / "bomb.yaml"
+    for text in (BOMB, f"{BOMB}sections: *a7\n", f"size: {'9' * 100_000}", "[" * 10_000):
+        path.write_text(text)
+        path.chmod(0o600)
+        with pytest.raises(InputError) as caught:
+            read_it(path)
+        assert len(str(caught.value)) < 10_000
+
+
+def test_a_value_of_the_command_line_that_grows_is_refused_with_a_short_message():
+    bomb = "[&a [1, 1, 1, 1], &b [*a, *a, *a, *a], [*b, *b, *b, *b]]"
+    for value in (bomb, "x" * 1_000_000):
+        with pytest.raises(InputError) as caught:
+            parse(["--more", value], [Group], "it")
+        assert len(str(caught.value)) < 10_000
+    with pytest.raises(InputError, match=r"name is .XXX") as caught:
+        MemorySchema.from_mapping({"sections": [{"name": "X" * 1_000_000}]})
+    assert len(str(caught.value)) < 10_000
+
+
 # ------------------------------------------------------------------------------------------------ training
 def test_defaults_are_those_of_chunk_step_training():
     run, agent, reward, grpo = parse_train_arguments(CPU)
@@ -196,7 +231,7 @@ def test_values_of_a_run_that_make_no_sense_are_refused_by_name(option, value):
 
 # ------------------------------------------------------------------------------------------------ the agent's own file
 def test_what_is_saved_is_what_is_loaded(tmp_path):
-    config = AgentConfig("facts", "compact", 100, 30, 0, 0, False, False, RetrievalMode.HYBRID, "hashing", 2, "", 4, 99)
+    config = AgentConfig(RetrievalMode.HYBRID, "hashing", 2, "", "facts", "compact", 100, 30, 0, 0, False, False, 4, 99)
     config.save(tmp_path)
     assert AgentConfig.load(tmp_path) == config != AgentConfig()
 

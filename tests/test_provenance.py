@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from memalpha.provenance import environment, masked, masked_command, portable
 
 from memalpha import provenance
 from memalpha.cli import run as memalpha
-from memalpha.provenance import environment, masked, masked_command, portable
 from memalpha.report.site import write_site
 from memalpha.runs import RunFolder
 from memalpha.version import __version__

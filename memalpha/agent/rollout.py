@@ -63,15 +63,13 @@ def run_rollouts(
 ) -> list[Rollout]:
     """Run one rollout for each instance, in lockstep; InputError if a chunk is too long, ServiceError if the generator fails.
 
-    Args:
-        instances: One for each rollout; repeat an instance for a group. Numbers of chunks may differ.
-        agent: Makes prompts and applies completions.
-        generator: Draws the completions; one call per lockstep.
-        sampling: How to draw them; its seed, if any, increases by 1 from chunk to chunk.
-        on_step: Progress callback.
-        times: Filled with the time spent, if given.
+    Repeat an instance for a group; numbers of chunks may differ. The seed of ``sampling``, if any, grows by 1 from chunk to chunk.
+    ``times`` is filled with the time spent.
     """
-    rollouts = [_start(instance, agent) for instance in instances]
+    rollouts = []
+    for instance in instances:
+        memory = agent.new_memory()
+        rollouts.append(Rollout(instance, memory, agent.new_retriever(memory)))
     total = max((len(instance.chunks) for instance in instances), default=0)
     times = times if times is not None else RolloutTimes()
     for t in range(total):
@@ -97,8 +95,3 @@ def take_step(rollout: Rollout, agent: AgentStep, prompt: Prompt, completion: Co
     record = StepRecord(t, prompt, completion, outcome, rollout.memory.tokens, len(rollout.memory))
     rollout.steps.append(record)
     return record
-
-
-def _start(instance: Instance, agent: AgentStep) -> Rollout:
-    memory = agent.new_memory()
-    return Rollout(instance, memory, agent.new_retriever(memory))

@@ -27,8 +27,7 @@ from memalpha.agent.config import AGENT_FILE, ROUTER_FILE, SCHEMA_FILE
 from memalpha.errors import InputError, MemAlphaError, RunFolderError
 from memalpha.evaluation.results import RESULTS_FILE, ResultKey, SystemResult, read_results
 from memalpha.files import append_lines, drop_cut_line, read_object, write_yaml
-from memalpha.provenance import environment, masked
-from memalpha.runs import RunFolder, holds_something
+from memalpha.runs import RunFolder, environment, holds_something, masked
 
 LISTS = ("sets", "systems", "readers")
 """Parts of the configuration that may grow."""

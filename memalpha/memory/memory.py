@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from memalpha.errors import SchemaError
+from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema, Section
 from memalpha.protocols import TokenCounter
 from memalpha.types import Change, Entry, Operation, OperationKind, OperationResult, ResultCode
@@ -211,17 +211,17 @@ class Memory:
     def restore(self, snapshot: Snapshot) -> None:
         """Go to a snapshot; ``changes`` records the deletions and writes.
 
-        SchemaError, with nothing changed, if the schema differs, an id occurs twice or the entries are not in order of creation.
+        InputError, with nothing changed, if the schema differs, an id occurs twice or the entries are not in order of creation.
         """
         if snapshot.schema != self.schema.name:
-            raise SchemaError(f"snapshot of schema {snapshot.schema!r}", expected=f"one of {self.schema.name!r}, as this memory")
+            raise InputError(f"snapshot of schema {snapshot.schema!r}", expected=f"one of {self.schema.name!r}, as this memory")
         if unknown := sorted({entry.section for entry in snapshot.entries if entry.section not in self.schema}):
-            raise SchemaError(f"snapshot with sections {unknown}", expected=f"sections of the schema {self.schema.name!r}")
+            raise InputError(f"snapshot with sections {unknown}", expected=f"sections of the schema {self.schema.name!r}")
         wanted = {entry.id: entry for entry in snapshot.entries}
         if len(wanted) < len(snapshot.entries):
-            raise SchemaError("snapshot that holds an id twice", expected="what Memory.snapshot returned")
+            raise InputError("snapshot that holds an id twice", expected="what Memory.snapshot returned")
         if any(first.created >= second.created for first, second in pairwise(snapshot.entries)):
-            raise SchemaError("snapshot that is not in order of creation", expected="what Memory.snapshot returned")
+            raise InputError("snapshot that is not in order of creation", expected="what Memory.snapshot returned")
         self._tokens.update({e.content: self.count_tokens(e.content) for e in snapshot.entries if e.content not in self._tokens})
         for entry in self:
             if wanted.get(entry.id) != entry:

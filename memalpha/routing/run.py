@@ -20,13 +20,12 @@ from pydantic import NonNegativeInt, PositiveInt
 from memalpha.config import Options, check_name, names, parse, read
 from memalpha.errors import InputError, RunFolderError
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
-from memalpha.provenance import environment
 from memalpha.routing.baselines import LinUCB, RandomRouter
 from memalpha.routing.grpo import GroupOptions, MultiAgentGRPO
 from memalpha.routing.learner import MAPPO, PPO, Learner
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.tasks import SyntheticOptions, SyntheticTask, Task
-from memalpha.runs import RunFolder
+from memalpha.runs import RunFolder, environment
 
 CHECKPOINT = "checkpoint.pt"
 """The trained router in a run folder."""

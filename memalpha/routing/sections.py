@@ -35,7 +35,7 @@ from memalpha.protocols import Embedder, Hit, Retriever
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.metrics import contains
 from memalpha.qa.readers import RecallReader
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.routing.tasks import Floats, Integers, Outcome, State
@@ -89,7 +89,7 @@ class SectionOptions(Options):
 
     def retrieval(self) -> RetrievalConfig:
         """Return how entries are ranked, with all sections open."""
-        return RetrievalConfig(mode=self.mode, embedder=self.embedder)
+        return RetrievalConfig(retrieval=self.mode, embedder=self.embedder)
 
 
 def section_options(values: Mapping[str, Any]) -> SectionOptions:

@@ -25,9 +25,8 @@ from transformers import PrinterCallback, TrainerCallback
 from memalpha.agent.rollout import Rollout, run_rollouts
 from memalpha.errors import InputError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.provenance import environment
 from memalpha.rewards.total import StepReward
-from memalpha.runs import RunFolder, check_apart, trajectory_name
+from memalpha.runs import RunFolder, check_apart, environment, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.config import TrainArguments
 from memalpha.training.guards import explain_missing_package

@@ -13,8 +13,7 @@ from accelerate import PartialState
 from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError
-from memalpha.provenance import environment, masked
-from memalpha.runs import RunFolder, check_apart, checkpoint_step, make_folder
+from memalpha.runs import RunFolder, check_apart, checkpoint_step, environment, make_folder, masked
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import TrainArguments
 from memalpha.types import Instance

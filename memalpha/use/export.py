@@ -37,9 +37,8 @@ from memalpha.models.policy import (
     weightless,
 )
 from memalpha.models.registry import MODELS, DownloadSpec, resolve_model
-from memalpha.provenance import nameless
 from memalpha.rewards.total import RewardConfig
-from memalpha.runs import RunFolder
+from memalpha.runs import RunFolder, nameless
 from memalpha.types import Chunk
 
 if TYPE_CHECKING:

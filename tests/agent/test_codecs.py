@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from memalpha.agent import codecs
 from memalpha.agent.codecs import CODECS, CompactCodec, CompactTextCodec, HermesCodec, make_codec
 from memalpha.errors import InputError
-from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.memory.tools import is_text, to_call
+from memalpha.memory.schema import MemorySchema, Section, SectionKind, to_call
+from memalpha.text import is_text
 from memalpha.types import CallError, Operation, OperationKind, ParsedCompletion, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE

@@ -11,7 +11,7 @@ import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, core, delete, files_with, insert, opened, update
 
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalDamagedError, JournalError
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store import durable as durable_module
@@ -132,7 +132,7 @@ def test_other_processes_and_indexes_forget_as_well(folder):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_no_cache_of_the_process_keeps_the_text(folder, whole):
-    make = retriever_factory(RetrievalConfig(mode=RetrievalMode.HYBRID, embedder="hashing"))
+    make = retriever_factory(RetrievalConfig(retrieval=RetrievalMode.HYBRID, embedder="hashing"))
     store = IndexedStore(Journal.open(folder / "store.db"), SCHEMA, make)
     store.apply(MARTA, insert("Zaphod plays the piano"), BY)
     store.apply(IVAN, insert("Ivan plays chess"), BY)

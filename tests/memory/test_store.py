@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from memalpha.errors import SchemaError
+from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, Snapshot, count_words, diff
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Change, Entry, Operation, OperationKind, ResultCode
@@ -349,7 +349,7 @@ def test_restoring_an_equal_state_changes_nothing():
 def test_a_snapshot_that_does_not_fit_is_refused_before_anything_changes(snapshot, message):
     memory = filled("kept")
     before = memory.snapshot()
-    with pytest.raises(SchemaError, match=message):
+    with pytest.raises(InputError, match=message):
         memory.restore(snapshot)
     assert memory.snapshot() == before and len(memory.changes) == 1
 

@@ -19,9 +19,9 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, make_policy
 from memalpha.qa.metrics import score
-from memalpha.retrieval.config import RetrievalConfig
+from memalpha.retrieval import RetrievalConfig
+from memalpha.retrieval.dense import LearnedSectionRouter
 from memalpha.retrieval.embedders import HashingEmbedder
-from memalpha.retrieval.section_router import LearnedSectionRouter
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.routing.ppo import Agent, PPOOptions, pack
 from memalpha.routing.sections import SectionOptions, SectionTask, kept_questions, remember, section_options, section_tasks

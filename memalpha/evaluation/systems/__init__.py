@@ -10,7 +10,7 @@ from memalpha.config import read
 from memalpha.errors import InputError
 from memalpha.evaluation.systems import agent, mem0, raw, rewriting
 from memalpha.evaluation.systems.base import System, SystemOptions
-from memalpha.retrieval.config import RetrievalMode
+from memalpha.retrieval import RetrievalMode
 
 
 class Kind(NamedTuple):

@@ -34,9 +34,9 @@ from memalpha.endpoints import ChatClient
 from memalpha.errors import InputError, MemAlphaError, MissingExtraError, ServiceError
 from memalpha.evaluation.results import OperationCounts
 from memalpha.evaluation.systems.base import Kept, Setting, System, WriterOptions
-from memalpha.memory.tools import is_text
 from memalpha.protocols import Embedder
 from memalpha.retrieval.embedders import make_embedder
+from memalpha.text import is_text
 from memalpha.types import Chunk, Instance, Message, Sampling
 
 API_KEY = "MEMALPHA_MEM0_API_KEY"
