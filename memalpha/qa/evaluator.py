@@ -23,8 +23,6 @@ logger = logging.getLogger(__name__)
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
-_MAX_FAILURES_IN_A_ROW = 3
-
 
 class Found(NamedTuple):
     """Passages for a question, best first, and the retrieved entries among them."""
@@ -89,10 +87,10 @@ class QAEvaluator:
                 records.append(QuestionRecord(question, entries, None, math.nan, str(said)))
                 continue
             scored = next(verdicts) if question.metric == JUDGE else score(question, said)
-            if isinstance(scored, ServiceError):
-                records.append(QuestionRecord(question, entries, said, math.nan, str(scored)))
-            else:
-                records.append(QuestionRecord(question, entries, said, float(scored)))
+            failed = isinstance(scored, ServiceError)
+            records.append(
+                QuestionRecord(question, entries, said, math.nan if failed else float(scored), str(scored) if failed else None)
+            )
         return records
 
 
@@ -107,46 +105,17 @@ def ask_all(
 ) -> list[Result | ServiceError]:
     """Return each request's result or its own ServiceError, in order; ServiceError if the number of results is wrong.
 
-    After a plain ServiceError the requests are sent one by one; after three failures in a row the rest is not sent.
-
-    Args:
-        ask: Returns one result per request, or raises ServiceError; PartialServiceError keeps the results it holds.
-        requests: The batch; may be empty.
-        who: Name of the service, for messages.
+    ``ask`` returns one result per request. Its PartialServiceError holds those of the others; any other ServiceError is that of the
+    whole batch. ``who`` names the service in messages.
     """
     if not requests:
         return []
     outcomes: Sequence[Result | ServiceError]
     try:
         outcomes = ask(requests)
-    except PartialServiceError as error:
-        logger.warning("%s: %s", who, error)
-        outcomes = error.outcomes
     except ServiceError as error:
         logger.warning("%s: %s", who, error)
-        outcomes = _ask_singly(ask, requests, who) if len(requests) > 1 else [error]
-    return list(_one_each(outcomes, len(requests), who))
-
-
-def _one_each(outcomes: Sequence[Result], requests: int, who: str) -> Sequence[Result]:
-    if len(outcomes) != requests:
-        raise ServiceError(f"{who} gave {len(outcomes)} results for {requests} requests")
-    return outcomes
-
-
-def _ask_singly(
-    ask: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request], who: str
-) -> list[Result | ServiceError]:
-    outcomes: list[Result | ServiceError] = []
-    in_a_row = 0
-    for request in requests:
-        try:
-            outcomes += _one_each(ask([request]), 1, who)
-            in_a_row = 0
-        except ServiceError as error:
-            outcomes.append(error)
-            in_a_row += 1
-            if in_a_row == _MAX_FAILURES_IN_A_ROW:
-                unasked = ServiceError(f"{error}; the service seems to be down, so this was not asked")
-                return outcomes + [unasked] * (len(requests) - len(outcomes))
-    return outcomes
+        outcomes = error.outcomes if isinstance(error, PartialServiceError) else [error] * len(requests)
+    if len(outcomes) != len(requests):
+        raise ServiceError(f"{who} gave {len(outcomes)} results for {len(requests)} requests")
+    return list(outcomes)
