@@ -30,9 +30,9 @@ from typing import Any
 
 import yaml
 
+from memalpha import __version__
 from memalpha.errors import InputError, RunFolderError
 from memalpha.files import append_lines, drop_cut_line, load_yaml, parse_line, read_object, write_lines, write_object, write_yaml
-from memalpha.version import __version__
 
 logger = logging.getLogger(__name__)
 

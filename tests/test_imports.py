@@ -16,7 +16,7 @@ PACKAGE = ROOT / "memalpha"
 
 # Rooms (packages, and files beside them) from the bottom up. A room imports only from rooms on lower floors: rooms form no cycle.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "version"),
+    ("errors",),
     ("types", "files"),
     ("protocols", "config", "text"),
     ("endpoints", "policies", "runs", "memory"),
@@ -98,7 +98,7 @@ def graph(package: Path) -> dict[str, set[str]]:
     for name, path in files.items():
         edges[name] = set()
         for target in imports(path, package):
-            if target.split(".")[0] == package.name:
+            if target.split(".")[0] == package.name and target != f"{package.name}.__version__":
                 edges[name].add(target if target in files else target.rpartition(".")[0])
     return edges
 

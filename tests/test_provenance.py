@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 from memalpha.provenance import environment, masked, masked_command, portable
 
-from memalpha import provenance
+from memalpha import __version__, provenance
 from memalpha.cli import run as memalpha
 from memalpha.report.site import write_site
 from memalpha.runs import RunFolder
-from memalpha.version import __version__
 
 
 def test_the_environment_names_versions_and_machine() -> None:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha import __version__
 from memalpha.data.counting import count_words_and_signs
 from memalpha.data.leaks import LeakCheck, LeakError, without
 from memalpha.data.registry import get_source
@@ -27,7 +28,6 @@ from memalpha.errors import InputError, MemAlphaError, SchemaError
 from memalpha.files import file_sha256
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
-from memalpha.version import __version__
 
 MANIFEST_NAME = "manifest.json"
 

@@ -1,8 +1,8 @@
 """Memory schemas and the tools made from them.
 
 A schema is named sections: their kind (block: one text; list: entries), limits and allowed operations. Presets: ``mem_alpha``: a
-core block (512 tokens), semantic and episodic lists (arXiv 2509.25911, section 3.2); ``nine_categories``: nine topical lists and a core
-text (the second public system named Mem-alpha); ``facts``: one list of dated facts, for small policies.
+core block (512 tokens), semantic and episodic lists (arXiv 2509.25911, section 3.2); ``nine_categories``: nine topical lists and a
+core text (the second public system named Mem-alpha); ``facts``: one list of dated facts, for small policies.
 
 Tools: ``memory_insert``, ``memory_update`` and ``memory_delete`` (lists), ``memory_replace`` (blocks); each exists only if some
 section allows it. Section is optional in updates and deletes. A wrong call becomes a failed result, never an exception.
