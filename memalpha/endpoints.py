@@ -1,7 +1,7 @@
 """A client of OpenAI-compatible chat servers (vLLM, llama.cpp, hosted ones), and its options.
 
 What always holds: a reply is a completion or an error. One attempt lasts at most ``timeout`` seconds. Timeouts, lost connections,
-408, 429, 5xx and malformed replies are retried with exponential backoff and jitter, not earlier than ``Retry-After``; after the
+408, 429, 5xx and malformed replies are retried with exponential backoff and jitter, not earlier than ``Retry-After`` (seconds); after the
 last attempt they are a ServiceError. 401, 403, 404 and redirects raise InputError; other refusals are a ServiceError of that
 request. The key comes from an environment variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a
 batch at once. Not covered: streaming, tool parsing by the server.
@@ -19,8 +19,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -218,7 +216,8 @@ class ChatClient(Options):
         said = f"HTTP {status}: {_said(raw)}"
         if status in _RETRIED or status >= 500:
             passing = _Transient(said)
-            passing.retry_after = _retry_after(headers.get("Retry-After"))
+            if re.fullmatch(r"\s*\d+(\.\d*)?\s*", asked := headers.get("Retry-After", "")):
+                passing.retry_after = float(asked)
             raise passing
         if status in _WRONG_SETUP or status < 400:
             raise InputError(
@@ -247,19 +246,6 @@ def _said(raw: bytes) -> str:
     with suppress(ValueError, LookupError, TypeError, RecursionError):
         text = str(json.loads(raw)["error"]["message"])
     return "".join(character if character.isprintable() else " " for character in text[:_SHOWN]).strip()
-
-
-def _retry_after(value: str | None) -> float:
-    """Seconds that ``Retry-After`` asks for, as a number or a date (RFC 9110, section 10.2.3); 0 if unreadable."""
-    if not value:
-        return 0.0
-    if re.fullmatch(r"\s*\d+(\.\d*)?\s*", value):
-        return float(value)
-    try:
-        when = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return 0.0
-    return max(0.0, (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - time.time())
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import Rollout, run_rollouts
-from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
-from memalpha.evaluation.systems.base import Room, searched
-from memalpha.generation.scripted import ScriptedGenerator
-from memalpha.models.nano import make_tokenizer
-from memalpha.protocols import ReadRequest
-from memalpha.qa.evaluator import QAEvaluator
-from memalpha.qa.readers import RecallReader
-from memalpha.training.build import build_parts, make_reader
-from memalpha.training.config import RunOptions, parse_train_arguments
+from memalpha.training.build import build_parts
+from memalpha.training.config import parse_train_arguments
 from memalpha.training.results import rollout_to_json
 from memalpha.training.run import build_trainer
-from memalpha.types import Chunk, Completion, Question, Sampling, StopReason
+from memalpha.types import Completion, Sampling, StopReason
 from memalpha.use.agent import LOCAL, MemoryAgent
 
 DATA = {"n": 4, "split": "test"}
@@ -140,31 +132,3 @@ def test_what_was_sampled_in_training_replays_the_same_in_use(trained, whole_mod
         assert used(MemoryAgent(agent.step, Replay(wanted)), instance) == wanted
         again = run_rollouts([instance], agent.step, Replay(wanted), Sampling(32))[0]
         assert [record.prompt.messages[-1]["content"] for record in again.steps] == wanted.prompts
-
-
-def test_ask_retrieves_and_reads_as_training_and_evaluation_do():
-    texts = ["marta city oslo", "ivan city rome", "marta job nurse in oslo", "marta pet cat"]
-    step = AgentStep(
-        AgentConfig(schema="facts", codec="compact", retrieve_k=2, reader_tokens=5, show_times=False),
-        make_tokenizer([*texts, "What is the city of marta?"], 2048),
-    )
-    question = Question("What is the city of marta?", ("oslo",))
-    agent = MemoryAgent(step, ScriptedGenerator(["\n".join(f"+ {text}" for text in texts)]))
-    agent.add("a chunk")
-    memory = step.new_memory()
-    step.apply(memory, 0, Chunk("a chunk"), "\n".join(f"+ {text}" for text in texts))
-    retriever = step.new_retriever(memory)
-
-    # training: the reader and the number of entries that the agent's configuration says
-    evaluator = QAEvaluator(make_reader(RunOptions(), step, None, None), step.config.retrieve_k)
-    ((record,),) = evaluator.evaluate_many([(memory, retriever, [question])])
-    # evaluation: what an agent's finder gives to a reader of the same budget
-    (passages,) = searched(memory, retriever, step.config.retrieve_k)([question], Room(step.config.reader_tokens))
-    (evaluated,) = QAEvaluator(RecallReader(step.config.reader_tokens, step.encoder.count), 1).ask(
-        [ReadRequest(question, passages)]
-    )
-
-    said = agent.ask(question.text)
-    assert said.text == record.answer.text == evaluated.answer.text == "marta city oslo"  # the second passage is over the budget
-    assert [hit.entry.content for hit in said.entries] == [memory.get(key).content for key in record.entry_ids]
-    assert len(said.entries) == len(passages) == 2

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MAX_TIMESTAMP, MemorySchema, Section, SectionKind, to_call, to_operation, tool_name, tool_schemas
+from memalpha.memory.schema import MAX_TIMESTAMP, MemorySchema, to_call, to_operation, tool_name, tool_schemas
 from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
@@ -44,16 +44,6 @@ def test_the_tools_of_mem_alpha():
     assert all(tool["type"] == "function" and tool["function"]["description"] for tool in tool_schemas(SCHEMA))
 
 
-def test_a_tool_that_no_section_allows_is_not_offered_nor_known():
-    schema = MemorySchema("x", (Section("log", SectionKind.LIST, operations=(INSERT,)),))
-    assert list(parameters(schema)) == ["memory_insert"]
-    assert "timestamp" not in parameters(schema)["memory_insert"]["properties"]
-    for name in ("memory_delete", "memory_replace"):
-        result = to_operation(call(name, entry_id="1"), Memory(schema))
-        assert result.code is ResultCode.UNKNOWN_TOOL
-        assert result.message.endswith("there are: memory_insert")
-
-
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=20)
 TIMES, WEIGHTS = st.none() | TEXTS, st.none() | st.floats(0, 1e9)
 SECTIONS = st.sampled_from(["semantic", "episodic"])
@@ -90,13 +80,6 @@ def test_what_an_update_or_delete_gets_wrong_is_found_by_the_memory(memory):
     assert code(call("memory_delete", entry_id="1", section="episodic")) is ResultCode.UNKNOWN_ID
     assert code(call("memory_update", entry_id="core", content="x")) is ResultCode.NOT_ALLOWED
     assert code(call("memory_insert", section="nowhere", content="x")) is ResultCode.UNKNOWN_SECTION
-
-
-@pytest.mark.parametrize("name", ["", "insert", "memory_", "memory_insertion", "Memory_insert", "memory_memory_insert", "\ud800"])
-def test_an_unknown_tool_is_named_with_those_there_are(memory, name):
-    result = to_operation(call(name, section="semantic", content="x"), memory)
-    assert (result.ok, result.code, result.operation) == (False, ResultCode.UNKNOWN_TOOL, None)
-    assert result.message.endswith("memory_insert, memory_update, memory_delete, memory_replace")
 
 
 @pytest.mark.parametrize(

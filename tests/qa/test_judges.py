@@ -75,12 +75,6 @@ def test_a_delete_that_the_same_chunk_replaces_is_valid_and_its_time_is_read():
     assert judge.judge([request(SAID, ("Nadia city Rome", None), (None, "Marta city Oslo"))]) == [[False, True]]
 
 
-def test_a_block_is_judged_like_an_entry():
-    replace = Operation(OperationKind.REPLACE, "core", "Marta Oslo")
-    result = OperationResult(True, ResultCode.APPLIED, "", replace, "core")
-    assert GroundedContentJudge().judge([WriteRequest("i", 0, Chunk(SAID), (result,), (None,), ())]) == [[True]]
-
-
 # ------------------------------------------------------------------------------------------------ by annotations
 S, C, R = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
 FACTS = (
@@ -224,26 +218,6 @@ def test_no_verdict_is_asked_again_and_then_an_error(chat_server, client, reply)
         EndpointAnswerJudge(client).judge(answers("x"))
 
 
-def test_answers_are_judged_at_once_and_keep_their_places(chat_server):
-    chat_server.reply = lambda body: "yes" if told(body)["given_answer"] in ("a", "d") else "no"
-    chat_server.delay = 0.05
-    judge = EndpointAnswerJudge(ChatClient(chat_server.url, "m", concurrency=4))
-    assert judge.judge(answers(*"abcdef")) == [True, False, False, True, False, False]
-    assert 2 <= chat_server.most_active <= 4
-    assert judge.judge([]) == []
-
-
-def test_an_answer_without_a_verdict_takes_no_other_with_it(chat_server, client):
-    chat_server.fault_for = lambda body: error(500, "worn out") if told(body)["given_answer"] == "b" else None
-    chat_server.reply = lambda body: "perhaps" if told(body)["given_answer"] == "c" else "yes"
-    with pytest.raises(PartialServiceError, match="2 of 4") as caught:
-        EndpointAnswerJudge(client).judge(answers(*"abcd"))
-    first, failed, unsure, last = caught.value.outcomes
-    assert (first, last) == (True, True)
-    assert "worn out" in str(failed) and "'perhaps'" in str(unsure)
-    assert all(isinstance(outcome, ServiceError) for outcome in (failed, unsure))
-
-
 def test_a_write_without_a_verdict_leaves_its_chunk_alone_without(chat_server, client):
     chat_server.fault_for = lambda body: error(500, "worn out") if told(body)["after"] == "b" else None
     chat_server.reply = lambda body: "no" if told(body)["after"] == "c" else "yes"
@@ -282,13 +256,6 @@ def test_only_cases_without_a_verdict_are_asked_again(chat_server, client):
     chat_server.reply = reply
     assert EndpointContentJudge(client).judge([request("t", (None, "a"), (None, "b"), (None, "c"))]) == [[False, True, False]]
     assert sorted(asked) == ["a", "b", "b", "c"]
-
-
-def test_a_result_that_was_not_applied_is_refused(client):
-    refused = OperationResult(False, ResultCode.EMPTY, "")
-    for judge in (GroundedContentJudge(), FactContentJudge({"i": FACTS}), EndpointContentJudge(client)):
-        with pytest.raises(ValueError, match="applied writes only"):
-            judge.judge([WriteRequest("i", 0, Chunk("t"), (refused,), (None,), ())])
 
 
 # ------------------------------------------------------------------------------------------------ mixed data

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memalpha.errors import InputError
-from memalpha.qa import metrics
-from memalpha.qa.metrics import LABEL_METRICS, METRICS, contains, normalise, overlap_f1, score
+from memalpha.qa.metrics import LABEL_METRICS, METRICS, contains, normalise, score
 from memalpha.types import Answer, Question
 
 
@@ -106,34 +105,6 @@ def test_the_first_label_counts(given, expected):
     assert score(ask("label", "4", "-04"), given) == expected
 
 
-def test_substring_does_not_match_across_passages():
-    assert score(ask("substring", "new york"), passages("all is new", "york is old")) == 0
-    assert score(ask("substring", "new york"), passages("all is old", "New York is new")) == 1
-
-
-def slow_f1(first: str, second: str) -> float:
-    def tokens(text: str) -> list[str]:
-        kept = "".join(c for c in text.lower() if c not in "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
-        return re.sub(r"\b(a|an|the)\b", " ", kept).split()
-
-    left, right = tokens(first), tokens(second)
-    common = 0
-    for word in left:
-        if word in right:
-            right.remove(word)
-            common += 1
-    total = len(left) + len(tokens(second))
-    return 2 * common / total
-
-
-@given(
-    *[st.lists(st.sampled_from(["red", "the", "Red,", "blue", "an", "sky."]), max_size=6).map(lambda w: " ".join(["x", *w]))] * 2
-)
-def test_f1_equals_a_slow_count_and_is_symmetric(first, second):
-    assert overlap_f1(first, second) == pytest.approx(slow_f1(first, second))
-    assert overlap_f1(first, second) == overlap_f1(second, first)
-
-
 # ------------------------------------------------------------------------------------------------ bound
 OSLO = ask("bound", "Oslo", subject="Marta", stale=("Rome", "Lima"))
 
@@ -153,13 +124,6 @@ OSLO = ask("bound", "Oslo", subject="Marta", stale=("Rome", "Lima"))
 )
 def test_bound_on_passages(found, expected):
     assert score(OSLO, passages(*found)) == expected
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"), [("Oslo", 1), ("In Oslo, not Rome.", 0), ("Oslos", 0), ("", 0), ("She lives in oslo!", 1)]
-)
-def test_bound_on_a_generated_answer(said, expected):
-    assert score(OSLO, Answer(said)) == expected
 
 
 def test_a_stale_value_inside_a_longer_accepted_answer_is_not_given():
@@ -284,15 +248,3 @@ def test_long_answers_are_quick(text):
 def test_a_question_that_cannot_be_scored_is_an_input_error(question, named):
     with pytest.raises(InputError, match=re.escape(named)):
         score(question, Answer("x"))
-
-
-def test_a_bound_question_without_subject_is_an_input_error_for_passages_only():
-    with pytest.raises(InputError, match="no subject"):
-        score(ask("bound", "x"), passages("x"))
-    assert score(ask("bound", "x"), Answer("x")) == 1
-
-
-def test_judge_is_a_metric_only_where_there_is_a_judge():
-    metrics.check_metric(metrics.JUDGE, judged=True)
-    with pytest.raises(InputError):
-        metrics.check_metric(metrics.JUDGE)

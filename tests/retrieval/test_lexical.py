@@ -120,11 +120,3 @@ def test_the_room_of_removed_texts_is_used_again():
         index.write(f"e{i}", f"other{i}")
         index.remove(f"e{i}")
     assert (len(index._ids), set(index._postings)) == (3, {"tea", "oslo"})
-
-
-@pytest.mark.filterwarnings("error")
-def test_nothing_to_find_is_no_error():
-    assert LexicalIndex().search("tea", 3) == []
-    assert index_of({"a": "...", "b": "!"}).search("tea", 3) == []
-    assert index_of({"a": "tea"}).search("the", 3) == []
-    assert index_of({"a": "tea"}).search("", 3) == []

@@ -11,7 +11,7 @@ from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.retrieval import RetrievalConfig, RetrievalMode, two_layer
 from memalpha.retrieval.embedders import HashingEmbedder
-from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
+from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
 
 FACTS = {
@@ -74,13 +74,6 @@ def test_open_sections_give_brute_force_over_their_entries(memory, mode, section
             assert all(hit.entry == memory.get(hit.entry.id) for hit in hits)
 
 
-def test_hybrid_fuses_only_to_its_depth(memory, monkeypatch):
-    monkeypatch.setattr(two_layer, "FUSION_DEPTH", 1)
-    for query in QUERIES:
-        keys, _ = expected(memory, "hybrid", query, 2, depth=2)
-        assert [hit.entry.id for hit in retriever(memory, "hybrid").search(query, 2)] == keys
-
-
 def test_hybrid_sees_past_k_in_both_rankings(monkeypatch):
     class Fan:
         dimension = 2
@@ -139,15 +132,6 @@ def test_every_change_is_seen_at_once(memory, mode):
 
 
 @pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
-def test_a_blank_query_or_memory_finds_nothing(memory, mode):
-    assert retriever(memory, mode).search("  ", 5) == []
-    assert retriever(memory, mode).search("tea", 0) == []
-    assert retriever(Memory(memory.schema), mode).search("tea", 5) == []
-    with pytest.raises(InputError, match="k is -1"):
-        retriever(memory, mode).search("tea", -1)
-
-
-@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
 @pytest.mark.parametrize("looked", [False, True])
 def test_ties_follow_the_order_of_creation_across_restores(mode, looked):
     memory = Memory(MemorySchema.load("mem_alpha"))
@@ -191,29 +175,6 @@ def test_dense_layer_one_keeps_the_section_with_the_nearest_anchor(memory):
         assert [hit.entry.id for hit in hits] == expected(memory, "dense", query, 99, sections=[best])[0]
         chosen.add(best)
     assert chosen == {"semantic", "episodic"}  # both answers occur, so the test can fail
-
-
-def test_section_centroids_follow_writes():
-    memory = Memory(MemorySchema.load("mem_alpha"))
-    made = retriever(memory, "dense", sections_kept=1)
-    first = insert(memory, "semantic", "zebra quagga")
-    insert(memory, "episodic", "violin concert")
-    assert texts(made.search("zebra", 5)) == ["zebra quagga"]
-    memory.apply(Operation(OperationKind.UPDATE, "semantic", "granite boulder", first))
-    insert(memory, "episodic", "zebra crossing")
-    assert texts(made.search("zebra", 1)) == ["zebra crossing"]
-    memory.apply(Operation(OperationKind.DELETE, "semantic", entry_id=first))
-    assert {hit.entry.section for hit in made.search("granite boulder", 5)} <= {"episodic"}
-
-
-def test_lexical_layer_one_keeps_the_sections_with_the_best_entries(memory):
-    made = retriever(memory, "lexical", sections_kept=1)
-    assert {hit.entry.section for hit in made.search("who moved", 9)} == {"episodic"}
-    assert {hit.entry.section for hit in made.search("parrots", 9)} == {"semantic"}
-    hits = made.search("tea", 9)
-    best = expected(memory, "lexical", "tea", 1)[0][0]
-    section = memory.get(best).section
-    assert [hit.entry.id for hit in hits] == expected(memory, "lexical", "tea", 9, sections=[section])[0]
 
 
 @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
@@ -270,16 +231,6 @@ assert found.search("tea", 1)[0].entry.content == "Ann likes tea"
 print([name for name in ("faiss", "torch", "sentence_transformers", "transformers") if name in sys.modules])
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def test_the_factory_shares_one_embedder_and_uses_its_settings(memory):
-    make = retriever_factory(RetrievalConfig(retrieval="dense", embedder="hashing"))
-    assert [hit.entry.id for hit in make(memory).search("tea", 4)] == expected(memory, "dense", "tea", 4)[0]
-    assert make(Memory(memory.schema)).search("tea", 4) == []
-    with pytest.raises(InputError, match="no embedder 'bert'"):
-        retriever_factory(RetrievalConfig(retrieval="hybrid", embedder="bert"))
-    with pytest.raises(InputError, match="retrieval mode dense without an embedder"):
-        TwoLayerRetriever(memory, RetrievalConfig(retrieval="dense"))
 
 
 def test_an_embedder_that_fails_leaves_nothing_behind(memory):
