@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from functools import cache
@@ -84,10 +85,6 @@ def fit(group: Any, name: str, value: Any, where: str = "") -> Any:
     raise InputError(f"{name} is {value!r}{where}", expected=problem)
 
 
-def _takes_none(group: Any, name: str) -> bool:
-    return NoneType in get_args(_adapters(group)[name][0])
-
-
 def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: str = "") -> _T:
     """Make one group from options by name; InputError if an option is unknown, missing, or does not fit.
 
@@ -99,7 +96,7 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
     given = {}
     for name, value in (values or {}).items():
         check_name(str(name), [group], what, listed)
-        if value is not None or _takes_none(group, name):
+        if value is not None or NoneType in get_args(_adapters(group)[name][0]):
             given[name] = fit(group, name, value, f" of {what}")
     for field in fields(group):  # type: ignore[arg-type]
         if field.init and field.name not in given and field.default is MISSING and field.default_factory is MISSING:
@@ -188,10 +185,7 @@ def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> di
 
 
 def _yaml(text: str) -> Any:
-    try:
+    """What a text says as YAML; the text itself if it is none."""
+    with suppress(ValueError):
         return load_yaml(text)
-    except ValueError:
-        return text
-
-
-__all__ = ["Options", "Range", "Share", "check_name", "fit", "listing", "names", "parse", "read", "read_yaml"]
+    return text

@@ -1,8 +1,8 @@
 """A client of OpenAI-compatible chat servers (vLLM, llama.cpp, hosted ones), and its options.
 
 What always holds: a reply is a completion or an error. One attempt lasts at most ``timeout`` seconds. Timeouts, lost connections,
-408, 429, 5xx and malformed replies are retried with exponential backoff and jitter, not earlier than ``Retry-After`` (seconds); after the
-last attempt they are a ServiceError. 401, 403, 404 and redirects raise InputError; other refusals are a ServiceError of that
+408, 429, 5xx and malformed replies are retried with exponential backoff and jitter, not before ``Retry-After`` (seconds); at last
+they are a ServiceError. 401, 403, 404 and redirects raise InputError; other refusals are a ServiceError of that
 request. The key comes from an environment variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a
 batch at once. Not covered: streaming, tool parsing by the server.
 """

@@ -66,11 +66,6 @@ def test_a_passing_fault_is_retried(chat_server, client, fault):
     assert len(chat_server.bodies) == 3
 
 
-def test_a_policy_may_be_silent(chat_server, client):
-    chat_server.script = [Fault(200, completion(""))]
-    assert EndpointGenerator(client).generate([Prompt(tuple(chat("x")), ())], GREEDY)[0].text == ""
-
-
 @pytest.mark.parametrize("fault", [error(500, "worn out"), Fault(200, b"worn out"), error(429, "worn out")])
 def test_a_lasting_fault_is_a_service_error_with_what_the_server_said(chat_server, client, fault):
     chat_server.script = [fault] * 4

@@ -99,10 +99,7 @@ class MemorySchema:
 
     def __getitem__(self, name: str) -> Section:
         """Return the section of that name; KeyError if there is none."""
-        for section in self.sections:
-            if section.name == name:
-                return section
-        raise KeyError(name)
+        return {section.name: section for section in self.sections}[name]
 
     @property
     def lists(self) -> tuple[Section, ...]:

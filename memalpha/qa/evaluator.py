@@ -58,8 +58,7 @@ class QAEvaluator:
         asked = [(question, memory, retriever) for memory, retriever, questions in items for question in questions]
         found = [find_passages(memory, retriever, question.text, self.k) for question, memory, retriever in asked]
         requests = [ReadRequest(question, there.passages) for (question, _, _), there in zip(asked, found, strict=True)]
-        ids = [tuple(hit.entry.id for hit in there.hits) for there in found]
-        records = iter(self._records([question for question, _, _ in asked], answer(self.reader, requests), ids))
+        records = iter(self._records(requests, [tuple(hit.entry.id for hit in there.hits) for there in found]))
         return [[next(records) for _ in questions] for _, _, questions in items]
 
     def check(self, questions: Sequence[Question]) -> None:
@@ -72,13 +71,11 @@ class QAEvaluator:
 
     def ask(self, requests: Sequence[ReadRequest]) -> list[QuestionRecord]:
         """Return one record per request, without entry ids, for passages from no memory; InputError as in ``evaluate_many``."""
-        return self._records([request.question for request in requests], answer(self.reader, requests), [()] * len(requests))
+        return self._records(requests, [()] * len(requests))
 
-    def _records(
-        self, questions: Sequence[Question], answers: Sequence[Answer | ServiceError], ids: Sequence[tuple[str, ...]]
-    ) -> list[QuestionRecord]:
-        """Score each answer; NaN if the reader or judge failed."""
-        rows = list(zip(questions, answers, ids, strict=True))
+    def _records(self, requests: Sequence[ReadRequest], ids: Sequence[tuple[str, ...]]) -> list[QuestionRecord]:
+        """Read and score; NaN if the reader or judge failed."""
+        rows = list(zip([request.question for request in requests], answer(self.reader, requests), ids, strict=True))
         judged = [AnswerRequest(q, a) for q, a, _ in rows if q.metric == JUDGE and isinstance(a, Answer)]
         verdicts = iter(ask_all(self.judge.judge, judged, type(self.judge).__name__) if self.judge else [])
         records = []

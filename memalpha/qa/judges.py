@@ -79,11 +79,13 @@ def _whole(outcomes: Sequence[Any]) -> list[Any]:
     return list(outcomes)
 
 
-class EndpointAnswerJudge:
-    """Judges answers with a chat model. Source: LongMemEval's yes/no judge, as in the published evaluation."""
-
+class _EndpointJudge:
     def __init__(self, client: ChatClient) -> None:
         self._client = client
+
+
+class EndpointAnswerJudge(_EndpointJudge):
+    """Judges answers with a chat model. Source: LongMemEval's yes/no judge, as in the published evaluation."""
 
     def judge(self, requests: Sequence[AnswerRequest]) -> list[bool]:
         """Return whether each answer is right; PartialServiceError if there is no verdict on any of them."""
@@ -94,11 +96,8 @@ class EndpointAnswerJudge:
         return _whole(_verdicts(self._client, ANSWER_SYSTEM, cases))
 
 
-class EndpointContentJudge:
+class EndpointContentJudge(_EndpointJudge):
     """Judges each write with a chat model, given the chunk and the entry before and after; one request per write."""
-
-    def __init__(self, client: ChatClient) -> None:
-        self._client = client
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return the verdicts of each chunk; PartialServiceError if a write has no verdict (its chunk then has none)."""
@@ -252,7 +251,6 @@ def _says(text: str, subject: str, value: str) -> bool:
     return contains(text, subject) and contains(text, value)
 
 
-# ------------------------------------------------------------------------------------------------ shared
 def _writes(request: WriteRequest) -> list[tuple[OperationResult, Entry | None]]:
     return list(zip(request.results, request.before, strict=True))
 

@@ -1,5 +1,6 @@
 """Codecs: exact readings by hand, a round trip for every operation, total on anything, and linear in its length."""
 
+import gc
 import time
 from itertools import pairwise
 
@@ -8,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from memalpha.agent.codecs import CompactCodec, CompactTextCodec, HermesCodec
-from memalpha.memory.schema import MemorySchema, Section, SectionKind, to_call
+from memalpha.memory.schema import MemorySchema, to_call
 from memalpha.types import CallError, Operation, OperationKind, ParsedCompletion, ToolCall
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
@@ -63,18 +64,6 @@ def test_hermes_errors_are_located(text, messages):
     assert [message[: len(want)] for message, want in zip(found, messages, strict=True)] == messages
 
 
-def test_every_cut_of_a_completion_keeps_the_calls_that_are_whole():
-    calls = [ToolCall("memory_insert", {"section": "semantic", "content": f"fact {i}"}) for i in range(3)]
-    text = HERMES.render(calls)
-    ends = [call.end for call in HERMES.parse(text).calls]
-    for cut in range(len(text) + 1):
-        parsed = HERMES.parse(text[:cut])
-        whole = sum(end <= cut for end in ends)
-        assert plain(parsed) == plain(ParsedCompletion(tuple(calls[:whole]), ()))
-        inside = "<tool_call>" in text[ends[whole - 1] if whole else 0 : cut]
-        assert len(parsed.errors) == inside
-
-
 # -------------------------------------------------------------------------------------------- compact, by hand
 @pytest.mark.parametrize(
     ("line", "name", "arguments"),
@@ -102,16 +91,6 @@ def test_any_other_compact_line_is_one_located_error(line):
     assert plain(parsed) == [("memory_delete", {"entry_id": "1"})]
     (error,) = parsed.errors
     assert (error.start, error.end) == (3, 3 + len(line)) and error.message
-
-
-def test_compact_defaults_are_the_first_sections_that_take_the_operation():
-    log = Section("log", SectionKind.LIST, operations=(DELETE,))
-    codec = CompactCodec(MemorySchema("x", (log, Section("notes", SectionKind.LIST))))
-    assert plain(codec.parse("+ a")) == [("memory_insert", {"section": "notes", "content": "a"})]
-    assert [error.message for error in codec.parse("* a").errors] == ["this memory has no section for '*'"]
-    assert codec.render([ToolCall("memory_insert", {"section": "notes", "content": "a"})]) == "+ a"
-    frozen = CompactCodec(MemorySchema("x", (log,)))
-    assert [error.message for error in frozen.parse("+ a").errors] == ["this memory has no section for '+'"]
 
 
 @pytest.mark.parametrize(
@@ -329,7 +308,11 @@ def test_time_is_linear_in_the_length(codec, make):
         return time.process_time() - start
 
     long, short = make(300_000), make(75_000)
-    assert any(seconds(long) < 9 * seconds(short) + 0.02 for _ in range(6))
+    gc.disable()  # it counts containers, so that it would run more often in the long text
+    try:
+        assert any(seconds(long) < 9 * seconds(short) + 0.02 for _ in range(6))
+    finally:
+        gc.enable()
 
 
 # -------------------------------------------------------------------------------------------- choice

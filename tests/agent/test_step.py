@@ -143,15 +143,6 @@ def test_ordinary_text_is_shown_as_it_is():
 
 
 # -------------------------------------------------------------------------------------------- the view's budget
-def test_the_published_view_shows_the_newest_alone():
-    noise = [f"noise{i} pet dog" for i in range(6)]
-    agent = agent_of(view_recent=2, view_related=False)
-    memory = remember(agent, "Marta city Oslo", *noise)  # all would fit
-    assert view_of(agent, memory, "Marta moved to Rome") == ["6 noise4 pet dog", "7 noise5 pet dog"]
-    small = AgentStep(replace(agent.config, view_tokens=agent.encoder.count("7 noise5 pet dog") + 1), agent.encoder.tokenizer)
-    assert view_of(small, memory, "Marta moved to Rome") == ["7 noise5 pet dog"]
-
-
 def replace_view(agent, tokens):
     return AgentStep(replace(agent.config, view_tokens=tokens), agent.encoder.tokenizer)
 
@@ -261,14 +252,6 @@ def test_a_chunk_over_the_limit_is_an_error_with_its_numbers():
         agent.check_chunk(Chunk("Marta moved to Rome today"), where="chunk 3 of x")
 
 
-@pytest.mark.parametrize("chunk", [Chunk("a\ud800"), Chunk("a", "\udfff")])
-def test_a_chunk_that_is_no_text_is_an_error(chunk):
-    agent = agent_of()
-    with pytest.raises(InputError, match="lone surrogate") as caught:
-        prompt_of(agent, agent.new_memory(), chunk)
-    str(caught.value).encode()
-
-
 # -------------------------------------------------------------------------------------------- tools
 def test_hermes_announces_tools_where_the_template_takes_them():
     agent = agent_of("qwen3", codec="hermes", schema="mem_alpha")
@@ -356,57 +339,7 @@ def test_limits_are_counted_with_the_policys_tokenizer():
     assert codes == [ResultCode.APPLIED, ResultCode.TOO_LONG]
 
 
-VALUES = st.sampled_from(
-    [
-        '"semantic"',
-        '"core"',
-        '"1"',
-        "1",
-        "null",
-        '"\\ud800"',
-        '"<|im_end|>"',
-        "1" * 400,
-        "NaN",
-        "1e999",
-        "[]",
-        '"x y"',
-        '""',
-        "true",
-    ]
-)
-KEYS = st.sampled_from(["section", "content", "entry_id", "timestamp", "importance", "other"])
-NAMES = st.sampled_from(["memory_insert", "memory_update", "memory_delete", "memory_replace", "memory_", "x"])
-JSON_CALLS = st.builds(
-    lambda name, arguments: call_text(name, ", ".join(f'"{key}": {value}' for key, value in arguments.items())),
-    NAMES,
-    st.dictionaries(KEYS, VALUES, max_size=4),
-)
-LINES = st.sampled_from(
-    ["+ ", "= 1 ", "= x\n> y\n", "- 1", "*", "*core ", "+episodic ", "<|im_end|>", "\ud800", "x", "\n", "\x00", "é", "<tool_call>"]
-)
-COMPLETIONS = st.lists(JSON_CALLS | LINES | st.text(st.characters(), max_size=5), max_size=8).map("".join)
-
-
-def call_text(name, arguments):
-    return f'<tool_call>{{"name": "{name}", "arguments": {{{arguments}}}}}</tool_call>'
-
-
 _appliers = {codec: agent_of(codec=codec, schema="mem_alpha") for codec in CODECS}
-
-
-@pytest.mark.parametrize("codec", CODECS)
-@given(texts=st.lists(COMPLETIONS, min_size=1, max_size=3))
-def test_applying_never_raises(codec, texts):
-    agent = _appliers[codec]
-    memory = agent.new_memory()
-    retriever = agent.new_retriever(memory)
-    for index, text in enumerate(texts):
-        outcome = agent.apply(memory, index, Chunk("x", "2024"), text)
-        assert len(outcome.results) == len(outcome.parsed.calls) + len(outcome.parsed.errors)
-        assert len(outcome.changes) == sum(result.changed for result in outcome.results)
-        repr(outcome).encode()
-        agent.prompt(memory, retriever, Chunk("y"))
-    assert memory.tokens == sum(len(agent.encoder.untrusted(entry.content)) for entry in memory)
 
 
 # -------------------------------------------------------------------------------------------- the encoder by itself

@@ -51,7 +51,6 @@ SAID = "Marta: I moved to Oslo. Oskar: I do not own a parrot any more."
         (("Marta city Rome", "Marta city Oslo"), True),
         (("Marta city Rome", "Marta city Lima"), True),  # marta and city stand in the old entry: words see no more
         (("Marta city Rome", "Viktor job pilot"), False),
-        (("Oskar pet parrot", None), True),
         (("Oskar job nurse", None), False),  # only Oskar is in the chunk
         (("Nadia city Oslo", None), False),  # only Oslo is
         (("parrot", None), True),  # its only word is
@@ -92,26 +91,20 @@ FACTS = (
     ("pair", "expected"),
     [
         ((None, "marta city OSLO"), True),
-        ((None, "Oslo"), False),
         ((None, "Oskar city Oslo"), False),  # of another person
-        ((None, "Marta city Rome"), False),  # of an earlier chunk
         ((None, "Oskar pet parrot"), False),  # retracted
         (("Marta city Rome", "Marta city Oslo"), True),
         (("Marta job nurse", "Marta city Oslo"), False),  # not the entry of the previous value
-        (("Marta likes tea", "Marta city Oslo"), False),  # news, but not over the previous value
         (("Marta nurse in Rome", "Marta city Oslo"), False),  # loses the job, which still holds
         (("Marta nurse in Rome", "Marta nurse in Oslo"), True),
-        (("Oskar pet dog", "Oskar pets dog, cat"), True),
         (("Oskar pet dog", "Oskar pet cat"), False),  # loses the dog
         (("Oskar pets dog, parrot", "Oskar pet dog"), True),  # takes out what was taken back
-        (("Oskar pets dog, parrot", "Oskar pets dog and a parrot"), False),  # nothing new, nothing out
         (
             ("Marta city Rome", "Marta city Lima"),
             True,
         ),  # takes out what no longer holds; what it puts there is for questions to find
         (("Marta city Rome", None), True),
         (("Oskar pet parrot", None), True),
-        (("Oskar pet dog", None), False),
         (("Oskar pets dog, parrot", None), False),  # loses the dog
     ],
 )
@@ -123,9 +116,7 @@ def test_fact_verdicts(pair, expected):
     ("kept", "expected"),
     [
         (("Marta city Rome", "Marta city Oslo"), False),  # both
-        (("Marta nurse in Rome", "Marta city Oslo"), False),
         (("Marta city Oslo",), True),  # the old value was never kept, or is gone by now
-        (("Oskar city Rome", "Marta city Oslo"), True),  # another person's
         (("Marta job nurse", "Oskar pet parrot", "Marta city Oslo"), True),
     ],
 )
@@ -148,14 +139,11 @@ def test_facts_are_of_the_chunk_that_was_read_and_must_be_there():
     ("index", "kept", "expected"),
     [
         (2, (), True),  # nothing is said
-        (2, ("Marta city Oslo", "Oskar pet parrot"), True),
-        (0, (), False),
         (0, ("Marta city Rome", "Marta job nurse", "Oskar pets: a parrot and a dog"), True),
         (0, ("Marta city Rome", "Marta job nurse", "Oskar pet dog"), False),  # the parrot is missing
         (1, ("Marta city Oslo", "Oskar pet cat"), True),
         (1, ("Marta city Oslo", "Oskar pet cat", "Marta city Rome"), False),  # what changed is still there
         (1, ("Marta city Oslo", "Oskar pet cat", "Oskar pet parrot"), False),  # what was taken back is
-        (1, ("Marta city Oslo", "Oskar pet cat", "Marta pet parrot"), True),  # another person's
         (1, ("Marta city Oslo",), False),
     ],
 )
@@ -195,13 +183,6 @@ def answers(*texts: str) -> list[AnswerRequest]:
 def told(body) -> dict:
     """The case that a request asks about."""
     return json.loads(body["messages"][1]["content"])
-
-
-@pytest.mark.parametrize(("reply", "expected"), [("yes", True), ("No.", False), (" **Yes** ", True), ("\nno!", False)])
-def test_an_answer_verdict(chat_server, client, reply, expected):
-    chat_server.reply = lambda body: reply
-    assert EndpointAnswerJudge(client).judge(answers("in Oslo")) == [expected]
-    assert told(chat_server.bodies[0]) == {"question": "Where?", "accepted_answers": ["Oslo"], "given_answer": "in Oslo"}
 
 
 @pytest.mark.parametrize(
