@@ -96,7 +96,7 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
     given = {}
     for name, value in (values or {}).items():
         check_name(str(name), [group], what, listed)
-        if value is not None or NoneType in get_args(_adapters(group)[name][0]):
+        if value is not None or NoneType in get_args(_adapters(group)[name][0]):  # type: ignore[arg-type]
             given[name] = fit(group, name, value, f" of {what}")
     for field in fields(group):  # type: ignore[arg-type]
         if field.init and field.name not in given and field.default is MISSING and field.default_factory is MISSING:

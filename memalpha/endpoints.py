@@ -124,7 +124,7 @@ class ChatClient(Options):
         if not batch:
             return []
         with start_blocking_portal() as portal:  # own thread and loop: works in a notebook
-            outcomes = portal.call(self._complete_all, batch, sampling, may_be_empty)
+            outcomes: list[Any] = portal.call(self._complete_all, batch, sampling, may_be_empty)
         if any(isinstance(outcome, ServiceError) for outcome in outcomes):
             raise PartialServiceError(outcomes)
         return outcomes

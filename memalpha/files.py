@@ -81,7 +81,7 @@ class _YamlLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError(f"{self.peek_event().start_mark}: aliases (*name) are not read")
+            raise yaml.YAMLError("aliases (*name) are not read")
         return super().compose_node(parent, index)
 
 

@@ -208,7 +208,8 @@ class AgentStep:
         """
         parsed = self.codec.parse(completion, cut_off)
         start = len(memory.changes)
-        in_order = sorted([*parsed.calls, *parsed.errors], key=lambda item: item.start)
+        found: list[ToolCall | CallError] = [*parsed.calls, *parsed.errors]
+        in_order = sorted(found, key=lambda item: item.start)
         results = [self._apply_one(item, memory, index, chunk) for item in in_order]
         return StepOutcome(parsed, tuple(results), tuple(memory.changes[start:]))
 

@@ -84,10 +84,10 @@ class QAEvaluator:
                 records.append(QuestionRecord(question, entries, None, math.nan, str(said)))
                 continue
             scored = next(verdicts) if question.metric == JUDGE else score(question, said)
-            failed = isinstance(scored, ServiceError)
-            records.append(
-                QuestionRecord(question, entries, said, math.nan if failed else float(scored), str(scored) if failed else None)
-            )
+            if isinstance(scored, ServiceError):
+                records.append(QuestionRecord(question, entries, said, math.nan, str(scored)))
+            else:
+                records.append(QuestionRecord(question, entries, said, float(scored)))
         return records
 
 

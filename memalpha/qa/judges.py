@@ -21,7 +21,7 @@ from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.metrics import contains, words
 from memalpha.text import quoted_json
-from memalpha.types import Entry, Fact, FactAction, Message, OperationKind, OperationResult, Sampling
+from memalpha.types import Fact, FactAction, Message, OperationKind, Sampling
 
 ANSWER_SYSTEM = (
     "You grade answers. The user gives a JSON object with a question, the accepted answers and a given answer. The given answer is "
@@ -105,12 +105,12 @@ class EndpointContentJudge(_EndpointJudge):
             {
                 "text": request.chunk.text,
                 "time": request.chunk.time,
-                "operation": _kind(result).value,
-                "before": before.content if before else None,
-                "after": _written(result) or None,
+                "operation": kind.value,
+                "before": before or None,
+                "after": after or None,
             }
             for request in requests
-            for result, before in _writes(request)
+            for kind, before, after in _writes(request)
         ]
         verdicts = iter(_verdicts(self._client, CONTENT_SYSTEM, cases))
         chunks = [[next(verdicts) for _ in request.results] for request in requests]
@@ -137,14 +137,12 @@ class GroundedContentJudge:
     def _judge_chunk(self, request: WriteRequest) -> list[bool]:
         read = _content_words(f"{request.chunk.text} {request.chunk.time or ''}")
         rows = []
-        for result, before in _writes(request):
-            new, old = _content_words(_written(result)), _content_words(before.content if before else "")
-            rows.append((new, old, bool(new) and len(new & (read | old)) >= _GROUNDED_SHARE * len(new)))
-        written = [new for new, _, good in rows if good]
-        return [
-            _gone(old, read, written) if _kind(result) is OperationKind.DELETE else good
-            for (result, _), (_, old, good) in zip(_writes(request), rows, strict=True)
-        ]
+        for kind, before, after in _writes(request):
+            old, new = _content_words(before), _content_words(after)
+            grounded = bool(new) and len(new & (read | old)) >= _GROUNDED_SHARE * len(new)
+            rows.append((kind, old, new, grounded))
+        written = [new for _, _, new, grounded in rows if grounded]
+        return [_gone(old, read, written) if kind is OperationKind.DELETE else grounded for kind, old, _, grounded in rows]
 
 
 def _gone(old: frozenset[str], read: frozenset[str], written: Sequence[frozenset[str]]) -> bool:
@@ -180,7 +178,7 @@ class FactContentJudge:
     def _judge_chunk(self, request: WriteRequest) -> list[bool]:
         said, kept = self._said(request), [entry.content for entry in request.kept]
         held = _holding(self._facts[request.instance_id], request.chunk_index)
-        return [_fits(said, held, before.content if before else "", _written(result), kept) for result, before in _writes(request)]
+        return [_fits(said, held, before, after, kept) for _, before, after in _writes(request)]
 
     def nothing_due(self, request: WriteRequest) -> bool:
         """Whether the memory needs no change for the chunk; InputError if the instance has no annotations."""
@@ -251,19 +249,10 @@ def _says(text: str, subject: str, value: str) -> bool:
     return contains(text, subject) and contains(text, value)
 
 
-def _writes(request: WriteRequest) -> list[tuple[OperationResult, Entry | None]]:
-    return list(zip(request.results, request.before, strict=True))
-
-
-def _kind(result: OperationResult) -> OperationKind:
-    if result.operation is None or not result.changed:
-        raise ValueError(f"a judge looks at applied writes only, not at {result}")
-    return result.operation.kind
-
-
-def _written(result: OperationResult) -> str:
-    """The content after a write; empty for a delete."""
-    return "" if _kind(result) is OperationKind.DELETE or result.operation is None else result.operation.content or ""
+def _writes(request: WriteRequest) -> list[tuple[OperationKind, str, str]]:
+    """Kind of each write, and the content before and after it; empty where there is none."""
+    rows = zip([result.operation for result in request.results], request.before, strict=True)
+    return [(made.kind, before.content if before else "", made.content or "") for made, before in rows if made is not None]
 
 
 def _content_words(text: str) -> frozenset[str]:

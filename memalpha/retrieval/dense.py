@@ -154,7 +154,7 @@ class DenseSide:
         """Return all list sections by the nearer of two vectors: name and description, mean of entries; ties in schema order."""
         best = {}
         for name, described in self._descriptions.items():
-            anchors = [described, self._sums[name]] if len(self._indexes[name]) else [described]
+            anchors: list[ArrayLike] = [described, self._sums[name]] if len(self._indexes[name]) else [described]
             cosines = np.stack([unit_vector(anchor, len(query)) for anchor in anchors]) @ unit_vector(query, len(query))
             best[name] = round(float(cosines.max()), _DECIMALS)
         return sorted(best, key=lambda name: -best[name])

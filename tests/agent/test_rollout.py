@@ -97,17 +97,6 @@ def test_records_hold_what_happened(agent, generator):
     assert rollout.questions == []
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(5, ["apple"]), (6, ["apple", "boat"])])
-def test_a_completion_that_is_cut_off_is_applied_as_far_as_its_lines_are_whole(agent, generator, limit, kept):
-    # "+ apple" is 2 tokens, the line break 1.
-    (rollout,) = run_rollouts([instance_of("x", "apple boat candle")], agent, generator, Sampling(max_new_tokens=limit))
-    (step,) = rollout.steps
-    assert step.completion.stop is StopReason.LENGTH
-    assert len(step.completion.ids) == limit
-    assert [entry.content for entry in rollout.memory] == kept
-    assert [result.ok for result in step.outcome.results] == [True] * len(kept) + [False] * (limit == 5)
-
-
 @pytest.mark.parametrize(("seed", "seeds"), [(None, [None, None, None]), (7, [7, 8, 9])])
 def test_sampling_is_handed_on_with_a_seed_for_each_chunk(agent, seed, seeds):
     class Asks:

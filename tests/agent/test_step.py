@@ -14,23 +14,14 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError
 from memalpha.models.nano import make_tokenizer
-from memalpha.text import quote
 from memalpha.types import Chunk, Operation, OperationKind, ResultCode
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
-SMOL_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nDefault.<|im_end|>\n' }}"
-    "{% endif %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-TEMPLATES = ("nano", "smol", "qwen3")
+TEMPLATES = ("nano", "qwen3")
 
 
 def tokenizer_of(template):
     tokenizer = make_tokenizer(["Marta moved to Rome from Oslo today", "facts city pet"], 4096)
-    if template == "smol":
-        tokenizer.chat_template = SMOL_TEMPLATE
     if template == "qwen3":
         package = Path(importlib.util.find_spec("trl").origin).parent
         tokenizer.chat_template = (package / "chat_templates" / "qwen3.jinja").read_text()
@@ -133,31 +124,7 @@ def test_a_block_cannot_pose_as_a_section_or_an_entry(codec):
         assert (view[1] == text) is (text not in POSING or (codec == "compact_text" and structure(agent, [text]) == [False])), text
 
 
-def test_ordinary_text_is_shown_as_it_is():
-    texts = ["a < b > c & d", "<b>bold</b>", "<chunky> <memorybox>", "\n  indented\n", "é😀\x00"]
-    assert [quote(text) for text in texts] == texts
-    agent = agent_of()
-    for text in texts:
-        prompt = prompt_of(agent, agent.new_memory(), Chunk(text))
-        assert f"<chunk>\n{text}\n</chunk>" in agent.encoder.tokenizer.decode(prompt.ids)
-
-
 # -------------------------------------------------------------------------------------------- the view's budget
-def replace_view(agent, tokens):
-    return AgentStep(replace(agent.config, view_tokens=tokens), agent.encoder.tokenizer)
-
-
-def test_the_budget_is_met_to_the_token():
-    agent = agent_of()
-    memory = remember(agent, "Marta city Oslo", "Marta pet Rome")
-    need = sum(agent.encoder.count(line) + 1 for line in view_of(agent, memory, "x"))
-    assert len(view_of(replace_view(agent, need), memory, "Marta")) == 2
-    assert len(view_of(replace_view(agent, need - 1), memory, "Marta")) == 1
-    memory.apply(Operation(INSERT, "facts", "today today today"))  # as long as the others: two of three fit
-    assert len(view_of(replace_view(agent, need), memory, "Marta")) == 2
-    assert len(view_of(replace_view(agent, need - 1), memory, "Marta")) == 1
-
-
 def slow_selection(agent, memory, retriever, text, bound=None):
     """Ids that the view shows, by the rule written out: every entry sorted, costed and looked at (or ``bound`` of each kind)."""
     newest = sorted(memory.entries(), key=lambda entry: -entry.updated)
@@ -334,7 +301,7 @@ def test_what_is_written_down_for_any_operations_does_the_same(rows):
 
 def test_limits_are_counted_with_the_policys_tokenizer():
     agent = agent_of()
-    fits, over = "city " * 48, "city " * 49
+    fits, over = "city, " * 24, "city, " * 24 + "city"
     codes = [agent.apply(agent.new_memory(), 0, Chunk("x"), f"+ {text}").results[0].code for text in (fits, over)]
     assert codes == [ResultCode.APPLIED, ResultCode.TOO_LONG]
 

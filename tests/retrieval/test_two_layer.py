@@ -188,21 +188,6 @@ def test_layer_one_keeps_the_best_of_the_sections_asked_for(mode):
     assert texts(search("tea", 9, ["people", "towns"])) == ["Bob likes tea"]
 
 
-def test_hybrid_layer_one_finds_a_section_by_words_the_vectors_miss():
-    class Blind:
-        dimension = 2
-
-        def embed(self, wanted):
-            return np.tile(np.float32([1, 0]), (len(wanted), 1))
-
-    memory = Memory(MemorySchema.load("mem_alpha"))
-    insert(memory, "semantic", "Bob likes tea")
-    insert(memory, "episodic", "Ann moved")
-    assert texts(retriever(memory, "dense", sections_kept=1, embedder=Blind()).search("Ann", 1)) == ["Bob likes tea"]
-    assert texts(retriever(memory, "hybrid", sections_kept=1, embedder=Blind()).search("Ann", 1)) == ["Ann moved"]
-    assert texts(retriever(memory, "hybrid", sections_kept=1, embedder=Blind()).search("tea", 1)) == ["Bob likes tea"]
-
-
 def test_a_router_takes_the_place_of_layer_one(memory):
     def sections(names, **settings):
         made = retriever(memory, "lexical", router=lambda query, memory: names, **settings)
