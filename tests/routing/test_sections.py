@@ -110,7 +110,7 @@ class Only:
 
 def test_the_published_comparison_measures_what_each_way_opens(task):
     script = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "router_memories.py"))
-    everything, food, oracle = script["compare"](task, OPTIONS.retrieval(), HashingEmbedder(), {"food": Only()})
+    everything, food, oracle = script["compare"](task, OPTIONS.retrieval(), HashingEmbedder(), {"food": Only().rank})
     accuracies, shares = zip(*(by_hand(task, i, {"sensory_lifestyle"}) for i in range(len(task.cases))), strict=True)
     assert food["scores"] == accuracies and food["accuracy"] == pytest.approx(np.mean(accuracies))
     assert food["share"] == pytest.approx(np.mean(shares)) and food["sections"] == 1
