@@ -286,3 +286,11 @@ def test_diff_lists_deletions_then_writes():
     changed = replace(b, content="B")
     assert diff([a, b], [changed, c]) == [Change(a, None), Change(b, changed), Change(None, c)]
     assert diff([a, b], [a, b]) == []
+
+
+def test_a_section_that_is_full_takes_updates_and_room_that_was_freed():
+    memory = filled("a", "b", "c", section="notes")
+    assert memory.apply(Operation(INSERT, "notes", "d")).code is ResultCode.SECTION_FULL
+    assert memory.apply(Operation(UPDATE, "notes", "d", "1")).changed
+    assert memory.apply(Operation(DELETE, "notes", entry_id="2")).changed
+    assert memory.apply(Operation(INSERT, "notes", "e")).entry_id == "4"

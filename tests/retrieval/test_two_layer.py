@@ -235,3 +235,11 @@ def test_an_embedder_that_fails_leaves_nothing_behind(memory):
         made.search("lottery", 1)
     embedder.broken = False
     assert texts(made.search("lottery", 1)) == ["Dan won the lottery"]
+
+
+def test_an_updated_entry_is_found_by_its_new_words_alone(memory):
+    search = retriever(memory, "lexical").search
+    parrots = search("parrots", 1)[0].entry
+    memory.apply(Operation(OperationKind.UPDATE, parrots.section, "Cid owns a ferret", parrots.id))
+    assert texts(search("ferret", 9)) == ["Cid owns a ferret"]
+    assert search("parrots", 9) == []
