@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from memalpha.provenance import environment
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode
+from memalpha.retrieval.dense import LearnedSectionRouter
 from memalpha.retrieval.embedders import make_embedder
-from memalpha.retrieval.section_router import LearnedSectionRouter
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.routing.run import fit, load_config, make_learner
 from memalpha.routing.tasks import SectionOptions, SectionTask
+from memalpha.runs import environment
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "docs" / "results" / "router_memories.json"
@@ -40,7 +40,7 @@ class FaissSections:
     """FAISS layer 1 in front of any layer 2."""
 
     def __init__(self, kept, embedder):
-        self._config, self._embedder = RetrievalConfig(mode=RetrievalMode.DENSE, sections_kept=kept), embedder
+        self._config, self._embedder = RetrievalConfig(retrieval=RetrievalMode.DENSE, sections_kept=kept), embedder
         self._retrievers = {}
 
     def rank(self, query, memory):
@@ -93,9 +93,9 @@ def row(task, name, chosen, milliseconds):
 def run(name, embedder):
     train_options, test_options = SETTINGS[name]
     task, held_out = (SectionTask(o, embedder) for o in (train_options, replace(test_options, split="test", instances=12)))
-    faiss = {f"FAISS layer 1, {kept} kept": FaissSections(kept, embedder) for kept in (1, 2, 3)}
-    routers = {f"learned, seed {seed}": trained(task, embedder, seed) for seed in range(3)}
-    rows = compare(held_out, RetrievalConfig(mode=test_options.mode), embedder, {**faiss, **routers})
+    faiss = {f"FAISS layer 1, {kept} kept": FaissSections(kept, embedder).rank for kept in (1, 2, 3)}
+    routers = {f"learned, seed {seed}": trained(task, embedder, seed).rank for seed in range(3)}
+    rows = compare(held_out, RetrievalConfig(retrieval=test_options.mode), embedder, {**faiss, **routers})
     scores = {one["name"]: one.pop("scores") for one in rows}
     learned = np.mean([scores[name] for name in routers], axis=0)
     gaps = {name: over_memories(held_out, learned - own) for name, own in scores.items() if name not in routers}

@@ -12,10 +12,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from memalpha import __version__
 from memalpha.cli import chat, data, evaluate, export, journal, models, poison, router, runs, serve, training
 from memalpha.cli.screen import SafeFormatter, complain, printable_lines, tell_launcher, whose, with_notes
 from memalpha.errors import MemAlphaError, TrainingStopped
-from memalpha.version import __version__
 
 Command = Callable[[argparse.Namespace, list[str]], int]
 

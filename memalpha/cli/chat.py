@@ -16,7 +16,7 @@ from memalpha.cli.inputs import AgentOptions, add_verb, is_operation, read_optio
 from memalpha.cli.screen import printable, printable_lines, show_table
 from memalpha.config import Options
 from memalpha.errors import InputError, MemAlphaError
-from memalpha.memory.tools import is_text
+from memalpha.text import is_text
 
 if TYPE_CHECKING:
     from memalpha.cli.conversation import Answerer, Conversation

@@ -23,12 +23,12 @@ def add_verbs(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """List the registered models, or fetch one and print its folder."""
-    from memalpha.models import MODELS, Source, fetch
+    from memalpha.models import MODELS, fetch
 
     if arguments.action == "list":
         for name in MODELS:
             out(name)
         return 0
-    folder = fetch(arguments.name, source=Source(arguments.source), progress=lambda line: out(f"[model] {line}"))
+    folder = fetch(arguments.name, source=arguments.source, progress=lambda line: out(f"[model] {line}"))
     out(str(folder))
     return 0

@@ -37,7 +37,7 @@ def add_verbs(verbs: Any) -> None:
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run the suite against each policy."""
     from memalpha.evaluation.poisoning import run_trials, summarise_trials
-    from memalpha.provenance import environment, portable
+    from memalpha.runs import environment, portable
 
     quiet_libraries()
     here = {**environment(), "command": portable(environment()["command"])}

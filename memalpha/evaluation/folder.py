@@ -25,8 +25,7 @@ from pydantic import TypeAdapter
 from memalpha.errors import InputError, RunFolderError
 from memalpha.evaluation.statistics import Number
 from memalpha.files import append_lines, drop_cut_line, finite, read_object, write_yaml
-from memalpha.provenance import environment, masked
-from memalpha.runs import RunFolder, holds_something
+from memalpha.runs import RunFolder, environment, holds_something, masked
 
 RESULTS_FILE = "results.jsonl"
 LISTS = ("sets", "systems", "readers")

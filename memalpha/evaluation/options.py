@@ -25,7 +25,7 @@ from memalpha.errors import InputError
 from memalpha.evaluation import raw, writers
 from memalpha.evaluation.folder import LISTS
 from memalpha.evaluation.systems import NoOptions, System
-from memalpha.retrieval.config import RetrievalMode
+from memalpha.retrieval import RetrievalMode
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 

@@ -31,7 +31,7 @@ from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
 from memalpha.qa.evaluator import find_passages
 from memalpha.qa.metrics import contains, label
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.text import one_line
 from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, OperationResult, Question, ResultCode
@@ -190,7 +190,7 @@ class Rag(System):
         self.setting, self.by_chunk = setting, mode is RetrievalMode.HYBRID
         self.pack = options.piece_tokens or max(1, setting.reader_tokens // setting.retrieve_k)
         kept = options.chunks_kept if self.by_chunk else 0
-        self._make_retriever = _factory(RetrievalConfig(mode=mode, embedder=options.embedder, sections_kept=kept))
+        self._make_retriever = _factory(RetrievalConfig(retrieval=mode, embedder=options.embedder, sections_kept=kept))
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Index the input."""

@@ -20,12 +20,11 @@ from pydantic import NonNegativeInt, PositiveInt
 from memalpha.config import Options, parse, read
 from memalpha.errors import InputError, RunFolderError
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
-from memalpha.provenance import environment
 from memalpha.retrieval.embedders import make_embedder
 from memalpha.routing.learner import MAPPO, PPO, GroupOptions, Learner, LinUCB, MultiAgentGRPO
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, Task
-from memalpha.runs import RunFolder
+from memalpha.runs import RunFolder, environment
 
 Report = Callable[[dict[str, Any]], None]
 """Called after each update with its metrics, ``step`` and ``steps``."""

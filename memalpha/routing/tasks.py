@@ -41,7 +41,7 @@ from memalpha.protocols import Embedder, Hit, Retriever
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.metrics import contains
 from memalpha.qa.readers import RecallReader
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Instance, Question
 
@@ -181,7 +181,9 @@ class SectionTask:
         config = replace(PRESETS[options.preset], split=options.split, templates=options.templates)
         for instance in generate(options.instances, options.seed, config):
             memory = remember(instance, schema, options.wording)
-            retriever = TwoLayerRetriever(memory, RetrievalConfig(mode=options.mode, embedder=options.embedder), embedder=embedder)
+            retriever = TwoLayerRetriever(
+                memory, RetrievalConfig(retrieval=options.mode, embedder=options.embedder), embedder=embedder
+            )
             for question in instance.questions:
                 if not options.only or any(contains(question.text, attribute) for attribute in options.only):
                     self.cases.append(Case(question, memory, retriever))

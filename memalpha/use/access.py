@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 from urllib.parse import unquote
 
-import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, StrictStr
 
 from memalpha.config import Options, read
 from memalpha.errors import InputError
+from memalpha.files import load_yaml
 from memalpha.store.journal import Namespace
 from memalpha.use.messages import Problem, Refused
 
@@ -184,8 +184,8 @@ class Callers:
         """Read a YAML tokens file; InputError if it is not valid."""
         expected = "a list `tokens` of {name, sha256, user}, each optionally with agent and session, or any_user: true"
         try:
-            data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            data = load_yaml(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise InputError(f"the tokens file {str(path)!r} cannot be read: {error}", expected=expected) from error
         rows = data.get("tokens") if isinstance(data, dict) and set(data) == {"tokens"} else None
         if not isinstance(rows, list):

@@ -29,14 +29,13 @@ from memalpha.data.packing import split_text
 from memalpha.errors import InputError, JournalBusyError, JournalError, MemAlphaError, ServiceError
 from memalpha.generation.batching import BatchingGenerator
 from memalpha.memory.memory import Snapshot, render_entry
-from memalpha.memory.tools import is_text
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.qa.evaluator import answer, find_passages
 from memalpha.qa.readers import ModelReader, RecallReader
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt, hash_prompt
 from memalpha.store.memory import JournalMemory
-from memalpha.text import one_line
+from memalpha.text import is_text, one_line
 from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling
 from memalpha.use.trained import load_trained
 

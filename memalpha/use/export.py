@@ -36,10 +36,9 @@ from memalpha.models.policy import (
     load_tokenizer,
     weightless,
 )
-from memalpha.models.registry import MODELS, DownloadSpec, resolve_model
-from memalpha.provenance import nameless
+from memalpha.models.registry import MODELS, resolve_model
 from memalpha.rewards.total import RewardConfig
-from memalpha.runs import RunFolder
+from memalpha.runs import RunFolder, nameless
 from memalpha.types import Chunk
 
 if TYPE_CHECKING:
@@ -326,7 +325,7 @@ def hub_name(base: str) -> str | None:
     """Return the Hub name of a base, or None if it is not on the Hub."""
     spec = MODELS.get(base.partition("@")[0])
     if spec is not None:
-        return spec.hub if isinstance(spec, DownloadSpec) else None
+        return spec.hub or None
     return base if base.count("/") == 1 and not base.startswith((".", "/", "~")) and not Path(base).exists() else None
 
 

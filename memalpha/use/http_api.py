@@ -14,12 +14,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from memalpha import __version__
 from memalpha.errors import MemAlphaError
 from memalpha.use.access import HEADERS, Caller
 from memalpha.use.gate import CALLER, problem_response
 from memalpha.use.messages import Answer, Problem, Refused, invalid, problem_of
 from memalpha.use.operations import OPERATIONS, Operations
-from memalpha.version import __version__
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 _PROBLEMS: dict[int | str, dict[str, Any]] = {

@@ -16,11 +16,11 @@ from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ConfigDict, ValidationError
 
+from memalpha import __version__
 from memalpha.use.access import Caller
 from memalpha.use.gate import CALLER
 from memalpha.use.messages import Problem, Refused, invalid, problem_of
 from memalpha.use.operations import OPERATIONS, Operation, Operations
-from memalpha.version import __version__
 
 INSTRUCTIONS = (
     "A long-term memory. Call add with what was said and should be remembered; the memory's own model decides what to keep, "

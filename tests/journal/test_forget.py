@@ -9,7 +9,7 @@ import pytest
 from stores import BY, IVAN, MARTA, SCHEMA, contents, delete, files_with, insert, opened, rebuilt, update
 
 from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalDamagedError
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.lexical import tokenize
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.database import Database
@@ -104,7 +104,7 @@ def test_forgetting_a_namespace_takes_its_names_too(folder, store):
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_no_cache_of_the_process_keeps_the_text(folder, whole):
-    make = retriever_factory(RetrievalConfig(mode=RetrievalMode.HYBRID, embedder="hashing"))
+    make = retriever_factory(RetrievalConfig(retrieval=RetrievalMode.HYBRID, embedder="hashing"))
     store = IndexedStore(Journal.open(folder / "store.db"), SCHEMA, make)
     store.apply(MARTA, insert("Zaphod plays the piano"), BY)
     store.apply(IVAN, insert("Ivan plays chess"), BY)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memalpha.agent.codecs import make_codec
 from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema, presets
-from memalpha.retrieval.config import RetrievalConfig
+from memalpha.retrieval import RetrievalConfig
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace, Origin

@@ -16,12 +16,11 @@ from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import generate
 from memalpha.memory.memory import count_words
 from memalpha.models.nano import make_tokenizer
-from memalpha.provenance import environment
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import GroundedContentJudge
 from memalpha.qa.readers import RecallReader
 from memalpha.rewards.total import RewardConfig
-from memalpha.runs import RunFolder, trajectory_name
+from memalpha.runs import RunFolder, environment, trajectory_name
 from memalpha.training.results import InstanceResult, instance_result, paired_difference, rollout_to_json, summarise
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question, Sampling

@@ -18,8 +18,8 @@ from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, make_policy
 from memalpha.qa.metrics import score
+from memalpha.retrieval.dense import LearnedSectionRouter
 from memalpha.retrieval.embedders import HashingEmbedder
-from memalpha.retrieval.section_router import LearnedSectionRouter
 from memalpha.routing.ppo import Agent, PPOOptions, pack
 from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, remember
 from memalpha.types import Answer, Operation, OperationKind
