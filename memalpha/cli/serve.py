@@ -1,26 +1,25 @@
-"""``memalpha serve`` and ``token``: offer a trained agent and its store over HTTP and MCP."""
+"""``memalpha serve`` and ``token``: offer an agent and its store over HTTP and MCP; ``export``: make it a folder of its own."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import PositiveInt
 
-from memalpha.cli.console import out, quiet_libraries
-from memalpha.cli.inputs import AgentOptions, add_verb, read_options
+from memalpha.cli.console import complain, out, quiet_libraries
+from memalpha.cli.inputs import TRAINED, AgentOptions, add_verb, read_options
 from memalpha.config import Options
 from memalpha.errors import InputError, MissingExtraError
+from memalpha.files import path_of
 
 if TYPE_CHECKING:
     from memalpha.use.access import Callers, Grant
 
 TOKENS_VARIABLE = "MEMALPHA_TOKENS"
-_EXTRA = ("fastapi", "mcp", "uvicorn", "starlette")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,43 +61,55 @@ class ServeOptions(Options):
         if not self.user:
             expected = "--user NAME, or tokens (--tokens FILE)"
             raise InputError("nobody whose memory it is", expected=expected, fix="memalpha token NAME makes a token")
-        grant = Grant("local", self.user, self.agent, self.session)
-        grant.namespace({})  # validates the names
-        return grant
+        return Grant("local", self.user, self.agent, self.session)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions(Options):
+    """What to make.
+
+    Attributes:
+        output: Folder to make.
+        merge: Merge the adapter into its base and check the whole model against both.
+        model: Base of the adapter to merge into; null takes the one it names.
+    """
+
+    output: str
+    merge: bool = False
+    model: str | None = None
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    add_verb(
-        verbs,
-        "serve",
-        run_serve,
-        help="offer an agent and its memories over HTTP and MCP",
-        description="Needs: a trained agent, a store. Serves /v1 (/openapi.json says how) and /mcp, or MCP over stdio. "
-        "All options: --options.",
-        epilog="memalpha serve data/adapters/smollm2-135m-memory --store memories.db --user marta",
+    about = (
+        "Offer an agent and its memories over HTTP and MCP. Needs: a trained agent, a store. Serves: /v1 (/openapi.json says how) "
+        "and /mcp, or MCP over stdio."
     )
-    token = verbs.add_parser("token", help="make a token for memalpha serve", description="Prints a new token and its line.")
+    add_verb(verbs, "serve", run_serve, about, options=TRAINED)
+    token = add_verb(
+        verbs, "token", run_token, "Make a token for memalpha serve. Shows: the token, and its line for the tokens file."
+    )
     token.add_argument("name", metavar="NAME", help="who will use it, for the journal")
     token.add_argument("--user", help="the user whose memories it reaches (default: any, named by each request)")
     token.add_argument("--agent", help="the one agent it reaches (default: any)")
     token.add_argument("--session", help="the one session it reaches (default: any)")
-    token.set_defaults(run=run_token, takes_more=False)
+    about = (
+        "Write a trained agent as a folder that stands alone, with a model card. Needs: a trained folder (a run, an adapter or a "
+        "whole model). Makes: --output DIR with weights, tokenizer, configuration, schema and README.md."
+    )
+    add_verb(verbs, "export", run_export, about, options=TRAINED)
 
 
 def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Serve until stopped."""
-    from memalpha.use.access import ServeConfig
-
+    try:
+        from memalpha.use.access import ServeConfig
+        from memalpha.use.server import check_reach, serve_http, serve_stdio
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(str(error.name), "serve") from error
     quiet_libraries()
     trained, options, about, config = read_options(arguments, rest, AgentOptions, ServeOptions, ServeConfig)
     callers = about.callers()
-    try:
-        from memalpha.use.server import check_reach, serve_http, serve_stdio
-    except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] in _EXTRA:
-            raise MissingExtraError(error.name, "serve") from error
-        raise
     if about.transport == "http":
         check_reach(config, callers)
     agent = options.load(trained)
@@ -109,27 +120,32 @@ def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
     if about.transport == "stdio":
         serve_stdio(agent, config, about.local())
     else:
-        serve_http(agent, config, callers, _show_url)
+        ready = "serving at {} (API: /v1, MCP: /mcp, description: /openapi.json)"
+        serve_http(agent, config, callers, lambda url: complain(ready.format(url)))
     return 0
-
-
-def _show_url(url: str) -> None:
-    sys.stderr.write(f"serving at {url} (API: /v1, MCP: /mcp, description: /openapi.json)\n")
-    sys.stderr.flush()
 
 
 def run_token(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Print a new token and its line for the tokens file."""
-    from memalpha.store.journal import Namespace
-    from memalpha.use.access import make_token
+    from memalpha.use.access import Grant, make_token
 
-    if not arguments.name.strip() or not arguments.name.isprintable():
-        raise InputError(f"the token's name is {arguments.name!r}", expected="who will use it, in printable characters")
     reach = {part: value for part in ("user", "agent", "session") if (value := getattr(arguments, part)) is not None}
-    Namespace(**{"user": "any", **reach})  # an empty name is refused, never replaced by "any"
+    reach |= {} if "user" in reach else {"any_user": True}
     token, digest = make_token()
-    row = {"name": arguments.name, "sha256": digest, **({} if "user" in reach else {"any_user": True}), **reach}
+    Grant(arguments.name, **reach)  # an empty name is refused, never replaced by "any"
     out(f"# give this to {arguments.name}; it is shown once:  {token}")
     out("# and put this under `tokens:` in the tokens file:")
-    out(f"  - {json.dumps(row, ensure_ascii=False)}")
+    out(f"  - {json.dumps({'name': arguments.name, 'sha256': digest, **reach}, ensure_ascii=False)}")
+    return 0
+
+
+def run_export(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Export an agent."""
+    from memalpha.use.export import export
+
+    quiet_libraries()
+    trained, options = read_options(arguments, rest, ExportOptions)
+    for option, folder in (("TRAINED", trained), ("--output", options.output)):
+        path_of(folder, f"the name of a folder for {option}")
+    out(str(export(trained, options.output, model=options.model, merge=options.merge)))
     return 0

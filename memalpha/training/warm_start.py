@@ -30,6 +30,7 @@ from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
 from memalpha.models import ADAPTER_RECORD, load_policy_model, name_base, resolve_model, write_adapter_record
+from memalpha.provenance import masked
 from memalpha.runs import holds_something, make_folder
 from memalpha.training.config import check_trainer
 from memalpha.training.packed import Row, packed_logps
@@ -164,7 +165,7 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
             "seed": training.seed,
             "demonstrations": len(demonstrations),
             "operations": dict(Counter(operation.kind.value for operation in operations)),
-            "warmup": asdict(warmup),
+            "warmup": masked(asdict(warmup)),
         }
         (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if not warmup.full_finetuning:
@@ -241,6 +242,10 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return inputs
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)  # may hold hub_token
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
         """Return the next micro-batches without a token count: each micro-batch has its own mean."""

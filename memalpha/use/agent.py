@@ -15,20 +15,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 from memalpha.agent.rollout import StepRecord
 from memalpha.agent.step import TIME_TOKENS, AgentStep
 from memalpha.data.packing import split_text
-from memalpha.errors import InputError, JournalBusyError, JournalError, MemAlphaError, ServiceError
+from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
 from memalpha.generation.batching import BatchingGenerator
-from memalpha.memory.memory import Snapshot, render_entry
+from memalpha.memory.memory import Snapshot
 from memalpha.memory.tools import is_text
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.qa.evaluator import answer, find_passages
@@ -44,8 +43,6 @@ LOCAL = Namespace("local")
 """Default namespace of an agent without a store."""
 _TRIES = 5
 """Attempts to read a text when its namespace changes meanwhile."""
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +56,6 @@ class Added:
     def results(self) -> tuple[OperationResult, ...]:
         """Result of each tool call of the model, in order, mistakes included."""
         return tuple(result for step in self.steps for result in step.outcome.results)
-
-
-def joined(parts: Sequence[Added]) -> Added:
-    """Combine the results of several texts, in order."""
-    return Added(tuple(step for part in parts for step in part.steps), tuple(done for part in parts for done in part.operations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +89,6 @@ class MemoryAgent:
         name: str = "agent",
         max_batch: int = 32,
     ) -> None:
-        if retrieve_k is not None:
-            _need_number("retrieve_k", retrieve_k, "a number of entries, at least 1")
-        _need_text("name", name)
         self.step, self.name = step, name
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
         self.retrieve_k = retrieve_k or step.config.retrieve_k
@@ -144,7 +133,7 @@ class MemoryAgent:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -------------------------------------------------------------------------------------------- writing
+    # ---- writing
     def add(
         self,
         text: str,
@@ -152,33 +141,29 @@ class MemoryAgent:
         *,
         namespace: Namespace | str | None = None,
         source: str = "",
-        on_piece: Callable[[Added], None] | None = None,
     ) -> Added:
         """Let the agent read a text and update a memory; on disk when this returns.
 
-        A text of more than ``max_chunk_tokens`` is split at sentences; each piece is on disk, and given to ``on_piece``, before the
-        next is read. A note on an error gives the pieces and operations already stored. ``time`` is ISO 8601; a str ``namespace``
-        names the user; an empty ``source`` becomes the text's SHA-256. InputError for unusable arguments, JournalError if the write
-        fails, JournalBusyError if others keep writing to the namespace, ServiceError if the generator fails.
+        A text of more than ``max_chunk_tokens`` is split at sentences; each piece is on disk before the next is read. A note on an
+        error gives the pieces and operations already stored. ``time`` is ISO 8601; a str ``namespace`` names the user; an empty
+        ``source`` becomes the text's SHA-256. InputError for unusable arguments, JournalError if the write fails, JournalBusyError
+        if others keep writing to the namespace, ServiceError if the generator fails.
         """
-        _need_text("source", source)
         whose, pieces = self._whose(namespace), self.pieces(text, time)
-        done: list[Added] = []
+        steps: list[StepRecord] = []
+        operations: list[int] = []
         with self._writing(whose):
             for piece in pieces:
                 try:
-                    added = self._read(whose, piece, source)
+                    record, written = self._read(whose, piece, source)
                 except MemAlphaError as error:
-                    if done:
-                        numbers = list(joined(done).operations)
-                        error.add_note(
-                            f"the first {len(done)} of {len(pieces)} pieces are in the store, by the operations {numbers}"
-                        )
+                    if steps:
+                        stored = f"the first {len(steps)} of {len(pieces)} pieces are in the store, by the operations {operations}"
+                        error.add_note(stored)
                     raise
-                done.append(added)
-                if on_piece:
-                    on_piece(added)
-        return joined(done)
+                steps.append(record)
+                operations += written
+        return Added(tuple(steps), tuple(operations))
 
     def pieces(self, text: str, time: str | None = None) -> list[Chunk]:
         """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an invalid time."""
@@ -186,7 +171,7 @@ class MemoryAgent:
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
         if time is not None:
-            _need_text("time", time, "a text in ISO 8601, as isoformat() gives it")
+            _need_text("time", time)
             if one_line(time) != time or self.step.time_tokens(time) > TIME_TOKENS:
                 raise InputError(f"the time {time[:60]!r}", expected="ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00")
             time = time if time.strip() else None
@@ -196,7 +181,7 @@ class MemoryAgent:
         self.step.check_chunk(Chunk(text, time), "a text")
         return [Chunk(text, time)]
 
-    def _read(self, whose: Namespace, chunk: Chunk, source: str) -> Added:
+    def _read(self, whose: Namespace, chunk: Chunk, source: str) -> tuple[StepRecord, range]:
         for _ in range(_TRIES):
             with self._store.reading(whose) as (memory, retriever):
                 seen = _state(memory)
@@ -205,19 +190,16 @@ class MemoryAgent:
             digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
             with self._store.writing(whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))) as memory:
                 if _state(memory) == seen:
-                    index = self._chunk_number(whose, memory)
+                    left = [entry.source_chunk for entry in memory if entry.source_chunk is not None]
+                    index = self._next_chunk.get(whose) or max(left, default=-1) + 1
                     outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off)
                     record = StepRecord(index, prompt, completion, outcome, memory.tokens, len(memory))
-                    written = tuple(range(seen[0] + 1, memory.seq + 1))
+                    written = range(seen[0] + 1, memory.seq + 1)
                     break
         else:
             raise JournalBusyError(f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again")
         self._next_chunk[whose] = index + 1
-        return Added((record,), written)
-
-    def _chunk_number(self, whose: Namespace, memory: JournalMemory) -> int:
-        left = [entry.source_chunk for entry in memory if entry.source_chunk is not None]
-        return self._next_chunk.get(whose) or max(left, default=-1) + 1
+        return record, written
 
     def undo(self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user") -> Change:
         """Undo operation number ``operation`` (or an earlier undo) and return the change; ``by`` is who asks.
@@ -225,15 +207,13 @@ class MemoryAgent:
         InputError for an unknown operation, JournalConflictError if its entry was written since, ForgottenError if it was
         forgotten.
         """
-        _need_number("operation", operation, "the number of an operation, as history gives it")
-        _need_text("by", by, "who asks, as a text (str)")
         whose = self._whose(namespace)
         with self._writing(whose):
             return self._store.undo(whose, operation, Origin(by))
 
     def forget(self, entry: str, *, namespace: Namespace | str | None = None) -> Receipt:
         """Erase an entry permanently from log, memory, files and backups (``DurableMemory.forget``)."""
-        _need_text("entry", entry, "the id of an entry; forget_all erases the whole namespace")
+        _need_text("entry", entry)  # None must not mean all entries
         return self._forget(self._whose(namespace), entry)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
@@ -254,7 +234,7 @@ class MemoryAgent:
                 self._next_chunk.pop(whose, None)
                 self.step.forget_texts()
 
-    # -------------------------------------------------------------------------------------------- reading
+    # ---- reading
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
         """Answer a question from the memory alone, with retrieval and reading as in evaluation."""
         _need_text("question", question)
@@ -270,8 +250,6 @@ class MemoryAgent:
     def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
         """Return at most ``k`` entries for a query, best first."""
         _need_text("query", query)
-        if k is not None:
-            _need_number("k", k, "a number of entries, at least 1")
         return self._store.search(self._whose(namespace), query, k or self.retrieve_k)
 
     def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
@@ -281,18 +259,10 @@ class MemoryAgent:
 
     def history(self, entry: str | None = None, *, namespace: Namespace | str | None = None) -> list[Event]:
         """Return the operations on an entry, or on the whole namespace, in order."""
-        if entry is not None:
-            _need_text("entry", entry, "the id of an entry, or None for all that happened")
         whose = self._whose(namespace)
         with self._store.reading(whose):
             durable = self._store.durable(whose)
             return durable.operations() if entry is None else durable.history(entry)
-
-    def __repr__(self) -> str:
-        if self._default is None:
-            return f"MemoryAgent {self.name} with {len(self.journal.namespaces())} namespaces"
-        lines = [f"{entry.id} {render_entry(entry)}" for entry in self.memory()]
-        return "\n".join([f"MemoryAgent with {len(lines)} entries", *lines])
 
     def _whose(self, namespace: Namespace | str | None) -> Namespace:
         found = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default
@@ -312,73 +282,19 @@ def _state(memory: JournalMemory) -> tuple[int, Snapshot]:
     return memory.seq, memory.snapshot()
 
 
-def _need_text(what: str, value: object, expected: str = "a text (str)") -> None:
-    """Raise InputError unless a value is a Unicode str: None for an entry must not mean all entries."""
-    if not isinstance(value, str):
-        raise InputError(f"{what} is {repr(value)[:80]}, of type {type(value).__name__}", expected=expected)
-    if not is_text(value):
-        raise InputError(f"{what} holds a lone surrogate ({value[:40]!a})", expected="Unicode text")
-
-
-def _need_number(what: str, value: object, expected: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{what} is {repr(value)[:80]}", expected=expected)
-
-
-# ------------------------------------------------------------------------------------------------ asyncio
-def _awaited(
-    call: Callable[Concatenate[MemoryAgent, _Parameters], _Result],
-) -> Callable[Concatenate[AsyncMemoryAgent, _Parameters], Coroutine[Any, Any, _Result]]:
-    """Return the asyncio version of a method."""
-
-    @wraps(call)
-    async def awaited(self: AsyncMemoryAgent, /, *arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
-        same: Callable[_Parameters, _Result] = getattr(self.agent, call.__name__)
-        return await self.run(same, *arguments, **options)
-
-    return awaited
+def _need_text(what: str, value: object) -> None:
+    if not isinstance(value, str) or not is_text(value):
+        raise InputError(f"{what} is {ascii(value)[:80]}, of type {type(value).__name__}", expected="Unicode text (str)")
 
 
 class AsyncMemoryAgent:
-    """A ``MemoryAgent`` for asyncio: the same calls, awaited, at most ``threads`` at once, each in its own thread.
+    """The calls of a ``MemoryAgent``, awaited: ``await awaited.ask(...)``; each runs in a thread, also if it is cancelled."""
 
-    A cancelled call still runs to its end, so its write may be done. ``aclose`` waits for such calls and closes ``agent``.
-    """
-
-    def __init__(self, agent: MemoryAgent, threads: int = 64) -> None:
-        _need_number("threads", threads, "at least 1")
+    def __init__(self, agent: MemoryAgent) -> None:
         self.agent = agent
-        self._closed = False
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="memalpha")
 
-    add = _awaited(MemoryAgent.add)
-    ask = _awaited(MemoryAgent.ask)
-    search = _awaited(MemoryAgent.search)
-    memory = _awaited(MemoryAgent.memory)
-    history = _awaited(MemoryAgent.history)
-    undo = _awaited(MemoryAgent.undo)
-    forget = _awaited(MemoryAgent.forget)
-    forget_all = _awaited(MemoryAgent.forget_all)
-
-    async def run(
-        self, call: Callable[_Parameters, _Result], /, *arguments: _Parameters.args, **options: _Parameters.kwargs
-    ) -> _Result:
-        """Run a function in one of the agent's threads; JournalError if the agent is closed."""
-        if self._closed:
-            raise JournalError("the agent was closed", fix="make another one")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *arguments, **options))
-
-    async def aclose(self) -> None:
-        """Wait for running calls, then close the agent; later calls raise JournalError."""
-        self._closed = True
-        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
-        self.agent.close()
-
-    async def __aenter__(self) -> AsyncMemoryAgent:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        return partial(asyncio.to_thread, getattr(self.agent, name))
 
 
-__all__ = ["LOCAL", "Added", "AsyncMemoryAgent", "MemoryAgent", "Reply", "joined"]
+__all__ = ["LOCAL", "Added", "AsyncMemoryAgent", "MemoryAgent", "Reply"]

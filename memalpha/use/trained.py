@@ -47,26 +47,19 @@ def find_trained(trained: str | Path) -> Found:
     name, _, revision = text.partition("@")
     if isinstance(trained, Path) or name.count("/") != 1 or not all(name.split("/")) or name[0] in "./~":
         raise InputError(f"no trained agent at {text!r}", expected=_EXPECTED)
-    folder = _fetch(name, revision or None)
-    return Found(folder, f"{name}@{folder.name[:12]}")
-
-
-def _fetch(name: str, revision: str | None) -> Path:
     from huggingface_hub import errors, snapshot_download
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=_AGENT_FILES))
+        folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=_AGENT_FILES))
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
-        raise InputError(
-            f"the Hub has no {name!r}" + (f" at {revision!r}" if revision else ""),
-            expected="the name of a repository that can be read",
-            fix="check the spelling; log in (`hf auth login`) if it is private",
-        ) from error
+        fix = "check the spelling; log in (`hf auth login`) if it is private"
+        raise InputError(f"the Hub has no {text!r}", expected="the name of a repository that can be read", fix=fix) from error
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
         raise ServiceError(
             f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}\n"
             "  to fix: connect this machine once, or give the folder of a copy"
         ) from error
+    return Found(folder, f"{name}@{folder.name[:12]}")
 
 
 def load_trained(
@@ -82,29 +75,20 @@ def load_trained(
     from memalpha.models import load_policy_model
     from memalpha.models.policy import base_of
 
-    _check_device(device)
     folder, name = find_trained(trained)
     config = AgentConfig.load(folder)
     if router is not None:
         config = replace(config, router=str(router))
     whole = (folder / "config.json").is_file()
     policy = load_policy_model(folder) if whole else load_policy_model(model or base_of(folder), adapter=folder)
-    policy.model.to(device).eval()
+    try:
+        policy.model.to(device).eval()
+    except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no single exception for this
+        expected = "a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps"
+        raise InputError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}", expected=expected) from error
     step = AgentStep(config, policy.tokenizer)
     check_context(step, policy.model.config)
     return Trained(step, HFGenerator(policy.model, policy.tokenizer), name)
-
-
-def _check_device(device: str) -> None:
-    import torch
-
-    try:
-        torch.zeros(1, device=device).item()
-    except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no single exception for this
-        raise InputError(
-            f"device {device!r} cannot be used: {str(error).splitlines()[0]}",
-            expected="a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps",
-        ) from error
 
 
 __all__ = ["Found", "Trained", "find_trained", "load_trained"]

@@ -1,4 +1,4 @@
-"""``memalpha chat``'s loop with a scripted memory agent and a scripted model, for a subprocess: STORE [pipe arguments]."""
+"""``memalpha chat``'s loop with a scripted memory agent and a scripted model, for a subprocess: STORE."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.cli.chat import talk
-from memalpha.cli.conversation import ChatReader, Conversation
+from memalpha.cli.chat import Conversation
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer
 from memalpha.store.journal import Namespace
@@ -19,9 +18,10 @@ CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, vie
 
 
 def keep(prompt):
-    """Keep each line of the chunk; a line that says ``now`` corrects the first entry."""
+    """Keep each line of the chunk; a line that says ``now`` corrects the first entry, and ``then`` keeps another entry."""
     lines = prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0].split("\n")
-    return "\n".join(f"= 1 {line}" if " now " in line else f"+ {line}" for line in lines if line[:1] != "[")
+    kept = [f"= 1 {line}" if " now " in line else f"+ {line}" for line in lines if line[:1] != "["]
+    return "\n".join(call.replace(" then ", "\n+ ") for call in kept)
 
 
 def recite(chats):
@@ -33,12 +33,11 @@ def recite(chats):
     return found
 
 
-def conversation(store, read_every=1, **changes):
+def conversation(store, **changes):
     step = AgentStep(replace(CONFIG, **changes), make_tokenizer(["facts"], 4096))
     agent = MemoryAgent(step, ScriptedGenerator(keep), store=store)
-    reader = ChatReader(recite, step.encoder.count, "Marta")
-    return Conversation(agent, Namespace("marta"), reader, read_every, lambda: datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
+    return Conversation(agent, Namespace("Marta"), recite, clock=lambda: datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
 
 
 if __name__ == "__main__":
-    talk(conversation(sys.argv[1]))
+    conversation(sys.argv[1]).talk()

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memalpha.cli import run
-from memalpha.cli.screen import printable, printable_lines, show_table
+from memalpha.cli.console import printable, printable_lines, show_table
 from memalpha.memory.schema import MemorySchema
 from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
@@ -279,7 +279,7 @@ def test_on_a_terminal_it_is_a_table(monkeypatch, capsys):
     from rich.console import Console
 
     terminal = Console(force_terminal=True, width=40, record=True, color_system=None)
-    monkeypatch.setattr("memalpha.cli.screen.console", terminal)
+    monkeypatch.setattr("memalpha.cli.console.console", terminal)
     show_table(("a", "b"), [("x", "[bold]y[/bold] \x1b[2J " + "long " * 20)])
     shown = terminal.export_text()
     assert "[bold]y[/bold]" in shown and "\\x1b[2J" in shown and "\x1b" not in shown

@@ -44,7 +44,7 @@ class Server:
         """Send a signal, wait for the end, return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        self.errors = self.process.communicate(timeout=60)[1]
+        self.process.communicate(timeout=60)
         return self.process.returncode
 
 

@@ -113,7 +113,7 @@ def test_a_hub_name_is_fetched_once_without_code_and_used(hub, tmp_path):
 
 def test_what_the_hub_does_not_have_is_a_mistake_of_the_user(hub):
     for name in ("somebody/else", "somebody/agent@v9"):
-        with pytest.raises(InputError, match=f"'{name.partition('@')[0]}'"):
+        with pytest.raises(InputError, match=f"'{name}'"):
             find_trained(name)
 
 
