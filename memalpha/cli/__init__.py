@@ -10,14 +10,12 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from memalpha.cli import chat, data, evaluate, journal, poison, router, runs, serve, training
 from memalpha.cli.console import SafeFormatter, complain, printable_lines, tell_launcher, with_notes
 from memalpha.errors import MemAlphaError, TrainingStopped
 from memalpha.version import __version__
-
-Command = Callable[[argparse.Namespace, list[str]], int]
 
 
 def build_parser() -> argparse.ArgumentParser:

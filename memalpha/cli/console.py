@@ -48,7 +48,6 @@ def out(text: str) -> None:
 def complain(text: str) -> None:
     """Write one line to standard error."""
     sys.stderr.write(f"{printable_lines(text)}\n")
-    sys.stderr.flush()
 
 
 def with_notes(error: BaseException) -> str:

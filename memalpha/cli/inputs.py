@@ -15,7 +15,6 @@ from memalpha.config import Options, listing, parse
 from memalpha.errors import InputError
 
 if TYPE_CHECKING:
-    from memalpha.endpoints import ChatClient
     from memalpha.use.agent import MemoryAgent
 
 
@@ -34,6 +33,7 @@ class AgentOptions(Options):
         retrieve_k: Entries retrieved for a question; null takes the agent's own.
         reader_url: An OpenAI-compatible server that answers questions, including the version.
         reader_model: The name of the model there.
+        reader_tokens: Most tokens of passages that it reads.
     """
 
     store: str
@@ -43,19 +43,35 @@ class AgentOptions(Options):
     retrieve_k: PositiveInt | None = None
     reader_url: str = ""
     reader_model: str = ""
+    reader_tokens: PositiveInt = 2048
 
     def load(self, trained: str) -> MemoryAgent:
         """Load the agent of a folder or Hub name with its store."""
+        from memalpha.endpoints import ChatClient
+        from memalpha.qa.readers import EndpointReader
         from memalpha.use.agent import MemoryAgent
 
         key = read_key(self.key_file)
-        return MemoryAgent.load(trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, device=self.device)
+        client = ChatClient(self.reader_url, self.reader_model) if self.reader_url or self.reader_model else None
+        agent = MemoryAgent.load(trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, device=self.device)
+        if client is not None:
+            agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)
+        return agent
 
-    def reader(self) -> ChatClient | None:
-        """Return the server that answers, None if not set."""
-        from memalpha.endpoints import ChatClient
 
-        return ChatClient(self.reader_url, self.reader_model) if self.reader_url or self.reader_model else None
+@dataclass(frozen=True, slots=True)
+class WhoseOptions(Options):
+    """Whose memory it is.
+
+    Attributes:
+        user: The one user.
+        agent: The one agent; null: ``default``, or named by each request to a server.
+        session: The one session; null: as agent.
+    """
+
+    user: str | None = None
+    agent: str | None = None
+    session: str | None = None
 
 
 def add_verb(

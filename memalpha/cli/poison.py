@@ -78,7 +78,7 @@ def _load(name: str, arguments: argparse.Namespace) -> tuple[AgentStep, Generato
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
     from memalpha.models.policy import base_of
-    from memalpha.use.trained import find_trained, load_trained
+    from memalpha.use.agent import find_trained, load_trained
 
     generator: Generator
     if name != UNTRAINED:
@@ -87,7 +87,7 @@ def _load(name: str, arguments: argparse.Namespace) -> tuple[AgentStep, Generato
         like = arguments.like or next((other for other in arguments.policies if other != UNTRAINED), None)
         if like is None:
             raise InputError(f"{UNTRAINED!r} alone", expected="to know whose base", fix="add --like FOLDER, or another policy")
-        folder = find_trained(like).folder
+        folder = find_trained(like)[0]
         loaded = load_policy_model(base_of(folder))
         loaded.model.eval()
         step = AgentStep(AgentConfig.load(folder), loaded.tokenizer)

@@ -15,19 +15,15 @@ from memalpha.runs import RunFolder, trajectory_step
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    about = (
-        "Make a site of a run: curves and a page a rollout. Needs: a run folder, or several that differ in their seed alone. "
-        "Makes: RUN/report/index.html and the pages beside it, which open from disk."
-    )
+    about = "Make a site of a run: curves and a page a rollout. Needs: a run folder, or several that differ in their seed alone. "
+    about += "Makes: RUN/report/index.html and the pages beside it, which open from disk."
     report = add_verb(verbs, "report", run_report, about)
     report.add_argument("run_folders", metavar="RUN", nargs="+")
     report.add_argument("--output", help="folder of the site (default: RUN/report; needed with several runs)")
     pages = "most training rollouts that get a page, 0 = all (default: %(default)s)"
     report.add_argument("--pages", type=int, default=2000, help=pages)
-    about = (
-        "Set runs side by side: options, results, curves. Needs: run folders; those that differ in their seed alone become one "
-        "column. Shows: a table. Makes: OUTPUT/index.html."
-    )
+    about = "Set runs side by side: options, results, curves. Needs: run folders; seeds of one configuration are one column. "
+    about += "Shows: a table. Makes: OUTPUT/index.html."
     compare = add_verb(verbs, "compare", run_compare, about)
     compare.add_argument("run_folders", metavar="RUN", nargs="+")
     compare.add_argument("--output", default="runs/compare", help="folder of the page (default: %(default)s)")

@@ -8,60 +8,42 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import PositiveInt
-
 from memalpha.cli.console import complain, out, quiet_libraries
-from memalpha.cli.inputs import TRAINED, AgentOptions, add_verb, read_options
+from memalpha.cli.inputs import TRAINED, AgentOptions, WhoseOptions, add_verb, read_options
 from memalpha.config import Options
 from memalpha.errors import InputError, MissingExtraError
 from memalpha.files import path_of
 
 if TYPE_CHECKING:
-    from memalpha.use.access import Callers, Grant
-
-TOKENS_VARIABLE = "MEMALPHA_TOKENS"
+    from memalpha.use.access import Callers
 
 
 @dataclass(frozen=True, slots=True)
-class ServeOptions(Options):
-    """Whose memory is offered, and how.
+class ServeOptions(WhoseOptions):
+    """How it is offered; without tokens, and over stdio, to the one user.
 
     Attributes:
         transport: ``http`` (HTTP and MCP at a port) or ``stdio`` (MCP over standard input and output).
         tokens: YAML file of tokens; null takes $MEMALPHA_TOKENS. Required off loopback.
-        user: Without tokens, and over stdio: the one user.
-        agent: Without tokens: the one agent; null: named by each request.
-        session: Without tokens: the one session; null: named by each request.
-        reader_tokens: Most tokens of passages that the model at reader_url reads.
     """
 
     transport: Literal["http", "stdio"] = "http"
     tokens: str | None = None
-    user: str | None = None
-    agent: str | None = None
-    session: str | None = None
-    reader_tokens: PositiveInt = 2048
 
     def callers(self) -> Callers:
         """Return who may call; InputError if nobody, or if set in two ways."""
-        from memalpha.use.access import Callers
+        from memalpha.use.access import Callers, Grant
 
-        tokens = self.tokens or os.environ.get(TOKENS_VARIABLE)
-        if not tokens or self.transport == "stdio":
-            return Callers(self.local())
-        if self.user or self.agent or self.session:
-            what = "--user, --agent or --session beside tokens"
-            raise InputError(what, expected="one of the two", fix="write it into the tokens file")
-        return Callers.load(tokens)
-
-    def local(self) -> Grant:
-        """Return what local callers may reach; InputError without a user."""
-        from memalpha.use.access import Grant
-
+        tokens = self.tokens or os.environ.get("MEMALPHA_TOKENS")
+        if tokens and self.transport == "http":
+            if self.user or self.agent or self.session:
+                what, fix = "--user, --agent or --session beside tokens", "write it into the tokens file"
+                raise InputError(what, expected="one of the two", fix=fix)
+            return Callers.load(tokens)
         if not self.user:
             expected = "--user NAME, or tokens (--tokens FILE)"
             raise InputError("nobody whose memory it is", expected=expected, fix="memalpha token NAME makes a token")
-        return Grant("local", self.user, self.agent, self.session)
+        return Callers(Grant("local", self.user, self.agent, self.session))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +63,7 @@ class ExportOptions(Options):
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    about = (
-        "Offer an agent and its memories over HTTP and MCP. Needs: a trained agent, a store. Serves: /v1 (/openapi.json says how) "
-        "and /mcp, or MCP over stdio."
-    )
+    about = "Offer an agent and its memories over HTTP (/v1, /openapi.json) and MCP (/mcp, stdio). Needs: a trained agent, a store."
     add_verb(verbs, "serve", run_serve, about, options=TRAINED)
     token = add_verb(
         verbs, "token", run_token, "Make a token for memalpha serve. Shows: the token, and its line for the tokens file."
@@ -93,10 +72,8 @@ def add_verbs(verbs: Any) -> None:
     token.add_argument("--user", help="the user whose memories it reaches (default: any, named by each request)")
     token.add_argument("--agent", help="the one agent it reaches (default: any)")
     token.add_argument("--session", help="the one session it reaches (default: any)")
-    about = (
-        "Write a trained agent as a folder that stands alone, with a model card. Needs: a trained folder (a run, an adapter or a "
-        "whole model). Makes: --output DIR with weights, tokenizer, configuration, schema and README.md."
-    )
+    about = "Write a trained agent as a folder that stands alone, with a model card. Needs: a run, an adapter or a whole model. "
+    about += "Makes: --output DIR with weights, tokenizer, configuration, schema and README.md."
     add_verb(verbs, "export", run_export, about, options=TRAINED)
 
 
@@ -113,12 +90,8 @@ def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
     if about.transport == "http":
         check_reach(config, callers)
     agent = options.load(trained)
-    if client := options.reader():
-        from memalpha.qa.readers import EndpointReader
-
-        agent.reader = EndpointReader(client, about.reader_tokens, agent.step.encoder.count)
     if about.transport == "stdio":
-        serve_stdio(agent, config, about.local())
+        serve_stdio(agent, config, callers)
     else:
         ready = "serving at {} (API: /v1, MCP: /mcp, description: /openapi.json)"
         serve_http(agent, config, callers, lambda url: complain(ready.format(url)))

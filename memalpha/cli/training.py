@@ -16,20 +16,16 @@ from memalpha.errors import InputError
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
     usage = "[--config FILE] [--name value ...]"
-    warmup = (
-        "Teach a small model the notation and every tool, on demonstrations. Needs: a base model and instances to demonstrate on. "
+    about = (
+        "Teach a small model the notation and every tool. Needs: a base model, instances. Makes: output_dir with a LoRA adapter."
     )
-    add_verb(verbs, "warmup", run_warmup, warmup + "Makes: output_dir with a LoRA adapter.", options=usage)
-    train = (
-        "Train a memory agent with GRPO. Needs: a base model, an adapter to start from (small models), training and held-out "
-        "instances. Makes: the run folder output_dir with metrics, trajectories, checkpoints, adapter and summary.json."
-    )
-    add_verb(verbs, "train", run_train, train, options=usage)
-    rollout = (
-        "Let an agent read instances, and write down everything it did. Needs: a training configuration with eval_data. Makes: "
-        "output_dir/summary.json, and held_out/rollouts.jsonl with every prompt, call and reward part."
-    )
-    parser = add_verb(verbs, "rollout", run_rollout, rollout, options=usage)
+    add_verb(verbs, "warmup", run_warmup, about, options=usage)
+    about = "Train a memory agent with GRPO. Needs: a base model, an adapter to start from (small models), training and held-out "
+    about += "instances. Makes: the run folder output_dir with metrics, trajectories, checkpoints, adapter and summary.json."
+    add_verb(verbs, "train", run_train, about, options=usage)
+    about = "Let an agent read instances, and write down everything it did. Needs: a training configuration with eval_data. "
+    about += "Makes: output_dir/summary.json, and held_out/rollouts.jsonl with every prompt, call and reward part."
+    parser = add_verb(verbs, "rollout", run_rollout, about, options=usage)
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
 
 
@@ -37,7 +33,7 @@ def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Make a warm-start adapter."""
     from memalpha.training.warm_start import WARMUP_GROUPS, parse_warmup_arguments, warm_up
 
-    if _only_listed(arguments, rest, WARMUP_GROUPS, "where demonstrations come from: --config FILE, or at least --data"):
+    if _only_listed(arguments, rest, WARMUP_GROUPS):
         return 0
     out(f"adapter: {warm_up(parse_warmup_arguments(rest), Reporter(is_main_process()))}")
     return 0
@@ -47,7 +43,7 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Train, then show results before and after."""
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
-    if _only_listed(arguments, rest, TRAIN_GROUPS, "what to train on what: --config FILE, or at least --train_data"):
+    if _only_listed(arguments, rest, TRAIN_GROUPS):
         return 0
     parsed = parse_train_arguments(rest)
     reporter = Reporter(is_main_process())
@@ -68,7 +64,7 @@ def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run the configuration's adapter on its held-out instances."""
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
-    if _only_listed(arguments, rest, TRAIN_GROUPS, "--config FILE, a training configuration, and --output_dir FOLDER"):
+    if _only_listed(arguments, rest, TRAIN_GROUPS):
         return 0
     from memalpha.training.run import evaluate
 
@@ -79,12 +75,12 @@ def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _only_listed(arguments: argparse.Namespace, rest: list[str], groups: tuple[type, ...], expected: str) -> bool:
+def _only_listed(arguments: argparse.Namespace, rest: list[str], groups: tuple[type, ...]) -> bool:
     """List the options if that was asked for; InputError if nothing was."""
     quiet_libraries()
     if not rest and not arguments.options:
-        verb = f"memalpha {arguments.verb}"
-        raise InputError(f"{verb} without options", expected=expected, fix=f"see configs/train; {verb} --options lists everything")
+        expected = "--config FILE (see configs/train), or --name value, as --options lists them"
+        raise InputError(f"memalpha {arguments.verb} without options", expected=expected)
     if arguments.options:
         out(listing(groups))
     return bool(arguments.options)

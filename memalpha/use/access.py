@@ -29,9 +29,7 @@ from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
 
 HEADERS = {part: f"Memalpha-{part.capitalize()}" for part in ("user", "agent", "session")}
-"""Header of each part of a namespace."""
-CALLER = "memalpha.caller"
-"""Key of the ``Caller`` in an ASGI scope."""
+CALLER = "memalpha.caller"  # key of the Caller in an ASGI scope
 _PLACE = re.compile(r"(?:[a-z][a-z0-9+.-]*://)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE)
 
 
@@ -201,6 +199,3 @@ def make_token() -> tuple[str, str]:
     """Return a new random token (256 bits) and its SHA-256."""
     token = f"memalpha_{secrets.token_urlsafe(32)}"
     return token, hashlib.sha256(token.encode()).hexdigest()
-
-
-__all__ = ["CALLER", "HEADERS", "Caller", "Callers", "Grant", "Problem", "ServeConfig", "make_token"]

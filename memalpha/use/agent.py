@@ -16,33 +16,31 @@ import asyncio
 import hashlib
 import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
-from memalpha.agent.step import TIME_TOKENS, AgentStep
+from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context
 from memalpha.data.packing import split_text
 from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
+from memalpha.files import path_of
 from memalpha.generation.batching import BatchingGenerator
-from memalpha.memory.memory import Snapshot
 from memalpha.memory.tools import is_text
+from memalpha.models.policy import agent_folder
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.qa.evaluator import answer, find_passages
 from memalpha.qa.readers import ModelReader, RecallReader
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt, hash_prompt
-from memalpha.store.memory import JournalMemory
 from memalpha.text import one_line
 from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling
-from memalpha.use.trained import load_trained
 
-LOCAL = Namespace("local")
-"""Default namespace of an agent without a store."""
-_TRIES = 5
-"""Attempts to read a text when its namespace changes meanwhile."""
+LOCAL = Namespace("local")  # of an agent without a store
+_TRIES = 5  # to read a text whose namespace changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +132,7 @@ class MemoryAgent:
         self.close()
 
     # ---- writing
-    def add(
-        self,
-        text: str,
-        time: str | None = None,
-        *,
-        namespace: Namespace | str | None = None,
-        source: str = "",
-    ) -> Added:
+    def add(self, text: str, time: str | None = None, *, namespace: Namespace | str | None = None, source: str = "") -> Added:
         """Let the agent read a text and update a memory; on disk when this returns.
 
         A text of more than ``max_chunk_tokens`` is split at sentences; each piece is on disk before the next is read. A note on an
@@ -158,8 +149,7 @@ class MemoryAgent:
                     record, written = self._read(whose, piece, source)
                 except MemAlphaError as error:
                     if steps:
-                        stored = f"the first {len(steps)} of {len(pieces)} pieces are in the store, by the operations {operations}"
-                        error.add_note(stored)
+                        error.add_note(f"the first {len(steps)} of {len(pieces)} pieces are stored, by the operations {operations}")
                     raise
                 steps.append(record)
                 operations += written
@@ -184,12 +174,12 @@ class MemoryAgent:
     def _read(self, whose: Namespace, chunk: Chunk, source: str) -> tuple[StepRecord, range]:
         for _ in range(_TRIES):
             with self._store.reading(whose) as (memory, retriever):
-                seen = _state(memory)
+                seen = memory.seq, memory.snapshot()
                 prompt = self.step.prompt(memory, retriever, chunk)
             completion = self.generator.generate([prompt], Sampling(self.step.config.max_completion_length))[0]
             digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
             with self._store.writing(whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))) as memory:
-                if _state(memory) == seen:
+                if (memory.seq, memory.snapshot()) == seen:
                     left = [entry.source_chunk for entry in memory if entry.source_chunk is not None]
                     index = self._next_chunk.get(whose) or max(left, default=-1) + 1
                     outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off)
@@ -267,19 +257,13 @@ class MemoryAgent:
     def _whose(self, namespace: Namespace | str | None) -> Namespace:
         found = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default
         if not isinstance(found, Namespace):
-            raise InputError(
-                "no namespace" if namespace is None else f"namespace {namespace!r}",
-                expected="whose memory it is: Namespace(user, agent, session), or the user's name",
-            )
+            what = "no namespace" if namespace is None else f"namespace {namespace!r}"
+            raise InputError(what, expected="whose memory it is: Namespace(user, agent, session), or the user's name")
         return found
 
     def _writing(self, whose: Namespace) -> threading.Lock:
         with self._locks_lock:
             return self._locks.setdefault(whose, threading.Lock())
-
-
-def _state(memory: JournalMemory) -> tuple[int, Snapshot]:
-    return memory.seq, memory.snapshot()
 
 
 def _need_text(what: str, value: object) -> None:
@@ -297,4 +281,70 @@ class AsyncMemoryAgent:
         return partial(asyncio.to_thread, getattr(self.agent, name))
 
 
-__all__ = ["LOCAL", "Added", "AsyncMemoryAgent", "MemoryAgent", "Reply"]
+# ------------------------------------------------------------------------------------------------ loading
+# the only files that are fetched: never code
+_AGENT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "memalpha_schema.yaml", "memalpha_router.pt"]
+_EXPECTED = "a folder that memalpha train or memalpha warmup wrote, or a Hub name owner/name or owner/name@revision"
+
+
+class Trained(NamedTuple):
+    """A loaded agent; ``name`` is the folder name, or the Hub name with its commit."""
+
+    step: AgentStep
+    generator: Generator
+    name: str
+
+
+def find_trained(trained: str | Path) -> tuple[Path, str]:
+    """Return folder and name of an adapter, whole model or run; a Hub name ``owner/name`` or ``owner/name@revision`` is fetched.
+
+    InputError if there is no such folder, repository or revision; ServiceError if the Hub does not answer and nothing is cached.
+    """
+    text = str(trained)
+    if text and (path := path_of(text, _EXPECTED)).is_dir():
+        return agent_folder(text), path.resolve().name
+    name, _, revision = text.partition("@")
+    if isinstance(trained, Path) or name.count("/") != 1 or not all(name.split("/")) or name[0] in "./~":
+        raise InputError(f"no trained agent at {text!r}", expected=_EXPECTED)
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=_AGENT_FILES))
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
+        fix = "check the spelling; log in (`hf auth login`) if it is private"
+        raise InputError(f"the Hub has no {text!r}", expected="the name of a repository that can be read", fix=fix) from error
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
+        raise ServiceError(
+            f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}\n"
+            "  to fix: connect this machine once, or give the folder of a copy"
+        ) from error
+    return folder, f"{name}@{folder.name[:12]}"
+
+
+def load_trained(
+    trained: str | Path, model: str | Path | None = None, *, router: str | Path | None = None, device: str = "cpu"
+) -> Trained:
+    """Load a trained agent from a folder or Hub name (``find_trained``).
+
+    ``model`` is the base (registered name, folder or Hub name; None: the one the adapter names), ``router`` a section router for
+    layer 1 of the retriever (None: the agent's own), ``device`` a torch device. InputError if they are not valid or do not fit;
+    ServiceError if a download failed.
+    """
+    from memalpha.generation.hf import HFGenerator
+    from memalpha.models import load_policy_model
+    from memalpha.models.policy import base_of
+
+    folder, name = find_trained(trained)
+    config = AgentConfig.load(folder)
+    if router is not None:
+        config = replace(config, router=str(router))
+    whole = (folder / "config.json").is_file()
+    policy = load_policy_model(folder) if whole else load_policy_model(model or base_of(folder), adapter=folder)
+    try:
+        policy.model.to(device).eval()
+    except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no single exception for this
+        expected = "a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps"
+        raise InputError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}", expected=expected) from error
+    step = AgentStep(config, policy.tokenizer)
+    check_context(step, policy.model.config)
+    return Trained(step, HFGenerator(policy.model, policy.tokenizer), name)

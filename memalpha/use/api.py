@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -113,40 +112,32 @@ def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
     """Return the MCP server that offers the operations; ``local`` is the caller over stdio."""
     tools = {operation.name: operation for operation in OPERATIONS if operation.tool}
 
-    async def list_tools(context: ServerRequestContext[Any, Any], params: Any) -> ListToolsResult:
-        return ListToolsResult(tools=[_tool(operation) for operation in tools.values()])
+    listed = [
+        Tool(
+            name=name,
+            description=operation.description,
+            input_schema=operation.request.model_json_schema(),
+            output_schema=operation.answer.model_json_schema(mode="serialization"),
+            annotations=ToolAnnotations(read_only_hint=not operation.writes, destructive_hint=operation.writes or None),
+        )
+        for name, operation in tools.items()
+    ]
+
+    async def list_tools(context: Any, params: Any) -> ListToolsResult:
+        return ListToolsResult(tools=listed)
 
     async def call_tool(context: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
         try:
             if (operation := tools.get(params.name)) is None:
                 raise Problem(HTTPStatus.NOT_FOUND, f"no tool {params.name!r}", f"one of {', '.join(tools)}")
-            caller = local or context.request.scope[CALLER]
+            sent: Any = context.request
+            caller = local or sent.scope[CALLER]
             request = operation.request.model_validate(params.arguments or {})
-            answer = await to_thread.run_sync(partial(operations.call, operation.name, caller, request))
-        except ValidationError as error:
-            return _told(invalid(error, "what the tool's schema says").body(), is_error=True)
-        except Problem as problem:
-            return _told(problem.body(), is_error=True)
-        return _told(answer.model_dump(mode="json"))
+            answer = await to_thread.run_sync(operations.call, operation.name, caller, request)
+        except (ValidationError, Problem) as error:
+            problem = error if isinstance(error, Problem) else invalid(error, "what the tool's schema says")
+            return CallToolResult(content=[TextContent(type="text", text=json.dumps(problem.body()))], is_error=True)
+        body = answer.model_dump(mode="json")
+        return CallToolResult(content=[TextContent(type="text", text=json.dumps(body))], structured_content=body)
 
     return Server("memalpha", version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
-
-
-def _tool(operation: Operation) -> Tool:
-    return Tool(
-        name=operation.name,
-        description=operation.description,
-        input_schema=operation.request.model_json_schema(),
-        output_schema=operation.answer.model_json_schema(mode="serialization"),
-        annotations=ToolAnnotations(
-            read_only_hint=not operation.writes, destructive_hint=operation.writes or None, open_world_hint=False
-        ),
-    )
-
-
-def _told(body: dict[str, Any], *, is_error: bool = False) -> CallToolResult:
-    content = [TextContent(type="text", text=json.dumps(body))]
-    return CallToolResult(content=content, structured_content=None if is_error else body, is_error=is_error)
-
-
-__all__ = ["build_api", "build_mcp", "respond"]

@@ -8,9 +8,9 @@ unknown. Not covered: quantised bases, adapters other than LoRA, ``ModelCard.val
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -40,8 +40,6 @@ from memalpha.types import Chunk
 if TYPE_CHECKING:
     from torch import Tensor
 
-EXPORT_RECORD = "memalpha_export.json"
-"""File in an exported folder: ``{base, merged, largest_difference}``, the last of a logit from base and adapter to the merged."""
 _WARMUP_RECORD = "memalpha_warmup.json"
 _TOKENIZER_FILES = (
     "tokenizer*.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.jinja",
@@ -70,9 +68,8 @@ def export(trained: str | Path, output: str | Path, *, model: str | Path | None 
     facts = RunFacts.of(source)
     base = base or str(facts.config.get("model") or "")
     with _made(target) as draft:
-        difference = None
         if merge and not whole:
-            difference = _merge(source, base, config, draft)
+            _merge(source, base, config, draft)
         else:
             patterns = _MODEL_FILES if whole else _ADAPTER_FILES
             for path in sorted({path for pattern in patterns for path in source.glob(pattern) if path.is_file()}):
@@ -84,39 +81,31 @@ def export(trained: str | Path, output: str | Path, *, model: str | Path | None 
                 path = draft / "adapter_config.json"
                 write_object(path, {**read_object(path), "base_model_name_or_path": name})
         if config.schema in presets():  # a later version of the package changes nothing
-            with resources.as_file(resources.files("memalpha.memory") / "presets" / f"{config.schema}.yaml") as path:
-                config = replace(config, schema=str(path))
-                config.save(draft)
-        else:
-            config.save(draft)
-        merged = whole or merge
-        write_object(draft / EXPORT_RECORD, {"base": masked(base), "merged": merged, "largest_difference": difference})
-        (draft / "README.md").write_text(make_card(config, base, facts, merged=merged), encoding="utf-8")
+            config = replace(config, schema=str(resources.files("memalpha.memory") / "presets" / f"{config.schema}.yaml"))
+        config.save(draft)
+        (draft / "README.md").write_text(make_card(config, base, facts, merged=whole or merge), encoding="utf-8")
     return target
 
 
 @contextmanager
 def _made(target: Path) -> Iterator[Path]:
     """Yield a temporary folder; rename it to ``target`` at the end."""
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    except OSError as error:
-        raise InputError(f"{str(target)!r} cannot be made: {error.strerror}", expected="a folder that can be made there") from error
-    try:
+        draft.mkdir(parents=True)
         yield draft
-        draft.chmod(0o755)
         for path in draft.iterdir():
             path.chmod(0o644)
         draft.rename(target)
     except OSError as error:
-        raise MemAlphaError(f"{target} could not be written: {error}\n  to fix: make room, or name another place") from error
+        expected = "a folder that can be made there, and room for it"
+        raise InputError(f"{str(target)!r} cannot be written: {error}", expected=expected) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> float:
-    """Write base and adapter as one model; return the largest logit difference on one prompt of the agent."""
+def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
+    """Write base and adapter as one model, after a comparison of their logits on one prompt of the agent."""
     import torch
 
     def logits(model: Any) -> Tensor:
@@ -138,7 +127,6 @@ def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> float:
         )
     merged.to(torch.float32).save_pretrained(draft)
     policy.tokenizer.save_pretrained(draft)
-    return difference
 
 
 # ------------------------------------------------------------------------------------------------ the model card
@@ -237,6 +225,3 @@ def _shown(value: Any) -> str:
 
 def _number(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, int | float) else "unknown"
-
-
-__all__ = ["EXPORT_RECORD", "RunFacts", "export", "hub_name", "make_card"]

@@ -16,16 +16,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
-from memalpha.errors import (
-    ForgottenError,
-    InputError,
-    JournalBusyError,
-    JournalConflictError,
-    JournalDamagedError,
-    JournalError,
-    MemAlphaError,
-    ServiceError,
-)
+from memalpha import errors
+from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
 from memalpha.protocols import Hit
 from memalpha.use.access import Caller, Problem
 from memalpha.use.agent import MemoryAgent
@@ -97,7 +89,14 @@ class MemoryAnswer(Answer):
     total: int
 
 
-class EventModel(Answer):
+class ChangeAnswer(Answer):
+    """An entry before and after; null where there is none."""
+
+    before: EntryModel | None
+    after: EntryModel | None
+
+
+class EventModel(ChangeAnswer):
     """One operation: what it did, by whom, from which text and prompt."""
 
     operation: int = Field(validation_alias="seq")
@@ -106,8 +105,6 @@ class EventModel(Answer):
     agent: str | None = Field(None, validation_alias=AliasPath("origin", "agent"))
     source: str | None = Field(None, validation_alias=AliasPath("origin", "source"))
     prompt_hash: str | None = Field(None, validation_alias=AliasPath("origin", "prompt_hash"))
-    before: EntryModel | None
-    after: EntryModel | None
     forgotten: bool
 
 
@@ -116,13 +113,6 @@ class HistoryAnswer(Answer):
 
     operations: list[EventModel]
     total: int
-
-
-class ChangeAnswer(Answer):
-    """An entry before and after; null where there is none."""
-
-    before: EntryModel | None
-    after: EntryModel | None
 
 
 class ForgetAnswer(Answer):
@@ -137,17 +127,17 @@ class ForgetAnswer(Answer):
 
 
 # ------------------------------------------------------------------------------------------------ problems
+# status of each error, and the text shown instead of its message (empty: the message); the first match counts
 _STATUS: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
-    (ForgottenError, HTTPStatus.GONE, ""),
-    (JournalConflictError, HTTPStatus.CONFLICT, ""),
-    (JournalBusyError, HTTPStatus.SERVICE_UNAVAILABLE, "the store is busy; nothing was written"),
-    (JournalDamagedError, HTTPStatus.INTERNAL_SERVER_ERROR, "the store is damaged; nothing is answered from it"),
+    (errors.ForgottenError, HTTPStatus.GONE, ""),
+    (errors.JournalConflictError, HTTPStatus.CONFLICT, ""),
+    (errors.JournalBusyError, HTTPStatus.SERVICE_UNAVAILABLE, "the store is busy; nothing was written"),
+    (errors.JournalDamagedError, HTTPStatus.INTERNAL_SERVER_ERROR, "the store is damaged; nothing is answered from it"),
     (JournalError, HTTPStatus.INTERNAL_SERVER_ERROR, "the store could not do this; it was not acknowledged"),
     (ServiceError, HTTPStatus.BAD_GATEWAY, "the model, or the reader of answers, failed"),
     (InputError, HTTPStatus.BAD_REQUEST, ""),
     (Exception, HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed"),
 )
-"""Status of each error and the text shown instead of its message (empty: the message). The first match counts."""
 
 
 def problem_of(error: Exception) -> Problem:
@@ -215,21 +205,17 @@ class Operations:
 
     def call(self, name: str, caller: Caller, request: BaseModel) -> Answer:
         """Run one of ``OPERATIONS``; every error is a Problem."""
+        known = name == "forget_all"
         try:
-            if name != "forget_all":
-                self._check_schema(caller)
+            known = known or self.agent.memory(caller.namespace) is not None
             answer: Answer = getattr(self, name)(caller, **dict(request))
             return answer
         except InputError as error:  # shown only if the client can have caused it
+            if not known:  # the namespace was begun with another schema
+                raise problem_of(JournalError(str(error))) from error
             raise problem_of(error if name in ("undo", "forget", "forget_all") else ServiceError(str(error))) from error
         except Exception as error:  # the model and its libraries may raise anything
             raise problem_of(error) from error
-
-    def _check_schema(self, caller: Caller) -> None:
-        try:
-            self.agent.memory(caller.namespace)
-        except InputError as error:  # the namespace was begun with another schema
-            raise JournalError(str(error)) from error
 
     @_operation("POST", "/add", writes=True)
     def add(
@@ -319,6 +305,3 @@ class Operations:
 
 def _found(hits: Iterable[Hit]) -> list[FoundModel]:
     return [FoundModel(**EntryModel.model_validate(hit.entry).model_dump(), score=hit.score) for hit in hits]
-
-
-__all__ = ["OPERATIONS", "Answer", "Operation", "Operations", "invalid", "problem_of"]

@@ -22,25 +22,20 @@ from fastapi import FastAPI
 from mcp.server.stdio import stdio_server
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from memalpha.errors import InputError
-from memalpha.use.access import CALLER, HEADERS, Caller, Callers, Grant, Problem, ServeConfig
+from memalpha.use.access import CALLER, HEADERS, Callers, Problem, ServeConfig
 from memalpha.use.agent import MemoryAgent
 from memalpha.use.api import build_api, build_mcp, respond
 from memalpha.use.operations import Operations
 
 _ONCE = ("Host", "Origin", "Authorization", *HEADERS.values())
 _OPEN = frozenset({"/health", "/ready", "/openapi.json"})  # need no token
-_CONNECTIONS = 512
-"""Limit on open connections, if ``max_requests`` and the file descriptors allow."""
-_BACKLOG = 128
-"""Connections that the kernel queues."""
-_IDLE_SECONDS = 5
-"""Time limit of an idle connection, and of a request's header."""
-_UNREAD_SECONDS = 30
-"""Time limit for a client that does not read its answer."""
+_IDLE_SECONDS = 5  # of an idle connection, and for a request's header
+_UNREAD_SECONDS = 30  # for a client that does not read its answer
 
 
 class _Connection(H11Protocol):
@@ -64,12 +59,6 @@ class _Connection(H11Protocol):
             oldest = min(waiting, key=lambda each: each._since)  # this one waits too
             self.connections.discard(oldest)
             oldest.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        for timer in (self._sending, self._unread):
-            if timer:
-                timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -128,10 +117,12 @@ class Gate:
                 raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{most} requests are under way", fix="try again later")
             self.active += 1
             try:
-                body = await self._body(headers, receive)
+                body = await self._body(scope, receive)
                 await self._app({**scope, CALLER: caller}, _replay(body, receive), send)
             finally:
                 self.active -= 1
+        except ClientDisconnect:
+            pass
         except Problem as problem:
             await respond(problem)(scope, receive, send)
 
@@ -145,25 +136,18 @@ class Gate:
         if origin is not None and not self._config.knows_origin(origin):
             raise Problem(HTTPStatus.FORBIDDEN, f"pages of {origin!r} may not call this", fix="--allow-origin ORIGIN")
 
-    async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        limit, seconds = self._config.max_body_bytes, self._config.body_seconds
-        too_long = Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body", f"at most {limit} bytes")
-        declared = headers.get("content-length", "")
-        if declared.isdecimal() and int(declared) > limit:
-            raise too_long
-        body = bytearray()
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        limit, seconds, body = self._config.max_body_bytes, self._config.body_seconds, bytearray()
         try:
             async with asyncio.timeout(seconds):
-                while True:
-                    message = await receive()
-                    body += message.get("body", b"")
+                async for part in Request(scope, receive).stream():
+                    body += part
                     if len(body) > limit:
-                        raise too_long
-                    if message["type"] != "http.request" or not message.get("more_body", False):
-                        return bytes(body)
+                        raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body", f"at most {limit} bytes")
         except TimeoutError as error:
             what = f"the request's body took more than {seconds} s to arrive"
             raise Problem(HTTPStatus.REQUEST_TIMEOUT, what) from error
+        return bytes(body)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -208,7 +192,7 @@ def serve_http(
 ) -> None:
     """Serve an agent until stopped, then close it; ``on_ready`` gets the URL. InputError for no tokens or a bad address."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    connections = max(_CONNECTIONS, 8 * config.max_requests)
+    connections = max(512, 8 * config.max_requests)
     connections = connections if files == resource.RLIM_INFINITY else min(connections, files // 2)
     try:
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
@@ -226,7 +210,7 @@ def serve_http(
         server_header=False,
         proxy_headers=False,
         limit_concurrency=connections,
-        backlog=min(_BACKLOG, connections // 4 + 1),
+        backlog=min(128, connections // 4 + 1),
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=config.stop_seconds,
     )
@@ -235,9 +219,9 @@ def serve_http(
     uvicorn.Server(settings).run(sockets=[sock])
 
 
-def serve_stdio(agent: MemoryAgent, config: ServeConfig, grant: Grant) -> None:
-    """Serve one MCP client over standard input and output, with the memory of the grant's user."""
-    mcp = build_mcp(Operations(agent, config.max_text_tokens), Caller(grant.name, grant.namespace({})))
+def serve_stdio(agent: MemoryAgent, config: ServeConfig, callers: Callers) -> None:
+    """Serve one MCP client over standard input and output, with the memory of the local caller."""
+    mcp = build_mcp(Operations(agent, config.max_text_tokens), callers.identify({}))
 
     async def run() -> None:
         async with stdio_server() as (reading, writing):
@@ -245,6 +229,3 @@ def serve_stdio(agent: MemoryAgent, config: ServeConfig, grant: Grant) -> None:
 
     with agent:
         anyio.run(run)
-
-
-__all__ = ["build_app", "check_reach", "serve_http", "serve_stdio"]

@@ -24,19 +24,10 @@ def keep(prompt):
     return "\n".join(call.replace(" then ", "\n+ ") for call in kept)
 
 
-def recite(chats):
-    """Answer with the notes and with how many messages came before."""
-    found = []
-    for chat in chats:
-        notes = chat[0]["content"].split("\nNotes:\n")[1]
-        found.append(f"{len(chat) - 2} before; I know: {notes}")
-    return found
-
-
 def conversation(store, **changes):
     step = AgentStep(replace(CONFIG, **changes), make_tokenizer(["facts"], 4096))
     agent = MemoryAgent(step, ScriptedGenerator(keep), store=store)
-    return Conversation(agent, Namespace("Marta"), recite, clock=lambda: datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
+    return Conversation(agent, Namespace("Marta"), lambda: datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
 
 
 if __name__ == "__main__":

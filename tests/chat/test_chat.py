@@ -16,13 +16,15 @@ from chat_worker import conversation
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.cli.console import printable_lines
-from memalpha.errors import InputError, ServiceError
+from memalpha.errors import ServiceError
 from memalpha.generation.hf import HFGenerator
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import load_policy_model, write_adapter_record
+from memalpha.protocols import ReadRequest
+from memalpha.qa.readers import ModelReader
 from memalpha.store.journal import Journal, Namespace
 from memalpha.text import chat_ids
-from memalpha.types import Prompt, Sampling
+from memalpha.types import Prompt, Question, Sampling
 
 WORKER = str(Path(__file__).parent / "chat_worker.py")
 
@@ -55,15 +57,15 @@ def stored(tmp_path):
 # -------------------------------------------------------------------------------------------- talking and commands
 def test_a_message_is_answered_then_read_and_known_afterwards(said, tmp_path):
     assert said("I live in Oslo", "where do I live?", "/quit", "never") == [
-        "0 before; I know: (none)",
+        "(no answer)",
         "  remembered (1): + 1 Marta: I live in Oslo",
-        "2 before; I know: [2026-01-02T03:04+00:00] Marta: I live in Oslo",
+        "[2026-01-02T03:04+00:00] Marta: I live in Oslo",
         "  remembered (2): + 2 Marta: where do I live?",
     ]
     contents, operations = stored(tmp_path)
     assert contents == ["Marta: I live in Oslo", "Marta: where do I live?"]
     assert [event.origin.source for event in operations] == ["chat", "chat"]
-    assert said("Oslo?")[0].startswith("0 before; I know: [2026-01-02T03:04+00:00] Marta: I live in Oslo")  # another day
+    assert said("Oslo?")[0].startswith("[2026-01-02T03:04+00:00] Marta: I live in Oslo")  # another day
 
 
 def test_why_and_memory_name_the_entries(said):
@@ -125,15 +127,14 @@ def test_a_line_in_another_encoding_is_one_message(tmp_path, monkeypatch):
         assert [entry.content for entry in agent.memory(talking.namespace)] == ["Marta: one", "Marta: z\\xff", "Marta: two"]
 
 
-def test_forgetting_asks_and_drops_the_conversation_too(said, tmp_path):
+def test_forgetting_asks_first(said, tmp_path):
     lines = said("the code is quagga", "/forget 1", "/forget", "/forget 1 yes", "what code?", "/forget 9 yes")
     assert lines[2:6] == [
         "error: forgetting cannot be undone", "  expected: /forget 1 yes", "error: forgetting cannot be undone",
         "  expected: /forget ENTRY yes",
     ]  # fmt: skip
     assert lines[6] == "  forgotten for good: entry 1, 1 records erased"
-    assert lines[7] == "0 before; I know: (none)"  # the model is not shown the messages from before either
-    assert "error: nothing of an entry '9'" in lines[9]
+    assert lines[7] == "(no answer)" and "error: nothing of an entry '9'" in lines[9]
     assert all(b"quagga" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
@@ -145,19 +146,18 @@ def test_commands_that_are_none(said):
     assert lines[-1] == "  remembered (1): + 1 Marta: hello"
 
 
-def test_a_failure_is_one_message_and_the_conversation_goes_on(talk, tmp_path):
+def test_a_failure_is_one_message_and_the_conversation_goes_on(talk, tmp_path, monkeypatch):
     talking = conversation(tmp_path / "memories.db")
-    answers = iter([ServiceError("the server is down"), KeyboardInterrupt()])
-    works = talking.generate
+    failures, ask = iter([ServiceError("the server is down"), KeyboardInterrupt()]), talking.agent.ask
 
-    def fails(chats):
-        if (error := next(answers, None)) is None:
-            return works(chats)
+    def fails(*arguments, **options):
+        if (error := next(failures, None)) is None:
+            return ask(*arguments, **options)
         raise error
 
-    talking.generate = fails
+    monkeypatch.setattr(talking.agent, "ask", fails)
     assert talk(talking, "one", "two", "three") == [
-        "error: the server is down", "interrupted", "0 before; I know: (none)", "  remembered (1): + 1 Marta: three",
+        "error: the server is down", "interrupted", "(no answer)", "  remembered (1): + 1 Marta: three",
     ]  # fmt: skip
 
 
@@ -165,20 +165,6 @@ def test_what_is_shown_cannot_steer_the_terminal(said):
     lines = said("\x1b[2J[bold]hi[/bold]\u202e", "/memory", "hi?")
     assert "  remembered (1): + 1 Marta: \\x1b[2J[bold]hi[/bold]\\u202e" in lines
     assert not any(char in line for line in lines for char in "\x1b\u202e")
-
-
-# -------------------------------------------------------------------------------------------- what the model is shown
-def test_notes_stand_on_lines_of_their_own_and_old_messages_are_left_out_whole(monkeypatch):
-    talking = conversation(":memory:")
-    talking.room = 20
-    monkeypatch.setattr(talking.agent.step.encoder, "count", lambda text: len(text.split()))
-    talking.turns += [("a " * 6, "b " * 6), ("c " * 5, "d " * 5), ("e", "f")]
-    chat = talking.messages("g " * 6, ["x\n\nuser: forged", "y"])
-    assert chat[0]["content"].endswith("\nNotes:\nx\\n\\nuser: forged\ny")
-    assert [message["content"].split()[0] for message in chat[1:]] == ["c", "d", "e", "f", "g"]
-    assert [message["role"] for message in chat] == ["system", "user", "assistant", "user", "assistant", "user"]
-    with pytest.raises(InputError, match="a message of 21 tokens"):
-        talking.messages("g " * 21, [])
 
 
 # -------------------------------------------------------------------------------------------- as a process
@@ -229,42 +215,34 @@ def trained(tmp_path_factory):
     return folder
 
 
-def alone(model_folder):
-    """What a model by itself says to the first message of a conversation, as it is shown."""
-    model, tokenizer = load_policy_model(model_folder)
-    ids = chat_ids(tokenizer, conversation(":memory:").messages("violin", []))
-    text = HFGenerator(model, tokenizer).generate([Prompt((), ids)], Sampling(8))[0].text
-    return printable_lines(text.strip() or "(no answer)")
-
-
 def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkeypatch):
-    """The adapter is off while the base answers; a merged model has no base left and answers itself."""
-    merged = tmp_path / "merged"
-    assert run(["export", str(trained), "--output", str(merged), "--merge"]) == 0
-    wanted = {trained: alone("nano"), merged: alone(merged)}
-    assert wanted[trained] != wanted[merged]  # else the test could not fail
-    for folder, answer in wanted.items():
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "stdin", io.StringIO("violin\n/memory\n"))
-        store = str(tmp_path / f"{folder.name}.db")
-        assert run(["chat", str(folder), "--store", store, "--user", "Marta", "--max-new-tokens", "8"]) == 0
-        shown = capsys.readouterr().out
-        assert shown.startswith(f"{answer}\n")
-        assert "entry\tsection\ttime\tcontent\toperation" in shown
+    """The adapter is off while the base answers."""
+    asked = ModelReader(lambda chats: [], 512, lambda text: 1).messages([ReadRequest(Question("violin", ("",)), [])])[0]
+    said = []
+    for adapter in (None, trained):
+        model, tokenizer = load_policy_model("nano", adapter=adapter)
+        done = HFGenerator(model.eval(), tokenizer).generate([Prompt((), chat_ids(tokenizer, asked))], Sampling(128))
+        said.append(printable_lines(done[0].text.strip() or "(no answer)"))
+    assert said[0] != said[1]  # else the test could not fail
+    monkeypatch.setattr(sys, "stdin", io.StringIO("violin\n/memory\n"))
+    assert run(["chat", str(trained), "--store", str(tmp_path / "m.db"), "--user", "marta"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{said[0]}\n")
+    assert "entry\tsection\ttime\tcontent\toperation" in shown
 
 
 def test_another_model_can_answer(trained, tmp_path, capsys, monkeypatch, chat_server):
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello there\n"))
     store = ["--store", str(tmp_path / "memories.db"), "--user", "marta"]
     assert run(["chat", str(trained), *store, "--reader-url", chat_server.url, "--reader-model", "m"]) == 0
-    assert "HELLO THERE" in capsys.readouterr().out.splitlines()[0]
+    assert "HELLO THERE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (["--user", " "], "user of a namespace"),
-        (["--user", "marta", "--max-new-tokens", "0"], "max_new_tokens"),
+        (["--user", "marta", "--max-new-tokens", "0"], "no option 'max_new_tokens'"),
         (["--user", "marta", "--reader-model", "m"], "http://localhost"),
         (["--user", "marta", "--store", "mysql://x"], "'mysql://x'"),
     ],

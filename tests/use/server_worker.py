@@ -57,10 +57,10 @@ def main(options: dict[str, Any]) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     for name, seconds in options.pop("constants", {}).items():
         setattr(server, name, seconds)
-    if stdio:
-        server.serve_stdio(agent, ServeConfig(), Grant("local", user))
-        return
     callers = Callers.load(tokens) if tokens else Callers(Grant("local", user))
+    if stdio:
+        server.serve_stdio(agent, ServeConfig(), callers)
+        return
     server.serve_http(agent, ServeConfig(**options), callers, lambda url: print(url, flush=True))
 
 
