@@ -8,19 +8,16 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
-from memalpha.data.synthetic import generate
-from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError, JournalError, ServiceError
+from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError, JournalError
 from memalpha.generation.scripted import ScriptedGenerator
 from memalpha.models.nano import make_tokenizer
 from memalpha.qa.readers import ModelReader
 from memalpha.store.journal import Journal, Namespace, hash_prompt
-from memalpha.types import Sampling
 from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_completion_length=64)
@@ -29,12 +26,6 @@ MARTA, IVAN = Namespace("marta"), Namespace("ivan")
 
 def chunk_in(prompt):
     return prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0]
-
-
-def keeper(prompt):
-    """Keeps the first line of the chunk and corrects what the memory showed first."""
-    line = chunk_in(prompt).split("\n")[1]
-    return f"+ {line}\n= 1 corrected by {line}"
 
 
 def parrot(prompt):
@@ -50,17 +41,6 @@ def texts(agent, namespace=None):
 
 
 # ------------------------------------------------------------------------------------------------ as in training
-def test_prompts_and_memories_equal_those_of_training_rollouts():
-    instance = generate(1, seed=5)[0]
-    trained = run_rollouts([instance], step(), ScriptedGenerator(keeper), Sampling(64))[0]
-    used = MemoryAgent(step(), ScriptedGenerator(keeper))
-    records = [record for chunk in instance.chunks for record in used.add(chunk.text, chunk.time).steps]
-    assert [record.prompt for record in records] == [record.prompt for record in trained.steps]
-    assert [record.outcome.results for record in records] == [record.outcome.results for record in trained.steps]
-    assert texts(used) == [entry.content for entry in trained.memory]
-    assert [entry.source_chunk for entry in used.memory()] == [entry.source_chunk for entry in trained.memory]
-
-
 def test_ask_without_a_reader_answers_with_what_was_found():
     agent = MemoryAgent(step(), ScriptedGenerator(["+ Marta city Oslo\n+ Ivan job nurse", "= 1 Marta city Rome"]))
     agent.add("Marta: I live in Oslo.", time="2024-03-05")
@@ -196,23 +176,13 @@ def test_a_failure_in_the_middle_says_what_is_there():
     assert failure.value.__notes__[0].startswith("the first 1 of ") and texts(agent) == ["first"]
 
 
-def test_a_text_full_of_fences_is_read_in_pieces_too():
-    seen = []
-    agent = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(lambda p: seen.append(chunk_in(p)) or "+ piece"))
-    count, text = agent.step.chunk_tokens, "<chunk> " * 20
-    assert agent.step.encoder.count(text) > 40
-    shorter = "<chunk> " * next(n for n in range(20, 0, -1) if agent.step.encoder.count("<chunk> " * n) <= 40)
-    assert count(shorter) > 40  # fits as it is written, and not as the prompt shows it
-    agent.add(shorter)
-    assert len(seen) > 1 and all(count(piece.text) <= 40 for piece in agent.pieces(text))
-
-
-@given(st.text(min_size=1).filter(str.strip))
+@settings(max_examples=30)
+@given(st.text(min_size=1).filter(str.strip) | st.just("<chunk> " * 20))
 def test_pieces_hold_the_whole_text(text):
     agent = MemoryAgent(step(max_chunk_tokens=12), ScriptedGenerator(parrot))
     pieces = agent.pieces(text)
     assert "".join("".join(piece.text for piece in pieces).split()) == "".join(text.split())
-    assert all(agent.step.encoder.count(piece.text) <= 12 for piece in pieces)
+    assert all(agent.step.chunk_tokens(piece.text) <= 12 for piece in pieces)  # as the prompt shows it
 
 
 # ------------------------------------------------------------------------------------------------ many at once
@@ -239,32 +209,22 @@ def test_a_completion_is_applied_only_to_the_memory_its_prompt_showed():
     assert texts(agent, IVAN) == [f"text {i}" for i in range(5)]
 
 
-class Counting(ScriptedGenerator):
-    """Waits in its first call until everybody has asked; keeps the sizes of its batches and how many were inside at once."""
-
-    def __init__(self, clients, script=parrot):
-        super().__init__(script)
-        self.sizes, self.inside, self.most, self.clients = [], 0, 0, clients
-        self.agent = None
-
-    def generate(self, prompts, sampling):
-        self.inside += 1
-        self.most = max(self.most, self.inside)
-        if not self.sizes:
-            while len(self.agent.generator._waiting) < self.clients - 1:
-                pass
-        self.sizes.append(len(prompts))
-        made = super().generate(prompts, sampling)
-        self.inside -= 1
-        return made
-
-
 def test_texts_of_several_namespaces_are_read_in_one_batch(tmp_path):
-    generator = Counting(9)
-    agent = generator.agent = MemoryAgent(step(), generator, store=tmp_path / "m.db", max_batch=5)
+    sizes = []
+
+    class Waiting(ScriptedGenerator):
+        """Waits in its first call until everybody has asked."""
+
+        def generate(self, prompts, sampling):
+            while not sizes and len(agent.generator._waiting) < 8:
+                time.sleep(0.001)
+            sizes.append(len(prompts))
+            return super().generate(prompts, sampling)
+
+    agent = MemoryAgent(step(), Waiting(parrot), store=tmp_path / "m.db", max_batch=5)
     with ThreadPoolExecutor(9) as pool:
         list(pool.map(lambda i: agent.add(f"text of {i}", namespace=f"user {i}"), range(9)))
-    assert generator.most == 1 and generator.sizes == [1, 5, 3]
+    assert sizes == [1, 5, 3]
     assert [texts(agent, f"user {i}") for i in range(9)] == [[f"text of {i}"] for i in range(9)]
 
 
@@ -275,25 +235,6 @@ def test_texts_of_one_namespace_are_read_one_after_the_other():
     assert sorted(texts(agent)) == sorted(f"text {i}" for i in range(24))
     views = [prompt.messages[-1]["content"].split("<memory>")[1] for prompt in agent.generator.generator.prompts]
     assert [view.count("text ") for view in views] == list(range(24))  # each saw all before it, none was read twice
-
-
-def test_one_prompt_that_fails_fails_no_other():
-    def picky(prompt):
-        if "bad" in chunk_in(prompt):
-            raise ServiceError("no")
-        return parrot(prompt)
-
-    generator = Counting(6, picky)
-    agent = generator.agent = MemoryAgent(step(), generator)
-
-    def attempt(i):
-        try:
-            return agent.add(f"{'bad' if i == 3 else 'good'} {i}", namespace=f"user {i}").results[0].ok
-        except ServiceError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(attempt, range(6))) == [True, True, True, "no", True, True]
 
 
 def test_awaited_calls_do_the_same(tmp_path):

@@ -10,8 +10,7 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from server_worker import make_agent
-from servers import ENVIRONMENT, WORKER, bearer, line, running, tokens_file
+from servers import ENVIRONMENT, WORKER, bearer, line, make_agent, running, tokens_file
 
 TOOLS = {"add", "ask", "search", "memory", "history", "undo", "forget"}
 
@@ -54,9 +53,7 @@ async def story(client):
     assert [e["kind"] for e in (await called(client, "history", entry="2"))["operations"]] == ["apply", "undo"]
     assert (await called(client, "forget", entry="1"))["operations"] == 1
     assert (await refused(client, "undo", operation=1))["status"] == 410
-    assert (await refused(client, "undo", operation=99))["expected"].startswith("the number of an operation")
     assert (await refused(client, "search", query="a", k=1000))["status"] == 422
-    assert (await refused(client, "add", text="fail now"))["status"] == 502
     unforeseen = await refused(client, "add", text="crash now")
     assert unforeseen["status"] == 500 and "secret" not in json.dumps(unforeseen)
     assert (await called(client, "memory"))["entries"] == []
@@ -74,7 +71,7 @@ def test_over_streamable_http(server, mode):
 
 def test_over_stdio(tmp_path):
     options = json.dumps({"store": str(tmp_path / "store.db"), "user": "marta", "stdio": True})
-    command = StdioServerParameters(command=sys.executable, args=[str(WORKER), options], env=ENVIRONMENT)
+    command = StdioServerParameters(command=sys.executable, args=[WORKER, options], env=ENVIRONMENT)
 
     async def run():
         async with Client(command) as client:
@@ -93,14 +90,10 @@ def test_arguments_are_those_of_the_http_api_and_no_others(server):
             taken = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
             assert all(schema["additionalProperties"] is False for schema in taken.values())
             assert taken["add"]["required"] == ["text"] and taken["memory"]["properties"]["limit"]["maximum"] == 1000
-            for tool, arguments, says in (
-                ("add", {"text": "x", "timestamp": "2024-03-05", "namespace": "ivan"}, "timestamp: Extra inputs"),
-                ("add", {"text": "x", "context": 1, "sent": {}}, "context: Extra inputs"),
-                ("memory", {"limit": 0}, "limit: Input should be greater"),
-                ("undo", {"operation": True}, "operation: Input should be a valid integer"),
-            ):
-                said = await refused(client, tool, **arguments)
-                assert said["status"] == 422 and says in said["what"]
+            said = await refused(client, "add", text="x", timestamp="2024-03-05", namespace="ivan")
+            assert said["status"] == 422 and "timestamp: Extra inputs" in said["what"]
+            said = await refused(client, "undo", operation=True)
+            assert said["status"] == 422 and "operation: Input should be a valid integer" in said["what"]
             assert (await called(client, "history"))["total"] == 0
 
     asyncio.run(run())
