@@ -1,9 +1,5 @@
 """Use a trained agent: add texts, ask questions, read, undo and forget what it wrote.
 
-    agent = MemoryAgent.load("data/adapters/smollm2-135m-memory", store="memories.db")
-    agent.add("Marta: I moved to Oslo.", time="2024-03-05", namespace="marta")
-    agent.ask("What is the city of Marta?", namespace="marta").text
-
 Prompts and completions are handled as in training (``memalpha.agent.step``). Writing calls return when the change is on disk. If
 the memory changed during generation, the model is asked again. Thread-safe: texts of one namespace are read in order, those of
 several in one batch. With a store, each call needs a ``namespace``; without one, the journal is in memory and lost with the
@@ -113,10 +109,7 @@ class MemoryAgent:
         retrieve_k: int | None = None,
         device: str = "cpu",
     ) -> MemoryAgent:
-        """Load a trained agent; InputError, ServiceError (download) or JournalError (store) if that fails.
-
-        ``trained``, ``model``, ``router`` and ``device`` are as in ``load_trained``, the rest as in ``MemoryAgent``.
-        """
+        """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``."""
         step, generator, name = load_trained(trained, model, router=router, device=device)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 

@@ -1,8 +1,7 @@
 """Export a trained agent as a self-contained folder with a model card: as an adapter, or merged into a whole model.
 
 The folder is written completely or not at all; it holds the agent's schema, no code, no pickles and no secrets. A merge runs in
-float32; its logits on one prompt must match those of base and adapter. Card numbers come from the run's files, or are shown as
-unknown. Not covered: quantised bases, adapters other than LoRA, ``ModelCard.validate``.
+float32; its logits on one prompt must match those of base and adapter. Card numbers come from the run's files, or are unknown.
 """
 
 from __future__ import annotations

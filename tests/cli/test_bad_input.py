@@ -70,18 +70,11 @@ def test_a_traceback_only_with_debug(tmp_path, nano):
         run([*train(tmp_path, "--schema", "nine"), "--debug"])
 
 
-def test_a_run_whose_trainer_cannot_be_made_leaves_no_folder(tmp_path, nano, capsys, monkeypatch):
+def test_a_run_whose_trainer_cannot_be_made_leaves_no_folder(tmp_path, nano, capsys):
     few = train(tmp_path, "--train_options", "{n: 4, split: train}", "--per_device_train_batch_size", "40")
     for _ in range(2):
         assert run(few) == 1
         assert "4 training instances" in capsys.readouterr().err and not (tmp_path / "run").exists()
-
-    def missing(**_):
-        raise ImportError("vLLM is not available")
-
-    monkeypatch.setattr("memalpha.training.run.MemoryGRPOTrainer", missing)
-    assert run(train(tmp_path)) == 1
-    assert "vLLM is not available" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
 def test_a_run_that_was_to_be_overwritten_stays_where_the_new_one_cannot_begin(tmp_path, nano, capsys):

