@@ -63,8 +63,6 @@ def run(arguments: list[str]) -> int:
         complain(f"{rank}error: {with_notes(error)}")
         return 1
     except KeyboardInterrupt:
-        if known.debug:
-            raise
         complain("interrupted; a training run goes on from its last checkpoint with --resume, an evaluation by itself")
         return 130
     except Exception as error:  # the launcher names the failed rank and the error

@@ -27,9 +27,7 @@ def add_verbs(verbs: Any) -> None:
     compare = add_verb(verbs, "compare", run_compare, about)
     compare.add_argument("run_folders", metavar="RUN", nargs="+")
     compare.add_argument("--output", default="runs/compare", help="folder of the page (default: %(default)s)")
-    about = (
-        "Show a rollout in the terminal. Needs: a run folder. Shows: chunk, calls, results, memory diff, reward parts, questions."
-    )
+    about = "Show a rollout in the terminal. Needs: a run folder. Shows: chunks, calls, results, memory, rewards, questions."
     inspect = add_verb(verbs, "inspect", run_inspect, about)
     inspect.add_argument("run_folder", metavar="RUN")
     inspect.add_argument("--step", type=int, help="a training step (default: the last)")

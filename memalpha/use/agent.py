@@ -124,7 +124,6 @@ class MemoryAgent:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- writing
     def add(self, text: str, time: str | None = None, *, namespace: Namespace | str | None = None, source: str = "") -> Added:
         """Let the agent read a text and update a memory; on disk when this returns.
 
@@ -217,7 +216,6 @@ class MemoryAgent:
                 self._next_chunk.pop(whose, None)
                 self.step.forget_texts()
 
-    # ---- reading
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
         """Answer a question from the memory alone, with retrieval and reading as in evaluation."""
         _need_text("question", question)
@@ -291,7 +289,7 @@ class Trained(NamedTuple):
 def find_trained(trained: str | Path) -> tuple[Path, str]:
     """Return folder and name of an adapter, whole model or run; a Hub name ``owner/name`` or ``owner/name@revision`` is fetched.
 
-    InputError if there is no such folder, repository or revision; ServiceError if the Hub does not answer and nothing is cached.
+    InputError if there is none; ServiceError if the Hub does not answer and nothing is cached.
     """
     text = str(trained)
     if text and (path := path_of(text, _EXPECTED)).is_dir():
