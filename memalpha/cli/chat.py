@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent, Reply
 
 COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY yes, /quit"
-_ANSWER = 128  # tokens of an answer of the adapter's base
 
 
 def add_verbs(verbs: Any) -> None:
@@ -46,7 +45,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
         model = getattr(agent.generator.generator, "model", None)
         if not options.reader_url and hasattr(model, "disable_adapter"):
             encoder = agent.step.encoder
-            base = frozen_base(model, encoder.tokenizer, _ANSWER)
+            base = frozen_base(model, encoder.tokenizer, 128)
             agent.reader = ModelReader(base, min(512, options.reader_tokens), encoder.count)
         Conversation(agent, namespace).talk()
     return 0

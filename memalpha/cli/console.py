@@ -160,6 +160,9 @@ def _told(event: str, data: dict[str, Any]) -> str:
         case "read":
             score = f"accuracy {number(data['accuracy'], 3)}, the mean of {data['scored']} instances"
             return f"{data['system']} on {data['set']}, seed {data['seed']}, {data['reader']}: {score}"
+        case "joined":
+            left = f"; {data['left']} left there: failed, here already, or not asked for" if data["left"] else ""
+            return f"{data['taken']} results of {data['folder']} taken over{left}"
         case "compared":
             failed = f"; {data['failed']} failed: the same command again tries them once more" if data["failed"] else ""
             return f"{data['results']} results in {data['folder']}{failed}"

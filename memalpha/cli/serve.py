@@ -93,8 +93,7 @@ def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
     if about.transport == "stdio":
         serve_stdio(agent, config, callers)
     else:
-        ready = "serving at {} (API: /v1, MCP: /mcp, description: /openapi.json)"
-        serve_http(agent, config, callers, lambda url: complain(ready.format(url)))
+        serve_http(agent, config, callers, lambda url: complain(f"serving at {url} (API: /v1, MCP: /mcp; /openapi.json)"))
     return 0
 
 
