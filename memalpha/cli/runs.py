@@ -20,9 +20,7 @@ def add_verbs(verbs: Any) -> None:
     report = add_verb(verbs, "report", run_report, about)
     report.add_argument("run_folders", metavar="RUN", nargs="+")
     report.add_argument("--output", help="folder of the site (default: RUN/report; needed with several runs)")
-    report.add_argument(
-        "--pages", type=int, default=2000, help="most training rollouts with a page, 0 = all (default: %(default)s)"
-    )
+    report.add_argument("--pages", type=int, default=2000, help="most pages of training rollouts, 0 = all (default: %(default)s)")
     about = "Set runs side by side: options, results, curves. Needs: run folders; seeds of one configuration are one column. "
     about += "Shows: a table. Makes: OUTPUT/index.html."
     compare = add_verb(verbs, "compare", run_compare, about)
