@@ -236,9 +236,12 @@ def trajectory_step(path: Path) -> int:
 
 # ------------------------------------------------------------------------------------------------ where numbers come from
 _PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "numpy")
-_SECRET = re.compile(r"token(?!s|i)|key(?!word)|secret|passw|authorization|credential", re.IGNORECASE)  # not view_tokens, tokenizer
+_NAMES = r"token(?!s|i)|key(?!word)|secret|passw|authorization|credential"  # not view_tokens, tokenizer
+_SECRET = re.compile(_NAMES, re.IGNORECASE)
 _EXTRA = re.compile("extra", re.IGNORECASE)  # request fields of an endpoint, which may hold credentials
-_PASSWORD = re.compile(r"(://[^/\s:@]*:)[^/\s]+@")  # of an address
+_PASSWORD = re.compile(r"(://(?:[^/\s:@]*:)?)[^/\s]+@")  # of an address; a name alone may be a token
+_BARE = re.compile(r"\b(?:hf_|sk-)[A-Za-z0-9_-]{16,}")  # a service's key, wherever it stands
+_QUERY = re.compile(rf"([?&][^=&\s]*(?:{_NAMES})[^=&\s]*=)[^&\s]+", re.IGNORECASE)
 
 
 def environment(world_size: int = 1) -> dict[str, Any]:
@@ -269,7 +272,8 @@ def masked(value: Any, name: str = "") -> Any:
     """Return a configuration, or the value of the option ``name``, with secrets replaced by ``<NAME>``.
 
     Secrets are values whose name contains token (not ``tokens``), key, secret or password, every text inside a mapping called
-    extra, and the password of an address. Masking twice changes nothing.
+    extra, the password or lone name and the secret query fields of an address, and keys such as hf_... Masking twice changes
+    nothing.
     """
     if value in (None, "") or isinstance(value, bool):
         return value
@@ -285,7 +289,9 @@ def masked(value: Any, name: str = "") -> Any:
     if (found := _mapping(value)) is not None:
         inside = masked(found, name)
         return value if inside == found else yaml.safe_dump(inside, default_flow_style=True, width=10_000).strip()
-    return hidden if extra else _PASSWORD.sub(r"\1***@", value)
+    if extra:
+        return hidden
+    return _BARE.sub("***", _QUERY.sub(r"\1***", _PASSWORD.sub(r"\1***@", value)))
 
 
 def masked_command(words: Sequence[str]) -> list[str]:

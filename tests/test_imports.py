@@ -38,8 +38,8 @@ DOORS: Mapping[str, frozenset[str]] = {
     "trl": frozenset({"memalpha.training.trainer", "memalpha.training.config"}),
     "psycopg": frozenset({"memalpha.store.database"}),
     "sqlalchemy": frozenset({"memalpha.store.database"}),
-    "fastapi": frozenset({"memalpha.use.http_api", "memalpha.use.server"}),
-    "mcp": frozenset({"memalpha.use.mcp_tools", "memalpha.use.server"}),
+    "fastapi": frozenset({"memalpha.use.api", "memalpha.use.server"}),
+    "mcp": frozenset({"memalpha.use.api", "memalpha.use.server"}),
     "uvicorn": frozenset({"memalpha.use.server"}),
 }
 

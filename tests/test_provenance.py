@@ -62,6 +62,7 @@ def test_a_portable_command_names_no_folder_of_a_machine(word: str, shown: str) 
         ),
         (["--eval_options={n: 4, auth: {token: S3CRET}}"], ["--eval_options={auth: {token: <TOKEN>}, n: 4}"]),
         (["--endpoint_url", "http://ann:S3CRET@host:80/v1"], ["--endpoint_url", "http://ann:***@host:80/v1"]),
+        (["--model", "http://S3CRET@host/v1?n=1&api_key=S3CRET"], ["--model", "http://***@host/v1?n=1&api_key=***"]),
         (["--view_tokens", "64", "--tokenizer", "x", "--train_options", "{n:  4}"],) * 2,
     ],
 )  # fmt: skip

@@ -10,9 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memalpha.cli.console import out
+from memalpha.cli.console import out, printable, show_table
 from memalpha.cli.inputs import is_operation, read_key
-from memalpha.cli.screen import printable, show_table
 from memalpha.errors import InputError
 from memalpha.files import path_of
 

@@ -63,7 +63,7 @@ def _load(name: str, arguments: argparse.Namespace) -> Any:
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
     from memalpha.models.policy import base_of
-    from memalpha.use.trained import find_trained, load_trained
+    from memalpha.use.agent import find_trained, load_trained
 
     like = next((other for other in (name, arguments.like, *arguments.policies) if other and other != UNTRAINED), None)
     if like is None:

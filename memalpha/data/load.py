@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from memalpha import __version__
 from memalpha.data import articles, babi, classification, dialogues, documents, perltqa, synthetic, toy
 from memalpha.data.schema import PARQUET_NAME, iter_parquet, read_instances
 from memalpha.data.source import Source
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import file_sha256
 from memalpha.types import Instance
-from memalpha.version import __version__
 
 MANIFEST_NAME = "manifest.json"
 

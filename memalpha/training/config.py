@@ -88,7 +88,6 @@ class RunOptions(EndpointOptions):
         max_masked_share: Stop if more than this share of a step's rollouts, over all processes, cannot be scored.
         max_skipped_steps: Most steps in a row that may be skipped because the loss or gradient is not finite.
         shuffle_advantages: Permute the advantages: only for the control run of a learning test.
-        log_rollouts: Steps between rollouts shown in the terminal (0 = none).
         overwrite: Replace an existing run folder.
         resume: Go on with an existing run folder, from its last complete checkpoint if there is one.
     """
@@ -118,7 +117,6 @@ class RunOptions(EndpointOptions):
     max_masked_share: PositiveShare = 0.5
     max_skipped_steps: NonNegativeInt = 3
     shuffle_advantages: bool = False
-    log_rollouts: NonNegativeInt = 0
     overwrite: bool = False
     resume: bool = False
 

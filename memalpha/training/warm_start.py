@@ -27,7 +27,7 @@ from memalpha.data.teacher import TeacherConfig, excerpt_operations, teacher_ope
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.runs import holds_something, make_folder
+from memalpha.runs import holds_something, make_folder, masked
 from memalpha.training.build import load_policy
 from memalpha.training.config import TRAINER, check_values
 from memalpha.training.packed import Row, packed_logps
@@ -152,7 +152,7 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
         kinds = dict(Counter(operation.kind.value for operation in operations))
         record = {
             "method": "supervised warm start on demonstrations", "steps": trainer.state.global_step, "seed": training.seed,
-            "demonstrations": len(demonstrations), "operations": kinds, "warmup": asdict(warmup),
+            "demonstrations": len(demonstrations), "operations": kinds, "warmup": masked(asdict(warmup)),
         }  # fmt: skip
         (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if not warmup.full_finetuning:
@@ -253,6 +253,10 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return inputs
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)  # may hold hub_token
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
         """Return the next micro-batches without a token count: each micro-batch has its own mean."""
