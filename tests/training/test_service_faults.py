@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import re
+import signal
 import socket
 import statistics
 import subprocess
@@ -258,6 +259,26 @@ def test_a_reader_that_is_down_for_the_held_out_instances_stops_before_training(
     rows = [json.loads(line) for line in (tmp_path / "run" / "held_out" / "before.jsonl").read_text().splitlines()]
     assert [row["result"]["accuracy"] for row in rows] == [None, None]
     assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_second_ctrl_c_ends_a_step_that_waits_for_a_dead_reader(tmp_path, data, reader, capsys):
+    """The first one lets the step finish, which may take all attempts; the second ends the run within two seconds."""
+    sent = []
+
+    def interrupt():
+        while not reader.bodies:
+            time.sleep(0.01)
+        for pause in (0.0, 1.1):  # a repetition within a second is the launcher's
+            time.sleep(pause)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+    reader.fault_for = lambda body: Fault(hang=True)
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    code, done = train(tmp_path, data, reader.url, "--endpoint_timeout", "600")
+    assert time.monotonic() - sent[1] < 2 and code == 130 and done.metrics == []
+    helper.join()
 
 
 # ------------------------------------------------------------------------------------------------ judges
