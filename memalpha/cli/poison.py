@@ -70,7 +70,7 @@ def _load(name: str, arguments: argparse.Namespace) -> Any:
         raise InputError(f"{UNTRAINED!r} alone", expected="to know whose base", fix="add --like FOLDER, or another policy")
     step, generator, _ = load_trained(like)
     if name == UNTRAINED:
-        loaded = load_policy_model(base_of(find_trained(like).folder))
+        loaded = load_policy_model(base_of(find_trained(like)[0]))
         generator = HFGenerator(loaded.model.eval(), loaded.tokenizer)
     if arguments.schema:
         step = AgentStep(replace(step.config, schema=arguments.schema), step.encoder.tokenizer)

@@ -6,8 +6,12 @@ first i words of each chunk. All else is the command line's own run: model, trai
 
 import json
 import math
+import os
 import re
+import signal
 import statistics
+import threading
+import time
 
 import pytest
 from runs_of_nano import ROOT, two
@@ -179,6 +183,26 @@ def test_a_question_that_fails_masks_its_rollout_and_no_other(tmp_path, data, re
             else:
                 assert record["error"] is None and record["score"] == float(record["answers"][0] in record["answer"])
     assert sum(map(about_boat, reader.bodies)) == 2 * (1 if fault == "refusal" else 3)
+
+
+def test_a_second_ctrl_c_ends_a_step_that_waits_for_a_dead_reader(tmp_path, data, reader, capsys):
+    """The first one lets the step finish, which may take all attempts; the second ends the run within two seconds."""
+    sent = []
+
+    def interrupt():
+        while not reader.bodies:
+            time.sleep(0.01)
+        for pause in (0.0, 1.1):  # a repetition within a second is the launcher's
+            time.sleep(pause)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+    reader.fault_for = lambda body: Fault(hang=True)
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    code, done = train(tmp_path, data, reader.url, "--endpoint_timeout", "600")
+    assert time.monotonic() - sent[1] < 2 and code == 130 and done.metrics == []
+    helper.join()
 
 
 # ------------------------------------------------------------------------------------------------ judges
