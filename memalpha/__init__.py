@@ -5,21 +5,20 @@ Importing this package is quick: models and their libraries are loaded by what n
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from memalpha.version import __version__
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from memalpha.use.agent import AsyncMemoryAgent, MemoryAgent
-
-_LAZY = {"AsyncMemoryAgent": "memalpha.use.agent", "MemoryAgent": "memalpha.use.agent"}
 
 __all__ = ["AsyncMemoryAgent", "MemoryAgent", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
     """Load an agent's class when it is first asked for."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+    if name in ("AsyncMemoryAgent", "MemoryAgent"):
+        from memalpha.use import agent
+
+        return getattr(agent, name)
     raise AttributeError(f"module 'memalpha' has no attribute {name!r}")

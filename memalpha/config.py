@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from functools import cache
@@ -17,10 +18,10 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-import yaml
 from pydantic import BeforeValidator, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
 
 from memalpha.errors import InputError
+from memalpha.files import load_yaml
 
 _T = TypeVar("_T")
 _CHECKS = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False, arbitrary_types_allowed=True)
@@ -84,10 +85,6 @@ def fit(group: Any, name: str, value: Any, where: str = "") -> Any:
     raise InputError(f"{name} is {value!r}{where}", expected=problem)
 
 
-def _takes_none(group: Any, name: str) -> bool:
-    return NoneType in get_args(_adapters(group)[name][0])
-
-
 def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: str = "") -> _T:
     """Make one group from options by name; InputError if an option is unknown, missing, or does not fit.
 
@@ -99,7 +96,7 @@ def read(group: type[_T], values: Mapping[str, Any] | None, what: str, listed: s
     given = {}
     for name, value in (values or {}).items():
         check_name(str(name), [group], what, listed)
-        if value is not None or _takes_none(group, name):
+        if value is not None or NoneType in get_args(_adapters(group)[name][0]):  # type: ignore[arg-type]
             given[name] = fit(group, name, value, f" of {what}")
     for field in fields(group):  # type: ignore[arg-type]
         if field.init and field.name not in given and field.default is MISSING and field.default_factory is MISSING:
@@ -131,8 +128,8 @@ def parse(arguments: Sequence[str], groups: Sequence[type], program: str) -> tup
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping; InputError if there is none."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        data = load_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise InputError(f"cannot read the config file {str(path)!r}: {error}", expected="a YAML file, see configs/") from error
     if not isinstance(data, dict):
         raise InputError(f"{path} holds {type(data).__name__}", expected="a YAML mapping of options, name: value")
@@ -188,10 +185,7 @@ def _flags(arguments: Sequence[str], program: str, lists: Collection[str]) -> di
 
 
 def _yaml(text: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        return text
-
-
-__all__ = ["Options", "Range", "Share", "check_name", "fit", "listing", "names", "parse", "read", "read_yaml"]
+    """What a text says as YAML; the text itself if it is none."""
+    with suppress(ValueError):
+        return load_yaml(text)
+    return text

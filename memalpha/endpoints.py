@@ -1,8 +1,8 @@
 """A client of OpenAI-compatible chat servers (vLLM, llama.cpp, hosted ones), and its options.
 
 What always holds: a reply is a completion or an error. One attempt lasts at most ``timeout`` seconds. Timeouts, lost connections,
-408, 429, 5xx and malformed replies are retried with exponential backoff and jitter, not earlier than ``Retry-After``; after the
-last attempt they are a ServiceError. 401, 403, 404 and redirects raise InputError; other refusals are a ServiceError of that
+408, 429, 5xx and malformed replies are retried with exponential backoff and jitter, not before ``Retry-After`` (seconds); at last
+they are a ServiceError. 401, 403, 404 and redirects raise InputError; other refusals are a ServiceError of that
 request. The key comes from an environment variable, is in no message and no ``repr``, and goes to no other host. Ctrl-C ends a
 batch at once. Not covered: streaming, tool parsing by the server.
 """
@@ -19,8 +19,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -42,11 +40,9 @@ _OWN_FIELDS = ("model", "messages", "stream", "n")  # fields that ``extra`` may 
 
 
 class Transient(Exception):
-    """A failure that is worth another attempt, not earlier than after ``retry_after`` seconds."""
+    """A failure that may pass."""
 
-    def __init__(self, message: str, retry_after: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
+    retry_after = 0.0
 
 
 @dataclass(eq=False)
@@ -80,14 +76,23 @@ class ChatClient(Options):
 
     def check(self) -> None:
         """Check the values, and read the key from the environment."""
-        check_url(self.base_url)
+        url = self.base_url
+        try:
+            parts = urlsplit(url)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and parts.username is None
+        except ValueError:
+            good = False
+        if not (good and url.isascii() and url.isprintable()) or {" ", "?", "#"} & set(url):  # a path is appended
+            raise InputError(
+                f"endpoint {url!r}", expected="a URL such as http://localhost:8000/v1, without a user name, '?' or '#'"
+            )
         if not self.model:
             raise InputError("the endpoint's model name is empty", expected="a name that the server lists under /models")
         if wrong := [name for name in _OWN_FIELDS if name in self.extra]:
             raise InputError(f"the endpoint's extra fields hold {wrong[0]!r}", expected=f"none of {', '.join(_OWN_FIELDS)}")
         try:
             json.dumps(self.extra, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError) as error:
             raise InputError(f"the endpoint's extra fields {self.extra!r}: {error}", expected="values that JSON knows") from error
         key = os.environ.get(self.api_key_env, "").strip()
         if not key.isascii() or not key.isprintable():
@@ -137,15 +142,13 @@ class ChatClient(Options):
         if not batch:
             return []
         with start_blocking_portal() as portal:  # own thread and loop: works in a notebook
-            outcomes = portal.call(self._complete_all, batch, sampling, may_be_empty)
-        replies = [outcome for outcome in outcomes if isinstance(outcome, Completion)]
-        if len(replies) < len(outcomes):
+            outcomes: list[Any] = portal.call(self._complete_all, batch, sampling, may_be_empty)
+        if any(isinstance(outcome, ServiceError) for outcome in outcomes):
             raise PartialServiceError(outcomes)
-        return replies
+        return outcomes
 
-    async def _complete_all(
-        self, batch: Sequence[Sequence[Message]], sampling: Sampling, may_be_empty: bool
-    ) -> list[Completion | ServiceError]:
+    async def _complete_all(self, batch: Sequence[Sequence[Message]], sampling: Sampling, may_be_empty: bool) -> list[Any]:
+        """Each request's Completion or ServiceError."""
         import httpx2
 
         outcomes: dict[int, Completion | ServiceError] = {}
@@ -189,15 +192,11 @@ class ChatClient(Options):
                 if attempt == self.retries or wait > self.max_wait:
                     asks = f"; it asks to wait {wait:.0f} s" if wait > self.max_wait else ""
                     raise ServiceError(f"{self.url}: {failure} (after {attempt + 1} attempts{asks})") from failure
-                self._warn(f"{failure}; attempt {attempt + 2} follows in {wait:.1f} s")
+                if time.monotonic() >= self._quiet_until:
+                    self._quiet_until = time.monotonic() + _WARN_EVERY
+                    logger.warning("%s: %s; attempt %d follows in %.1f s", self.url, failure, attempt + 2, wait)
                 await asyncio.sleep(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def _warn(self, text: str) -> None:
-        news = time.monotonic() >= self._quiet_until
-        if news:
-            self._quiet_until = time.monotonic() + _WARN_EVERY
-        logger.log(logging.WARNING if news else logging.INFO, "%s: %s", self.url, text)
 
     def _body(self, messages: Sequence[Message], sampling: Sampling, index: int) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -234,7 +233,10 @@ class ChatClient(Options):
             return self._parse(raw, may_be_empty)
         said = f"HTTP {status}: {_said(raw)}"
         if status in _RETRIED or status >= 500:
-            raise Transient(said, _retry_after(headers.get("Retry-After")))
+            passing = Transient(said)
+            if re.fullmatch(r"\s*\d+(\.\d*)?\s*", asked := headers.get("Retry-After", "")):
+                passing.retry_after = float(asked)
+            raise passing
         if status in _WRONG_SETUP or status < 400:
             raise InputError(
                 f"{self.url} (model {self.model!r}): {said}",
@@ -256,36 +258,11 @@ class ChatClient(Options):
         return Completion((), text, stop)
 
 
-def check_url(url: str) -> None:
-    """Raise InputError if a base URL cannot be used."""
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and parts.username is None
-    except ValueError:
-        good = False
-    plain = url.isascii() and url.isprintable() and not {" ", "?", "#"} & set(url)  # a path is appended
-    if not good or not plain:
-        raise InputError(f"endpoint {url!r}", expected="a URL such as http://localhost:8000/v1, without a user name, '?' or '#'")
-
-
 def _said(raw: bytes) -> str:
     text = raw.decode("utf-8", "replace")
     with suppress(ValueError, LookupError, TypeError, RecursionError):
         text = str(json.loads(raw)["error"]["message"])
     return "".join(character if character.isprintable() else " " for character in text[:_SHOWN]).strip()
-
-
-def _retry_after(value: str | None) -> float:
-    """Seconds that ``Retry-After`` asks for, as a number or a date (RFC 9110, section 10.2.3); 0 if unreadable."""
-    if not value:
-        return 0.0
-    if re.fullmatch(r"\s*\d+(\.\d*)?\s*", value):
-        return float(value)
-    try:
-        when = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):
-        return 0.0
-    return max(0.0, (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - time.time())
 
 
 @dataclass(frozen=True)
@@ -326,36 +303,23 @@ class EndpointOptions(Options):
 
     def reader_client(self) -> ChatClient:
         """Return the client of the reader; InputError if an option does not fit."""
-        return self._client(self.endpoint_url, self.endpoint_model, self.endpoint_extra, "MEMALPHA_API_KEY", "endpoint")
+        return self._client("endpoint", self.endpoint_url, self.endpoint_model, "MEMALPHA_API_KEY", self.endpoint_extra)
 
     def judge_client(self) -> ChatClient:
         """Return the client of the judges; InputError if an option does not fit."""
-        own = self.judge_url not in ("", self.endpoint_url)
-        return self._client(
-            self.judge_url or self.endpoint_url,
-            self.judge_model or self.endpoint_model,
-            self.endpoint_extra if self.judge_extra is None else self.judge_extra,
-            "MEMALPHA_JUDGE_API_KEY" if own else "MEMALPHA_API_KEY",
-            "judge",
-        )
+        key = "MEMALPHA_API_KEY" if self.judge_url in ("", self.endpoint_url) else "MEMALPHA_JUDGE_API_KEY"
+        extra = self.endpoint_extra if self.judge_extra is None else self.judge_extra
+        return self._client("judge", self.judge_url or self.endpoint_url, self.judge_model or self.endpoint_model, key, extra)
 
-    def _client(self, url: str, model: str, extra: Mapping[str, Any], key: str, kind: str) -> ChatClient:
+    def _client(self, kind: str, url: str, model: str, key: str, extra: Mapping[str, Any]) -> ChatClient:
         if not (url and model):
             raise InputError(
                 f"{kind}_url is {url!r} and {kind}_model is {model!r}",
                 expected="both",
                 fix=f"add e.g. --{kind}_url http://localhost:8000/v1 --{kind}_model NAME",
             )
-        return ChatClient(
-            url,
-            model,
-            key,
-            timeout=self.endpoint_timeout,
-            retries=self.endpoint_retries,
-            backoff=self.endpoint_backoff,
-            concurrency=self.endpoint_concurrency,
-            extra=dict(extra),
-        )
+        common = {name: getattr(self, f"endpoint_{name}") for name in ("timeout", "retries", "backoff", "concurrency")}
+        return ChatClient(url, model, key, extra=dict(extra), **common)
 
 
 # ------------------------------------------------------------------------------------------------ marks of chat templates

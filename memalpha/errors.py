@@ -10,24 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+_LONGEST = 3000  # characters of each part of a message: values from files and servers can have any length
+
 
 class MemAlphaError(Exception):
-    """Base of all errors of this package; the command line prints it without a traceback.
+    """Base of all errors of this package: what happened, what was expected, and a fix. The command line prints no traceback."""
 
-    ``what``, ``expected`` and ``fix`` are the parts of the message; they are empty if the message has no parts.
-    """
-
-    what = ""
-    expected = ""
-    fix = ""
+    def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
+        self.what, self.expected, self.fix = (
+            part if len(part) <= _LONGEST else f"{part[:_LONGEST]}..." for part in (what, expected, fix)
+        )
+        lines = [self.what, self.expected and f"expected: {self.expected}", self.fix and f"to fix: {self.fix}"]
+        super().__init__("\n  ".join(line for line in lines if line))
 
 
 class InputError(MemAlphaError, ValueError):
     """A value from the user (file, option, schema, model, adapter) cannot be used."""
-
-    def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
-        super().__init__(_message(what, expected, fix))
-        self.what, self.expected, self.fix = what, expected, fix
 
 
 class SchemaError(InputError):
@@ -42,7 +40,7 @@ class MissingExtraError(MemAlphaError, ImportError):
     """The import ``package`` is missing; installing the extra ``extra`` of memalpha provides it."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} is not installed\n  to fix: pip install -e '.[{extra}]' in the checkout of memalpha")
+        super().__init__(f"{package} is not installed", fix=f"pip install -e '.[{extra}]' in the checkout of memalpha")
 
 
 class ServiceError(MemAlphaError):
@@ -60,10 +58,6 @@ class PartialServiceError(ServiceError):
 
 class JournalError(MemAlphaError):
     """A durable store cannot do what was asked."""
-
-    def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
-        super().__init__(_message(what, expected, fix))
-        self.what, self.expected, self.fix = what, expected, fix
 
 
 class JournalBusyError(JournalError):
@@ -88,12 +82,3 @@ class TrainingAborted(MemAlphaError):
 
 class TrainingStopped(MemAlphaError):
     """A training run was stopped by request, with a checkpoint to resume from. The command line exits with 130."""
-
-
-def _message(what: str, expected: str, fix: str) -> str:
-    parts = [what]
-    if expected:
-        parts.append(f"expected: {expected}")
-    if fix:
-        parts.append(f"to fix: {fix}")
-    return "\n  ".join(parts)

@@ -18,7 +18,6 @@ import yaml
 
 from memalpha.errors import InputError, RunFolderError
 
-_SHOWN = 80  # characters of a name in a message
 _UTF8: Any = {"encoding": "utf-8", "errors": "backslashreplace"}  # a lone surrogate becomes its JSON escape
 
 
@@ -28,7 +27,7 @@ def path_of(name: str, expected: str) -> Path:
     try:
         path.exists()
     except OSError as error:
-        shown = name if len(name) <= _SHOWN else f"{name[: _SHOWN - 3]}..."
+        shown = name if len(name) <= 80 else f"{name[:77]}..."
         raise InputError(f"cannot look for {shown!r}: {error.strerror}", expected=expected) from error
     return path
 
@@ -77,13 +76,30 @@ def drop_cut_line(path: Path) -> None:
         path.write_bytes(data[: data.rfind(b"\n") + 1])
 
 
+class _YamlLoader(yaml.SafeLoader):
+    """Refuses aliases: a few hundred bytes of them can stand for gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not read")
+        return super().compose_node(parent, index)
+
+
+def load_yaml(text: str) -> Any:
+    """Read YAML that somebody else may have written; ValueError if it is none, or has aliases."""
+    try:
+        return yaml.load(text, _YamlLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date or number
+        raise ValueError(f"it is not YAML: {error}") from error
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON or YAML mapping; RunFolderError if the file is empty, damaged, not UTF-8, or not a mapping."""
     found, wrong = None, ""
     try:
         text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:  # json and UTF-8 errors are ValueErrors
+        found = json.loads(text) if path.suffix == ".json" else load_yaml(text)
+    except ValueError as error:  # of JSON, YAML and UTF-8
         wrong = str(error)
     if isinstance(found, dict):
         return found

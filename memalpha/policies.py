@@ -2,14 +2,12 @@
 
 | kind | policy | value |
 | --- | --- | --- |
-| separate | one network of the observation, K x A logits | its own network |
-| shared_encoder | a head on an encoder | another head on the same encoder |
-| team | an actor per decider on its view, or one for all with the decider's one-hot | a network of the whole observation |
+| separate | one network of the observation, K x A logits | a network of the observation |
+| team | an actor per decider on its view, or one for all with the decider's one-hot | a network of the observation |
 
 A *learned projection* can come first, for wide observations (sentence embeddings). Weights are orthogonal: gain sqrt(2) before a
 ReLU, 0.01 for logits, 1 for values; biases are 0. A checkpoint is loaded with ``weights_only`` and written completely or not at
-all. Departure from the public code: its optimizers held only the heads, so the shared encoder never learned.
-``Policy.parameter_groups`` covers every parameter: those of the logits use the actor's learning rate, the rest the critic's.
+all. Departure from the public code: every parameter is in an optimizer's group, not the last layers alone.
 """
 
 from __future__ import annotations
@@ -45,13 +43,13 @@ class PolicyOptions(Options):
     """Networks of a policy.
 
     Attributes:
-        kind: ``separate``, ``shared_encoder`` or ``team``.
+        kind: ``separate`` or ``team``.
         hidden: Widths of the hidden layers.
         projection: Width of the learned projection in front (0 = none).
         share_actors: Team: one actor for all deciders; their views must then have the same length.
     """
 
-    kind: Literal["separate", "shared_encoder", "team"] = "separate"
+    kind: Literal["separate", "team"] = "separate"
     hidden: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (64, 64)
     projection: NonNegativeInt = 0
     share_actors: bool = False
@@ -63,11 +61,6 @@ class Policy(nn.Module):
     def __init__(self, shape: Shape, options: PolicyOptions) -> None:
         super().__init__()
         self.shape, self.options = shape, options
-        if options.kind == "shared_encoder":
-            self.encoder = _network(shape.size, options)
-            self.policy_head = _linear(options.hidden[-1], shape.deciders * shape.choices, gain=0.01)
-            self.value_head = _linear(options.hidden[-1], 1, gain=1.0)
-            return
         if options.kind == "separate":
             self.actor = _network(shape.size, options, shape.deciders * shape.choices, gain=0.01)
         else:
@@ -80,9 +73,9 @@ class Policy(nn.Module):
 
     def logits(self, observations: Tensor) -> Tensor:
         """Return unnormalised log-probabilities of shape (n, K, A) for observations (n, size)."""
-        shape, kind = self.shape, self.options.kind
-        if kind != "team":
-            flat: Tensor = self.actor(observations) if kind == "separate" else self.policy_head(self.encoder(observations))
+        shape = self.shape
+        if self.options.kind == "separate":
+            flat: Tensor = self.actor(observations)
             return flat.view(len(flat), shape.deciders, shape.choices)
         views = [observations[:, start:stop] for start, stop in shape.views]
         if not self.options.share_actors:
@@ -93,8 +86,7 @@ class Policy(nn.Module):
 
     def value(self, observations: Tensor) -> Tensor:
         """Return the values of observations (n, size), shape (n,)."""
-        shared = self.options.kind == "shared_encoder"
-        value: Tensor = self.value_head(self.encoder(observations)) if shared else self.critic(observations)
+        value: Tensor = self.critic(observations)
         return value.squeeze(-1)
 
     def log_probs(self, observations: Tensor) -> Tensor:
@@ -103,10 +95,8 @@ class Policy(nn.Module):
 
     def parameter_groups(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """Return the parameters that the logits use, and all others."""
-        groups: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
-        for name, parameter in self.named_parameters():
-            groups[name.startswith(("critic.", "value_head."))].append(parameter)
-        return groups
+        critic = list(self.critic.parameters())
+        return [parameter for name, parameter in self.named_parameters() if not name.startswith("critic.")], critic
 
 
 def make_policy(shape: Shape, options: PolicyOptions, seed: int) -> Policy:
@@ -122,8 +112,8 @@ def mean_probabilities(policies: Sequence[Policy], observations: Tensor) -> Tens
     return torch.stack([policy.log_probs(observations).exp() for policy in policies]).mean(dim=0)
 
 
-def _network(size: int, options: PolicyOptions, out: int = 0, gain: float = 1.0) -> nn.Sequential:
-    """Return projection, hidden layers and, if ``out`` is given, a last linear layer with ``gain``."""
+def _network(size: int, options: PolicyOptions, out: int, gain: float) -> nn.Sequential:
+    """Return projection, hidden layers and a last linear layer with ``gain``."""
     layers: list[nn.Module] = []
     if options.projection:
         layers.append(_linear(size, options.projection, gain=1.0))
@@ -131,9 +121,7 @@ def _network(size: int, options: PolicyOptions, out: int = 0, gain: float = 1.0)
     for width in options.hidden:
         layers += [_linear(size, width, gain=math.sqrt(2)), nn.ReLU()]
         size = width
-    if out:
-        layers.append(_linear(size, out, gain))
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers, _linear(size, out, gain))
 
 
 def _linear(size: int, out: int, gain: float) -> nn.Linear:
@@ -144,10 +132,6 @@ def _linear(size: int, out: int, gain: float) -> nn.Linear:
 
 
 # ------------------------------------------------------------------------------------------------ files
-FORMAT = 1
-"""Version of the checkpoint format."""
-
-
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A trained router or tool selector.
@@ -164,7 +148,7 @@ class Checkpoint:
     config: Mapping[str, Any]
     state: Mapping[str, Any]
     routes: Mapping[str, Any] = field(default_factory=dict)
-    format: int = FORMAT
+    format: int = 1
 
     def save(self, path: str | Path) -> None:
         """Write the file atomically."""
@@ -181,8 +165,8 @@ class Checkpoint:
             checkpoint = cls(**torch.load(file, map_location="cpu", weights_only=True))
         except _DAMAGE as error:
             raise InputError(f"{file} cannot be read: {error}", expected="a checkpoint of memalpha router train") from error
-        if checkpoint.format != FORMAT:
-            raise InputError(f"{file} has format {checkpoint.format}", expected=f"format {FORMAT}")
+        if checkpoint.format != 1:
+            raise InputError(f"{file} has format {checkpoint.format}", expected="format 1")
         return checkpoint
 
     def policies(self) -> list[Policy]:
@@ -204,6 +188,3 @@ _DAMAGE = (EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError, Val
 def plain(data: Any) -> Any:
     """Return data as plain dicts, lists and scalars."""
     return json.loads(json.dumps(data))
-
-
-__all__ = ["Checkpoint", "Policy", "PolicyOptions", "Shape", "make_policy", "mean_probabilities", "plain"]

@@ -17,26 +17,20 @@ TokenCounter = Callable[[str], int]
 """Number of tokens of a text, by the policy's tokenizer, special tokens not added."""
 
 
-@runtime_checkable
 class Generator(Protocol):
     """Draws one completion per prompt. The prompts of one call are independent."""
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         """Return one completion for each prompt, in order."""
-        ...
 
 
 class Embedder(Protocol):
     """Turns texts into vectors of unit length."""
 
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        ...
+    dimension: int
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return float32 (len(texts), dimension); each row has Euclidean norm 1, or is all zero for an empty text."""
-        ...
 
 
 class Hit(NamedTuple):
@@ -51,7 +45,6 @@ class Retriever(Protocol):
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
         """Return at most ``k`` entries of list sections, best first; ``sections`` restricts layer 1."""
-        ...
 
 
 RetrieverFactory = Callable[["Memory"], Retriever]
@@ -72,7 +65,6 @@ class Reader(Protocol):
 
     def read(self, requests: Sequence[ReadRequest]) -> list[Answer]:
         """Return one answer per request, in order."""
-        ...
 
 
 class AnswerRequest(NamedTuple):
@@ -87,7 +79,6 @@ class AnswerJudge(Protocol):
 
     def judge(self, requests: Sequence[AnswerRequest]) -> list[bool]:
         """Return for each request, in order, whether the answer is right; ServiceError if the judge cannot tell."""
-        ...
 
 
 class WriteRequest(NamedTuple):
@@ -106,7 +97,6 @@ class ContentJudge(Protocol):
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return one verdict per result of each request, in order; ServiceError if the judge cannot tell."""
-        ...
 
 
 @runtime_checkable
@@ -115,4 +105,3 @@ class SilenceJudge(Protocol):
 
     def nothing_due(self, request: WriteRequest) -> bool | None:
         """Whether ``request.kept`` already agrees with what the chunk says; None if the judge cannot tell."""
-        ...

@@ -1,30 +1,38 @@
-"""The run folder: everything that happened in a run, as files that other tools read.
+"""The run folder: everything that happened in a run, as files that other tools read; and where its numbers come from.
 
     config.yaml               resolved options, without secrets
     environment.json          versions, machine, command, time, world size, and of each resumption; digests of the data
-    metrics.jsonl             one line a training step, with the fingerprint of the weights it left
-    trajectories/             one file a training step and rank, one line a rollout; names the weights that wrote it
+    metrics.jsonl             one line a training step
+    trajectories/             one file a training step and rank, one line a rollout
     held_out/                 before.jsonl and after.jsonl, one line an instance, with its whole trajectory
     checkpoint-N/             adapter as safetensors, optimizer, scheduler, random state, and a seal with every file's hash
     adapter/                  the trained adapter with what fixes the agent
     summary.json              before, after and their paired difference
 
-An existing run folder is never touched unless it is to be overwritten or resumed.
+An existing run folder is never touched unless it is to be overwritten or resumed. ``masked`` removes secrets.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import platform
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from memalpha import __version__
 from memalpha.errors import InputError, RunFolderError
-from memalpha.files import append_lines, drop_cut_line, parse_line, read_object, write_lines, write_object, write_yaml
-from memalpha.provenance import masked, portable
+from memalpha.files import append_lines, drop_cut_line, load_yaml, parse_line, read_object, write_lines, write_object, write_yaml
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +74,7 @@ class RunFolder:
 
     @staticmethod
     def check_free(folder: Path, *, overwrite: bool, resumable: bool = False) -> bool:
-        """Check that a run folder can be made; return whether it replaces a run.
-
-        RunFolderError if a run exists without ``overwrite``, the folder holds something else, or no folder can be made there.
-        """
+        """Return whether a new run folder replaces a run; RunFolderError if it may not, or no folder can be made there."""
         if not holds_something(folder):
             return False
         if not (folder / _MARKER).is_file():
@@ -183,10 +188,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
-    """Raise InputError if a run that will be overwritten holds input of the new run.
-
-    ``reads`` maps the name of an option to what it reads; only existing paths count.
-    """
+    """Raise InputError if a run to be overwritten holds what the new one reads: existing paths, by the option that names them."""
     place = folder.resolve()
     for option, paths in reads.items():
         for path in paths:
@@ -230,3 +232,114 @@ def trajectory_name(step: int, rank: int) -> str:
 def trajectory_step(path: Path) -> int:
     """The step of a trajectory file."""
     return int(path.stem.split("-")[1])
+
+
+# ------------------------------------------------------------------------------------------------ where numbers come from
+_PACKAGES = ("memalpha", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "faiss-cpu", "numpy")
+_NAMES = r"token(?!s|i)|key(?!word)|secret|passw|authorization|credential"  # not view_tokens, tokenizer
+_SECRET = re.compile(_NAMES, re.IGNORECASE)
+_EXTRA = re.compile("extra", re.IGNORECASE)  # request fields of an endpoint, which may hold credentials
+_PASSWORD = re.compile(r"(://(?:[^/\s:@]*:)?)[^/\s]+@")  # of an address; a name alone may be a token
+_BARE = re.compile(r"\b(?:hf_|sk-)[A-Za-z0-9_-]{16,}")  # a service's key, wherever it stands
+_QUERY = re.compile(rf"([?&][^=&\s]*(?:{_NAMES})[^=&\s]*=)[^&\s]+", re.IGNORECASE)
+
+
+def environment(world_size: int = 1) -> dict[str, Any]:
+    """Describe code, versions, machine, command (without secrets) and time of a run."""
+    info = Path("/proc/cpuinfo")
+    processor = re.search(r"model name\s*:\s*(.*)", info.read_text(encoding="utf-8")) if info.is_file() else None
+    return {
+        "command": masked_command(sys.argv),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": processor[1] if processor else platform.processor(),
+        "cores": os.cpu_count(),
+        "world_size": world_size,
+        "packages": {package: _version(package) for package in _PACKAGES},
+        "code": code_version(),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def masked(value: Any, name: str = "") -> Any:
+    """Return a configuration, or the value of the option ``name``, with secrets replaced by ``<NAME>``.
+
+    Secrets are values whose name contains token (not ``tokens``), key, secret or password, every text inside a mapping called
+    extra, the password or lone name and the secret query fields of an address, and keys such as hf_... Masking twice changes
+    nothing.
+    """
+    if value in (None, "") or isinstance(value, bool):
+        return value
+    extra, hidden = _EXTRA.search(name), f"<{name.removeprefix('extra ').upper()}>"
+    if _SECRET.search(name):
+        return hidden
+    if isinstance(value, Mapping):  # below extra, every name counts as extra
+        return {key: masked(item, f"extra {key}" if extra else str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item, name) for item in value]
+    if not isinstance(value, str):
+        return value
+    if (found := _mapping(value)) is not None:
+        inside = masked(found, name)
+        return value if inside == found else yaml.safe_dump(inside, default_flow_style=True, width=10_000).strip()
+    if extra:
+        return hidden
+    return _BARE.sub("***", _QUERY.sub(r"\1***", _PASSWORD.sub(r"\1***@", value)))
+
+
+def masked_command(words: Sequence[str]) -> list[str]:
+    """Return the words of a command, with the values of its options masked."""
+    found, name = [], ""
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if word.startswith("--"):
+            name = flag[2:]
+            found.append(f"{flag}={masked(value, name)}" if equals else word)
+        else:
+            found.append(masked(word, name))
+    return found
+
+
+def code_version() -> str:
+    """Return the commit of this checkout, with ``+changes`` if files differ from it; else the release."""
+    root = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=30)
+        return done.stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != root:
+            return f"release {__version__}"
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if git("status", "--porcelain", "--", "memalpha") else "")
+    except (OSError, subprocess.SubprocessError):
+        return f"release {__version__}"
+
+
+def portable(command: Sequence[str]) -> list[str]:
+    """Return a command without absolute paths, starting with ``memalpha`` however it was started."""
+    program, *rest = map(nameless, command)
+    return ["memalpha" if program == "__main__.py" else program, *rest]
+
+
+def nameless(word: str) -> str:
+    """Replace each absolute path in a word, also after ``--name=`` or a comma, by its last part."""
+    flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    parts = (Path(part).name if Path(part.strip()).is_absolute() else part for part in value.split(","))
+    return f"{flag}{equals}{','.join(parts)}"
+
+
+def _mapping(text: str) -> dict[str, Any] | None:
+    """A mapping written as text, such as ``{a: 1}``; else None."""
+    try:
+        found = load_yaml(text) if text.lstrip().startswith("{") else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -9,8 +9,10 @@ the published system. Not covered: a model may still obey what a text says; ``me
 
 from __future__ import annotations
 
+import json
 import re
 import threading
+import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain, pairwise
@@ -21,8 +23,6 @@ from memalpha.types import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-import json
-import unicodedata
 
 _TOKENIZING = threading.Lock()  # tokenizers keep split_special_tokens as shared state
 _KEPT = 16_384  # texts up to this many characters are cached by ``count``
@@ -33,10 +33,7 @@ _SLOT_PATTERN = re.compile(_SLOT.format(r"(\w+)"))
 class PromptEncoder:
     """Tokenises one fixed chat layout with changing texts; InputError without a chat template, or if it drops a slot.
 
-    Args:
-        tokenizer: A tokenizer with a chat template.
-        messages: The layout: chat messages whose contents hold slots written ``slot(name)``.
-        tools: Tool schemas for the chat template.
+    ``messages`` is the layout: chat messages whose contents hold slots written ``slot(name)``. ``tools`` are for the chat template.
     """
 
     def __init__(
@@ -44,13 +41,13 @@ class PromptEncoder:
     ) -> None:
         self.tokenizer = tokenizer
         *parts, tail = _SLOT_PATTERN.split(render_chat(tokenizer, messages, tools))  # text, name, text, name, ..., text
-        self._layout = [(name, self._trusted(before)) for before, name in zip(parts[::2], parts[1::2], strict=True)]
-        self._tail = self._trusted(tail)
+        self._layout = [(name, self._ids(before)) for before, name in zip(parts[::2], parts[1::2], strict=True)]
+        self._tail = self._ids(tail)
         added = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if str(token).strip()}
         self._added = frozenset(added)
         self._marks = re.compile("|".join(re.escape(mark) for mark in sorted(added.values(), key=len, reverse=True)) or r"(?!)")
         self.untrusted = lru_cache(maxsize=4096)(self._untrusted)
-        wanted = {name for message in messages for name in slots(str(message["content"]))}
+        wanted = {name for message in messages for name in _SLOT_PATTERN.findall(str(message["content"]))}
         if missing := wanted - {name for name, _ in self._layout}:
             raise InputError(
                 f"the chat template drops {sorted(missing)} of the prompt",
@@ -58,9 +55,12 @@ class PromptEncoder:
                 fix="set tokenizer.chat_template",
             )
 
-    def _trusted(self, text: str) -> list[int]:
+    def _ids(self, text: str, **how: bool) -> tuple[int, ...]:
         with _TOKENIZING:
-            return list(self.tokenizer(text, add_special_tokens=False).input_ids) if text else []
+            return tuple(self.tokenizer(text, add_special_tokens=False, **how).input_ids) if text else ()
+
+    def _plain(self, text: str) -> tuple[int, ...]:
+        return self._ids(text, split_special_tokens=True)
 
     def _untrusted(self, text: str) -> tuple[int, ...]:
         """Token ids of a text from data, without added tokens: a mark is cut after its first character."""
@@ -72,10 +72,6 @@ class PromptEncoder:
         if self._added.isdisjoint(chain.from_iterable(pieces)):
             return tuple(chain.from_iterable(pieces))
         return tuple(chain.from_iterable(self._plain(char) for char in text))  # a mark that appears only after normalisation
-
-    def _plain(self, text: str) -> tuple[int, ...]:
-        with _TOKENIZING:
-            return tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else ()
 
     def encode(self, texts: Mapping[str, str], shared: str) -> tuple[tuple[int, ...], int]:
         """Return the token ids, and how many of them come before the slot after ``shared``.
@@ -90,7 +86,7 @@ class PromptEncoder:
                 boundary, passed = len(ids), False
             ids += self.untrusted(texts[name])
             passed = passed or name == shared
-        return tuple(ids + self._tail), boundary
+        return (*ids, *self._tail), boundary
 
     def count(self, text: str) -> int:
         """Number of tokens of a text from data."""
@@ -100,11 +96,6 @@ class PromptEncoder:
 def slot(name: str) -> str:
     """Return the placeholder of a text in a layout."""
     return _SLOT.format(name)
-
-
-def slots(text: str) -> list[str]:
-    """Return the names of the slots in a text, in order."""
-    return _SLOT_PATTERN.findall(text)
 
 
 def render_chat(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: list[dict[str, Any]] | None = None) -> str:
@@ -133,11 +124,18 @@ def chat_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) ->
 
 def takes_tools(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the chat template shows the tools given as ``tools=``."""
-    probe = {
-        "type": "function",
-        "function": {"name": "probe_tool_7f3a", "description": "", "parameters": {"type": "object", "properties": {}}},
-    }
+    function = {"name": "probe_tool_7f3a", "description": "", "parameters": {"type": "object", "properties": {}}}
+    probe = {"type": "function", "function": function}
     return "probe_tool_7f3a" in render_chat(tokenizer, [{"role": "user", "content": "x"}], [probe])
+
+
+def is_text(text: str) -> bool:
+    """Whether a string is Unicode text without lone surrogates, which tokenizers reject."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _FENCES = ("chunk", "/chunk", "memory", "/memory")
@@ -166,6 +164,12 @@ def _names_a_fence(text: str, start: int) -> bool:
         if not any(name.startswith(read) for name in _FENCES):
             return False
     return False
+
+
+def unmarked(text: str) -> str:
+    """Return a text as a normalising tokenizer might read it: NFKC, case-folded, without invisible characters."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(char for char in folded if unicodedata.category(char) not in _SKIPPED)
 
 
 def one_line(text: str) -> str:

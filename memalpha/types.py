@@ -229,10 +229,3 @@ class QuestionRecord:
     answer: Answer | None  # None if the reader failed
     score: float  # in [0, 1]; NaN (masked) if the reader or judge failed
     error: str | None = None  # why it failed
-
-
-__all__ = [
-    "Answer", "CallError", "Change", "Chunk", "Completion", "Entry", "Fact", "FactAction", "Instance", "Message", "Operation",
-    "OperationKind", "OperationResult", "ParsedCompletion", "Prompt", "Question", "QuestionRecord", "ResultCode",
-    "Sampling", "StopReason", "ToolCall",
-]  # fmt: skip

@@ -18,14 +18,16 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tables
-from tables import Row, confirmed, difference
 
 from memalpha.errors import InputError, MemAlphaError
+from memalpha.evaluation.folder import SystemResult, read_results
+from memalpha.evaluation.statistics import Estimate, estimate, paired_scores
+from memalpha.evaluation.summary import Cell, SetSummary, Summary, difference_from
 from memalpha.runs import RunFolder
 
 WARM, TRAINED, CONTROL, READER = "warm", "grpo", "control", "recall"
@@ -34,6 +36,8 @@ RAW = ("verbatim", "rag_bm25", "rag_dense", "rag_two_layer")
 CHANGED = ("latest", "removed")
 QUANTILE = statistics.NormalDist().inv_cdf(0.975)
 Json = dict[str, Any]
+Members = Mapping[str, Mapping[str, SystemResult]]
+"""Results of the dialogues by member, then by instance."""
 
 
 def bar(asked: str, found: str = "not evaluated", met: bool | None = None, numbers: Any = None) -> Json:
@@ -41,40 +45,39 @@ def bar(asked: str, found: str = "not evaluated", met: bool | None = None, numbe
     return {"asked": asked, "found": found, "met": met, "numbers": numbers}
 
 
-def about(asked: str, found: Row | None, meets: Callable[[Row], bool]) -> Json:
+def about(asked: str, found: Estimate | None, meets: Callable[[Estimate], bool]) -> Json:
     """A bar about a difference."""
     if found is None:
         return bar(asked)
-    seeds = list(found["per_seed"].values())
-    star = "*" if confirmed(found) is False else ""
-    text = f"{found['mean']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]{star}, n = {found['n']}"
+    seeds = list(found.per_seed.values())
+    text = f"{found.mean:+.3f} [{found.low:+.3f}, {found.high:+.3f}]{'*' if found.agree is False else ''}, n = {found.n}"
     text += f" (seeds {', '.join(f'{seed:+.3f}' for seed in seeds)})" if len(seeds) > 1 else ""
-    return bar(asked, text, meets(found), {**{name: found[name] for name in ("mean", "low", "high", "n")}, "seeds": seeds})
+    return bar(asked, text, meets(found), {**{name: getattr(found, name) for name in ("mean", "low", "high", "n")}, "seeds": seeds})
 
 
-def on_accuracy(sets: Mapping[str, Row]) -> Iterator[Json]:
+def on_accuracy(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
     """Bars about what training has changed, set by set."""
 
-    def change(name: str, group: str) -> Row | None:
-        return difference(sets[name]["differences"], WARM, group) if name in sets else None
+    def change(name: str, group: str) -> Estimate | None:
+        return difference_from(sets[name].differences, WARM, group) if name in sets else None
 
     asked = f"{HOME}: GRPO gains at least .15 over its warm start, every seed above 0, interval off 0"
-    yield about(asked, change(HOME, TRAINED), lambda d: d["mean"] >= 0.15 and d["low"] > 0 and min(d["per_seed"].values()) > 0)
+    yield about(asked, change(HOME, TRAINED), lambda d: d.mean >= 0.15 and d.low > 0 and min(d.per_seed.values()) > 0)
     for name in (name for name in sets if name not in (HOME, *LONGER)):
         if name in TRAINED_ON:
-            yield about(f"{name}: GRPO gains over its warm start", change(name, TRAINED), lambda d: d["low"] > 0)
+            yield about(f"{name}: GRPO gains over its warm start", change(name, TRAINED), lambda d: d.low > 0)
         else:
-            yield about(f"{name} (never trained on): no loss beyond the interval", change(name, TRAINED), lambda d: d["high"] >= 0)
+            yield about(f"{name} (never trained on): no loss beyond the interval", change(name, TRAINED), lambda d: d.high >= 0)
     for name in (name for name in (HOME, "squad") if name in sets):
-        yield about(f"{name}: the control (advantages shuffled) does not gain", change(name, CONTROL), lambda d: d["low"] <= 0)
+        yield about(f"{name}: the control (advantages shuffled) does not gain", change(name, CONTROL), lambda d: d.low <= 0)
 
 
-def on_longer(sets: Mapping[str, Row]) -> Iterator[Json]:
+def on_longer(sets: Mapping[str, SetSummary]) -> Iterator[Json]:
     """Bars about longer inputs: how far accuracy falls from the usual length, against retrieval over raw chunks."""
 
-    def by_member(item: Row, group: str) -> dict[str, float]:
-        cell = item["cells"].get(group)
-        return {member: cell["accuracy"]["per_seed"][seed] for seed, member in cell["members"].items()} if cell else {}
+    def by_member(item: SetSummary, group: str) -> dict[str, float]:
+        cell = item.cells.get(group)
+        return {member: cell.accuracy.per_seed[seed] for seed, member in cell.members.items()} if cell else {}
 
     for name in (name for name in LONGER if name in sets and HOME in sets):
         for rival in RAW[1:]:
@@ -94,16 +97,16 @@ def on_longer(sets: Mapping[str, Row]) -> Iterator[Json]:
                 f"`{group}` {before:.3f} → {after:.3f}, by {fall[group]:.3f}" + (f", keeps {after / before:.2f}" if before else "")
                 for group, (before, after) in levels.items()
             )
-            apart = [difference(sets[key]["differences"], rival, TRAINED) for key in (HOME, name)]
+            home, longer = (difference_from(sets[key].differences, rival, TRAINED) for key in (HOME, name))
             less = None
-            if not alone and apart[0] and apart[1]:  # two sets share no instance: the interval is made from both standard errors
-                mean, stderr = apart[1]["mean"] - apart[0]["mean"], math.hypot(apart[0]["stderr"], apart[1]["stderr"])
-                less = [mean, mean - QUANTILE * stderr, mean + QUANTILE * stderr]
+            if not alone and home and longer:  # two sets share no instance: the interval is made from both standard errors
+                mean, reach = longer.mean - home.mean, QUANTILE * math.hypot(home.stderr, longer.stderr)
+                less = [mean, mean - reach, mean + reach]
             found += "; the second fall minus the first {:+.3f} [{:+.3f}, {:+.3f}]".format(*less) if less else ""
             yield bar(asked, found + alone, fall[TRAINED] <= fall[rival], {"accuracy": levels, "fall": fall, "difference": less})
 
 
-def on_behaviour(rollouts: Mapping[str, Row]) -> Iterator[Json]:
+def on_behaviour(rollouts: Mapping[str, Json]) -> Iterator[Json]:
     """Bars about what the trained policies do on the dialogues; ``rollouts``: the warm start's summary, then each seed's."""
 
     def of_seeds(text: str, values: Mapping[str, float], meets: Callable[[float, float], bool], more: str = "") -> Json:
@@ -132,61 +135,50 @@ def on_behaviour(rollouts: Mapping[str, Row]) -> Iterator[Json]:
         yield of_seeds(text, rate, lambda value, warm: value > warm, more)
 
 
-# ------------------------------------------------------------------------------------------------ from the evaluation's folder
-def home_rows(folder: Path) -> dict[str, dict[str, Row]]:
-    """The last result of each member and instance of the dialogues, for the instances that all members have a score for."""
-    found: dict[str, dict[str, Row]] = {}
-    for row in RunFolder(folder).read_lines("results.jsonl"):
-        if (row["set"], row["reader"]) == (HOME, READER):
-            found.setdefault(f"{row['system']} seed {row['seed']}", {})[row["instance"]] = row
+def home_rows(folder: Path) -> Members:
+    """Results of each member and instance of the dialogues, for the instances that all members have a score for."""
+    found: dict[str, dict[str, SystemResult]] = {}
+    for row in read_results(folder):
+        if (row.set, row.reader) == (HOME, READER):
+            found.setdefault(f"{row.system} seed {row.seed}", {})[row.instance] = row
     if not found:
-        raise InputError(
-            f"{folder} has no set {HOME!r} with reader {READER!r}", expected="the evaluation of configs/evaluate/main.yaml"
-        )
-
-    def scored(row: Row) -> bool:
-        return row.get("failed") is None and bool(row["questions"]) and all(q["score"] is not None for q in row["questions"])
-
-    common = sorted(set.intersection(*({key for key, row in rows.items() if scored(row)} for rows in found.values())))
+        raise InputError(f"{folder} has no set {HOME!r} with reader {READER!r}", expected="what configs/evaluate/main.yaml makes")
+    common = sorted(set.intersection(*({key for key, row in rows.items() if row.scored} for rows in found.values())))
     return {member: {key: rows[key] for key in common} for member, rows in found.items()}
 
 
-def on_facts(rows: Mapping[str, Mapping[str, Row]], cells: Mapping[str, Row]) -> Iterator[Json]:
+def on_facts(rows: Members, cells: Mapping[str, Cell]) -> Iterator[Json]:
     """Bars about questions on changed and removed facts, against what keeps the input as it is."""
-    from memalpha.evaluation.statistics import estimate, paired_scores
 
-    def scores(group: str) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
-        of = {seed: rows[member] for seed, member in cells[group]["members"].items()}
+    def scores(group: str) -> dict[Any, dict[str, list[float]]]:
+        by_seed = {seed: rows[member].items() for seed, member in cells[group].members.items()}
         asked = {
-            seed: {
-                key: known for key, row in its.items() if (known := [q["score"] for q in row["questions"] if q["kind"] in CHANGED])
-            }
-            for seed, its in of.items()
+            seed: {key: [q.score for q in row.questions if q.kind in CHANGED] for key, row in of} for seed, of in by_seed.items()
         }
-        means = {seed: {key: sum(known) / len(known) for key, known in its.items()} for seed, its in asked.items()}
-        return means, {key: float(len(known)) for key, known in next(iter(asked.values())).items()}
+        return {seed: {key: known for key, known in its.items() if known} for seed, its in asked.items()}
 
     for rival in RAW:
         found = None
-        if all(group in cells and rows.keys() >= set(cells[group]["members"].values()) for group in (TRAINED, rival)):
-            (before, counts), (after, _) = scores(rival), scores(TRAINED)
-            of = estimate(paired_scores(before, after), weights=counts)
-            found = {name: getattr(of, name) for name in ("mean", "low", "high", "stderr", "n", "per_seed")}
-        yield about(f"{HOME}, questions about changed and removed facts: above `{rival}`", found, lambda d: d["low"] > 0)
+        if all(group in cells and rows.keys() >= set(cells[group].members.values()) for group in (TRAINED, rival)):
+            means = [
+                {seed: {key: sum(known) / len(known) for key, known in its.items()} for seed, its in scores(group).items()}
+                for group in (rival, TRAINED)
+            ]
+            counts = {key: float(len(known)) for key, known in next(iter(scores(rival).values())).items()}
+            found = estimate(paired_scores(*means), weights=counts)
+        yield about(f"{HOME}, questions about changed and removed facts: above `{rival}`", found, lambda d: d.low > 0)
 
 
-def on_memory(folder: Path | None, rows: Mapping[str, Mapping[str, Row]], members: Sequence[str]) -> Json:
+def on_memory(folder: Path | None, rows: Members, members: Sequence[str]) -> Json:
     """The bar about the size of the memory: tokens of contents, and with the time before each entry and each chunk."""
     asked = f"{HOME}: memory at most half the tokens of the input"
     if folder is None or not members or not rows.keys() >= set(members):
         return bar(asked)
-    from transformers import AutoTokenizer
-
     from memalpha.data.load import load_data
-    from memalpha.models import resolve_model
+    from memalpha.models.policy import load_tokenizer
 
     config = RunFolder(folder).config
-    tokenizer = AutoTokenizer.from_pretrained(str(resolve_model(config["model"])))
+    tokenizer = load_tokenizer(config["model"])
     source = next(row for row in config["sets"] if row["name"] == HOME)
 
     def count(text: str) -> int:
@@ -197,8 +189,8 @@ def on_memory(folder: Path | None, rows: Mapping[str, Mapping[str, Row]], member
         for item in load_data(source["data"], source.get("options"))
     }
     own = [rows[member] for member in members]
-    contents = [sum(r["memory_tokens"] for r in of.values()) / sum(r["input_tokens"] for r in of.values()) for of in own]
-    dated = [sum(count(e) for r in of.values() for e in r["entries"]) / sum(inputs[key] for key in of) for of in own]
+    contents = [sum(r.memory_tokens for r in of.values()) / sum(r.input_tokens for r in of.values()) for of in own]
+    dated = [sum(count(e) for r in of.values() for e in r.entries) / sum(inputs[key] for key in of) for of in own]
     plain = [", ".join(f"{value:.3f}" for value in values) for values in (contents, dated)]
     found = f"{plain[0]}; with the time before each entry and each chunk, {plain[1]}"
     return bar(asked, found, max(*contents, *dated) <= 0.5, {"contents": contents, "with_times": dated})
@@ -206,24 +198,23 @@ def on_memory(folder: Path | None, rows: Mapping[str, Mapping[str, Row]], member
 
 def make(comparison: Json, before: Json, evaluation: Path | None, rollouts: Path | None) -> Json:
     """The new record from the comparison, the folders that are given, and the record of before."""
-    sets = {item["set"]: item for item in comparison["summary"]["sets"] if item["reader"] == READER}
-    cells = sets[HOME]["cells"] if HOME in sets else {}
+    sets = {item.set: item for item in Summary.from_json(comparison["summary"]).sets if item.reader == READER}
+    cells = sets[HOME].cells if HOME in sets else {}
     rows = home_rows(evaluation) if evaluation else {}
     earlier = {row["asked"]: row for row in before.get("bars", [])}
     summaries = before.get("rollouts", {})
     if rollouts:
         paths = sorted(rollouts.glob("*/summary.json"))
         summaries = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
-    members = list(cells[TRAINED]["members"].values()) if TRAINED in cells else []
+    members = list(cells[TRAINED].members.values()) if TRAINED in cells else []
     agents = [WARM, *(member.rsplit(" seed ", 1)[0] for member in members)]
     known = {agent: summaries[agent] for agent in agents} if members and summaries.keys() >= set(agents) else {}
-    found = [
-        *on_accuracy(sets),
-        *(row if row["met"] is not None else earlier.get(row["asked"], row) for row in on_facts(rows, cells)),
-        *on_longer(sets),
-        *on_behaviour(known),
-        *(row if row["met"] is not None else earlier.get(row["asked"], row) for row in [on_memory(evaluation, rows, members)]),
-    ]
+
+    def or_before(rows: Iterable[Json]) -> list[Json]:
+        return [row if row["met"] is not None else earlier.get(row["asked"], row) for row in rows]
+
+    facts, memory = or_before(on_facts(rows, cells)), or_before([on_memory(evaluation, rows, members)])
+    found = [*on_accuracy(sets), *facts, *on_longer(sets), *on_behaviour(known), *memory]
     given = [path.name if path.is_absolute() else str(path) for path in (evaluation, rollouts) if path]
     command = " ".join(["python scripts/bars.py", *given]) if given else before.get("command", "python scripts/bars.py")
     return {"command": command, "bars": found, "rollouts": summaries}

@@ -40,18 +40,6 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Device:
-    """What a processor delivers: its peak, and the shares of it that are assumed (GPUs) or fitted (CPUs)."""
-
-    flops: float  # of the number format used, a second
-    bandwidth: float  # bytes a second
-    update: float  # share of flops in the update
-    prefill: float  # share of flops in prefill
-    decode: float  # share of bandwidth in decoding
-    bytes: int  # of a weight or activation
-
-
-@dataclass(frozen=True)
 class Setting:
     """One step. Lengths are means, in tokens; ``longest`` is the mean of the longest completion that a lockstep waits for."""
 
@@ -63,18 +51,13 @@ class Setting:
     completion: int = 400
     longest: int = 1200
     questions: float = 58.5  # an instance
-    reader_prompt: int = 2500
-    answer: int = 20
-    verdict: int = 5
 
     @property
-    def rows(self) -> int:
-        """(rollout, chunk) pairs."""
+    def rows(self) -> int:  # (rollout, chunk) pairs
         return self.instances * self.rollouts * self.chunks
 
     @property
-    def groups(self) -> int:
-        """Sets of rows with a common prefix."""
+    def groups(self) -> int:  # sets of rows with a common prefix
         return self.instances * self.chunks
 
 
@@ -92,7 +75,7 @@ class Training:
 QWEN3_4B = Model(2560, 36, 32, 8, 128, 9728, 151936)
 QWEN3_32B = Model(5120, 64, 64, 8, 128, 25600, 151936)  # embeddings counted once, though not tied
 SMOLLM2_135M = Model(576, 30, 9, 3, 64, 1536, 49152)
-H100 = Device(989e12, 3.35e12, 0.35, 0.5, 0.6, 2)
+UPDATE, PREFILL, DECODE = 0.35 * 989e12, 0.5 * 989e12, 0.6 * 3.35e12  # of an H100 SXM: operations and bytes a second, by part
 PUBLISHED = Setting()
 LORA, FULL = Training(), Training(lora_rank=0, rows_per_forward=4)
 
@@ -140,19 +123,19 @@ def row_cache(model: Model, setting: Setting, width: int) -> float:
     return (setting.shared / setting.rollouts + setting.own + setting.completion) * model.kv_elements * width
 
 
-def decode_seconds(model: Model, device: Device, setting: Setting, gpus: int = 1, cache: float = math.inf) -> float:
+def decode_seconds(
+    model: Model, setting: Setting, flops: float, bandwidth: float, width: int = 2, gpus: int = 1, cache: float = math.inf
+) -> float:
     """Seconds of decoding, rows split over GPUs; ``cache``: bytes for keys and values on a GPU, more rows wait for their turn.
 
-    A step reads the weights once and each row's keys and values, or computes, whichever takes longer.
+    A step reads the weights (of ``width`` bytes) once and each row's keys and values, or computes, whichever takes longer.
     """
     rows = setting.instances * setting.rollouts / gpus
     context = setting.shared + setting.own + setting.completion / 2
-    waves = math.ceil(rows * row_cache(model, setting, device.bytes) / cache) if cache < math.inf else 1
-    read = waves * setting.longest * model.parameters * device.bytes
-    read += rows * setting.completion * context * model.kv_elements * device.bytes
-    moved = read / (device.bandwidth * device.decode)
-    computed = 2 * rows * setting.completion * model.parameters / (device.flops * device.prefill)
-    return setting.chunks * max(moved, computed)
+    waves = math.ceil(rows * row_cache(model, setting, width) / cache) if cache < math.inf else 1
+    read = waves * setting.longest * model.parameters + rows * setting.completion * context * model.kv_elements
+    computed = 2 * rows * setting.completion * model.parameters / flops
+    return setting.chunks * max(read * width / bandwidth, computed)
 
 
 STATE = {
@@ -180,20 +163,18 @@ def memory(model: Model, width: int, setting: Setting, training: Training, gpus:
 
 def step(gpus: int, training: Training, setting: Setting = PUBLISHED) -> dict[str, float]:
     """Seconds of one step by part, on so many H100, and as many again (at least two) that read and judge, 128 requests at once."""
-    policy, reader, readers = QWEN3_4B, QWEN3_32B, max(gpus, 2)
-    asked = setting.instances * setting.rollouts * setting.questions
-    read = asked * setting.reader_prompt + setting.rows * (setting.shared + setting.completion)
-    written = asked * setting.answer + setting.rows * setting.verdict
-    service = 2 * reader.parameters * read / (readers * H100.flops * H100.prefill)
-    service += written / 128 * reader.parameters * H100.bytes / (readers * H100.bandwidth * H100.decode)
+    policy, reader, readers = QWEN3_4B, QWEN3_32B.parameters, max(gpus, 2)
+    asked = setting.instances * setting.rollouts * setting.questions  # a prompt of 2,500 tokens and an answer of 20
+    read = asked * 2500 + setting.rows * (setting.shared + setting.completion)  # a verdict has 5
+    service = 2 * reader * read / (readers * PREFILL) + (asked * 20 + setting.rows * 5) / 128 * reader * 2 / (readers * DECODE)
     moved = 2 * 4 * policy.lora(training.lora_rank)  # gradients under DDP; or weights twice a pack and gradients once under FSDP2
     if not training.lora_rank:
-        moved = (2 * setting.rows / gpus / training.rows_per_forward * H100.bytes + 4) * policy.parameters
+        moved = (2 * setting.rows / gpus / training.rows_per_forward * 2 + 4) * policy.parameters
     parts = {
-        "prefill": prefill_flops(policy, setting, training.share_prefix) / (gpus * H100.flops * H100.prefill),
-        "decoding": decode_seconds(policy, H100, setting, gpus, (28 if training.lora_rank else 20) * GB),
+        "prefill": prefill_flops(policy, setting, training.share_prefix) / (gpus * PREFILL),
+        "decoding": decode_seconds(policy, setting, PREFILL, DECODE, 2, gpus, (28 if training.lora_rank else 20) * GB),
         "reader and judge": service,
-        "update": update_flops(policy, setting, training) / (gpus * H100.flops * H100.update),
+        "update": update_flops(policy, setting, training) / (gpus * UPDATE),
         "exchange": 0.0 if gpus == 1 else moved / ((450 if gpus <= 8 else 50) * GB),  # in a machine, between machines
     }
     seconds = sum(parts.values())
@@ -202,7 +183,7 @@ def step(gpus: int, training: Training, setting: Setting = PUBLISHED) -> dict[st
 
 def cpu_check() -> dict[str, dict[str, float]]:
     """Predicted and measured seconds of two runs of SmolLM2-135M in float32 on a CPU, whose two rates are fitted to the first."""
-    model, found, device = SMOLLM2_135M, {}, Device(math.inf, 1.0, 1.0, 1.0, 1.0, 4)
+    model, found = SMOLLM2_135M, {}
     measured_runs = json.loads(TIMES.read_text(encoding="utf-8"))
     flops = bandwidth = 0.0
     for name in ("quickstart", "squad"):
@@ -210,7 +191,10 @@ def cpu_check() -> dict[str, dict[str, float]]:
         lengths = {key: run[key] for key in ("shared", "completion", "longest")}
         setting = Setting(run["groups"], run["rollouts"], run["chunks"], own=run["prompt"] - run["shared"], **lengths)
         work = update_flops(model, setting, Training(16, run["trained_layers"], checkpointing=False))
-        prefill, moved = prefill_flops(model, setting, share=True), decode_seconds(model, device, setting)  # at 1 byte a second
+        prefill, moved = (
+            prefill_flops(model, setting, share=True),
+            decode_seconds(model, setting, math.inf, 1.0, 4),
+        )  # at 1 byte a second
         if not found:
             flops = work / run["update_seconds"]
             bandwidth = moved / (run["rollout_seconds"] - prefill / flops)

@@ -84,7 +84,7 @@ offer_browser() {
 
 # What the installation depends on; the dev set contains the run set.
 fingerprint() {
-    .venv/bin/python - "$PWD" constraints.txt pyproject.toml memalpha/version.py scripts/install.sh <<'PY'
+    .venv/bin/python - "$PWD" constraints.txt pyproject.toml memalpha/__init__.py scripts/install.sh <<'PY'
 import hashlib, pathlib, sys
 digest = hashlib.sha256(sys.argv[1].encode())
 for name in sys.argv[2:]:

@@ -22,36 +22,29 @@ from memalpha.config import read_yaml
 from memalpha.errors import InputError, MemAlphaError
 
 
-def find(originals: Path, patterns: str | Sequence[str]) -> list[Path]:
-    """The paths below a folder that match a pattern, in the order of the patterns."""
-    each = [patterns] if isinstance(patterns, str) else patterns
-    return list(dict.fromkeys(path for pattern in each for path in sorted(originals.rglob(pattern))))
-
-
 def command(name: str, row: Mapping[str, Any], config: Mapping[str, Any], originals: Path) -> list[str] | None:
-    """Arguments of ``memalpha prepare`` that make a set; None if its original is not there and need not be.
+    """Arguments of ``memalpha prepare`` that make a set; None if its original is not there and need not be, else InputError."""
 
-    Raises:
-        InputError: If an original is not there.
-    """
+    def find(patterns: str | Sequence[str]) -> list[Path]:
+        """The paths that match, in the order of the patterns."""
+        each = [patterns] if isinstance(patterns, str) else patterns
+        found = list(dict.fromkeys(path for pattern in each for path in sorted(originals.rglob(pattern))))
+        if not found and not config.get("if_found"):
+            raise InputError(f"no {patterns} below {originals}", expected="the sets' original files, see docs/data.md")
+        return found
+
     output = Path(config["output"])
     words = ["prepare", row["source"], "--output", str(output / name), "--seed", str(row.get("seed", config.get("seed", 0)))]
     if "input" in row:
-        found = find(originals, row["input"])
-        first, *left = list(dict.fromkeys(path.parent for path in found) if row.get("folder") else found) or [None]
-        if first is None:
-            if config.get("if_found"):
-                return None
-            raise InputError(f"no {row['input']} below {originals}", expected="the sets' original files, see docs/data.md")
+        found = find(row["input"])
+        if not found:
+            return None
+        first, *left = dict.fromkeys(path.parent for path in found) if row.get("folder") else found
         if left:
             print(f"note: {name} reads {first} and leaves {', '.join(map(str, left))}", file=sys.stderr)
         words += ["--input", str(first)]
     options = {key: str(value).lower() if isinstance(value, bool) else value for key, value in row.get("options", {}).items()}
-    for key, patterns in row.get("files", {}).items():
-        if found := find(originals, patterns):
-            options[key] = found[0]
-        elif not config.get("if_found"):
-            raise InputError(f"no {patterns} below {originals}", expected="the sets' original files, see docs/data.md")
+    options |= {key: found[0] for key, patterns in row.get("files", {}).items() if (found := find(patterns))}
     words += [word for key, value in options.items() for word in ("--option", f"{key}={value}")]
     if "against" in row and (output / row["against"]).exists():
         words += ["--check-against", str(output / row["against"]), "--drop-leaks"]
@@ -68,12 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="prepare these sets or sources alone")
     parser.add_argument("--overwrite", action="store_true", help="replace folders prepared before")
     given = parser.parse_args(arguments)
+    failed = made = 0
     try:
         config = read_yaml(given.config)
         config |= {name: value for name in ("output", "seed", "model") if (value := getattr(given, name)) is not None}
-        sets = {name: row for name, row in config["sets"].items() if not given.only or {name, row["source"]} & set(given.only)}
-        failed = made = 0
-        for name, row in sets.items():
+        for name, row in config["sets"].items():
+            if given.only and not {name, row["source"]} & set(given.only):
+                continue
             if (Path(config["output"]) / name / "manifest.json").is_file() and not given.overwrite:
                 print(f"{name} is there", flush=True)
                 made += 1

@@ -19,12 +19,16 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import cost_model
 
+from memalpha.evaluation.statistics import Estimate
+from memalpha.evaluation.summary import Summary, difference_from
+from memalpha.evaluation.tables import UNKNOWN, interval, number, overall, table
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-UNKNOWN = "–"
 REFERENCE = "grpo"  # what the comparison's differences are taken from
 RECIPE = "mixed-1"  # what the options of other training runs are compared with
 Row = Mapping[str, Any]
@@ -36,31 +40,9 @@ def read(name: str) -> dict[str, Any]:
     return json.loads((DOCS / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-# ------------------------------------------------------------------------------------------------ how numbers read
-def number(value: float | None, digits: int = 3, sign: str = "") -> str:
+def decimals(value: float | None, digits: int = 3, sign: str = "") -> str:
     """A number with so many decimals; ``sign="+"`` shows the sign of positive ones."""
     return UNKNOWN if value is None else format(round(value, digits) + 0.0, f"{sign},.{digits}f")
-
-
-def share(value: float | None, sign: str = "") -> str:
-    """A number with three decimals, without the zero before the point."""
-    return number(value, 3, sign).replace("0.", ".", 1) if value is not None and abs(value) < 0.9995 else number(value, 3, sign)
-
-
-def interval(found: Row | None, sign: str = "") -> str:
-    """``.412 [.351, .470]``, with a star where the standard error does not confirm the interval."""
-    if found is None:
-        return UNKNOWN
-    low, high = (share(found[end], sign) for end in ("low", "high"))
-    return f"{share(found['mean'], sign)} [{low}, {high}]{'*' if confirmed(found) is False else ''}"
-
-
-def confirmed(found: Row) -> bool | None:
-    """Whether an interval is .8 to 1.25 times as wide as the mean ± 1.96 standard errors; None if that is not known."""
-    if found["stderr"] is None:
-        return None
-    width, normal = found["high"] - found["low"], 2 * 1.959964 * found["stderr"]
-    return width < 1e-12 if normal < 1e-12 else 0.8 <= width / normal <= 1.25
 
 
 def with_error(found: Row | None, name: str = "mean") -> str:
@@ -68,18 +50,13 @@ def with_error(found: Row | None, name: str = "mean") -> str:
     if found is None:
         return UNKNOWN
     out = found.get("left_out")
-    text = f"{number(found[name], 3, '+')} ± {number(found['stderr'])}"
+    text = f"{decimals(found[name], 3, '+')} ± {decimals(found['stderr'])}"
     return f"{text} ({out} of {found['n'] + out} left out)" if out else text
 
 
 def arrow(values: Iterable[float | None], digits: int = 3) -> str:
     """``0.551 → 0.731``."""
-    return " → ".join(number(value, digits) for value in values)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in (head, ["---"] * len(head), *rows))
+    return " → ".join(decimals(value, digits) for value in values)
 
 
 def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -87,23 +64,14 @@ def as_csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
-    writer.writerows([f"{cell:.8g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    for row in rows:
+        writer.writerow(["" if cell != cell else f"{cell:.8g}" if isinstance(cell, float) else cell for cell in row])
     return text.getvalue()
 
 
-# ------------------------------------------------------------------------------------------------ comparison
-def difference(differences: Mapping[str, Mapping[str, Row]], first: str, second: str) -> Row | None:
-    """Accuracy of the second group minus the first, whichever way round it is recorded."""
-    if found := differences.get(first, {}).get(second):
-        return found
-    if not (back := differences.get(second, {}).get(first)):
-        return None
-    turned = {"mean": -back["mean"], "low": -back["high"], "high": -back["low"]}
-    return {**back, **turned, "per_seed": {seed: -value for seed, value in back["per_seed"].items()}}
-
-
-def sets_of(reader: str) -> list[Row]:
-    return [item for item in read("comparison")["summary"]["sets"] if item["reader"] == reader]
+@cache
+def comparison() -> Summary:
+    return Summary.from_json(read("comparison")["summary"])
 
 
 def comparison_made() -> str:
@@ -118,29 +86,19 @@ def comparison_made() -> str:
 
 def comparison_overall(reader: str) -> str:
     """A row a system: its accuracy on each set, the mean over sets, and the difference from the trained agent."""
-    summary, items = read("comparison")["summary"], sets_of(reader)
-    counted = [item for item in items if item["in_mean"]]
-    rows = []
-    for group, mean in summary["over_sets"][reader].items():
-        cells = [share(item["cells"][group]["accuracy"]["mean"]) if group in item["cells"] else UNKNOWN for item in items]
-        missing = f"{UNKNOWN} ({sum(group in item['cells'] for item in counted)} of {len(counted)} sets)"
-        apart = difference(summary["differences"][reader], REFERENCE, group)
-        rows.append([group, *cells, interval(mean) if mean else missing, interval(apart, "+")])
-    head = ["system", *(item["set"] for item in items), f"mean over {len(counted)} sets", f"minus `{REFERENCE}`"]
-    return table(head, rows)
+    return overall(comparison(), reader, REFERENCE, lambda found: number(found.mean) if found else UNKNOWN)
 
 
 def comparison_home() -> str:
     """The first set in more detail."""
-    item = sets_of("recall")[0]
+    item = next(item for item in comparison().sets if item.reader == "recall")
     rows = []
-    for group, cell in item["cells"].items():
-        kinds, costs, card = cell["kinds"], cell["costs"], cell["scorecard"]
+    for group, cell in item.cells.items():
+        kinds, costs, stale = cell.kinds, cell.costs, cell.scorecard["stale answers"]
         rows.append([
-            group, interval(cell["accuracy"]),
-            *(share(kinds[kind]["accuracy"]["mean"]) for kind in ("single", "latest", "removed")),
-            share(card["stale answers"]["mean"]), number(costs["memory_tokens"], 1),
-            share(costs["memory_tokens"] / costs["input_tokens"]), number(costs["seconds_write"], 2),
+            group, interval(cell.accuracy), *(number(kinds[kind].accuracy.mean) for kind in ("single", "latest", "removed")),
+            number(stale and stale.mean), number(costs["memory_tokens"], 1), number(costs["memory_tokens"] / costs["input_tokens"]),
+            number(costs["seconds_write"], 2),
         ])  # fmt: skip
     head = "system|accuracy|one fact|latest value|removed fact|stale answers ↓|memory tokens|of the input|s writing"
     return table(head.split("|"), rows)
@@ -151,38 +109,34 @@ def comparison_csv() -> str:
     head = "set,reader,system,quantity,value,low,high,stderr,instances,questions"
     rows: list[list[Any]] = []
 
-    def add(place: Sequence[str], quantity: str, found: Any, questions: Any = "") -> None:
-        if found is None:
-            rows.append([*place, quantity, *[""] * 6])
-        elif isinstance(found, int | float):
-            rows.append([*place, quantity, found, *[""] * 5])
+    def add(place: Sequence[str], quantity: str, found: Estimate | float | None, questions: Any = "") -> None:
+        if isinstance(found, Estimate):
+            rows.append([*place, quantity, found.mean, found.low, found.high, found.stderr, found.n, questions])
         else:
-            rows.append([*place, quantity, *(found[name] for name in ("mean", "low", "high", "stderr", "n")), questions])
+            rows.append([*place, quantity, "" if found is None else found, *[""] * 5])
 
-    summary = read("comparison")["summary"]
-    for item in summary["sets"]:
-        for group, cell in item["cells"].items():
-            place = [item["set"], item["reader"], group]
-            add(place, "accuracy", cell["accuracy"])
-            if len(cell["members"]) > 1:
-                for seed, value in cell["accuracy"]["per_seed"].items():
-                    add(place, f"accuracy of {cell['members'][seed]}", value)
-            if apart := difference(item["differences"], REFERENCE, group):
+    summary = comparison()
+    for item in summary.sets:
+        for group, cell in item.cells.items():
+            place = [item.set, item.reader, group]
+            add(place, "accuracy", cell.accuracy)
+            if len(cell.members) > 1:
+                for seed, value in cell.accuracy.per_seed.items():
+                    add(place, f"accuracy of {cell.members[seed]}", value)
+            if apart := difference_from(item.differences, REFERENCE, group):
                 add(place, f"accuracy minus {REFERENCE}", apart)
-            for kind, score in cell["kinds"].items():
-                add(place, f"accuracy, kind {kind}", score["accuracy"], score["questions"])
-            for part in ("costs", "operations", "scorecard"):
-                for name, value in cell[part].items():
-                    add(place, name, value)
-    for reader, means in summary["over_sets"].items():
+            for kind, score in cell.kinds.items():
+                add(place, f"accuracy, kind {kind}", score.accuracy, score.questions)
+            for name, value in {**cell.costs, **cell.operations, **cell.scorecard}.items():
+                add(place, name, value)
+    for reader, means in summary.over_sets.items():
         for group, mean in means.items():
             add(["mean over sets", reader, group], "accuracy", mean)
-            if apart := difference(summary["differences"][reader], REFERENCE, group):
+            if apart := difference_from(summary.differences[reader], REFERENCE, group):
                 add(["mean over sets", reader, group], f"accuracy minus {REFERENCE}", apart)
     return as_csv(head.split(","), rows)
 
 
-# ------------------------------------------------------------------------------------------------ training runs
 HELD_OUT = (
     "accuracy", "reward", "tool_success", "content", "compression", "memory_tokens", "input_tokens", "entries",
     "calls_per_instance", "update_share", "delete_share", "cut_off",
@@ -236,7 +190,7 @@ def results_made() -> str:
             if config.get(key) != reference.get(key)
         }
         parts = 1 + len(at.get("resumed", []))
-        seconds = number(run["summary"]["seconds"], 0) + (f", the last part of {parts}" if parts > 1 else "")
+        seconds = decimals(run["summary"]["seconds"], 0) + (f", the last part of {parts}" if parts > 1 else "")
         options = ", ".join(f"`{key}: {value}`" for key, value in other.items()) or UNKNOWN
         seed = str(run["summary"]["seed"])
         rows.append([name, f"`{' '.join(at['command'])}`", options, seed, seconds, at["started"][:10], at["code"]])
@@ -280,7 +234,6 @@ def results_csv() -> str:
     return as_csv(["run", "where", "quantity", "before", "after", "n"], rows)
 
 
-# ------------------------------------------------------------------------------------------------ ablations, bars
 def ablations() -> str:
     """A row a variant: against its own start and against the unchanged run of its seed."""
 
@@ -292,10 +245,10 @@ def ablations() -> str:
         before, after = run["before"], run["after"]
         rows.append([
             run["name"], ", ".join(f"`{key}: {value}`" for key, value in run["change"].items()) or UNKNOWN,
-            f"{run['seed']}, {run['steps']}", number(before["accuracy"]), number(after["accuracy"]),
+            f"{run['seed']}, {run['steps']}", decimals(before["accuracy"]), decimals(after["accuracy"]),
             with_error(run["gain"]), with_error(run["against_default"]),
-            *(number(after[key], 2) for key in ("tool_success", "content", "memory_tokens")),
-            *(number(after[key]) for key in ("update_share", "delete_share", "cut_off")),
+            *(decimals(after[key], 2) for key in ("tool_success", "content", "memory_tokens")),
+            *(decimals(after[key]) for key in ("update_share", "delete_share", "cut_off")),
         ])  # fmt: skip
     columns = "run|change|seed, steps|before|after|gain|against default|op success|content|memory tokens|updates|deletes|cut off"
     return table(columns.split("|"), rows)
@@ -309,7 +262,6 @@ def bars() -> str:
     return f"{rows}\n\n{count} of {len(found)} are met{f'; {missing} were not evaluated' if missing else ''}."
 
 
-# ------------------------------------------------------------------------------------------------ router
 LEARNERS = {
     "random": "random", "linucb": "LinUCB", "sb3_ppo": "PPO of stable-baselines3", "mappo": "MAPPO", "grpo": "multi-agent GRPO",
 }  # fmt: skip
@@ -325,7 +277,7 @@ def router_synthetic() -> str:
         for task in TASKS:
             own = [run for run in runs if (run["learner"], run["task"]) == (learner, task)]
             shares = [run["fraction_of_optimal"] for run in own]
-            cells += [f"{share(_mean(shares))} ({share(min(shares))})", number(_mean([run["cpu_seconds"] for run in own]), 1)]
+            cells += [f"{number(fmean(shares))} ({number(min(shares))})", decimals(fmean([run["cpu_seconds"] for run in own]), 1)]
         rows.append([shown, *cells])
     head = ["learner", *(text for title in TASKS.values() for text in (f"{title}: mean (worst)", "processor s"))]
     return table(head, rows)
@@ -338,8 +290,8 @@ def router_memories() -> str:
             gap = found["differences"].get(row["name"])
             rows.append([
                 f"{name} ({found['questions']} questions)" if row is found["rows"][0] else "", row["name"],
-                f"{share(row['accuracy'])} ± {share(row['stderr'])}", number(row["searched"], 1), number(row["sections"], 2),
-                number(row["milliseconds"], 2), with_error(gap),
+                f"{number(row['accuracy'])} ± {number(row['stderr'])}", decimals(row["searched"], 1), decimals(row["sections"], 2),
+                decimals(row["milliseconds"], 2), with_error(gap),
             ])  # fmt: skip
     head = "setting|sections chosen by|accuracy|entries searched|sections opened|ms a search|learned (mean) less this"
     return table(head.split("|"), rows)
@@ -354,11 +306,6 @@ def router_made() -> str:
     return "\n".join(lines)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-# ------------------------------------------------------------------------------------------------ pages
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "ablations": {"ablations": ablations},
     "bars": {"bars": bars},

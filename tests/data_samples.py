@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memalpha.data.registry import get_source
+from memalpha.data.load import get_source
 from memalpha.data.source import LoadResult
 from memalpha.types import Instance
 
@@ -35,18 +35,15 @@ def one(path: Path, asked: int, **options: Any) -> Sample:
 # ------------------------------------------------------------------------------------------------ questions with articles
 def hotpot_row(number: int = 0, **changed: Any) -> dict[str, Any]:
     row = {
-        "_id": f"h{number}",
+        "_id": f"h{number}", "type": "bridge", "level": "easy", "answer": f"River {number}",
         "question": f"Which river runs by the birthplace of painter {number}?",
-        "answer": f"River {number}",
         "supporting_facts": [[f"Painter {number}", 0], [f"Town {number}", 1]],
         "context": [
             [f"Noise {number}", ["Nothing of use here.", " Nor here."]],
             [f"Painter {number}", [f"Painter {number} was born in Town {number}.", " He painted cows."]],
             [f"Town {number}", ["It is old.", f" River {number} runs by it."]],
         ],
-        "type": "bridge",
-        "level": "easy",
-    }
+    }  # fmt: skip
     return {**row, **changed}
 
 
@@ -57,21 +54,10 @@ def musique_row(number: int = 0, **changed: Any) -> dict[str, Any]:
             {"idx": 0, "title": "Noise", "paragraph_text": "Nothing of use here.", "is_supporting": False},
             {"idx": 1, "title": f"Lake {number}", "paragraph_text": f"Lake {number} lies in Land {number}.", "is_supporting": True},
         ],
-        "question": f"In which land does lake {number} lie?",
-        "question_decomposition": [],
-        "answer": f"Land {number}",
-        "answer_aliases": [f"the Land {number}"],
-        "answerable": True,
-    }
+        "question": f"In which land does lake {number} lie?", "answer": f"Land {number}",
+        "answer_aliases": [f"the Land {number}"], "answerable": True,
+    }  # fmt: skip
     return {**row, **changed}
-
-
-def hotpotqa(folder: Path) -> Sample:
-    return one(write(folder / "hotpot.json", [hotpot_row(n) for n in range(3)]), 3)
-
-
-def musique(folder: Path) -> Sample:
-    return one(write(folder / "musique.jsonl", [musique_row(n) for n in range(3)]), 3)
 
 
 def squad(folder: Path) -> Sample:
@@ -86,27 +72,17 @@ def squad(folder: Path) -> Sample:
 # ------------------------------------------------------------------------------------------------ dialogues
 def longmemeval_item(name: str = "q1", **changed: Any) -> dict[str, Any]:
     item = {
-        "question_id": name,
-        "question_type": "single-session-user",
-        "question": "What instrument did I buy?",
-        "answer": "a cello",
+        "question_id": name, "question_type": "single-session-user", "question": "What instrument did I buy?", "answer": "a cello",
         "question_date": "2023/06/01 (Thu) 00:58",
         "haystack_dates": ["2023/05/25 (Thu) 20:21", "2023/05/20 (Sat) 10:20"],
         "haystack_session_ids": ["late", "early"],
         "haystack_sessions": [
-            [
-                {"role": "user", "content": "I bought a cello.", "has_answer": True},
-                {"role": "assistant", "content": "Well done.", "has_answer": False},
-            ],
+            [{"role": "user", "content": "I bought a cello.", "has_answer": True}, {"role": "assistant", "content": "Well done."}],
             [{"role": "user", "content": "It rains."}, {"role": "assistant", "content": "Indeed."}],
         ],
         "answer_session_ids": ["late"],
-    }
+    }  # fmt: skip
     return {**item, **changed}
-
-
-def longmemeval(folder: Path) -> Sample:
-    return one(write(folder / "lme.json", [longmemeval_item("a"), longmemeval_item("b_abs")]), 2)
 
 
 def locomo_sample(**changed: Any) -> dict[str, Any]:
@@ -133,10 +109,6 @@ def locomo_sample(**changed: Any) -> dict[str, Any]:
     return {**sample, **changed}
 
 
-def locomo(folder: Path) -> Sample:
-    return one(write(folder / "locomo.json", [locomo_sample()]), 3)
-
-
 def msc_row(**changed: Any) -> dict[str, Any]:
     row = {
         "personas": [["I keep bees.", "I am tall."], ["I swim."]],
@@ -145,10 +117,6 @@ def msc_row(**changed: Any) -> dict[str, Any]:
         "metadata": {"initial_data_id": "valid_7"},
     }
     return {**row, **changed}
-
-
-def msc(folder: Path) -> Sample:
-    return one(write(folder / "test.jsonl", [msc_row(), msc_row(self_instruct={"B": "What do I keep?", "A": "bees"})]), 3)
 
 
 def perltqa_memories() -> dict[str, Any]:
@@ -160,12 +128,7 @@ def perltqa_memories() -> dict[str, Any]:
                 "4_0": {"Supporting Characters": "Bo Lee", "Relationship": "brother", "Description": "Lives in Ely."}
             },
             "events": {
-                "4_0_0": {
-                    "content": "They sailed to Ely.",
-                    "summary": "A trip",
-                    "Creation Time": "May 12, 2022",
-                    "Characters": ["4_0"],
-                },
+                "4_0_0": {"content": "They sailed to Ely.", "summary": "A trip", "Creation Time": "May 12, 2022"},
                 "4_0_1": {"content": "They baked bread.", "summary": "Bread", "Creation Time": "in spring"},
             },
             "dialogues": {"4_0_0#0": {"events": "4_0_0", "contents": {"2022-05-13 10:00:00": ["Ann Lee: What a trip!"]}}},
@@ -175,23 +138,16 @@ def perltqa_memories() -> dict[str, Any]:
 
 def perltqa_questions() -> list[dict[str, Any]]:
     def qa(question: str, answer: Any, reference: str, *anchors: str) -> dict[str, Any]:
-        return {
-            "Question": question,
-            "Answer": answer,
-            "Reference Memory": reference,
-            "Memory Anchors": [{a: [-1, -1]} for a in anchors],
-        }
+        found = [{anchor: [-1, -1]} for anchor in anchors]
+        return {"Question": question, "Answer": answer, "Reference Memory": reference, "Memory Anchors": found}
 
-    return [
-        {
-            "Ann Lee": {
-                "profile": [qa("How old is Ann?", "She is 28.", "Age", "28")],
-                "social_relationship": [{"4_0": [qa("Who is Bo?", "Her brother.", "['4_0']", "brother")]}],
-                "events": [{"4_0_0": [qa("Where did they go?", "To Ely.", "['4_0_0']", "sailed", "Bo&#39;s Ely; town")]}],
-                "dialogues": [{"4_0_0#0": [qa("How was it?", None, "['4_0_0#0']", "trip")]}],
-            }
-        }
-    ]
+    ann = {
+        "profile": [qa("How old is Ann?", "She is 28.", "Age", "28")],
+        "social_relationship": [{"4_0": [qa("Who is Bo?", "Her brother.", "['4_0']", "brother")]}],
+        "events": [{"4_0_0": [qa("Where did they go?", "To Ely.", "['4_0_0']", "sailed", "Bo&#39;s Ely; town")]}],
+        "dialogues": [{"4_0_0#0": [qa("How was it?", None, "['4_0_0#0']", "trip")]}],
+    }
+    return [{"Ann Lee": ann}]
 
 
 def perltqa(folder: Path) -> Sample:
@@ -209,10 +165,6 @@ def trec_coarse(folder: Path) -> Sample:
     lines = [f"{label.upper()}:fine{n % 2} {text} \xe9 ?\n" for n, (text, label) in enumerate(_sentences(18))]
     (folder / "train.txt").write_bytes("".join(lines).encode("latin-1"))
     return one(folder / "train.txt", 18, questions=4, chunk_tokens=20)
-
-
-def trec_fine(folder: Path) -> Sample:
-    return trec_coarse(folder)
 
 
 def hwu64(folder: Path) -> Sample:
@@ -257,10 +209,6 @@ def booksum_row(**changed: Any) -> dict[str, Any]:
     return {**row, **changed}
 
 
-def booksum(folder: Path) -> Sample:
-    return one(write(folder / "booksum.jsonl", [booksum_row(), booksum_row(bid=8)]), 2)
-
-
 def qmsum_row(**changed: Any) -> dict[str, Any]:
     row = {
         "topic_list": [],
@@ -276,10 +224,6 @@ def qmsum_row(**changed: Any) -> dict[str, Any]:
         ],
     }
     return {**row, **changed}
-
-
-def qmsum(folder: Path) -> Sample:
-    return one(write(folder / "qmsum.jsonl", [qmsum_row()]), 3)
 
 
 BABI = """1 Mary went to the kitchen.
@@ -307,35 +251,31 @@ def mab_row(**changed: Any) -> dict[str, Any]:
     return {**row, **changed}
 
 
-def memoryagentbench(folder: Path) -> Sample:
-    return one(write(folder / "mab.jsonl", [mab_row()]), 2)
-
-
 def memalpha_row(**changed: Any) -> dict[str, Any]:
     asked = [{"question": "Who sleeps?", "answer": "the owl"}, {"question": "Who runs?", "answer": "the fox"}]
     row = {
-        "instance_id": "m1",
-        "prompt": "",
-        "chunks": json.dumps(["The owl sleeps.", "The fox runs."]),
-        "questions_and_answers": json.dumps(asked),
-        "data_source": "squad",
-        "metadata": "{}",
-        "num_chunks": 2,
-        "num_questions": 2,
-    }
+        "instance_id": "m1", "data_source": "squad", "chunks": json.dumps(["The owl sleeps.", "The fox runs."]),
+        "questions_and_answers": json.dumps(asked), "num_chunks": 2, "num_questions": 2,
+    }  # fmt: skip
     return {**row, **changed}
 
 
-def memalpha(folder: Path) -> Sample:
-    return one(write(folder / "memalpha.jsonl", [memalpha_row()]), 2)
+def of_rows(name: str, rows: list[dict[str, Any]], asked: int) -> Callable[[Path], Sample]:
+    return lambda folder: one(write(folder / name, rows), asked)
 
 
 SAMPLES: dict[str, Callable[[Path], Sample]] = {
-    make.__name__: make
-    for make in (
-        babi, banking77, booksum, clinc150, csabstruct, hotpotqa, hwu64, locomo, longmemeval, memalpha, memoryagentbench, msc,
-        musique, perltqa, pubmed_rct, qmsum, squad, trec_coarse, trec_fine,
-    )
+    "babi": babi, "banking77": banking77, "clinc150": clinc150, "csabstruct": csabstruct, "hwu64": hwu64, "perltqa": perltqa,
+    "pubmed_rct": pubmed_rct, "squad": squad, "trec_coarse": trec_coarse, "trec_fine": trec_coarse,
+    "booksum": of_rows("booksum.jsonl", [booksum_row(), booksum_row(bid=8)], 2),
+    "hotpotqa": of_rows("hotpot.json", [hotpot_row(n) for n in range(3)], 3),
+    "locomo": of_rows("locomo.json", [locomo_sample()], 3),
+    "longmemeval": of_rows("lme.json", [longmemeval_item("a"), longmemeval_item("b_abs")], 2),
+    "memalpha": of_rows("memalpha.jsonl", [memalpha_row()], 2),
+    "memoryagentbench": of_rows("mab.jsonl", [mab_row()], 2),
+    "msc": of_rows("test.jsonl", [msc_row(), msc_row(self_instruct={"B": "What do I keep?", "A": "bees"})], 3),
+    "musique": of_rows("musique.jsonl", [musique_row(n) for n in range(3)], 3),
+    "qmsum": of_rows("qmsum.jsonl", [qmsum_row()], 3),
 }  # fmt: skip
 """Every source that reads a file."""
 

@@ -1,6 +1,5 @@
 """Options: YAML and command line reach every group, and what does not fit is one message that names it."""
 
-import json
 from dataclasses import dataclass, fields
 
 import pytest
@@ -10,10 +9,12 @@ from trl import GRPOConfig
 from memalpha.agent.config import AGENT_FILE, AgentConfig
 from memalpha.config import Options, Range, listing, parse, read
 from memalpha.errors import InputError
+from memalpha.files import read_object
 from memalpha.memory.schema import MemorySchema
-from memalpha.retrieval.config import RetrievalMode
+from memalpha.retrieval import RetrievalMode
 from memalpha.training.config import TRAIN_GROUPS, MemoryGRPOConfig, RunOptions, parse_train_arguments
 from memalpha.training.warm_start import parse_warmup_arguments
+from memalpha.use.access import Callers
 
 CPU = ["--use_cpu", "true"]
 
@@ -48,15 +49,12 @@ def write(tmp_path, text):
     ("arguments", "expected"),
     [
         (["--size", "7"], {"size": 7}),
-        (["--size=7"], {"size": 7}),
         (["--span", "80-160"], {"span": (80, 160)}),
         (["--span", "[80, 160]"], {"span": (80, 160)}),
         (["--name", "7"], {"name": "7"}),
         (["--rate", "1e-4"], {"rate": 1e-4}),
-        (["--rate", "-2"], {"rate": -2.0}),
         (["--more", "{a: 1}"], {"more": {"a": 1}}),
         (["--rows", "a", "b"], {"rows": ("a", "b")}),
-        (["--rows", "a"], {"rows": ("a",)}),
         (["--rows", "a", "--size", "4", "--rows", "b"], {"rows": ("a", "b"), "size": 4}),
         (["--rows", "a", "--rows", "[b, c]"], {"rows": ("b", "c")}),
         (["--on"], {"on": True}),
@@ -70,11 +68,9 @@ def test_words_of_the_command_line_become_values(arguments, expected):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--size", "0"], "size is '0'"),
         (["--size", "many"], "size is 'many'"),
         (["--size", "true"], "size is 'true'"),
         (["--rate", "nan"], "rate is 'nan'"),
-        (["--more", "[1]"], "more is '[1]'"),
         (["--siz", "1"], "no option 'siz'"),
         (["size", "1"], "unrecognized argument 'size'"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
@@ -112,23 +108,40 @@ def test_every_option_is_listed_with_its_default_and_meaning():
     assert "--learning_rate 1e-06" in listing(TRAIN_GROUPS)
 
 
+# ------------------------------------------------------------------------------------------------ hostile YAML
+BOMB = (
+    "a0: &a0 ["
+    + ", ".join(["x" * 9] * 9)
+    + "]\n"
+    + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 8))
+)
+
+
+@pytest.mark.parametrize(
+    "read_it", [MemorySchema.load, lambda path: parse(["--config", str(path)], [Group], "it"), read_object, Callers.load]
+)
+def test_yaml_that_grows_is_refused_with_a_short_message(tmp_path, read_it):
+    path = tmp_path / "bomb.yaml"
+    for text in (BOMB, f"{BOMB}sections: *a7\n", f"size: {'9' * 100_000}", "[" * 10_000):
+        path.write_text(text)
+        path.chmod(0o600)
+        with pytest.raises(InputError) as caught:
+            read_it(path)
+        assert len(str(caught.value)) < 10_000
+
+
+def test_a_value_of_the_command_line_that_grows_is_refused_with_a_short_message():
+    bomb = "[&a [1, 1, 1, 1], &b [*a, *a, *a, *a], [*b, *b, *b, *b]]"
+    for value in (bomb, "x" * 1_000_000):
+        with pytest.raises(InputError) as caught:
+            parse(["--more", value], [Group], "it")
+        assert len(str(caught.value)) < 10_000
+    with pytest.raises(InputError, match=r"name is .XXX") as caught:
+        MemorySchema.from_mapping({"sections": [{"name": "X" * 1_000_000}]})
+    assert len(str(caught.value)) < 10_000
+
+
 # ------------------------------------------------------------------------------------------------ training
-def test_defaults_are_those_of_chunk_step_training():
-    run, agent, reward, grpo = parse_train_arguments(CPU)
-    assert (run.model, run.grouping, run.rows_per_forward, run.share_prefix) == ("smollm2-135m-instruct", "step", 8, True)
-    assert (agent.schema, agent.codec, agent.max_chunk_tokens, agent.retrieve_k, agent.reader_tokens) == (
-        "mem_alpha", "hermes", 2048, 10, 256,
-    )  # fmt: skip
-    assert reward.weights == (1.0, 1.0, 0.05, 0.1, 0.0)
-    expected = {
-        "loss_type": "dapo", "beta": 0.0, "bf16": False, "gradient_checkpointing": False, "per_device_train_batch_size": 16,
-        "num_generations": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 1, "max_completion_length": 1024,
-        "learning_rate": 1e-6, "temperature": 1.0, "logging_steps": 1, "max_grad_norm": 1.0, "save_total_limit": 2,
-        "ddp_find_unused_parameters": False, "disable_tqdm": True, "scale_rewards": "group", "num_iterations": 1,
-    }  # fmt: skip
-    assert {name: getattr(grpo, name) for name in expected} == expected
-
-
 def test_the_file_sets_options_of_every_group(tmp_path):
     text = (
         "model: some/model\nview_tokens: 77\ntool_weight: 0.25\nlearning_rate: 3.0e-4\nuse_cpu: true\nmax_completion_length: 12\n"
@@ -164,17 +177,7 @@ def test_what_would_train_nothing_or_fail_late_is_refused_as_it_is_read(verb, na
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"per_device_train_batch_size": 12, "num_generations": 8},
-        {"per_device_train_batch_size": 4, "num_generations": 8},
-        {"per_device_train_batch_size": 4, "num_generations": 1},
-        {"gradient_accumulation_steps": 2},
-        {"steps_per_generation": 0},
-        {"num_iterations": 0},
-        {"temperature": 0.0},
-        {"scale_rewards": "groups"},
-        *({"loss_type": name} for name in ("bnpo", "sapo", "luspo", "vespo", "nonsense")),
-    ],
+    [{"per_device_train_batch_size": 12}, {"gradient_accumulation_steps": 2}, {"temperature": 0.0}, {"loss_type": "sapo"}],
 )
 def test_batches_losses_and_scales_that_cannot_be_are_refused(options):
     with pytest.raises(InputError, match=next(iter(options))):
@@ -183,12 +186,8 @@ def test_batches_losses_and_scales_that_cannot_be_are_refused(options):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [
-        ("reader", "oracle"), ("content_judge", "none"), ("grouping", "batch"), ("rows_per_forward", 0), ("lora_r", 0),
-        ("max_masked_share", 0.0), ("max_masked_share", 1.5), ("train_options", "a list"), ("warm_start_steps", -1),
-        ("warm_start_learning_rate", 0.0), ("eval_temperature", float("nan")), ("train_layers", -1),
-    ],
-)  # fmt: skip
+    [("reader", "oracle"), ("rows_per_forward", 0), ("max_masked_share", 1.5), ("train_options", "a list"), ("train_layers", -1)],
+)
 def test_values_of_a_run_that_make_no_sense_are_refused_by_name(option, value):
     with pytest.raises(InputError, match=f"{option} is "):
         RunOptions(**{option: value})
@@ -196,7 +195,7 @@ def test_values_of_a_run_that_make_no_sense_are_refused_by_name(option, value):
 
 # ------------------------------------------------------------------------------------------------ the agent's own file
 def test_what_is_saved_is_what_is_loaded(tmp_path):
-    config = AgentConfig("facts", "compact", 100, 30, 0, 0, False, False, RetrievalMode.HYBRID, "hashing", 2, "", 4, 99)
+    config = AgentConfig(RetrievalMode.HYBRID, "hashing", 2, "", "facts", "compact", 100, 30, 0, 0, False, False, 4, 99)
     config.save(tmp_path)
     assert AgentConfig.load(tmp_path) == config != AgentConfig()
 
@@ -222,10 +221,3 @@ def test_a_damaged_file_is_one_clear_error(tmp_path, text):
     (tmp_path / AGENT_FILE).write_text(text)
     with pytest.raises(InputError, match=AGENT_FILE):
         AgentConfig.load(tmp_path)
-
-
-def test_a_file_that_leaves_things_out_takes_the_defaults(tmp_path):
-    (tmp_path / AGENT_FILE).write_text(json.dumps({"codec": "compact"}))
-    assert AgentConfig.load(tmp_path) == AgentConfig(codec="compact")
-    with pytest.raises(InputError, match=AGENT_FILE):
-        AgentConfig.load(tmp_path / "nowhere")

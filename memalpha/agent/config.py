@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.config import Options, read
+from memalpha.config import read
 from memalpha.errors import InputError
 from memalpha.memory.schema import presets
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig
 
 AGENT_FILE = "memalpha_agent.json"
 SCHEMA_FILE = "memalpha_schema.yaml"
@@ -22,8 +22,8 @@ ROUTER_FILE = "memalpha_router.pt"
 
 
 @dataclass(frozen=True)
-class AgentConfig(Options):
-    """How an agent reads, writes and answers.
+class AgentConfig(RetrievalConfig):
+    """How an agent reads, writes and answers, with the settings of its retriever.
 
     Attributes:
         schema: Preset name or YAML path of the memory schema.
@@ -34,10 +34,6 @@ class AgentConfig(Options):
         view_recent: How many of the newest entries the view prefers when not all fit.
         view_related: Whether the view also shows entries related to the chunk; if not, only the ``view_recent`` newest (published).
         show_times: Whether the view shows the entries' and the chunk's times.
-        retrieval: How entries are found, while writing and while answering: ``lexical``, ``dense`` or ``hybrid``.
-        embedder: Embedder of ``dense`` and ``hybrid``.
-        sections_kept: Sections that layer 1 keeps (0 = all).
-        router: Trained section router that layer 1 asks (empty = the built-in ranking).
         retrieve_k: How many entries are retrieved for a question.
         reader_tokens: Budget of what the reader sees of them, in tokens.
     """
@@ -50,17 +46,8 @@ class AgentConfig(Options):
     view_recent: NonNegativeInt = 5
     view_related: bool = True
     show_times: bool = True
-    retrieval: RetrievalMode = RetrievalMode.LEXICAL
-    embedder: str = "minilm"
-    sections_kept: NonNegativeInt = 0
-    router: str = ""
     retrieve_k: PositiveInt = 10
     reader_tokens: PositiveInt = 256
-
-    @property
-    def retriever(self) -> RetrievalConfig:
-        """The settings of the retriever."""
-        return RetrievalConfig(self.retrieval, self.embedder, self.sections_kept, router=self.router)
 
     def save(self, folder: str | Path) -> None:
         """Write the configuration into a folder, with the schema file and the router it names."""

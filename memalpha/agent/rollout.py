@@ -5,7 +5,6 @@ A rollout is one pass over one instance with one sample of the policy: a new mem
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -39,15 +38,6 @@ class Rollout:
     content_errors: dict[int, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class RolloutTimes:
-    """Time of a batch of rollouts, in seconds."""
-
-    prompt: float = 0.0
-    generate: float = 0.0
-    apply: float = 0.0
-
-
 StepCallback = Callable[[int, int], None]
 """Called after each lockstep with (steps done, steps in all)."""
 
@@ -59,32 +49,23 @@ def run_rollouts(
     sampling: Sampling,
     *,
     on_step: StepCallback | None = None,
-    times: RolloutTimes | None = None,
 ) -> list[Rollout]:
     """Run one rollout for each instance, in lockstep; InputError if a chunk is too long, ServiceError if the generator fails.
 
-    Args:
-        instances: One for each rollout; repeat an instance for a group. Numbers of chunks may differ.
-        agent: Makes prompts and applies completions.
-        generator: Draws the completions; one call per lockstep.
-        sampling: How to draw them; its seed, if any, increases by 1 from chunk to chunk.
-        on_step: Progress callback.
-        times: Filled with the time spent, if given.
+    Repeat an instance for a group; numbers of chunks may differ. The seed of ``sampling``, if any, grows by 1 from chunk to chunk.
     """
-    rollouts = [_start(instance, agent) for instance in instances]
+    rollouts = []
+    for instance in instances:
+        memory = agent.new_memory()
+        rollouts.append(Rollout(instance, memory, agent.new_retriever(memory)))
     total = max((len(instance.chunks) for instance in instances), default=0)
-    times = times if times is not None else RolloutTimes()
     for t in range(total):
         active = [rollout for rollout in rollouts if len(rollout.instance.chunks) > t]
-        clock = time.perf_counter()
         prompts = [agent.prompt(rollout.memory, rollout.retriever, rollout.instance.chunks[t]) for rollout in active]
-        times.prompt, clock = times.prompt + time.perf_counter() - clock, time.perf_counter()
         seed = None if sampling.seed is None else sampling.seed + t  # another seed for each chunk
         completions = generator.generate(prompts, replace(sampling, seed=seed))
-        times.generate, clock = times.generate + time.perf_counter() - clock, time.perf_counter()
         for rollout, prompt, completion in zip(active, prompts, completions, strict=True):
             take_step(rollout, agent, prompt, completion)
-        times.apply += time.perf_counter() - clock
         if on_step:
             on_step(t + 1, total)
     return rollouts
@@ -97,8 +78,3 @@ def take_step(rollout: Rollout, agent: AgentStep, prompt: Prompt, completion: Co
     record = StepRecord(t, prompt, completion, outcome, rollout.memory.tokens, len(rollout.memory))
     rollout.steps.append(record)
     return record
-
-
-def _start(instance: Instance, agent: AgentStep) -> Rollout:
-    memory = agent.new_memory()
-    return Rollout(instance, memory, agent.new_retriever(memory))

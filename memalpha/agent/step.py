@@ -1,8 +1,8 @@
 """The agent step: make the prompt of a chunk, and apply the completion to a memory. Training, evaluation and use all call these.
 
 What always holds: the system text and the chunk precede the memory, so rollouts of a chunk share a prefix; text from chunks and
-entries cannot become a special token, close its fence or start a new line of the view; nothing is truncated (a chunk over the limit
-is an error; an entry that does not fit is not shown).
+memory cannot become a special token, close its fence, start a new line of the view or pose as a section's name or another entry;
+nothing is truncated (a chunk over the limit is an error; an entry that does not fit is not shown).
 
 Departure from arXiv 2509.25911: the view shows the newest entries and those related to the chunk; there only the last five.
 """
@@ -13,18 +13,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import chain, islice, zip_longest
+from typing import TYPE_CHECKING, Any
 
-from memalpha.agent.codecs import Codec, CompactCodec, make_codec
+from memalpha.agent.codecs import Codec, CompactCodec, HermesCodec, make_codec
 from memalpha.agent.config import AgentConfig
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory, render_entry
-from memalpha.memory.schema import MemorySchema
-from memalpha.memory.tools import is_text, to_call, to_operation, tool_schemas
+from memalpha.memory.schema import MemorySchema, to_call, to_operation, tool_schemas
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
-from memalpha.text import PromptEncoder, one_line, quote, slot, takes_tools
+from memalpha.text import PromptEncoder, is_text, one_line, quote, slot, takes_tools, unmarked
 from memalpha.types import (
     CallError,
     Change,
@@ -41,7 +40,6 @@ from memalpha.types import (
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-from typing import Any
 
 TIME_TOKENS = 32
 """Most tokens of a chunk's time, with its brackets."""
@@ -65,7 +63,7 @@ class AgentStep:
         self.config = config
         self.schema = MemorySchema.load(config.schema)
         self.codec: Codec = make_codec(config.codec, self.schema)
-        described = not (self.codec.uses_tool_template and takes_tools(tokenizer))
+        described = not (isinstance(self.codec, HermesCodec) and takes_tools(tokenizer))
         self.system = system_text(self.codec, self.schema, described)
         self._spelt_out = system_text(self.codec, self.schema, True)  # chat servers get no ``tools=``
         layout = [
@@ -73,7 +71,7 @@ class AgentStep:
             {"role": "user", "content": f"<chunk>\n{slot('chunk')}\n</chunk>\n<memory>\n{slot('memory')}\n</memory>"},
         ]
         self.encoder = PromptEncoder(tokenizer, layout, None if described else tool_schemas(self.schema))
-        self._make_retriever = retriever_factory(config.retriever)
+        self._make_retriever = retriever_factory(config)
         self._cost = lru_cache(maxsize=100_000)(self._line_tokens)
 
     def new_memory(self) -> Memory:
@@ -141,12 +139,20 @@ class AgentStep:
         lines = []
         for section in self.schema.sections:
             body = shown[section.name]
-            if section in self.schema.blocks:
-                body = [one_line(quote(memory.block(section.name)))] if memory.block(section.name) else []
+            if section in self.schema.blocks and (text := memory.block(section.name)):
+                line = one_line(quote(text))
+                body = [f"| {line}" if self._poses(line, memory) else line]
             if body and len(self.schema.sections) > 1:
                 lines.append(f"{section.name}:")
             lines += body
         return "\n".join(lines) or "empty"
+
+    def _poses(self, line: str, memory: Memory) -> bool:
+        """Whether a block's line could be read as a section's name, or as the line of an entry that there is."""
+        read = unmarked(line)
+        first = read.split(maxsplit=1)[:1]
+        named = "".join(read.split()) in {f"{section.name}:" for section in self.schema.sections}
+        return named or read[:1].isspace() or (not self.codec.names_by_text and bool(first) and memory.get(first[0]) is not None)
 
     def _line(self, entry: Entry) -> str:
         """An entry's id (empty if entries are named by text), a space and its text."""
@@ -164,10 +170,10 @@ class AgentStep:
         looked_at = max(_LEAST_LOOKED_AT, self.config.view_tokens // _LINE_TOKENS)
         newest = list(islice(memory.newest(), looked_at))
         related = [hit.entry for hit in retriever.search(chunk.text, looked_at)]
-        mixed = [entry for pair in _interleave(related, newest[: self.config.view_recent]) for entry in pair]
+        mixed = chain.from_iterable(zip_longest(related, newest[: self.config.view_recent]))
         chosen: list[Entry] = []
         left = self.config.view_tokens
-        for entry in {entry.id: entry for entry in (*mixed, *newest)}.values():
+        for entry in {entry.id: entry for entry in (*mixed, *newest) if entry is not None}.values():
             cost = self._cost(entry)
             if cost <= left:
                 chosen.append(entry)
@@ -198,16 +204,13 @@ class AgentStep:
     def apply(self, memory: Memory, index: int, chunk: Chunk, completion: str, cut_off: bool = False) -> StepOutcome:
         """Apply a completion's calls to the memory, in place and in order; never raises.
 
-        Args:
-            memory: The memory to change.
-            index: The chunk's index in its instance.
-            chunk: The chunk that was read.
-            completion: The completion's text.
-            cut_off: Whether the completion ended at its limit; an incomplete last call is then an error.
+        ``index`` is the chunk's index in its instance. If the completion was ``cut_off``, an incomplete last call is an error.
         """
         parsed = self.codec.parse(completion, cut_off)
         start = len(memory.changes)
-        results = [self._apply_one(item, memory, index, chunk) for item in _in_order(parsed)]
+        found: list[ToolCall | CallError] = [*parsed.calls, *parsed.errors]
+        in_order = sorted(found, key=lambda item: item.start)
+        results = [self._apply_one(item, memory, index, chunk) for item in in_order]
         return StepOutcome(parsed, tuple(results), tuple(memory.changes[start:]))
 
     def _apply_one(self, item: ToolCall | CallError, memory: Memory, index: int, chunk: Chunk) -> OperationResult:
@@ -245,15 +248,6 @@ class AgentStep:
         return self.codec.render(calls)
 
 
-def _in_order(parsed: ParsedCompletion) -> list[ToolCall | CallError]:
-    return sorted([*parsed.calls, *parsed.errors], key=lambda item: item.start)
-
-
-def _interleave(first: Sequence[Entry], second: Sequence[Entry]) -> list[tuple[Entry, ...]]:
-    width = max(len(first), len(second))
-    return [(*first[i : i + 1], *second[i : i + 1]) for i in range(width)]
-
-
 def system_text(codec: Codec, schema: MemorySchema, described: bool) -> str:
     """Return the instructions for a codec and schema; ``described`` lists the tools, for templates without tools."""
     folder = resources.files("memalpha.agent") / "prompts"
@@ -263,22 +257,18 @@ def system_text(codec: Codec, schema: MemorySchema, described: bool) -> str:
     sections = "\n".join(f"- {section.name} ({section.kind}): {section.description}" for section in schema.sections)
     text = text.format(sections=sections)
     if described:
-        tools = "\n".join(_described_tool(tool["function"]) for tool in tool_schemas(schema))
-        text += (folder / "hermes_described.txt").read_text(encoding="utf-8").format(tools=tools)
+        tools = []
+        for function in (tool["function"] for tool in tool_schemas(schema)):
+            required, properties = function["parameters"]["required"], function["parameters"]["properties"]
+            arguments = ", ".join(name if name in required else f"{name}?" for name in properties)
+            tools.append(f"- {function['name']}({arguments}): {function['description']}")
+        text += (folder / "hermes_described.txt").read_text(encoding="utf-8").format(tools="\n".join(tools))
     return text.strip()
-
-
-def _described_tool(function: dict[str, object]) -> str:
-    parameters = function["parameters"]
-    assert isinstance(parameters, dict)
-    arguments = ", ".join(name if name in parameters["required"] else f"{name}?" for name in parameters["properties"])
-    return f"- {function['name']}({arguments}): {function['description']}"
 
 
 def positions_of(model_config: Any) -> int | None:
     """Return a model's maximum number of positions; None if unknown."""
-    positions: int | None = getattr(model_config.get_text_config(), "max_position_embeddings", None)
-    return positions or None
+    return getattr(model_config.get_text_config(), "max_position_embeddings", None) or None
 
 
 def longest_prompt(agent: AgentStep) -> int:

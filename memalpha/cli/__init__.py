@@ -10,14 +10,12 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from memalpha.cli import chat, data, evaluate, export, journal, models, poison, router, runs, serve, training
-from memalpha.cli.screen import SafeFormatter, complain, printable_lines, tell_launcher, whose, with_notes
+from memalpha import __version__
+from memalpha.cli import chat, data, evaluate, journal, poison, router, runs, serve, training
+from memalpha.cli.console import SafeFormatter, complain, printable_lines, tell_launcher, with_notes
 from memalpha.errors import MemAlphaError, TrainingStopped
-from memalpha.version import __version__
-
-Command = Callable[[argparse.Namespace, list[str]], int]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -28,7 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"memalpha {__version__}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for module in (models, data, training, runs, evaluate, router, poison, export, journal, chat, serve):
+    for module in (data, training, runs, evaluate, router, poison, journal, chat, serve):
         module.add_verbs(verbs)
     for verb in verbs.choices.values():
         verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
@@ -61,11 +59,10 @@ def run(arguments: list[str]) -> int:
         if known.debug:
             raise
         tell_launcher(error)
-        complain(f"{whose()}error: {with_notes(error)}")
+        rank = f"[rank {os.environ['RANK']}] " if os.environ.get("WORLD_SIZE", "1") != "1" else ""
+        complain(f"{rank}error: {with_notes(error)}")
         return 1
     except KeyboardInterrupt:
-        if known.debug:
-            raise
         complain("interrupted; a training run goes on from its last checkpoint with --resume, an evaluation by itself")
         return 130
     except Exception as error:  # the launcher names the failed rank and the error

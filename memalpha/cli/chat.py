@@ -1,204 +1,150 @@
-"""``memalpha chat``: talk to a model with a memory, and see what it remembers and uses."""
+"""``memalpha chat``: talk to an agent, and see what it remembers and uses.
+
+A message is answered from the memory, then the agent reads it. Who answers: the server at ``reader_url``, else the adapter's base
+with the adapter off; a whole model shows the entries that were found.
+"""
 
 from __future__ import annotations
 
 import argparse
 import io
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from pydantic import PositiveInt
-
-from memalpha.cli.console import console, quiet_libraries, with_notes
-from memalpha.cli.inputs import AgentOptions, add_verb, is_operation, read_options
-from memalpha.cli.screen import printable, printable_lines, show_table
-from memalpha.config import Options
+from memalpha.cli.console import console, out, printable, quiet_libraries, show_table, with_notes
+from memalpha.cli.inputs import TRAINED, AgentOptions, WhoseOptions, add_verb, is_operation, read_options
 from memalpha.errors import InputError, MemAlphaError
-from memalpha.memory.tools import is_text
 
 if TYPE_CHECKING:
-    from memalpha.cli.conversation import Answerer, Conversation
-    from memalpha.endpoints import ChatClient
+    from memalpha.store.journal import Namespace
     from memalpha.types import Change
-    from memalpha.use.agent import Added, MemoryAgent
+    from memalpha.use.agent import MemoryAgent, Reply
 
-_CONTEXT = 4096  # tokens; default for a model that does not say, e.g. behind a server
-HELP = """\
-/memory           what is remembered
-/why              the entries that the last answer was read from
-/read             remember what was said and not yet read
-/undo [NUMBER]    take back what was remembered last, or one operation
-/forget ENTRY yes erase an entry for good
-/help             this list
-/quit             leave (so does the end of input)"""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatOptions(Options):
-    """Who talks.
-
-    Attributes:
-        user: Your name: owner of the memory, and speaker.
-        agent: Which agent's memory.
-        session: Which session's memory.
-        read_every: Messages that are read at a time.
-        max_new_tokens: Longest answer, in tokens.
-    """
-
-    user: str
-    agent: str = "default"
-    session: str = "default"
-    read_every: PositiveInt = 1
-    max_new_tokens: PositiveInt = 128
+COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY yes, /quit"
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    add_verb(
-        verbs,
-        "chat",
-        run,
-        help="talk to a model with this memory in the terminal",
-        description="Needs: a trained agent, a store (made if it is not there), a user. Shows: a conversation; /help lists the "
-        "commands. All options: --options.",
-        epilog="memalpha chat data/adapters/smollm2-135m-memory --store memories.db --user marta",
-    )
+    about = "Talk to a model with this memory in the terminal. Needs: a trained agent, a store (made if it is not there), a user. "
+    about += f"Shows: a conversation; {COMMANDS}."
+    add_verb(verbs, "chat", run, about, options=TRAINED)
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Talk until /quit or the end of input."""
-    from memalpha.cli.conversation import ChatReader, Conversation
+    from memalpha.generation.hf import frozen_base
+    from memalpha.qa.readers import ModelReader
     from memalpha.store.journal import Namespace
 
     quiet_libraries()
-    trained, options, who = read_options(arguments, rest, AgentOptions, ChatOptions)
-    namespace = Namespace(who.user, who.agent, who.session)
+    trained, options, who = read_options(arguments, rest, AgentOptions, WhoseOptions)
+    namespace = Namespace(who.user or "", who.agent or "default", who.session or "default")
     with options.load(trained) as agent:
-        generate, context = _answerer(agent, options.reader(), who.max_new_tokens)
-        room = (context - who.max_new_tokens) // 4
-        reader = ChatReader(generate, agent.step.encoder.count, who.user, min(512, room))
-        talk(Conversation(agent, namespace, reader, who.read_every))
+        model = getattr(agent.generator.generator, "model", None)
+        if not options.reader_url and hasattr(model, "disable_adapter"):
+            encoder = agent.step.encoder
+            base = frozen_base(model, encoder.tokenizer, 128)
+            agent.reader = ModelReader(base, min(512, options.reader_tokens), encoder.count)
+        Conversation(agent, namespace).talk()
     return 0
 
 
-def _answerer(agent: MemoryAgent, client: ChatClient | None, max_new_tokens: int) -> tuple[Answerer, int]:
-    from memalpha.types import Prompt, Sampling
+class Conversation:
+    """One user's conversation with an agent that keeps the memory."""
 
-    sampling = Sampling(max_new_tokens)
-    if client is not None:
-        return lambda chats: [reply.text for reply in client.complete_many(chats, sampling)], _CONTEXT
-    from memalpha.agent.step import positions_of
-    from memalpha.generation.hf import frozen_base
-    from memalpha.text import chat_ids
+    def __init__(
+        self, agent: MemoryAgent, namespace: Namespace, clock: Callable[[], datetime] = lambda: datetime.now().astimezone()
+    ) -> None:
+        self.agent, self.namespace, self._clock = agent, namespace, clock
+        self._last: Reply | None = None
+        self._read: list[list[int]] = []  # the operations of each message that are not taken back
 
-    generator: Any = agent.generator.generator
-    model, tokenizer = generator.model, agent.step.encoder.tokenizer
-    context = positions_of(model.config) or _CONTEXT
-    if hasattr(model, "disable_adapter"):
-        return frozen_base(model, tokenizer, max_new_tokens), context
+    def talk(self) -> None:
+        """Answer lines of the terminal or pipe until /quit or the end of input; errors are printed."""
+        if console.is_terminal:
+            out(f"Talking as {self.namespace.user}. {COMMANDS}")
+        for line in _lines():
+            try:
+                if line == "/quit":
+                    return
+                if line.startswith("/"):
+                    self._command(*line.split())
+                else:
+                    self._answer(line)
+            except MemAlphaError as error:
+                out(f"error: {with_notes(error)}")
+            except KeyboardInterrupt:
+                out("interrupted")
 
-    def answer(chats: list[list[Any]]) -> list[str]:
-        prompts = [Prompt(tuple(chat), chat_ids(tokenizer, chat)) for chat in chats]
-        return [done.text for done in generator.generate(prompts, sampling)]
+    def _answer(self, message: str) -> None:
+        """Answer a message from the memory as it is, then let the agent read it, each piece for itself."""
+        self._last = self.agent.ask(message, namespace=self.namespace)
+        out(self._last.text or "(no answer)")
+        now = self._clock().isoformat(timespec="minutes")
+        self._read.append([])
+        for piece in self.agent.pieces(f"{self.namespace.user}: {message}", now):
+            added = self.agent.add(piece.text, now, namespace=self.namespace, source="chat")
+            self._read[-1] += added.operations
+            for number, change in zip(added.operations, (c for step in added.steps for c in step.outcome.changes), strict=True):
+                out(f"  remembered ({number}): {_shown(change)}")
+            for result in added.results:
+                if not result.ok:
+                    out(f"  not done: {result.message}")
 
-    return answer, context
+    def _command(self, name: str, *more: str) -> None:
+        match name:
+            case "/memory":
+                rows = [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in self.agent.memory(self.namespace)]
+                show_table(("entry", "section", "time", "content", "operation"), rows)
+            case "/why":
+                if self._last is None:
+                    raise InputError("nothing was answered yet", expected="a message first")
+                rows = [(e.id, f"{score:.3g}", e.timestamp or "", e.content, e.updated) for e, score in self._last.entries]
+                show_table(("entry", "score", "time", "content", "operation"), rows)
+            case "/undo":
+                self._undo(*more)
+            case "/forget":
+                if len(more) != 2 or more[1] != "yes":
+                    raise InputError("forgetting cannot be undone", expected=f"/forget {more[0] if more else 'ENTRY'} yes")
+                receipt = self.agent.forget(more[0], namespace=self.namespace)
+                self._last = None
+                out(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
+            case _:
+                raise InputError(f"no command {name!r}", expected=COMMANDS)
+
+    def _undo(self, *words: str) -> None:
+        """Undo one operation, or all of the last message in reverse order; what cannot be taken back is said."""
+        if words and not (len(words) == 1 and is_operation(words[0])):
+            raise InputError(f"/undo {' '.join(words)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
+        numbers = [int(word) for word in words]
+        while not numbers and self._read:  # a message that changed nothing is passed over
+            numbers = self._read.pop()
+        if not numbers:
+            what = "nothing was remembered in this conversation that is not taken back"
+            raise InputError(what, expected="the number of an operation")
+        for number in reversed(numbers):
+            try:
+                change = self.agent.undo(number, namespace=self.namespace, by=self.namespace.user)
+                out(f"  taken back: {_shown(change)}")
+            except MemAlphaError as error:
+                out(f"  not taken back: {error}")
 
 
-def talk(conversation: Conversation, lines: TextIO | None = None) -> None:
-    """Answer lines (None = the terminal or pipe) until /quit or the end of input, then read the rest; errors are printed."""
-    if console.is_terminal:
-        _say(f"Talking as {conversation.reader.user}. /help lists the commands, /quit leaves.")
-    for line in _lines(lines):
-        try:
-            if not is_text(line):
-                raise InputError("a line that cannot be read", expected="text in the encoding of this terminal, such as UTF-8")
-            if line in ("/quit", "/exit"):
-                break
-            if line.startswith("/"):
-                _command(conversation, line)
-            else:
-                _say(conversation.answer(line).text or "(no answer)")
-                _show_added(conversation.listen(line))
-        except MemAlphaError as error:
-            _say(f"error: {with_notes(error)}")
-        except KeyboardInterrupt:
-            _say("interrupted")
-    try:
-        _show_added(conversation.read())
-    except MemAlphaError as error:
-        _say(f"error: {with_notes(error)}")
-
-
-def _lines(lines: TextIO | None) -> Iterator[str]:
-    source = lines or sys.stdin
-    if isinstance(source, io.TextIOWrapper):
-        source.reconfigure(errors="surrogateescape")  # a line in another encoding fails alone
-    interactive = source.isatty() and console.is_terminal
+def _lines() -> Iterator[str]:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="backslashreplace")  # a line in another encoding stays one line
+    interactive = sys.stdin.isatty() and console.is_terminal
     if interactive:
         import readline  # noqa: F401 - gives input() its line editing
     while True:
         try:
-            line = input("> ") + "\n" if interactive else source.readline()
+            line = input("> " if interactive else "").strip()
         except (EOFError, KeyboardInterrupt):
             return
-        if not line:
-            return
-        if line.strip():
-            yield line.strip()
-
-
-def _command(conversation: Conversation, line: str) -> None:
-    name, *more = line.split()
-    match name:
-        case "/memory":
-            entries = conversation.agent.memory(conversation.namespace)
-            rows = [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in entries]
-            show_table(("entry", "section", "time", "content", "operation"), rows)
-        case "/why":
-            _why(conversation)
-        case "/read":
-            added = conversation.read()
-            if added is None:
-                _say("everything said is read")
-            _show_added(added)
-        case "/undo":
-            if more and not (len(more) == 1 and is_operation(more[0])):
-                raise InputError(f"/undo {' '.join(more)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
-            for done in conversation.undo(int(more[0]) if more else None):
-                _say(f"  not taken back: {done}" if isinstance(done, MemAlphaError) else f"  taken back: {_shown(done)}")
-        case "/forget":
-            if len(more) != 2 or more[1] != "yes":
-                raise InputError("forgetting cannot be undone", expected=f"/forget {more[0] if more else 'ENTRY'} yes")
-            receipt = conversation.forget(more[0])
-            _say(f"  forgotten for good: entry {receipt.entry}, {receipt.operations} records erased")
-        case "/help":
-            _say(HELP)
-        case _:
-            raise InputError(f"no command {name!r}", expected="one that /help lists")
-
-
-def _why(conversation: Conversation) -> None:
-    if conversation.last is None:
-        raise InputError("nothing was answered yet", expected="a message first")
-    if not (hits := conversation.last.entries):
-        _say("no entry was found for it")
-        return
-    rows = [(e.id, f"{score:.3g}", e.timestamp or "", e.content, e.updated) for e, score in hits]
-    show_table(("entry", "score", "time", "content", "operation"), rows)
-
-
-def _show_added(added: Added | None) -> None:
-    if added is None:
-        return
-    numbers = iter(added.operations)
-    for step in added.steps:
-        for change in step.outcome.changes:
-            _say(f"  remembered ({next(numbers)}): {_shown(change)}")
-    for result in added.results:
-        if not result.ok:
-            _say(f"  not done: {result.message}")
+        if line:
+            yield line
 
 
 def _shown(change: Change) -> str:
@@ -206,7 +152,3 @@ def _shown(change: Change) -> str:
     if after is None:
         return printable(f"- {before.id} {before.content}") if before else "nothing"
     return printable(f"{'=' if before else '+'} {after.id} {after.content}" + (f" (was: {before.content})" if before else ""))
-
-
-def _say(text: str) -> None:
-    console.print(printable_lines(text), markup=False)

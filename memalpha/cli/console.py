@@ -1,201 +1,169 @@
-"""Progress output of a run: bars and a table of the last step in a terminal, plain lines elsewhere.
-
-Time left uses the mean pace since the first step. Tokens per second count prompts and completions of all processes. Unknown = dash.
-"""
+"""Terminal output: text from others has its control characters escaped; the events of a run become lines."""
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from itertools import islice
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
-from memalpha.cli.screen import console, is_main_process, out, quiet_libraries, tell_launcher, whose, with_notes
-from memalpha.report.terminal import show_rollout
-from memalpha.report.view import UNKNOWN, duration, known, mean, number
-from memalpha.runs import RunFolder, trajectory_name
+from memalpha.report.view import duration, known, number
+from memalpha.report.view import printable as printable
+from memalpha.report.view import printable_lines as printable_lines
 
-WINDOW = 10
 
-_HISTORY = 40
-_BLOCKS = "▁▂▃▄▅▆▇█"
+class SafeConsole(Console):
+    """A rich console that escapes control characters in texts; rich's own codes stay."""
 
-PARTS: Mapping[str, tuple[str, int]] = {
-    "reward": ("reward", 3),
-    "accuracy": ("rewards/accuracy/mean", 3),
-    "tool": ("rewards/tool/mean", 3),
-    "compression": ("rewards/compression/mean", 3),
-    "content": ("rewards/content/mean", 3),
-    "immediate": ("rewards/immediate/mean", 3),
-    "calls/chunk": ("memory/calls_per_chunk", 2),
-    "updates": ("memory/update_share", 3),
-    "deletes": ("memory/delete_share", 3),
-    "cut off": ("memory/cut_off", 3),
-    "masked": ("memory/masked", 3),
-    "loss": ("loss", 4),
-    "tokens/s": ("tokens_per_second", 0),
-    "s/step": ("seconds", 1),
-}
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render with every text escaped."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+
+
+class SafeFormatter(logging.Formatter):
+    """Log messages without control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the escaped message."""
+        return printable_lines(super().format(record))
+
+
+console = SafeConsole(soft_wrap=True, highlight=False, emoji=False)
+
+
+def out(text: str) -> None:
+    """Write one line."""
+    console.print(printable_lines(text), markup=False)
+
+
+def complain(text: str) -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(f"{printable_lines(text)}\n")
+
+
+def with_notes(error: BaseException) -> str:
+    """Return an error's message and its notes, one per line."""
+    return "\n  ".join([str(error), *getattr(error, "__notes__", ())])
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Show a table on a terminal, tab-separated lines elsewhere; stops quietly on a closed pipe."""
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
+    if console.is_terminal:
+        table = Table(*columns)
+        for line in cells:
+            table.add_row(*(Text(cell, overflow="fold") for cell in line))
+        console.print(table)
+        return
+    try:
+        console.file.writelines("\t".join(line) + "\n" for line in (columns, *cells))  # rich would replace tabs by spaces
+        console.file.flush()
+    except BrokenPipeError:
+        console.on_broken_pipe()
+
+
+def is_main_process() -> bool:
+    """Whether this is the first process of its launch."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def tell_launcher(error: BaseException) -> None:
+    """Write an error to the file that torchrun reports from."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        get_error_handler().record_exception(error)
+
+
+def quiet_libraries() -> None:
+    """Switch off progress bars and warnings of libraries."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+    for text in ("Unable to fetch remote file", "Could not find a config file in"):  # peft asks a hub for the base by its name
+        warnings.filterwarnings("ignore", message=text, category=UserWarning)
+
+
+# ------------------------------------------------------------------------------------------------ the events of a run
+PARTS: Mapping[str, tuple[str, int]] = {  # what is shown of a step: its key, and the number of decimals
+    "reward": ("reward", 3), "accuracy": ("rewards/accuracy/mean", 3), "tool": ("rewards/tool/mean", 3),
+    "compression": ("rewards/compression/mean", 3), "content": ("rewards/content/mean", 3),
+    "immediate": ("rewards/immediate/mean", 3), "calls/chunk": ("memory/calls_per_chunk", 2),
+    "updates": ("memory/update_share", 3), "deletes": ("memory/delete_share", 3), "cut off": ("memory/cut_off", 3),
+    "masked": ("memory/masked", 3), "loss": ("loss", 4), "tokens/s": ("tokens_per_second", 0), "s/step": ("seconds", 1),
+}  # fmt: skip
 
 
 class Reporter:
-    """Shows the events of a run; silent unless ``enabled``. Use it as a context manager.
+    """Writes a line for each event of a run; silent unless ``enabled``; ``clock`` is in seconds.
 
-    Every ``log_rollouts`` steps (0 = never) it shows the step's first rollout from the run ``folder``; ``clock`` is in seconds.
+    Time left uses the mean pace since the first step. Tokens per second count prompts and completions of all processes.
     """
 
-    def __init__(
-        self,
-        enabled: bool = True,
-        folder: str = "",
-        log_rollouts: int = 0,
-        target: Console = console,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.enabled, self.folder, self.log_rollouts, self.target, self._clock = enabled, folder, log_rollouts, target, clock
+    def __init__(self, enabled: bool = True, target: Console = console, clock: Callable[[], float] = time.monotonic) -> None:
+        self.enabled, self._target, self._clock = enabled, target, clock
         self._started = self._last = clock()
+        self._first: tuple[int, float] | None = None
         self._tokens: float | None = None
-        self._values: dict[str, deque[float | None]] = {name: deque(maxlen=_HISTORY) for name in PARTS}
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=target, get_time=clock, speed_estimate_period=float("inf"))
-        self._tasks: dict[str, TaskID] = {}
-        shown = enabled and target.is_interactive
-        self._live = Live(console=target, refresh_per_second=4, get_renderable=self._draw) if shown else None
-
-    def __enter__(self) -> Reporter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
 
     def __call__(self, event: str, data: dict[str, Any]) -> None:
         """Show one event."""
-        if not self.enabled:
-            return
-        if event == "step":
-            self._step(data)
-            return
-        self._last = self._clock()
-        name = f"evaluating {data.get('name')}"
-        if self._live and event == "evaluate":
-            self._advance(name, data["done"], data["total"])
-            return
-        if event == "evaluated" and name in self._tasks:
-            self._progress.remove_task(self._tasks.pop(name))
-        self._line(_LINES[event](data) if event in _LINES else "")
+        if self.enabled:
+            now = self._clock()
+            text = self._step(data, now) if event == "step" else _told(event, data)
+            self._last = now
+            if text:
+                self._target.print(f"[{now - self._started:6.0f} s] {text}", markup=False)
 
-    def _step(self, data: dict[str, Any]) -> None:
-        now = self._clock()
-        seconds, self._last = now - self._last, now
-        tokens, before = known(data.get("num_tokens")), 0.0 if data["step"] == 1 else self._tokens
+    def _step(self, data: dict[str, Any], now: float) -> str:
+        step, seconds = data["step"], now - self._last
+        tokens, before = known(data.get("num_tokens")), 0.0 if step == 1 else self._tokens
         self._tokens = tokens
         rate = (tokens - before) / seconds if tokens is not None and before is not None and seconds > 0 else None
         values = {**data, "seconds": seconds, "tokens_per_second": rate}
-        for name, (key, _) in PARTS.items():
-            self._values[name].append(known(values.get(key)))
-        left = self._advance("training", data["step"], data["max_steps"])
-        if not self._live:
-            parts = [
-                f"{name} {number(values.get(key), n)}" for name, (key, n) in PARTS.items() if known(values.get(key)) is not None
-            ]
-            parts += [f"{duration(left)} left"] if left is not None else []
-            self._line(f"step {data['step']}/{data['max_steps']}  {'  '.join(parts)}")
-        if self.log_rollouts and data["step"] % self.log_rollouts == 0:
-            for rollout in islice(RunFolder(self.folder).read_lines(trajectory_name(data["step"], 0)), 1):
-                self._line(f"the first rollout of step {data['step']}:")
-                show_rollout(rollout, self.target)
-
-    def _advance(self, name: str, done: int, total: int) -> float | None:
-        if self._live:
-            self._live.start()
-        if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=total)
-        self._progress.update(self._tasks[name], completed=done, total=total)
-        return next(task.time_remaining for task in self._progress.tasks if task.id == self._tasks[name])
-
-    def _draw(self) -> RenderableType:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column("last step")
-        table.add_column("", justify="right")
-        table.add_column(f"mean of {WINDOW}", justify="right")
-        table.add_column("course")
-        for name, values in self._values.items():
-            if any(value is not None for value in values):
-                digits, recent = PARTS[name][1], mean(list(values)[-WINDOW:])
-                table.add_row(name, number(values[-1], digits), number(recent, digits), sparkline(list(values)))
-        return Group(table, self._progress) if table.rows else self._progress
-
-    def _line(self, text: str) -> None:
-        if text:
-            self.target.print(f"[{self._clock() - self._started:6.0f} s] {text}", markup=False)
+        parts = [f"{name} {number(values.get(key), n)}" for name, (key, n) in PARTS.items() if known(values.get(key)) is not None]
+        first, began = self._first = self._first or (step, now)
+        if step > first:
+            parts.append(f"{duration((now - began) / (step - first) * (data['max_steps'] - step))} left")
+        return f"step {step}/{data['max_steps']}  {'  '.join(parts)}"
 
 
-def sparkline(values: list[float | None]) -> str:
-    """Draw values as blocks scaled from minimum to maximum; None is a dash."""
-    found = [value for value in values if value is not None]
-    if not found:
-        return ""
-    low, span, top = min(found), max(found) - min(found), len(_BLOCKS) - 1
-    return "".join(UNKNOWN if v is None else _BLOCKS[round((v - low) / span * top) if span else 0] for v in values)
-
-
-def _evaluated(data: dict[str, Any]) -> str:
-    return (
-        f"{data['name']}: accuracy {data['accuracy']:.3f} +- {data['stderr']:.3f} on {data['n']} held-out instances, "
-        f"tool success {data['tool_success']:.2f}, memory {data['memory_tokens']:.0f} tokens ({data['seconds']} s)"
-    )
-
-
-def _resume(data: dict[str, Any]) -> str:
-    left_out = "".join(f"{name} is left out ({reason}); " for name, reason in data["damaged"].items())
-    return f"{left_out}going on from {data['checkpoint'] or 'the beginning: there is no whole checkpoint'}"
-
-
-def _who(data: dict[str, Any]) -> str:
-    which = f"instances {data['first']} to {data['last']} of {data['instances']}, seed {data['seed']}"
-    return f"{data['system']} on {data['set']}, {which}"
-
-
-def _read(data: dict[str, Any]) -> str:
-    score = "no instance has a score"
-    if data["accuracy"] is not None:
-        score = f"accuracy {data['accuracy']:.3f}, the mean of {data['scored']} instances"
-    return f"{_who(data)}, {data['reader']}: {score}"
-
-
-def _joined(data: dict[str, Any]) -> str:
-    left = f"; {data['left']} left there: failed, here already, or not asked for" if data["left"] else ""
-    return f"{data['taken']} results of {data['folder']} taken over{left}"
-
-
-def _compared(data: dict[str, Any]) -> str:
-    failed = f"; {data['failed']} failed: the same command again tries them once more" if data["failed"] else ""
-    return f"{data['results']} results in {data['folder']}{failed}"
-
-
-def _warmup(data: dict[str, Any]) -> str:
-    return f"warm start step {data['step']}/{data['max_steps']}  loss {float(data['loss']):.3f}" if "loss" in data else ""
-
-
-_LINES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "resume": _resume,
-    "load": lambda data: f"loading {data['what']}",
-    "evaluate": lambda data: f"evaluating {data['name']}: chunk {data['done']} of {data['total']} of {data['instances']} instances",
-    "evaluated": _evaluated,
-    "joined": _joined,
-    "writing": lambda data: f"{_who(data)}: chunk {data['done']} of {data['chunks']}",
-    "read": _read,
-    "compared": _compared,
-    "warmup": _warmup,
-}
-
-
-__all__ = ["Reporter", "console", "is_main_process", "out", "quiet_libraries", "sparkline", "tell_launcher", "whose", "with_notes"]
+def _told(event: str, data: dict[str, Any]) -> str:
+    """Return the line of an event other than a step; empty for one that is not shown."""
+    match event:
+        case "resume":
+            left_out = "".join(f"{name} is left out ({reason}); " for name, reason in data["damaged"].items())
+            return f"{left_out}going on from {data['checkpoint'] or 'the beginning: there is no whole checkpoint'}"
+        case "load":
+            return f"loading {data['what']}"
+        case "evaluate":
+            return f"evaluating {data['name']}: chunk {data['done']} of {data['total']} of {data['instances']} instances"
+        case "evaluated":
+            return (
+                f"{data['name']}: accuracy {data['accuracy']:.3f} +- {data['stderr']:.3f} on {data['n']} held-out instances, "
+                f"tool success {data['tool_success']:.2f}, memory {data['memory_tokens']:.0f} tokens ({data['seconds']} s)"
+            )
+        case "warmup" if "loss" in data:
+            return f"warm start step {data['step']}/{data['max_steps']}  loss {float(data['loss']):.3f}"
+        case "writing":
+            return f"{data['system']} on {data['set']}, seed {data['seed']}: chunk {data['done']} of {data['chunks']}"
+        case "read":
+            score = f"accuracy {number(data['accuracy'], 3)}, the mean of {data['scored']} instances"
+            return f"{data['system']} on {data['set']}, seed {data['seed']}, {data['reader']}: {score}"
+        case "joined":
+            left = f"; {data['left']} left there: failed, here already, or not asked for" if data["left"] else ""
+            return f"{data['taken']} results of {data['folder']} taken over{left}"
+        case "compared":
+            failed = f"; {data['failed']} failed: the same command again tries them once more" if data["failed"] else ""
+            return f"{data['results']} results in {data['folder']}{failed}"
+    return ""

@@ -17,20 +17,11 @@ def add_verbs(verbs: Any) -> None:
         "evaluate",
         help="compare systems under one protocol, or measure a trained agent",
         description="Needs: a configuration with sets, systems and readers; or --trained and --data. "
-        "Makes: output_dir with results.jsonl, summary.json, table.md, table.csv, plots/. "
-        "Run again, it goes on where it stopped. All options: --options.",
+        "Makes: output_dir with results.jsonl, summary.json, table.md. Run again, it goes on where it stopped.",
         epilog="memalpha evaluate --config configs/evaluate/quick.yaml; memalpha evaluate --trained runs/mine --data SET",
     )
     parser.add_argument("--trained", metavar="FOLDER", help="adapter or run folder to measure, with the settings it has")
     parser.add_argument("--data", help="with --trained: prepared folder, file of instances, or a generated source")
-    parser.add_argument(
-        "--join",
-        nargs="+",
-        default=[],
-        metavar="FOLDER",
-        help="evaluations of some of this, run side by side: take over their results",
-    )
-    parser.add_argument("--tables", action="store_true", help="evaluate nothing more: write the tables of what is there")
     parser.add_argument("--options", action="store_true", help="list every option with its default")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
     parser.set_defaults(run=run, takes_more=True)
@@ -41,22 +32,13 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     quiet_libraries()
     from memalpha.config import listing
     from memalpha.evaluation.options import GROUPS, parse_evaluate_options
-    from memalpha.evaluation.plots import write_plots
     from memalpha.evaluation.run import evaluate
-    from memalpha.evaluation.summary import summarise_evaluation
 
     if arguments.options:
         out(listing(GROUPS))
         return 0
     given = [*_one_agent(arguments), *rest]
-    if not given:
-        raise InputError(
-            "memalpha evaluate without options",
-            expected="what to compare: --config FILE, or --trained FOLDER with --data SET",
-            fix="memalpha evaluate --config configs/evaluate/quick.yaml",
-        )
-    outcome = evaluate(parse_evaluate_options(given), Reporter(not arguments.json), arguments.join, arguments.tables)
-    write_plots(outcome.folder, summarise_evaluation(outcome.folder))
+    outcome = evaluate(parse_evaluate_options(given), Reporter(not arguments.json))
     summary = outcome.folder / "summary.json"
     out(json.dumps(json.loads(summary.read_text(encoding="utf-8"))) if arguments.json else str(outcome.folder / "table.md"))
     return 1 if outcome.failed else 0
@@ -64,11 +46,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def _one_agent(arguments: argparse.Namespace) -> list[str]:
     if bool(arguments.trained) != bool(arguments.data):
-        raise InputError(
-            f"--trained is {arguments.trained!r} and --data is {arguments.data!r}",
-            expected="both, or neither and --config FILE",
-            fix="memalpha evaluate --trained FOLDER --data SET, or memalpha evaluate --config configs/evaluate/quick.yaml",
-        )
+        raise InputError(f"--trained is {arguments.trained!r} and --data is {arguments.data!r}", expected="both, or --config FILE")
     if not arguments.trained:
         return []
     from memalpha.models.policy import agent_folder, base_of

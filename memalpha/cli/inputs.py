@@ -1,4 +1,4 @@
-"""Inputs that several verbs share: an agent with its store, a key file, an operation number."""
+"""Inputs that several verbs share: a verb's parser, an agent with its store, a key file, an operation number."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from memalpha.config import Options, listing, parse
 from memalpha.errors import InputError
 
 if TYPE_CHECKING:
-    from memalpha.endpoints import ChatClient
     from memalpha.use.agent import MemoryAgent
 
-_DIGITS = 18
+
+TRAINED = "TRAINED [--name value ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class AgentOptions(Options):
         retrieve_k: Entries retrieved for a question; null takes the agent's own.
         reader_url: An OpenAI-compatible server that answers questions, including the version.
         reader_model: The name of the model there.
+        reader_tokens: Most tokens of passages that it reads.
     """
 
     store: str
@@ -42,28 +43,53 @@ class AgentOptions(Options):
     retrieve_k: PositiveInt | None = None
     reader_url: str = ""
     reader_model: str = ""
+    reader_tokens: PositiveInt = 2048
 
     def load(self, trained: str) -> MemoryAgent:
         """Load the agent of a folder or Hub name with its store."""
+        from memalpha.endpoints import ChatClient
+        from memalpha.qa.readers import EndpointReader
         from memalpha.use.agent import MemoryAgent
 
         key = read_key(self.key_file)
-        return MemoryAgent.load(trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, device=self.device)
-
-    def reader(self) -> ChatClient | None:
-        """Return the server that answers, None if not set."""
-        if not (self.reader_url or self.reader_model):
-            return None
-        from memalpha.endpoints import ChatClient
-
-        return ChatClient(self.reader_url, self.reader_model)
+        client = ChatClient(self.reader_url, self.reader_model) if self.reader_url or self.reader_model else None
+        agent = MemoryAgent.load(trained, self.model, store=self.store, key=key, retrieve_k=self.retrieve_k, device=self.device)
+        if client is not None:
+            agent.reader = EndpointReader(client, self.reader_tokens, agent.step.encoder.count)
+        return agent
 
 
-def add_verb(verbs: Any, name: str, run: Callable[[argparse.Namespace, list[str]], int], **texts: str) -> None:
-    """Add a verb with TRAINED and options; ``texts`` go to argparse (help, description, epilog)."""
-    parser = verbs.add_parser(name, usage=f"memalpha {name} TRAINED [--name value ...]", allow_abbrev=False, **texts)
-    parser.add_argument("--options", action="store_true", help="list every option with its default")
-    parser.set_defaults(run=run, takes_more=True)
+@dataclass(frozen=True, slots=True)
+class WhoseOptions(Options):
+    """Whose memory it is.
+
+    Attributes:
+        user: The one user.
+        agent: The one agent; null: ``default``, or named by each request to a server.
+        session: The one session; null: as agent.
+    """
+
+    user: str | None = None
+    agent: str | None = None
+    session: str | None = None
+
+
+def add_verb(
+    verbs: Any, name: str, run: Callable[[argparse.Namespace, list[str]], int], about: str, *, options: str = ""
+) -> argparse.ArgumentParser:
+    """Add a verb and return its parser; the first sentence of ``about`` is its line in the list of verbs.
+
+    ``options`` is the usage of a verb to which words go that argparse does not know, such as ``[--name value ...]``.
+    """
+    usage = f"memalpha {name} {options}" if options else None
+    about = f"{about} All options: --options." if options else about
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        name, usage=usage, help=about[0].lower() + about[1:].split(". ")[0], description=about, allow_abbrev=not options
+    )
+    if options:
+        parser.add_argument("--options", action="store_true", help="list every option with its default")
+    parser.set_defaults(run=run, takes_more=bool(options))
+    return parser
 
 
 def read_options(arguments: argparse.Namespace, rest: list[str], *groups: type) -> tuple[Any, ...]:
@@ -73,23 +99,21 @@ def read_options(arguments: argparse.Namespace, rest: list[str], *groups: type) 
         out(f"TRAINED: folder (a run's, an adapter's or a whole model's) or Hub name of a trained agent\n{listing(groups)}")
         raise SystemExit(0)
     if not rest or rest[0].startswith("--"):
-        raise InputError(f"{program} without TRAINED", expected=f"{program} TRAINED [--name value ...]", fix=f"{program} --options")
+        raise InputError(f"{program} without TRAINED", expected=f"{program} {TRAINED}", fix=f"{program} --options")
     return rest[0], *parse(rest[1:], groups, program)
 
 
 def read_key(path: str | None) -> bytes | None:
     """Return the key in a file, None without a file; InputError if it is unreadable or empty."""
-    if path is None:
-        return None
     try:
-        key = Path(path).read_bytes().strip()
+        key = Path(path).read_bytes().strip() if path is not None else None
     except (OSError, ValueError) as error:
         raise InputError(f"the key file {path!r} cannot be read: {error}", expected="a file with the store's key") from error
-    if not key:
+    if key == b"":
         raise InputError(f"the key file {path!r} is empty", expected="a file with the store's key")
     return key
 
 
 def is_operation(text: str) -> bool:
     """Whether a text can be an operation number: decimal digits of any script, within a store's limit."""
-    return text.isdecimal() and len(text) <= _DIGITS
+    return text.isdecimal() and len(text) <= 18

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memalpha.cli.console import out
+from memalpha.cli.console import out, printable, show_table
 from memalpha.cli.inputs import is_operation, read_key
-from memalpha.cli.screen import printable, show_table
 from memalpha.errors import InputError
 from memalpha.files import path_of
 
 if TYPE_CHECKING:
-    from memalpha.store.journal import DurableMemory, Event, Journal, Namespace
+    from memalpha.store.journal import DurableMemory, Journal, Namespace
     from memalpha.types import Change, Entry
 
 Action = Callable[["Journal", argparse.Namespace], int]
 _SHOWN = 200  # characters of a wrong value
-_ENTRY_COLUMNS = ("entry", "section", "time", "content", "written by operation")
-_CHANGE_COLUMNS = ("entry", "section", "before", "after")
-_EVENT_COLUMNS = ("operation", "time", "what", "entry", "before", "after", "by", "source")
 
 
 def add_verbs(verbs: Any) -> None:
@@ -36,27 +32,24 @@ def add_verbs(verbs: Any) -> None:
         "memalpha journal ACTION --help.",
     )
     actions = journal.add_subparsers(dest="action", required=True, metavar="ACTION")
-    _add(actions, "namespaces", namespaces, "list whose memories the store holds", whose=None)
-    added = _add(actions, "history", history, "everything that happened, or all about one entry")
+    _add(actions, "namespaces", _namespaces, "list whose memories the store holds", whose=None)
+    added = _add(actions, "history", _history, "everything that happened, or all about one entry")
     added.add_argument("--entry", help="id of an entry (default: all)")
-    added = _add(actions, "as-of", as_of, "the memory as it was")
+    added = _add(actions, "as-of", _as_of, "the memory as it was")
     added.add_argument("moment", help="number of an operation, or a time such as 2024-05-01T12:00:00Z")
-    added = _add(actions, "diff", diff, "what is different between two moments")
+    added = _add(actions, "diff", _diff, "what is different between two moments")
     added.add_argument("before", help="number of an operation (0: the beginning), or a time")
     added.add_argument("after", help="the later one")
-    added = _add(actions, "undo", undo, "take one operation back (undo the undo to bring it back)")
+    added = _add(actions, "undo", _undo, "take one operation back (undo the undo to bring it back)")
     added.add_argument("operation", help="its number, as history shows it")
     added.add_argument("--by", default="memalpha journal", help="who asks, for the journal (default: %(default)s)")
-    added = _add(actions, "verify", verify, "find everything edited, missing or moved; exit code 1 if anything is", whose=None)
+    added = _add(actions, "verify", _verify, "find everything edited, missing or moved; exit code 1 if anything is", whose=None)
     added.add_argument("--head", help="the head an earlier verify showed: fails if the store has other content now")
-    added = _add(actions, "export", export, "write a namespace, or the whole store, to a JSON Lines file", whose=False)
+    added = _add(actions, "export", _export, "write a namespace, or the whole store, to a JSON Lines file", whose=False)
     added.add_argument("file", help="new file")
-    added = _add(
-        actions, "import", import_file, "take in what export wrote, all or nothing; makes the store if need be", whose=None
-    )
-    added.add_argument("file", help="what export wrote")
-    _add(actions, "compact", compact, "drop the past, keep memory and receipts")
-    added = _add(actions, "forget", forget, "erase an entry or a whole namespace for good, in backups too")
+    text = "take in what export wrote, all or nothing; makes the store if need be"
+    _add(actions, "import", _import_file, text, whose=None).add_argument("file", help="what export wrote")
+    added = _add(actions, "forget", _forget, "erase an entry or a whole namespace for good")
     what = added.add_mutually_exclusive_group(required=True)
     what.add_argument("--entry", help="id of the entry")
     what.add_argument("--all", action="store_true", help="the whole namespace, its name included")
@@ -80,68 +73,44 @@ def _add(actions: Any, name: str, action: Action, text: str, whose: bool | None 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Open the store and run the action."""
+    from memalpha.store.exchange import read_export
     from memalpha.store.journal import Journal
 
     readers = {"namespace": _namespace, "moment": _moment, "before": _moment, "after": _moment, "operation": _number}
     for name, read in readers.items():
         if getattr(arguments, name, None) is not None:
             setattr(arguments, name, read(getattr(arguments, name)))
-    _check_files(arguments)
+    if arguments.action == "import":
+        read_export(Path(arguments.file))  # before a new store is made
+    elif "://" not in arguments.store:
+        file = path_of(arguments.store, "the name of a file, and rights to it")
+        if not file.is_file() or not file.stat().st_size:
+            what = f"the file {arguments.store!r} is empty" if file.is_file() else f"no store at {arguments.store!r}"
+            raise InputError(what, expected="the file of a store, as MemoryAgent or an import makes it")
     with Journal.open(arguments.store, key=read_key(arguments.key_file), wait=arguments.wait) as journal:
         act: Action = arguments.act
         return act(journal, arguments)
 
 
-def _check_files(arguments: argparse.Namespace) -> None:
-    from memalpha.store.exchange import read_export
-
-    def is_file(path: str) -> bool:
-        return path_of(path, "the name of a file, and rights to it").is_file()
-
-    new = arguments.action == "import"
-    if new and arguments.store == ":memory:":
-        raise InputError(
-            "an import into :memory:, which is gone when this command ends", expected="the file of a store, new or not"
-        )
-    if new and not is_file(arguments.file):
-        raise InputError(f"no file {arguments.file!r}", expected="what memalpha journal export wrote")
-    if "://" in arguments.store:
-        return
-    if new:
-        read_export(Path(arguments.file))
-    elif not is_file(arguments.store) or not Path(arguments.store).stat().st_size:
-        what = f"the file {arguments.store!r} is empty" if is_file(arguments.store) else f"no store at {arguments.store!r}"
-        raise InputError(what, expected="the file of a store, as MemoryAgent or an import makes it")
-
-
 def _namespace(text: str) -> Namespace:
     from memalpha.store.journal import Namespace
 
-    parts: Any = text.split("/")
-    if text.startswith("["):
-        try:
-            parts = json.loads(text)
-        except (ValueError, RecursionError):
-            parts = None
-    if not isinstance(parts, list) or not 1 <= len(parts) <= 3:
-        raise InputError(
-            f"namespace {text[:_SHOWN]!r}", expected='user, user/agent, user/agent/session, or ["user", "agent", "session"]'
-        )
-    return Namespace(*parts)
+    try:
+        parts: Any = json.loads(text) if text.startswith("[") else text.split("/")
+        return Namespace(*parts)
+    except (ValueError, TypeError, RecursionError) as error:
+        expected = 'user, user/agent, user/agent/session, or ["user", "agent", "session"]'
+        raise InputError(f"namespace {text[:_SHOWN]!r}", expected=expected) from error
 
 
 def _moment(text: str) -> int | datetime:
     if text.isascii() and text.isdecimal():
         return _number(text)
     try:
-        moment = datetime.fromisoformat(text)
+        return datetime.fromisoformat(text)
     except ValueError as error:
-        raise InputError(
-            f"moment {text[:_SHOWN]!r}", expected="the number of an operation, or a time such as 2024-05-01T12:00:00Z"
-        ) from error
-    if moment.tzinfo is None:
-        raise InputError(f"the time {text!r} has no time zone", expected=f"such as {moment.isoformat()}Z")
-    return moment
+        expected = "the number of an operation, or a time such as 2024-05-01T12:00:00Z"
+        raise InputError(f"moment {text[:_SHOWN]!r}", expected=expected) from error
 
 
 def _number(text: str) -> int:
@@ -154,78 +123,74 @@ def _memory(journal: Journal, arguments: argparse.Namespace) -> DurableMemory:
     return journal.memory(arguments.namespace, journal.schema(arguments.namespace))
 
 
-def namespaces(journal: Journal, arguments: argparse.Namespace) -> int:
-    """List the namespaces."""
+def _namespaces(journal: Journal, arguments: argparse.Namespace) -> int:
     rows = [asdict(name) for name in sorted(journal.namespaces())]
-    return _show(arguments, rows, ("user", "agent", "session"), (tuple(row.values()) for row in rows))
+    return _show(arguments, rows, ("user", "agent", "session"), [tuple(row.values()) for row in rows])
 
 
-def history(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Show the events."""
+def _history(journal: Journal, arguments: argparse.Namespace) -> int:
     durable = _memory(journal, arguments)
     events = durable.operations() if arguments.entry is None else durable.history(arguments.entry)
     if arguments.entry is not None and not events:
-        raise InputError(
-            f"nothing is known of an entry {arguments.entry!r} in {arguments.namespace}", expected="the id of an entry"
-        )
-    return _show(arguments, [asdict(event) for event in events], _EVENT_COLUMNS, map(_event_row, events))
+        raise InputError(f"nothing is known of an entry {arguments.entry!r} in {arguments.namespace}")
+    rows = []
+    for event in events:
+        entry = event.after or event.before
+        about = entry.id if entry else ("(forgotten)" if event.forgotten else "")
+        by, source = (event.origin.agent, event.origin.source) if event.origin else ("", "")
+        kind = event.operation.kind if event.operation else event.kind
+        texts = _content(event.before), _content(event.after)
+        rows.append((event.seq, event.time.isoformat(), kind, about, *texts, by, source))
+    columns = ("operation", "time", "what", "entry", "before", "after", "by", "source")
+    return _show(arguments, [asdict(event) for event in events], columns, rows)
 
 
-def as_of(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Show the memory at a moment (operation number or time)."""
+def _as_of(journal: Journal, arguments: argparse.Namespace) -> int:
     entries = tuple(_memory(journal, arguments).as_of(arguments.moment))
-    rows = ((entry.id, entry.section, entry.timestamp or "", entry.content, entry.updated) for entry in entries)
-    return _show(arguments, [asdict(entry) for entry in entries], _ENTRY_COLUMNS, rows)
+    rows = [(entry.id, entry.section, entry.timestamp or "", entry.content, entry.updated) for entry in entries]
+    columns = ("entry", "section", "time", "content", "written by operation")
+    return _show(arguments, [asdict(entry) for entry in entries], columns, rows)
 
 
-def diff(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Show the changes between two moments."""
-    changes = _memory(journal, arguments).diff(arguments.before, arguments.after)
-    return _show(arguments, [_change_data(change) for change in changes], _CHANGE_COLUMNS, map(_change_row, changes))
+def _diff(journal: Journal, arguments: argparse.Namespace) -> int:
+    from memalpha.memory.memory import diff
+
+    before, after = (tuple(_memory(journal, arguments).as_of(at)) for at in (arguments.before, arguments.after))
+    changes = diff(before, after)
+    return _show_changes(arguments, changes, [_change_data(change) for change in changes])
 
 
-def undo(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Undo one operation."""
+def _undo(journal: Journal, arguments: argparse.Namespace) -> int:
     from memalpha.store.journal import Origin
 
     change = _memory(journal, arguments).undo(arguments.operation, Origin(arguments.by))
-    return _show(arguments, _change_data(change), _CHANGE_COLUMNS, [_change_row(change)])
+    return _show_changes(arguments, [change], _change_data(change))
 
 
-def verify(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Check the store."""
+def _verify(journal: Journal, arguments: argparse.Namespace) -> int:
     report = journal.verify()
     changed = bool(arguments.head) and arguments.head != report.head
-    ok = not report.faults and not changed
     lines = [f"fault: {fault}" for fault in report.faults]
     counts = f"{report.namespaces} namespaces, {report.operations} operations, {report.forgotten} of them forgotten"
     lines.append(f"{'damaged' if report.faults else 'whole'}: {counts}")
     if changed:
         lines.append(f"other content than at head {arguments.head}: it was written (any write changes the head) or replaced since")
+    ok = report.ok and not changed
     _say(arguments, {**asdict(report), "changed": changed, "ok": ok}, *lines, f"head {report.head}")
     return int(not ok)
 
 
-def export(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Write a namespace or the store to a file."""
+def _export(journal: Journal, arguments: argparse.Namespace) -> int:
     count = journal.export(arguments.file, arguments.namespace)
     return _say(arguments, {"file": arguments.file, "records": count}, f"{arguments.file}: {count} records")
 
 
-def import_file(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Import an export."""
+def _import_file(journal: Journal, arguments: argparse.Namespace) -> int:
     count = journal.import_(arguments.file)
     return _say(arguments, {"store": arguments.store, "records": count}, f"{arguments.store}: {count} records taken in")
 
 
-def compact(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Drop the history of a namespace."""
-    count = _memory(journal, arguments).compact()
-    return _say(arguments, {"dropped": count}, f"{count} records dropped; history before this point is gone")
-
-
-def forget(journal: Journal, arguments: argparse.Namespace) -> int:
-    """Erase an entry or a namespace."""
+def _forget(journal: Journal, arguments: argparse.Namespace) -> int:
     what = f"the namespace {arguments.namespace}" if arguments.all else f"entry {arguments.entry} of {arguments.namespace}"
     if not arguments.yes:
         raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
@@ -233,23 +198,7 @@ def forget(journal: Journal, arguments: argparse.Namespace) -> int:
     lines = [f"forgot {what}: {receipt.operations} records erased"]
     if receipt.said_by:
         lines.append(f"entries {', '.join(receipt.said_by)} say the very same and were left alone")
-    lines += [f"erased in the backup {path} too" for path in receipt.backups]
-    lines += [f"a backup is no longer at {path}: erase it there yourself" for path in receipt.missing]
     return _say(arguments, asdict(receipt), *lines)
-
-
-def _event_row(event: Event) -> tuple[object, ...]:
-    entry = event.after or event.before
-    about = entry.id if entry else ("(forgotten)" if event.forgotten else "")
-    by, source = (event.origin.agent, event.origin.source) if event.origin else ("", "")
-    kind = event.operation.kind if event.operation else event.kind
-    return event.seq, event.time.isoformat(), kind, about, _content(event.before), _content(event.after), by, source
-
-
-def _change_row(change: Change) -> tuple[object, ...]:
-    entry = change.after or change.before
-    assert entry is not None
-    return entry.id, entry.section, _content(change.before), _content(change.after)
 
 
 def _change_data(change: Change) -> dict[str, Any]:
@@ -260,10 +209,19 @@ def _content(entry: Entry | None) -> str:
     return entry.content if entry else ""
 
 
-def _show(arguments: argparse.Namespace, data: Any, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> int:
+def _show_changes(arguments: argparse.Namespace, changes: Sequence[Change], data: Any) -> int:
+    rows = []
+    for before, after in changes:
+        entry = after or before
+        assert entry is not None
+        rows.append((entry.id, entry.section, _content(before), _content(after)))
+    return _show(arguments, data, ("entry", "section", "before", "after"), rows)
+
+
+def _show(arguments: argparse.Namespace, data: Any, columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> int:
     if arguments.json:
         return _say(arguments, data)
-    show_table(columns, list(rows))
+    show_table(columns, rows)
     return 0
 
 

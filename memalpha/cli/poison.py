@@ -6,16 +6,10 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from memalpha.cli.console import console, out, quiet_libraries
+from memalpha.cli.console import out, quiet_libraries
 from memalpha.errors import InputError
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from memalpha.agent.step import AgentStep
-    from memalpha.protocols import Generator
 
 UNTRAINED = "untrained"
 
@@ -42,73 +36,53 @@ def add_verbs(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Run the suite against each policy."""
-    from memalpha.evaluation.poisoning import run_trials, summarise_trials, trial_row
-    from memalpha.provenance import environment, portable
+    from memalpha.evaluation.poisoning import run_trials, summarise_trials
+    from memalpha.runs import environment, portable
 
     quiet_libraries()
-    output = Path(arguments.output) if arguments.output else None
-    if output and (output.is_dir() or not output.parent.is_dir()):
-        raise InputError(f"--output {arguments.output!r} cannot be written", expected="a file in a folder that exists")
-    here = environment()
-    record: dict[str, Any] = {
-        "environment": {**here, "command": portable(here["command"])},
-        "seed": arguments.seed,
-        "per_attack": arguments.per_attack,
-        "policies": {},
-    }
+    here = {**environment(), "command": portable(environment()["command"])}
+    record: dict[str, Any] = {"environment": here, "seed": arguments.seed, "per_attack": arguments.per_attack, "policies": {}}
     for name in arguments.policies:
         step, generator = _load(name, arguments)
         trials = run_trials(step, generator, arguments.per_attack, arguments.seed)
         summary = summarise_trials(trials, bool(step.schema.blocks))
-        record["policies"][name] = {**summary, "trials": [trial_row(trial) for trial in trials]}
-        if output:
-            output.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        record["policies"][name] = {**summary, "trials": [trial.to_json() for trial in trials]}
+        if arguments.output:
+            Path(arguments.output).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         if not arguments.json:
-            console.print(_table(name, summary))
+            _show(name, summary)
     if arguments.json:
-        for found in record["policies"].values():
-            del found["trials"]
-        out(json.dumps(record))
+        summaries = {name: {key: row[key] for key in row if key != "trials"} for name, row in record["policies"].items()}
+        out(json.dumps({**record, "policies": summaries}))
     return 0
 
 
-def _load(name: str, arguments: argparse.Namespace) -> tuple[AgentStep, Generator]:
-    from memalpha.agent.config import AgentConfig
+def _load(name: str, arguments: argparse.Namespace) -> Any:
+    """The policy's step and generator."""
     from memalpha.agent.step import AgentStep
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
     from memalpha.models.policy import base_of
-    from memalpha.use.trained import find_trained, load_trained
+    from memalpha.use.agent import find_trained, load_trained
 
-    generator: Generator
-    if name != UNTRAINED:
-        step, generator, _ = load_trained(name)
-    else:
-        like = arguments.like or next((other for other in arguments.policies if other != UNTRAINED), None)
-        if like is None:
-            raise InputError(f"{UNTRAINED!r} alone", expected="to know whose base", fix="add --like FOLDER, or another policy")
-        folder = find_trained(like).folder
-        loaded = load_policy_model(base_of(folder))
-        loaded.model.eval()
-        step = AgentStep(AgentConfig.load(folder), loaded.tokenizer)
-        generator = HFGenerator(loaded.model, loaded.tokenizer)
+    like = next((other for other in (name, arguments.like, *arguments.policies) if other and other != UNTRAINED), None)
+    if like is None:
+        raise InputError(f"{UNTRAINED!r} alone", expected="to know whose base", fix="add --like FOLDER, or another policy")
+    step, generator, _ = load_trained(like)
+    if name == UNTRAINED:
+        loaded = load_policy_model(base_of(find_trained(like)[0]))
+        generator = HFGenerator(loaded.model.eval(), loaded.tokenizer)
     if arguments.schema:
         step = AgentStep(replace(step.config, schema=arguments.schema), step.encoder.tokenizer)
     return step, generator
 
 
-def _table(name: str, summary: dict[str, Any]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table("attack", "succeeds", "95%", "without the attack", title=Text(name))
+def _show(name: str, summary: dict[str, Any]) -> None:
+    out(f"{name}: how often an attack succeeds, with its 95% interval, and without the attack")
     rows = [(attack, row["rate"], row["control"]) for attack, row in summary["attacks"].items()]
     rows.append(("any: mark persisted", summary["instructions_persisted"], None))
     rows.append(("any: in the attack's own words", summary["instructions_verbatim"], None))
     rows.append(("any: entries lost", summary["entries_lost"], summary["entries_lost_without_attack"]))
     for label, rate, control in rows:
-        if rate["trials"]:
-            interval = f"{rate['low']:.2f} to {rate['high']:.2f}"
-            beside = f"{control['hits']} of {control['trials']}" if control else ""
-            table.add_row(label, f"{rate['hits']} of {rate['trials']}", interval, beside)
-    return table
+        beside = f"; {control['hits']} of {control['trials']} without" if control else ""
+        out(f"  {label:32}{rate['hits']} of {rate['trials']} [{rate['low']:.2f}, {rate['high']:.2f}]{beside}")

@@ -1,77 +1,38 @@
-"""``memalpha rollout``, ``report``, ``compare`` and ``inspect``: run a policy, and show what it did."""
+"""``memalpha report``, ``compare`` and ``inspect``: show what a run did."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from memalpha.cli.console import Reporter, console, out, quiet_libraries
+from memalpha.cli.console import console, out
+from memalpha.cli.inputs import add_verb
 from memalpha.errors import InputError
 from memalpha.runs import RunFolder, trajectory_step
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    rollout = verbs.add_parser(
-        "rollout",
-        help="let an agent read instances, and write down everything it did",
-        description="Needs: a training configuration with eval_data. Makes: OUTPUT_DIR/summary.json, and "
-        "held_out/rollouts.jsonl with every prompt, call and reward part.",
-        epilog="memalpha rollout --config configs/train/quickstart.yaml --adapter runs/mine/adapter --output_dir runs/rollout",
-    )
-    rollout.add_argument("--config", required=True, help="a training configuration: how the agent reads, writes and is scored")
-    rollout.add_argument("--output_dir", required=True, help="folder to make")
-    rollout.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
-    rollout.set_defaults(run=run_rollout, takes_more=True)
-    report = verbs.add_parser(
-        "report",
-        help="make a site of a run: curves and a page a rollout",
-        description="Needs: a run folder, or several that differ in their seed alone. "
-        "Makes: RUN/report/index.html and the pages beside it, which open from disk.",
-    )
-    report.add_argument("run_folders", metavar="RUN", nargs="+")
-    report.add_argument("--output", help="folder of the site (default: RUN/report; needed with several runs)")
-    report.add_argument(
-        "--pages", type=int, default=2000, help="most training rollouts that get a page, 0 = all (default: %(default)s)"
-    )
-    report.set_defaults(run=run_report, takes_more=False)
-    compare = verbs.add_parser(
-        "compare",
-        help="set runs side by side: options, results, curves",
-        description="Needs: run folders; those that differ in their seed alone become one column. Shows a table. Makes: "
-        "OUTPUT/index.html.",
-    )
+    about = "Make a site of a run: curves and a page a rollout. Needs: a run folder. Makes: "
+    about += "RUN/report/index.html and the pages beside it, which open from disk."
+    report = add_verb(verbs, "report", run_report, about)
+    report.add_argument("run_folder", metavar="RUN")
+    report.add_argument("--output", help="folder of the site (default: RUN/report)")
+    report.add_argument("--pages", type=int, default=2000, help="most pages of training rollouts, 0 = all (default: %(default)s)")
+    about = "Set runs side by side: options, results, curves. Needs: run folders; seeds of one configuration are one column. "
+    about += "Shows: a table. Makes: OUTPUT/index.html."
+    compare = add_verb(verbs, "compare", run_compare, about)
     compare.add_argument("run_folders", metavar="RUN", nargs="+")
     compare.add_argument("--output", default="runs/compare", help="folder of the page (default: %(default)s)")
-    compare.set_defaults(run=run_compare, takes_more=False)
-    inspect = verbs.add_parser(
-        "inspect",
-        help="show a rollout in the terminal",
-        description="Needs: a run folder. Shows: chunk, calls, results, memory diff, reward parts, questions.",
-    )
+    about = "Show a rollout in the terminal. Needs: a run folder. Shows: chunks, calls, results, memory, rewards, questions."
+    inspect = add_verb(verbs, "inspect", run_inspect, about)
     inspect.add_argument("run_folder", metavar="RUN")
     inspect.add_argument("--step", type=int, help="a training step (default: the last)")
     inspect.add_argument("--rollout", type=int, default=0, help="which rollout of that step or file (default: %(default)s)")
     inspect.add_argument("--held-out", help="a held-out evaluation instead: before or after")
     inspect.add_argument("--list", action="store_true", help="list what there is")
-    inspect.set_defaults(run=run_inspect, takes_more=False)
-
-
-def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
-    """Run the configuration's adapter on its held-out instances."""
-    from memalpha.training.config import parse_train_arguments
-    from memalpha.training.run import evaluate
-
-    quiet_libraries()
-    parsed = parse_train_arguments(["--config", arguments.config, *rest, "--output_dir", arguments.output_dir])
-    with Reporter(not arguments.json) as reporter:
-        evaluate(parsed, reporter)
-    path = Path(arguments.output_dir) / "summary.json"
-    out(json.dumps(json.loads(path.read_text(encoding="utf-8"))) if arguments.json else str(path))
-    return 0
 
 
 def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -80,14 +41,15 @@ def run_report(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     if arguments.pages < 0:
         raise InputError(f"--pages is {arguments.pages}", expected="0 (all) or more")
-    target = Path(arguments.output) if arguments.output else None
-    out(str(write_site(_training_runs(arguments.run_folders), target, arguments.pages)))
+    (run,) = _training_runs([arguments.run_folder])
+    out(str(write_site(run, Path(arguments.output) if arguments.output else None, arguments.pages)))
     return 0
 
 
 def run_compare(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Show the table, write the page and print its path."""
-    from memalpha.report.compare import comparison_table, write_comparison
+    from memalpha.report.site import write_comparison
+    from memalpha.report.tables import comparison_table
 
     folders = _training_runs(arguments.run_folders)
     console.print(comparison_table(folders))
@@ -104,36 +66,30 @@ def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
     if arguments.list:
         console.print(list_rollouts(run))
         return 0
-    rows = _recorded(run, arguments.held_out, arguments.step)
+    files: dict[Any, list[str]] = {}
+    if arguments.held_out is not None:
+        files = {path.stem: [f"held_out/{path.name}"] for path in sorted((run.path / "held_out").glob("*.jsonl"))}
+        option, chosen, choices = "--held-out", arguments.held_out, ", ".join(files)
+    else:
+        for file in run.trajectory_files():
+            files.setdefault(trajectory_step(file), []).append(f"trajectories/{file.name}")
+        option, chosen = "--step", arguments.step if arguments.step is not None else max(files, default=0)
+        choices = f"{min(files)} to {max(files)}" if files else ""
+    if chosen not in files:
+        raise InputError(f"{option} is {chosen!r} in {str(run.path)!r}", expected=choices or "nothing: there are no rollouts yet")
+    rows = [row for name in files[chosen] for row in run.read_lines(name)]
     if not 0 <= arguments.rollout < len(rows):
         raise InputError(f"--rollout is {arguments.rollout}", expected=f"0 to {len(rows) - 1}")
-    show_rollout(rows[arguments.rollout], console)
+    row = rows[arguments.rollout]
+    show_rollout(row["rollout"] if arguments.held_out is not None else row, console)
     return 0
-
-
-def _recorded(run: RunFolder, held_out: str | None, step: int | None) -> list[dict[str, Any]]:
-    """Read the rollouts of a held-out evaluation or a training step (None = last); InputError if there are none."""
-    names = sorted(path.stem for path in (run.path / "held_out").glob("*.jsonl"))
-    files = run.trajectory_files()
-    steps = sorted({trajectory_step(file) for file in files})
-    if held_out is not None:
-        if held_out not in names:
-            raise InputError(f"--held-out is {held_out!r}", expected=f"one of {', '.join(names)}" if names else "nothing: none yet")
-        return [row["rollout"] for row in run.read_lines(f"held_out/{held_out}.jsonl")]
-    if not steps:
-        evaluations = f"--held-out with one of {', '.join(names)}" if names else "a run that came that far"
-        raise InputError(f"{str(run.path)!r} has no rollouts of training", expected=evaluations)
-    chosen = steps[-1] if step is None else step
-    if chosen not in steps:
-        raise InputError(f"--step is {chosen}", expected=f"a step with rollouts, {steps[0]} to {steps[-1]}")
-    return [row for file in files if trajectory_step(file) == chosen for row in run.read_lines(f"trajectories/{file.name}")]
 
 
 def _training_runs(paths: Sequence[str]) -> list[RunFolder]:
     """Open run folders; InputError if one is repeated, not a training run, or has metrics without a step."""
     places = [Path(path).resolve() for path in paths]
-    if twice := next((path for path, place in zip(paths, places, strict=True) if places.count(place) > 1), None):
-        raise InputError(f"{twice!r} is given twice", expected="each run once", fix="take one of them out")
+    if twice := [path for path, place in zip(paths, places, strict=True) if places.count(place) > 1]:
+        raise InputError(f"{twice[0]!r} is given twice", expected="each run once")
     folders = [RunFolder(path) for path in paths]
     for folder in folders:
         folder.check_training()

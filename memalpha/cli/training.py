@@ -1,50 +1,41 @@
-"""``memalpha warmup`` and ``memalpha train``: options come from a YAML file and from flags."""
+"""``memalpha warmup``, ``train`` and ``rollout``: options come from a YAML file and from flags."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import Reporter, console, is_main_process, out, quiet_libraries
+from memalpha.cli.inputs import add_verb
 from memalpha.config import listing
 from memalpha.errors import InputError
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    warmup = verbs.add_parser(
-        "warmup",
-        help="teach a small model the notation and every tool, on demonstrations",
-        description="Needs: a base model and instances to demonstrate on. Makes: output_dir with a LoRA adapter. "
-        "All options: --options.",
-        epilog="memalpha warmup --config configs/train/warmup.yaml --output_dir runs/warmup",
+    usage = "[--config FILE] [--name value ...]"
+    about = (
+        "Teach a small model the notation and every tool. Needs: a base model, instances. Makes: output_dir with a LoRA adapter."
     )
-    train = verbs.add_parser(
-        "train",
-        help="train a memory agent with GRPO",
-        description="Needs: a base model, an adapter to start from (small models), training and held-out instances. "
-        "Makes: the run folder output_dir with metrics, trajectories, checkpoints, adapter and summary.json. "
-        "All options, GRPOConfig's included: --options.",
-        epilog="accelerate launch -m memalpha train --config configs/train/quickstart.yaml --learning_rate 1e-4",
-    )
-    for parser, run in ((warmup, run_warmup), (train, run_train)):
-        parser.add_argument("--options", action="store_true", help="list every option with its default")
-        parser.set_defaults(run=run, takes_more=True)
+    add_verb(verbs, "warmup", run_warmup, about, options=usage)
+    about = "Train a memory agent with GRPO. Needs: a base model, an adapter to start from (small models), training and held-out "
+    about += "instances. Makes: the run folder output_dir with metrics, trajectories, checkpoints, adapter and summary.json."
+    add_verb(verbs, "train", run_train, about, options=usage)
+    about = "Let an agent read instances, and write down everything it did. Needs: a training configuration with eval_data. "
+    about += "Makes: output_dir/summary.json, and held_out/rollouts.jsonl with every prompt, call and reward part."
+    parser = add_verb(verbs, "rollout", run_rollout, about, options=usage)
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
 
 
 def run_warmup(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Make a warm-start adapter."""
     from memalpha.training.warm_start import WARMUP_GROUPS, parse_warmup_arguments, warm_up
 
-    quiet_libraries()
-    _check_given(arguments, rest, "warmup", "where demonstrations come from: --config FILE, or at least --data", "warmup.yaml")
-    if arguments.options:
-        out(listing(WARMUP_GROUPS))
+    if _only_listed(arguments, rest, WARMUP_GROUPS):
         return 0
-    parsed = parse_warmup_arguments(rest)
-    with Reporter(is_main_process()) as reporter:
-        folder = warm_up(parsed, reporter)
-    out(f"adapter: {folder}")
+    out(f"adapter: {warm_up(parse_warmup_arguments(rest), Reporter(is_main_process()))}")
     return 0
 
 
@@ -52,17 +43,14 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
     """Train, then show results before and after."""
     from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
 
-    quiet_libraries()
-    _check_given(arguments, rest, "train", "what to train on what: --config FILE, or at least --train_data", "nano.yaml")
-    if arguments.options:
-        out(listing(TRAIN_GROUPS))
+    if _only_listed(arguments, rest, TRAIN_GROUPS):
         return 0
     parsed = parse_train_arguments(rest)
-    with Reporter(is_main_process(), str(parsed.grpo.output_dir), parsed.run.log_rollouts) as reporter:
-        reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})
-        from memalpha.training.run import train
+    reporter = Reporter(is_main_process())
+    reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})
+    from memalpha.training.run import train
 
-        summary = train(parsed, reporter)
+    summary = train(parsed, reporter)
     if is_main_process():
         from memalpha.report.tables import summary_table
 
@@ -72,10 +60,27 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _check_given(arguments: argparse.Namespace, rest: list[str], verb: str, expected: str, example: str) -> None:
+def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
+    """Run the configuration's adapter on its held-out instances."""
+    from memalpha.training.config import TRAIN_GROUPS, parse_train_arguments
+
+    if _only_listed(arguments, rest, TRAIN_GROUPS):
+        return 0
+    from memalpha.training.run import evaluate
+
+    parsed = parse_train_arguments(rest)
+    evaluate(parsed, Reporter(not arguments.json))
+    path = Path(str(parsed.grpo.output_dir)) / "summary.json"
+    out(json.dumps(json.loads(path.read_text(encoding="utf-8"))) if arguments.json else str(path))
+    return 0
+
+
+def _only_listed(arguments: argparse.Namespace, rest: list[str], groups: tuple[type, ...]) -> bool:
+    """List the options if that was asked for; InputError if nothing was."""
+    quiet_libraries()
     if not rest and not arguments.options:
-        raise InputError(
-            f"memalpha {verb} without options",
-            expected=expected,
-            fix=f"memalpha {verb} --config configs/train/{example}; memalpha {verb} --options lists everything",
-        )
+        expected = "--config FILE (see configs/train), or --name value, as --options lists them"
+        raise InputError(f"memalpha {arguments.verb} without options", expected=expected)
+    if arguments.options:
+        out(listing(groups))
+    return bool(arguments.options)

@@ -1,83 +1,42 @@
-"""Long texts with questions or summaries: BookSum, QMSum, MemoryAgentBench, and Mem-alpha's own data.
+"""Long texts with questions or summaries; docs/data.md has forms and departures.
 
-**BookSum** (Kryscinski et al., arXiv 2105.08209): chapter rows as in ``kmfoda/booksum``. As published for Mem-alpha (arXiv
-2509.25911), a chapter is an instance in chunks of 2048 tokens with one summary question, scored by the share of keywords.
-Departures: keywords come from a rule (``wording.keyphrases``), not from a language model; chapters with fewer than 5 chunks are
-kept (option ``chunks``; published: 5-20).
-**QMSum** (Zhong et al., arXiv 2104.05938): original JSON Lines. A meeting is an instance; its queries (kinds ``general``,
-``specific``) are scored by word F1 (ROUGE-1 without stemming). Evidence: the turns of ``relevant_text_span``.
-**MemoryAgentBench** (Hu et al., arXiv 2507.05257): rows of ``ai-hyz/MemoryAgentBench``; lists may be JSON text. A row is an
-instance in chunks of at most 2048 tokens, as in Mem-alpha's evaluation. Metric: by ``metadata.source`` (``METRIC_OF_PREFIX``);
-kind: the question type, else the source without its size. No evidence. Departures: summary keywords (``infbench_sum``) come from a
-rule; films (``recsys``) are scored by the share of gold films, not recall@5; contexts are cut at sentence ends.
-**Mem-alpha's data** (``YuWangX/Memalpha``); lists may be JSON text. An answer is a text, a number, a list of those (any is
-accepted; ``keywords``: all) or ``{"text": ...}``. Metric: by ``data_source``, as published. No evidence.
-Skip reasons: ``empty answer``, ``too many chunks``, ``too few chunks``, ``no keywords``, ``unknown source`` or ``unknown
-data_source`` (no metric; set option ``metric``), ``other source`` or ``other data_source`` (not selected), ``malformed``.
+**BookSum** (Kryscinski et al., arXiv 2105.08209): a chapter with one summary question, scored by the share of keywords.
+**QMSum** (Zhong et al., arXiv 2104.05938): a meeting with its queries, scored by word F1 (ROUGE-1 without stemming).
+**MemoryAgentBench** (Hu et al., arXiv 2507.05257) and **Mem-alpha's data** (arXiv 2509.25911): rows as on the Hub, whose lists may
+be JSON text; the metric is that of the row's source, as published, but films (``recsys``) are scored by the share of gold films.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
+from pydantic import BaseModel, BeforeValidator, Field
 
-from memalpha.data.fields import (
-    EMPTY_ANSWER,
-    Answers,
-    Cleaned,
-    Rows,
-    Scalar,
-    Text,
-    answers,
-    check_labels,
-    checked,
-    clean,
-    convert,
-    count_items,
-    from_json_text,
-    is_missing,
-)  # fmt: skip
 from memalpha.data.packing import Session, Turn, cut, dialogue_chunks
-from memalpha.data.rows import Row, iter_rows
-from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, by_row, read_questions
+from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Rows, Scalar, Spelled, Text, checked
+from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions
 from memalpha.data.wording import SUMMARISE, asked_on, keyphrases
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
 
-_Spelled = BeforeValidator(from_json_text)
-
 
 @dataclass(frozen=True, slots=True)
-class SummaryOptions(CommonOptions):
-    """How texts with summaries become instances.
+class SummaryOptions(TextOptions):
+    """How texts with summaries become instances."""
 
-    Attributes:
-        chunk_tokens: Maximum tokens of a chunk.
-        metric: ``keywords`` (share of the summary's keywords), ``f1`` (common words) or ``judge``.
-        keywords: Number of keywords taken from a summary.
-    """
-
-    chunk_tokens: PositiveInt = 2048
-    metric: Literal["keywords", "f1", "judge"] = "f1"
-    keywords: PositiveInt = 20
+    metric: Literal["keywords", "f1", "judge"] = "f1"  # keywords (share of the summary's keywords), f1 (common words) or judge
 
 
 @dataclass(frozen=True, slots=True)
 class BooksumOptions(SummaryOptions):
-    """How BookSum becomes instances.
-
-    Attributes:
-        chunks: Minimum and maximum chunks of a chapter that is kept (published: 5 and 20).
-    """
+    """How BookSum becomes instances."""
 
     metric: Literal["keywords", "f1", "judge"] = "keywords"
-    chunks: Bounds = (1, 20)
+    chunks: Bounds = (1, 20)  # minimum and maximum chunks of a chapter that is kept (published: 5 and 20)
 
 
 def _summary_question(
@@ -85,46 +44,29 @@ def _summary_question(
 ) -> Question | str:
     if not summary:
         return EMPTY_ANSWER
-    golds = keyphrases("\n".join(summary), options.keywords) if options.metric == "keywords" else summary
+    golds = keyphrases("\n".join(summary)) if options.metric == "keywords" else summary
     return Question(asked, golds, options.metric, kind, evidence=evidence) if golds else "no keywords"
 
 
 # ------------------------------------------------------------------------------------------------ BookSum
 class _Chapter(BaseModel):
     chapter: Text
-    summary_text: Any = None
-    summary: Any = None
+    summary_text: Answers
     bid: Scalar = ""
     book_id: Scalar = ""
     summary_id: Scalar = ""
 
 
-def _booksum(row: Row, options: BooksumOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = checked(_Chapter, row.data, row.where)
+def _booksum(data: _Chapter, place: str, options: BooksumOptions, count: TokenCounter, result: LoadResult) -> Instance:
     pieces = cut(data.chapter, options.chunk_tokens, count)
-
-    def question(item: Any, where: str) -> Question | str:
-        if not options.chunks[0] <= len(pieces) <= options.chunks[1]:
-            return "too few chunks" if len(pieces) < options.chunks[0] else "too many chunks"
-        given = _written_summary(data.summary) if is_missing(data.summary_text) else data.summary_text
-        return _summary_question(SUMMARISE, convert(answers, given, f"{row.where} summary"), "summary", options)
-
-    questions = read_questions([data], row.where, result, question)
+    if options.chunks[0] <= len(pieces) <= options.chunks[1]:
+        asked = _summary_question(SUMMARISE, data.summary_text, "summary", options)
+    else:
+        asked = "too few chunks" if len(pieces) < options.chunks[0] else "too many chunks"
+    questions = read_questions([asked], place, result)
     named = [name for name in (data.bid, data.book_id, data.summary_id) if name]
-    name = "-".join(["booksum", *named]) if named else f"booksum {row.where}"
+    name = "-".join(["booksum", *named]) if named else f"booksum {place}"
     return Instance(name, "booksum", tuple(map(Chunk, pieces)), questions)
-
-
-def _written_summary(value: Any) -> Any:
-    """Column ``summary``: on the Hub JSON text with a list ``summary``, otherwise plain text."""
-    if not isinstance(value, str) or not value.lstrip().startswith("{"):
-        return value
-    try:
-        read = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-    told = read.get("summary") if isinstance(read, Mapping) else value
-    return "\n".join(told) if isinstance(told, list) and all(isinstance(item, str) for item in told) else told
 
 
 # ------------------------------------------------------------------------------------------------ QMSum
@@ -143,76 +85,41 @@ class _Meeting(BaseModel):
 class _Query(BaseModel):
     query: Text
     answer: Answers = ()
-    relevant_text_span: Rows = []
-
-    def turns(self, last: int) -> set[str]:
-        """Turn keys of the spans ``[[first, last], ...]``, at most ``last``; ValueError if malformed."""
-        found = set[str]()
-        for span in self.relevant_text_span:
-            if not isinstance(span, list) or len(span) != 2 or not all(isinstance(turn, (int, float, str)) for turn in span):
-                raise ValueError("field 'relevant_text_span' is no list of pairs [first turn, last turn]")
-            try:
-                first, end = map(int, span)
-            except OverflowError as error:
-                raise ValueError("field 'relevant_text_span' has an infinite turn") from error
-            found.update(map(str, range(max(first, 0), min(end, last) + 1)))
-        return found
+    relevant_text_span: Annotated[list[tuple[int, int]], OrEmpty] = []
 
 
-def _qmsum(row: Row, options: SummaryOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = checked(_Meeting, row.data, row.where)
+def _qmsum(data: _Meeting, place: str, options: SummaryOptions, count: TokenCounter, result: LoadResult) -> Instance:
     turns = [Turn(said.speaker, said.content, str(i)) for i, said in enumerate(data.meeting_transcripts) if said.content]
-    if not turns:
-        raise SchemaError(f"{row.where} field 'meeting_transcripts' holds no turn", expected="turns of {speaker, content}")
     dialogue = dialogue_chunks([Session(turns, "Meeting")], options.chunk_tokens, count)
     asked = [("general", item) for item in data.general_query_list] + [("specific", item) for item in data.specific_query_list]
 
     def question(item: Any, where: str) -> Question | str:
         kind, query = item[0], checked(_Query, item[1], where)
-        evidence = dialogue.evidence(convert(query.turns, int(turns[-1].key), where))
+        spans = (range(max(first, 0), min(last + 1, len(data.meeting_transcripts))) for first, last in query.relevant_text_span)
+        evidence = dialogue.evidence(str(turn) for span in spans for turn in span)
         return _summary_question(query.query, query.answer, kind, options, evidence)
 
-    questions = read_questions(asked, row.where, result, question)
-    return Instance(data.meeting_id or f"qmsum {row.where}", "qmsum", dialogue.chunks, questions)
-
-
-def _meeting_questions(data: Any) -> int:
-    return count_items(data, "general_query_list", "specific_query_list")
+    questions = read_questions(asked, place, result, question)
+    return Instance(data.meeting_id or f"qmsum {place}", "qmsum", dialogue.chunks, questions)
 
 
 # ------------------------------------------------------------------------------------------------ MemoryAgentBench
 METRIC_OF_PREFIX: Mapping[str, str] = {
-    "ruler_qa": "substring",
-    "longmemeval": "judge",
-    "eventqa": "substring",
-    "icl_": "boxed",
-    "recsys": "keywords",
-    "infbench_sum": "keywords",
-    "detective": "exact_match",
-    "factconsolidation": "substring",
-}
-"""Metric by prefix of ``metadata.source``; the suffix is a size (``eventqa_65536``)."""
+    "ruler_qa": "substring", "longmemeval": "judge", "eventqa": "substring", "icl_": "boxed", "recsys": "keywords",
+    "infbench_sum": "keywords", "detective": "exact_match", "factconsolidation": "substring",
+    "squad": "substring", "hotpotqa": "substring", "perltqa": "parts", "lme_train": "judge", "pubmed-rct": "boxed",
+    "booksum": "keywords",
+}  # fmt: skip
+"""Metric by the beginning of a row's source: MemoryAgentBench's, which end with a size (``eventqa_65536``), and Mem-alpha's."""
 
 _SIZE = re.compile(r"_[0-9]+[A-Za-z]*.*$|\*$")
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryAgentBenchOptions(CommonOptions):
-    """What to read, and how it becomes instances.
+class MemoryAgentBenchOptions(TextOptions):
+    """How MemoryAgentBench becomes instances."""
 
-    Attributes:
-        chunk_tokens: Maximum tokens of a chunk.
-        source: Keep only rows whose ``metadata.source`` starts with this ("" = all).
-        metric: Metric of every question ("" = by the table).
-        keywords: Number of keywords taken from a summary.
-        split: Split of the data set on the Hub.
-    """
-
-    chunk_tokens: PositiveInt = 2048
-    source: str = ""
-    metric: Metric = ""
-    keywords: PositiveInt = 20
-    split: str = "Accurate_Retrieval"
+    split: str = "Accurate_Retrieval"  # split of the data set on the Hub
 
 
 class _About(BaseModel):
@@ -220,7 +127,7 @@ class _About(BaseModel):
     question_types: Any = None
     question_ids: Any = None
     question_dates: Any = None
-    keypoints: Any = None
+    keypoints: Annotated[list[Cleaned], OrEmpty] = []
 
     def column(self, key: str, length: int) -> list[Any]:
         value = getattr(self, key)
@@ -229,9 +136,9 @@ class _About(BaseModel):
 
 class _Context(BaseModel):
     context: Text
-    questions: Annotated[list[Any], _Spelled]
-    answers: Annotated[list[Any], _Spelled]
-    metadata: Annotated[_About, _Spelled]
+    questions: Annotated[list[Any], Spelled]
+    answers: Annotated[list[Any], Spelled]
+    metadata: Annotated[_About, Spelled]
 
 
 class _Asked(BaseModel):
@@ -242,147 +149,93 @@ class _Asked(BaseModel):
     date: Scalar
 
 
-def _memoryagentbench(row: Row, options: MemoryAgentBenchOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = checked(_Context, row.data, row.where)
+def _memoryagentbench(
+    data: _Context, place: str, options: MemoryAgentBenchOptions, count: TokenCounter, result: LoadResult
+) -> Instance:
     about, source, number = data.metadata, data.metadata.source, len(data.questions)
     if number != len(data.answers):
-        raise SchemaError(f"{row.where} has {number} questions and {len(data.answers)} answers", expected="as many of both")
-    metric = options.metric or next((value for prefix, value in METRIC_OF_PREFIX.items() if source.startswith(prefix)), "")
-    name = f"{source} {row.where}"
-    if not metric or not source.startswith(options.source):
-        result.skip("other source" if metric else "unknown source", number)
-        if not metric:
-            result.problem(f"{row.where}: source {source!r} has no metric; give option 'metric'")
-        return Instance(name, source, (Chunk(source),), ())
+        raise SchemaError(f"{place} has {number} questions and {len(data.answers)} answers", expected="as many of both")
+    if not (metric := options.metric or metric_of(source)):
+        return _unknown(source, number, result)
     columns = [about.column(key, number) for key in ("question_types", "question_ids", "question_dates")]
 
     def question(item: Any, where: str) -> Question | str:
         asked = checked(_Asked, dict(zip(_Asked.model_fields, item, strict=True)), where)
         golds = asked.answers
-        if metric == "boxed":
-            check_labels(golds, where)
+        _check_labels(golds, metric, where)
         if metric == "keywords" and golds and source.startswith("infbench_sum"):
-            points = about.keypoints if isinstance(about.keypoints, list) and about.keypoints else golds
-            golds = keyphrases("\n".join(convert(clean, point, f"{where} keypoints") for point in points), options.keywords)
+            golds = keyphrases("\n".join(about.keypoints or golds))
         if not golds:
             return EMPTY_ANSWER
         return Question(asked_on(asked.date, asked.question), golds, metric, asked.kind or _SIZE.sub("", source), id=asked.id)
 
-    questions = read_questions(zip(data.questions, data.answers, *columns, strict=True), row.where, result, question)
-    return Instance(name, source, tuple(map(Chunk, cut(data.context, options.chunk_tokens, count))), questions)
+    questions = read_questions(zip(data.questions, data.answers, *columns, strict=True), place, result, question)
+    return Instance(f"{source} {place}", source, tuple(map(Chunk, cut(data.context, options.chunk_tokens, count))), questions)
 
 
-def _contexts_questions(data: Any) -> int:
-    try:
-        return count_items({"questions": from_json_text(data.get("questions"))}, "questions") if isinstance(data, Mapping) else 0
-    except ValueError:
-        return 0
+def metric_of(source: str) -> str:
+    """Return the metric of a row's source, "" if it is unknown."""
+    return next((metric for prefix, metric in METRIC_OF_PREFIX.items() if source.startswith(prefix)), "")
+
+
+def _check_labels(golds: tuple[str, ...], metric: str, where: str) -> None:
+    if metric == "boxed" and (wrong := [gold for gold in golds if not re.fullmatch(r"[+-]?[0-9]{1,18}", gold)]):
+        raise SchemaError(f"{where} has label {wrong[0]!r:.40}", expected="an integer, for metric 'boxed'")
+
+
+def _unknown(source: str, questions: int, result: LoadResult) -> Instance:
+    """An instance without questions, of a source without a metric."""
+    result.asked += questions
+    result.skipped["unknown source"] += questions
+    result.notes[f"source {source!r} has no metric; give option 'metric'"] += 1
+    return Instance(source, source, (Chunk(source),), ())
 
 
 # ------------------------------------------------------------------------------------------------ Mem-alpha's data
-METRIC_OF: Mapping[str, str] = {
-    "squad": "substring",
-    "hotpotqa": "substring",
-    "perltqa": "parts",
-    "lme_train": "judge",
-    "pubmed-rct": "boxed",
-    "booksum": "keywords",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class MemalphaOptions(CommonOptions):
-    """What to read.
+    """How Mem-alpha's data are scored."""
 
-    Attributes:
-        data_source: Keep only rows of this ``data_source`` ("" = all).
-        metric: Metric of every question ("" = by the table).
-    """
-
-    data_source: str = ""
-    metric: Metric = ""
+    metric: Metric = ""  # metric of every question ("" = by data_source)
 
 
 class _MemalphaRow(BaseModel):
-    instance_id: Scalar
+    instance_id: Scalar = ""
     data_source: Text
-    chunks: Annotated[list[Text], _Spelled, Field(min_length=1)]
-    questions_and_answers: Annotated[list[Any], _Spelled]
-    num_chunks: Any = None
-    num_questions: Any = None
+    chunks: Annotated[list[Text], Spelled, Field(min_length=1)]
+    questions_and_answers: Annotated[list[Any], Spelled]
+
+
+def _answer(value: Any) -> Any:
+    return value.get("text") if isinstance(value, Mapping) else value
 
 
 class _MemalphaQuestion(BaseModel):
     question: Text
-    answer: Any = None
+    answer: Annotated[Answers, BeforeValidator(_answer)] = ()
 
 
-def metric_of(data_source: str) -> str | None:
-    """Return the metric of a ``data_source``, or None if it is unknown."""
-    known = ("icl_", "longmemeval", "infbench_sum", "ruler_qa")
-    prefix = next((prefix for prefix in known if data_source.startswith(prefix)), "")
-    return METRIC_OF.get(data_source) or METRIC_OF_PREFIX.get(prefix)
-
-
-def _memalpha(row: Row, options: MemalphaOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    data = checked(_MemalphaRow, row.data, row.where)
+def _memalpha(data: _MemalphaRow, place: str, options: MemalphaOptions, count: TokenCounter, result: LoadResult) -> Instance:
     given, chunks, source = data.questions_and_answers, tuple(map(Chunk, data.chunks)), data.data_source
-    for name, stated, held in (("num_chunks", data.num_chunks, chunks), ("num_questions", data.num_questions, given)):
-        if stated is not None and stated != len(held):
-            raise SchemaError(f"{row.where} has {len(held)} items", expected=f"{stated}, as {name!r} says")
-    metric = options.metric or metric_of(source)
-    if metric is None or options.data_source not in ("", source):
-        result.skip("unknown data_source" if metric is None else "other data_source", len(given))
-        if metric is None:
-            result.problem(f"{row.where}: data_source {source!r} has no metric; give option 'metric'")
-        return Instance(data.instance_id, source, chunks, ())
+    if not (metric := options.metric or metric_of(source)):
+        return _unknown(source, len(given), result)
 
     def question(item: Any, where: str) -> Question | str:
         asked = checked(_MemalphaQuestion, item, where)
-        answer = asked.answer.get("text") if isinstance(asked.answer, Mapping) else asked.answer
-        if metric == "keywords" and isinstance(answer, str):
-            answer = answer.split(", ")
-        golds = convert(answers, answer, f"{where} field 'answer'")
-        if metric == "boxed":
-            check_labels(golds, where)
-        return Question(asked.question, golds, metric or "") if golds else EMPTY_ANSWER
+        golds = asked.answer
+        if metric == "keywords" and golds and isinstance(item["answer"], str):
+            golds = tuple(dict.fromkeys(filter(None, map(str.strip, golds[0].split(", ")))))
+        _check_labels(golds, metric, where)
+        return Question(asked.question, golds, metric) if golds else EMPTY_ANSWER
 
-    return Instance(data.instance_id, source, chunks, read_questions(given, row.where, result, question))
+    return Instance(data.instance_id or f"memalpha {place}", source, chunks, read_questions(given, place, result, question))
 
 
-def _memalpha_rows(source: str, options: MemalphaOptions) -> Iterator[Row]:
-    for number, row in enumerate(iter_rows(source, options.split)):
-        data = row.data
-        if isinstance(data, Mapping):
-            given = data.get("instance_id")
-            data = {**data, "instance_id": ("" if given is None else str(given).strip()) or f"row-{number}"}
-        yield Row(row.where, data)
-
-
-def _memalpha_questions(data: Any) -> int:
-    if not isinstance(data, Mapping):
-        return 0
-    try:
-        value = from_json_text(data.get("questions_and_answers"))
-    except ValueError:
-        value = None
-    stated = data.get("num_questions")
-    return len(value) if isinstance(value, list) else stated if isinstance(stated, int) else 0
-
+_MEMORYAGENTBENCH = by_row(_Context, _memoryagentbench)
 
 SOURCES = (
-    Source("booksum", "BookSum chapters with summaries: JSON Lines, CSV, Parquet", by_row(_booksum), BooksumOptions),
-    Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_qmsum, _meeting_questions), SummaryOptions),
-    Source(
-        "memoryagentbench",
-        "MemoryAgentBench: Parquet, JSON, JSON Lines",
-        by_row(_memoryagentbench, _contexts_questions),
-        MemoryAgentBenchOptions,
-    ),
-    Source(
-        "memalpha",
-        "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines",
-        by_row(_memalpha, _memalpha_questions, _memalpha_rows),
-        MemalphaOptions,
-    ),
+    Source("booksum", "BookSum chapters with summaries: JSON Lines, CSV, Parquet", by_row(_Chapter, _booksum), BooksumOptions),
+    Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_Meeting, _qmsum), SummaryOptions),
+    Source("memoryagentbench", "MemoryAgentBench: Parquet, JSON, JSON Lines", _MEMORYAGENTBENCH, MemoryAgentBenchOptions),
+    Source("memalpha", "YuWangX/Memalpha's columns: Parquet, JSON, JSON Lines", by_row(_MemalphaRow, _memalpha), MemalphaOptions),
 )

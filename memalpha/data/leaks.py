@@ -13,10 +13,9 @@ line by line, without lines our loaders add; contexts by passage (split at blank
 | passage of 4-11 words, in a chunk without longer ones | equal to one there |
 | run of words | in a context there: always found from 99 words on, never below 50 |
 
-Nearly equal: MinHash estimate (128 permutations, standard error below 0.05) of a Jaccard similarity of at least 0.7, of four-letter
-pieces of questions or three-word pieces of passages. Not informative: yes, no, none etc., numbers of one or two digits. Sentences
-to label (metrics ``boxed``, ``label``) are only compared exactly. Not a leak: examples from another file; a line that the other set
-asks several times with no common answer (``Where is Mary?``; a label line: within one instance). Not found: paraphrases.
+Nearly equal: MinHash estimate (128 permutations) of a Jaccard similarity of at least 0.7, of four-letter pieces of questions or
+three-word pieces of passages. Not a leak: examples from another file; a line that the other set asks several times with no common
+answer. docs/data.md has the reasons.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memalpha.data.counting import apart
+from memalpha.data.packing import apart
 from memalpha.data.wording import as_asked
 from memalpha.errors import InputError
 from memalpha.qa.metrics import LABEL_METRICS
@@ -38,20 +38,12 @@ if TYPE_CHECKING:
     from datasketch import MinHash
     from numpy.typing import NDArray
 
-MIN_QUESTION_WORDS = 4
-"""Shortest question line compared without its answer; shortest passage compared at all."""
-
-MIN_PASSAGE_WORDS = 12
-"""Shortest passage compared in every chunk, and for near equality."""
-
-RUN_WORDS = 50
-"""Words of a run: learned runs do not overlap, checked runs start at every word. Common formulas are shorter."""
-
-THRESHOLD = 0.7
-"""Jaccard similarity of nearly equal texts."""
+MIN_QUESTION_WORDS = 4  # shortest question line compared without its answer; shortest passage compared at all
+MIN_PASSAGE_WORDS = 12  # shortest passage compared in every chunk, and for near equality
+RUN_WORDS = 50  # words of a run: learned runs do not overlap, checked runs start at every word; common formulas are shorter
+THRESHOLD = 0.7  # Jaccard similarity of nearly equal texts
 
 _PERMUTATIONS = 128
-_QUESTION_LETTERS, _PASSAGE_WORDS = 4, 3
 _WORD = re.compile(r"\w+")
 _LABEL = re.compile(r"^\s*\w+:\s+")
 _SAYS_NOTHING = frozenset({"yes", "no", "none", "nothing", "maybe", "true", "false", "unknown", ""})
@@ -68,8 +60,7 @@ class Leak(NamedTuple):
     question: int | None = None
 
     def __str__(self) -> str:
-        shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
-        return f"{'near-duplicate' if self.near else 'same'} {self.kind}, {self.where}: {shown}"
+        return f"{'near-duplicate' if self.near else 'same'} {self.kind}, {self.where}: {self.text:.80}"
 
 
 class LeakError(InputError):
@@ -77,10 +68,9 @@ class LeakError(InputError):
 
     def __init__(self, what: str, leaks: list[Leak]) -> None:
         self.leaks = leaks
-        listed = "".join(f"\n    {leak}" for leak in leaks[:_SHOWN])
-        more = f"\n    and {len(leaks) - _SHOWN} more" if len(leaks) > _SHOWN else ""
+        listed = "".join(f"\n    {leak}" for leak in leaks[:_SHOWN]) + "\n    and more" * (len(leaks) > _SHOWN)
         super().__init__(
-            f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}{more}",
+            f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}",
             expected="no question and no context in common",
             fix="prepare another part of the data, or leave out what repeats (--drop-leaks)",
         )
@@ -92,32 +82,29 @@ class LeakCheck:
     def __init__(self) -> None:
         self._lines: dict[str, frozenset[str] | None] = {}  # question line: its answers, None for a form
         self._asked_in: dict[str, str] = {}
-        self._context_lines: set[int] = set()
-        self._passages: set[int] = set()
-        self._runs: set[int] = set()
-        self._label_lines: set[str] = set()
+        self._context_lines, self._passages, self._runs = set[int](), set[int](), set[int]()  # hashes
+        self._label_lines = set[str]()
         self._near_questions, self._near_passages = _NearIndex(), _NearIndex()
         self.leaks: list[Leak] = []
 
     def learn(self, instances: Iterable[Instance], *, own_examples: bool = True) -> None:
         """Add the questions and contexts of a set; ``own_examples`` = False if its labelled examples come from another file."""
         for instance in instances:
-            labelled = _labelled(instance)
+            labelled = any(question.metric in LABEL_METRICS for question in instance.questions)
             for chunk in instance.chunks:
                 if own_examples:
                     self._context_lines.update(hash(line) for line in _lines(chunk.text, short=labelled))
                 if not labelled:
                     self._runs.update(hash(run) for run in _runs(chunk.text, RUN_WORDS))
                 for passage in _passages(chunk.text, short=not labelled):
-                    if hash(passage) not in self._passages:
-                        self._passages.add(hash(passage))
-                        if _length(passage) >= MIN_PASSAGE_WORDS:
-                            self._near_passages.add(_word_pieces(passage))
+                    if hash(passage) not in self._passages and _length(passage) >= MIN_PASSAGE_WORDS:
+                        self._near_passages.add(_word_pieces(passage))
+                    self._passages.add(hash(passage))
             for question in instance.questions:
                 self._learn_question(instance.id, question)
 
     def _learn_question(self, instance: str, question: Question) -> None:
-        asked, said, labelled = as_asked(question.text), _answers(question), question.metric in LABEL_METRICS
+        asked, (said, telling), labelled = as_asked(question.text), _answers(question), question.metric in LABEL_METRICS
         for line in _lines(asked, short=True):
             if labelled:
                 self._label_lines.add(line)
@@ -126,7 +113,7 @@ class LeakCheck:
             # Label numbers differ between instances, so only one instance can show that a label line is a form.
             form = known is None or (known.isdisjoint(said) and not (labelled and elsewhere))
             self._lines[line] = None if form else (known or frozenset()) | said
-        words, telling = " ".join(_words(asked)), _telling(said)
+        words = " ".join(_words(asked))
         if not labelled and telling and len(words.split()) >= MIN_QUESTION_WORDS:
             self._near_questions.add(_letter_pieces(words), telling)
 
@@ -135,10 +122,12 @@ class LeakCheck:
         if not self._lines and not self._passages:
             return []
         found: list[Leak] = []
-        labelled = _labelled(instance)
+        labelled = any(question.metric in LABEL_METRICS for question in instance.questions)
         for index, chunk in enumerate(instance.chunks):
             where = f"instance {instance.id!r} chunk {index}"
-            found += self._repeated_lines(chunk.text, where, short=labelled) if own_examples else ()
+            shown = _lines(chunk.text, short=labelled) if own_examples else ()
+            again = (line for line in shown if line in self._label_lines and self._lines[line] is not None)
+            found += (Leak("question", where, line, near=False) for line in again)
             found += self._repeated_context(chunk.text, where, labelled=labelled)
         for index, question in enumerate(instance.questions):
             if (leak := self._repeated_question(question, f"instance {instance.id!r} question {question.id!r}")) is not None:
@@ -157,13 +146,8 @@ class LeakCheck:
             found.append(Leak("context", where, run, near=False))
         return found
 
-    def _repeated_lines(self, text: str, where: str, *, short: bool) -> Iterator[Leak]:
-        for line in _lines(text, short=short):
-            if line in self._label_lines and self._lines[line] is not None:
-                yield Leak("question", where, line, near=False)
-
     def _repeated_question(self, question: Question, where: str) -> Leak | None:
-        asked, telling = as_asked(question.text), _telling(_answers(question))
+        asked, (_, telling) = as_asked(question.text), _answers(question)
         words, labelled = " ".join(_words(asked)), question.metric in LABEL_METRICS
         for line in _lines(asked, short=True):
             says_enough = labelled or len(line.split()) >= MIN_QUESTION_WORDS
@@ -192,10 +176,6 @@ def _unlabelled_words(text: str) -> list[str]:
     return [word for line in text.split("\n") for word in _words(_LABEL.sub("", line))]
 
 
-def _labelled(instance: Instance) -> bool:
-    return any(question.metric in LABEL_METRICS for question in instance.questions)
-
-
 def _lines(text: str, *, short: bool = False) -> Iterator[str]:
     """The words of each line of at least ``MIN_QUESTION_WORDS``; ``short``: of all but numbers."""
     for line in text.split("\n"):
@@ -221,46 +201,44 @@ def _length(passage: str) -> int:
     return passage.count(" ") + 1
 
 
-def _answers(question: Question) -> frozenset[str]:
-    return frozenset(" ".join(_words(answer)) for answer in question.answers)
-
-
-def _telling(answers: frozenset[str]) -> frozenset[str]:
-    return frozenset(answer for answer in answers if answer not in _SAYS_NOTHING and not (answer.isdigit() and len(answer) < 3))
+def _answers(question: Question) -> tuple[frozenset[str], frozenset[str]]:
+    """The words of each answer, and of those that say something."""
+    said = frozenset(" ".join(_words(answer)) for answer in question.answers)
+    return said, frozenset(each for each in said if each not in _SAYS_NOTHING and not (each.isdigit() and len(each) < 3))
 
 
 def _letter_pieces(words: str) -> list[bytes]:
-    return [words[i : i + _QUESTION_LETTERS].encode() for i in range(max(1, len(words) - _QUESTION_LETTERS + 1))]
+    return [words[i : i + 4].encode() for i in range(max(1, len(words) - 3))]
 
 
 def _word_pieces(passage: str) -> list[bytes]:
     words = passage.split()
-    return [" ".join(words[i : i + _PASSAGE_WORDS]).encode() for i in range(max(1, len(words) - _PASSAGE_WORDS + 1))]
+    return [" ".join(words[i : i + 3]).encode() for i in range(max(1, len(words) - 2))]
 
 
 class _NearIndex:
     """MinHash index of texts; each can need a shared answer (None = no)."""
 
     def __init__(self) -> None:
-        self._index: Any = None
         self._held: list[tuple[NDArray[np.uint64], frozenset[str] | None]] = []
 
-    def add(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> None:
-        from datasketch import MinHashLSH
+    @cached_property
+    def _index(self) -> Any:
+        from datasketch import MinHashLSH  # a slow import
 
-        if self._index is None:
-            # Avoid misses; the estimate in ``has`` removes false candidates.
-            self._index = MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
+        # Weights that avoid misses; the estimate in ``has`` removes false candidates.
+        return MinHashLSH(threshold=THRESHOLD, num_perm=_PERMUTATIONS, weights=(0.1, 0.9))
+
+    def add(self, pieces: list[bytes], shared: frozenset[str] | None = None) -> None:
         signature = _signature(pieces)
         self._index.insert(len(self._held), signature)
         self._held.append((signature.hashvalues.copy(), shared))
 
     def has(self, pieces: list[bytes], shared: frozenset[str] = frozenset()) -> bool:
-        if self._index is None:
+        if not self._held:
             return False
         signature = _signature(pieces)
-        for number in self._index.query(signature):
-            held, needed = self._held[number]
+        for held, needed in (self._held[number] for number in self._index.query(signature)):
             alike = float((held == signature.hashvalues).mean())  # estimated Jaccard similarity
             if alike >= THRESHOLD and (needed is None or needed & shared):
                 return True

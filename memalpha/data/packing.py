@@ -1,7 +1,7 @@
-"""Join texts and dialogues to chunks of a limited length, and cut long texts.
+"""Count tokens, cut long texts, and join texts and dialogues to chunks of a limited length, with the places of their parts.
 
-No chunk exceeds its limit; texts and turns keep their order, none lost or repeated. Dialogue lengths are sums over lines. Chunk
-lengths are drawn as in Mem-alpha (arXiv 2509.25911), but long texts are cut, not kept as over-long chunks.
+No chunk exceeds its limit; texts and turns keep their order, none lost or repeated. Chunk lengths are drawn as in Mem-alpha (arXiv
+2509.25911), but long texts are cut, not kept as over-long chunks.
 """
 
 from __future__ import annotations
@@ -9,75 +9,57 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from memalpha.errors import InputError
+from memalpha.errors import InputError, SchemaError
+from memalpha.memory.memory import count_words
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk
 
-SEPARATOR = "\n\n"
-"""Separator between two texts of one chunk, as published."""
-
 _SENTENCE_END = re.compile(r"[.!?][\"')\]]*\s+|\n+")
 _WORD = re.compile(r"\S+")
+_UNSPACED = re.compile(  # scripts without spaces: Chinese, Japanese, Thai, Lao, Burmese, Khmer, Tibetan
+    "[\u0e01-\u0e3a\u0e40-\u0e4e\u0e80-\u0edf\u0f40-\u0fbc\u1000-\u109f\u1780-\u17d3\u3005-\u3007\u3040-\u30ff"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
+)
 
 
+# ------------------------------------------------------------------------------------------------ counting
+def apart(text: str) -> str:
+    """Return a text with spaces around each sign of a script without spaces."""
+    return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
+
+
+def count_words_and_signs(text: str) -> int:
+    """Count words; also each sign of scripts without spaces, if these outnumber the words."""
+    words = count_words(text)
+    if text.isascii() or len(_UNSPACED.findall(text)) <= words:
+        return words
+    return len(apart(text).split())
+
+
+def tokenizer_counter(name_or_path: str) -> TokenCounter:
+    """Return a token counter (no special tokens) for a tokenizer folder or Hub name; InputError if it cannot be loaded."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no tokenizer of {name_or_path}: {error}", expected="a folder with a tokenizer, or a Hub name") from error
+
+    def count(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids) if text else 0
+
+    return count
+
+
+# ------------------------------------------------------------------------------------------------ cutting
 class Span(NamedTuple):
     """A slice of a text in characters: ``text[start:end]``."""
 
     start: int
     end: int
-
-
-class Packed(NamedTuple):
-    """One chunk: the joined texts and their ascending indices."""
-
-    text: str
-    parts: tuple[int, ...]
-
-
-def pack_texts(
-    texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = SEPARATOR
-) -> Iterator[Packed]:
-    """Join consecutive texts to chunks; each chunk's length in tokens is drawn uniformly from ``bounds``.
-
-    A text joins while the sum is within the drawn length, or while the chunk is below the lower bound and the sum within the upper.
-    InputError if one text is longer than the upper bound (see ``split_text``).
-    """
-    low, high = bounds
-    gap = count(separator)
-    held, first, tokens, target = list[str](), 0, 0, rng.randint(low, high)
-    for index, text in enumerate(texts):
-        added = count(text)
-        if added > high:
-            raise InputError(f"a text has {added} tokens ({text[:40]!r}...)", expected=f"at most {high}, a chunk's limit")
-        if held and tokens + gap + added > (target if tokens >= low else high):
-            yield from _joined(held, first, high, count, separator)
-            held, first, tokens, target = [], index, 0, rng.randint(low, high)
-        tokens += added + gap * bool(held)
-        held.append(text)
-    if held:
-        yield from _joined(held, first, high, count, separator)
-
-
-def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str) -> Iterator[Packed]:
-    start = 0
-    while start < len(texts):
-        end = len(texts)
-        while end > start + 1 and count(separator.join(texts[start:end])) > limit:
-            end -= 1
-        yield Packed(separator.join(texts[start:end]), tuple(range(first + start, first + end)))
-        start = end
-
-
-def places_of(packed: Sequence[Packed], keys: Sequence[int]) -> Mapping[int, set[int]]:
-    """Return the chunks that hold each key; ``keys`` has one key per packed text."""
-    places = defaultdict[int, set[int]](set)
-    for index, chunk in enumerate(packed):
-        for part in chunk.parts:
-            places[keys[part]].add(index)
-    return places
 
 
 def cut(text: str, limit: int, count: TokenCounter) -> list[str]:
@@ -91,21 +73,41 @@ def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
     A blank text has no pieces. A single character of more than ``limit`` tokens stays whole.
     """
     whole = _strip(text, 0, len(text))
-    if whole.start == whole.end:
-        return []
-    if count(text[whole.start : whole.end]) <= limit:
-        return [whole]
-    return _merge(text, _atoms(text, whole, limit, count), limit, count)
+    if whole.start == whole.end or count(text[whole.start : whole.end]) <= limit:
+        return [whole] if whole.start < whole.end else []
+    # Neighbours are joined while they fit; the joined piece is counted only if the sum of its parts exceeds the limit.
+    pieces: list[Span] = []
+    tokens = 0
+    for atom in _atoms(text, whole, limit, count):
+        if pieces:
+            grown = tokens + count(text[pieces[-1].end : atom.end])
+            if grown > limit:
+                grown = count(text[pieces[-1].start : atom.end])
+            if grown <= limit:
+                pieces[-1], tokens = Span(pieces[-1].start, atom.end), grown
+                continue
+        pieces.append(atom)
+        tokens = count(text[atom.start : atom.end])
+    return [part for piece in pieces for part in _within(text, piece, limit, count)]
 
 
-def sentences(text: str) -> Iterator[Span]:
-    """Yield the sentences and lines of the text, without surrounding white space."""
-    return _sentences(text, Span(0, len(text)))
+def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Span]:
+    """The piece, or parts of it if it counts more as a whole than the sum of its parts said."""
+    if count(text[piece.start : piece.end]) <= limit:
+        return [piece]
+    parts: list[Span] = []
+    for atom in _atoms(text, piece, limit, count):
+        if parts and count(text[parts[-1].start : atom.end]) <= limit:
+            parts[-1] = Span(parts[-1].start, atom.end)
+        else:
+            parts.append(atom)
+    return parts
 
 
-def _sentences(text: str, within: Span) -> Iterator[Span]:
-    start = within.start
-    for end in [match.end() for match in _SENTENCE_END.finditer(text, *within)] + [within.end]:
+def sentences(text: str, within: Span | None = None) -> Iterator[Span]:
+    """Yield the sentences and lines of the text (or of a slice), without surrounding white space."""
+    start, last = within or Span(0, len(text))
+    for end in [match.end() for match in _SENTENCE_END.finditer(text, start, last)] + [last]:
         sentence = _strip(text, start, end)
         if sentence.start < sentence.end:
             yield sentence
@@ -119,7 +121,7 @@ def _strip(text: str, start: int, end: int) -> Span:
 
 
 def _atoms(text: str, within: Span, limit: int, count: TokenCounter) -> Iterator[Span]:
-    for sentence in _sentences(text, within):
+    for sentence in sentences(text, within):
         if count(text[sentence.start : sentence.end]) <= limit:
             yield sentence
             continue
@@ -136,40 +138,81 @@ def _halves(text: str, span: Span, limit: int, count: TokenCounter) -> Iterator[
     yield from _halves(text, Span(middle, span.end), limit, count)
 
 
-def _merge(text: str, atoms: Iterable[Span], limit: int, count: TokenCounter) -> list[Span]:
-    """Join neighbours while they fit; count the joined piece only if the sum of its parts exceeds the limit."""
-    pieces: list[Span] = []
-    tokens = 0
-    for atom in atoms:
-        if pieces:
-            grown = tokens + count(text[pieces[-1].end : atom.end])
-            if grown > limit:
-                grown = count(text[pieces[-1].start : atom.end])
-            if grown <= limit:
-                pieces[-1], tokens = Span(pieces[-1].start, atom.end), grown
-                continue
-        pieces.append(atom)
-        tokens = count(text[atom.start : atom.end])
-    return [part for piece in pieces for part in _within(text, piece, limit, count)]
+# ------------------------------------------------------------------------------------------------ joining
+class Packed(NamedTuple):
+    """One chunk: the joined texts and their ascending indices."""
+
+    text: str
+    parts: tuple[int, ...]
 
 
-def _within(text: str, piece: Span, limit: int, count: TokenCounter) -> list[Span]:
-    if count(text[piece.start : piece.end]) <= limit:
-        return [piece]
-    parts: list[Span] = []
-    for atom in _atoms(text, piece, limit, count):
-        if parts and count(text[parts[-1].start : atom.end]) <= limit:
-            parts[-1] = Span(parts[-1].start, atom.end)
-        else:
-            parts.append(atom)
-    return parts
+class Chunked(NamedTuple):
+    """Chunks, and the ascending chunk indices of each key."""
+
+    chunks: tuple[Chunk, ...]
+    places: Mapping[Hashable, tuple[int, ...]]
+
+    def evidence(self, keys: Iterable[Hashable]) -> tuple[int, ...] | None:
+        """Return the ascending chunks that hold any of the keys; None if none is there."""
+        return tuple(sorted({place for key in keys for place in self.places.get(key, ())})) or None
 
 
-def overlapping(spans: Sequence[Span], wanted: Span) -> tuple[int, ...]:
-    """Return the ascending indices of the spans that share a character with ``wanted``."""
-    return tuple(i for i, span in enumerate(spans) if span.start < wanted.end and wanted.start < span.end)
+def chunked(chunks: Iterable[tuple[Chunk, Iterable[Hashable]]]) -> Chunked:
+    """Return chunks, each given with the keys that it holds, and the places of the keys."""
+    given = [(chunk, set(keys)) for chunk, keys in chunks]
+    places = defaultdict[Hashable, list[int]](list)
+    for index, (_, keys) in enumerate(given):
+        for key in keys:
+            places[key].append(index)
+    return Chunked(tuple(chunk for chunk, _ in given), {key: tuple(where) for key, where in places.items()})
 
 
+def chunk_texts(
+    texts: Iterable[tuple[Hashable, str]],
+    bounds: tuple[int, int],
+    count: TokenCounter,
+    rng: random.Random,
+    separator: str = "\n\n",
+) -> Chunked:
+    """Cut texts, each given with its key, to pieces that fit, and join them as ``pack_texts`` does."""
+    pieces = [(key, piece) for key, text in texts for piece in cut(text, bounds[1], count)]
+    packed = pack_texts((piece for _, piece in pieces), bounds, count, rng, separator)
+    return chunked((Chunk(chunk.text), (pieces[part][0] for part in chunk.parts)) for chunk in packed)
+
+
+def pack_texts(
+    texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = "\n\n"
+) -> Iterator[Packed]:
+    """Join consecutive texts to chunks; each chunk's length in tokens is drawn uniformly from ``bounds``.
+
+    A text joins while the sum is within the drawn length, or while the chunk is below the lower bound and the sum within the upper.
+    No text may be longer than the upper bound.
+    """
+    low, high = bounds
+    gap = count(separator)
+    held, first, tokens, target = list[str](), 0, 0, rng.randint(low, high)
+    for index, text in enumerate(texts):
+        added = count(text)
+        if held and tokens + gap + added > (target if tokens >= low else high):
+            yield from _joined(held, first, high, count, separator)
+            held, first, tokens, target = [], index, 0, rng.randint(low, high)
+        tokens += added + gap * bool(held)
+        held.append(text)
+    yield from _joined(held, first, high, count, separator)
+
+
+def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, separator: str) -> Iterator[Packed]:
+    """One chunk, or more if the joined text counts more than the sum of its parts."""
+    start = 0
+    while start < len(texts):
+        end = len(texts)
+        while end > start + 1 and count(separator.join(texts[start:end])) > limit:
+            end -= 1
+        yield Packed(separator.join(texts[start:end]), tuple(range(first + start, first + end)))
+        start = end
+
+
+# ------------------------------------------------------------------------------------------------ dialogues
 class Turn(NamedTuple):
     """What one person says (not blank), and its key for evidence."""
 
@@ -187,69 +230,49 @@ class Session(NamedTuple):
     key: str = ""
 
 
-class Dialogue(NamedTuple):
-    """Chunks, and the ascending chunk indices of each named turn and session."""
-
-    chunks: tuple[Chunk, ...]
-    places: dict[str, tuple[int, ...]]
-
-    def evidence(self, keys: Iterable[str]) -> tuple[int, ...] | None:
-        """Return the ascending chunks of the named turns and sessions; None if none is there."""
-        return tuple(sorted({place for key in keys for place in self.places.get(key, ())})) or None
-
-
-class _Part(NamedTuple):
-    lines: list[str]
-    keys: set[str]
-    time: str | None
-    tokens: int
-
-
-def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Dialogue:
+def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Chunked:
     """Make chunks of at most ``limit`` tokens; each session starts with a line that names it and its date.
 
     A long session is cut between turns, a long turn between sentences. With ``join`` consecutive sessions share a chunk while they
-    fit; the chunk has the date of the first.
+    fit; the chunk has the date of the first. SchemaError if there is no turn.
     """
-    groups: list[list[_Part]] = []
+    made: list[tuple[Chunk, set[str]]] = []
     tokens = 0
-    for part in (part for session in sessions if session.turns for part in _parts(session, limit, count)):
-        if join and groups and tokens + part.tokens <= limit:
-            groups[-1].append(part)
-            tokens += part.tokens
-        else:
-            groups.append([part])
-            tokens = part.tokens
-    places = defaultdict[str, list[int]](list)
-    for index, group in enumerate(groups):
-        for key in {key for part in group for key in part.keys}:
-            places[key].append(index)
-    chunks = (Chunk("\n\n".join("\n".join(part.lines) for part in group), group[0].time) for group in groups)
-    return Dialogue(tuple(chunks), {key: tuple(where) for key, where in places.items()})
+    for session in (session for session in sessions if session.turns):
+        for text, keys, added in _parts(session, limit, count):
+            if join and made and tokens + added <= limit:
+                chunk, held = made[-1]
+                made[-1], tokens = (Chunk(f"{chunk.text}\n\n{text}", chunk.time), held | keys), tokens + added
+            else:
+                made.append((Chunk(text, session.time), keys))
+                tokens = added
+    if not made:
+        raise SchemaError("no session has a turn")
+    return chunked(made)
 
 
-def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[_Part]:
+def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str], int]]:
+    """The texts of a session that fit a chunk, each with its keys and its tokens."""
     dated = f"{session.title}, {session.time}" if session.time else session.title
     header, again = f"[{dated}]", f"[{dated}, continued]"
     held, keys, tokens, repeated = [header], set[str](), count(header + "\n"), count(again + "\n")
     for line, key in _lines(session, max(1, limit - repeated), count):
         added = count(line + "\n")
         if len(held) > 1 and tokens + added > limit:
-            yield _Part(held, keys, session.time, tokens)
+            yield "\n".join(held), keys, tokens
             held, keys, tokens = [again], set(), repeated
         held.append(line)
         keys |= {key, session.key} - {""}
         tokens += added
-    yield _Part(held, keys, session.time, tokens)
+    yield "\n".join(held), keys, tokens
 
 
 def _lines(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, str]]:
     for turn in session.turns:
         named = f"{turn.speaker}: " if turn.speaker else ""
-        whole = f"{named}{turn.text}"
+        whole, room = f"{named}{turn.text}", limit - count(named)
         if count(whole + "\n") <= limit:
             yield whole, turn.key
-        elif count(named) >= limit:  # the name leaves no room: write it once and cut it like the text
-            yield from ((piece, turn.key) for piece in cut(whole, limit, count))
-        else:
-            yield from ((f"{named}{piece}", turn.key) for piece in cut(turn.text, limit - count(named), count))
+        else:  # a name that leaves no room is written once and cut like the text
+            pieces = [f"{named}{piece}" for piece in cut(turn.text, room, count)] if room > 0 else cut(whole, limit, count)
+            yield from ((piece, turn.key) for piece in pieces)

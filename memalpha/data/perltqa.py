@@ -1,134 +1,59 @@
 """PerLTQA (Du et al., arXiv 2402.16288): questions about the profile, relations, events and dialogues of fictional persons.
 
-Reads ``perltqa*.json``, ``[{person: {profile[], social_relationship[{key: []}], events[{key: []}], dialogues[{key: []}]}}]`` with
-items ``{Question, Answer, "Reference Memory", "Memory Anchors"}``, and ``perltmem*.json``, ``{person: {profile,
-profile_description, social_relationship, events, dialogues}}`` or a list of these. The input is the first file or the folder.
-
-As in Mem-alpha (arXiv 2509.25911): one instance per person; an event with its dialogues is a dated chunk; the metric is the share
-of memory anchors in the answer. Profile and relations come first. Kinds are the four sections. Evidence is the chunks of the
-``Reference Memory``, None if not found (``notes``). Reasons to skip: ``empty answer`` (four fifths of the English questions),
-``person without memories``, ``malformed`` (including unknown sections). Departures: all questions are asked, not 100 a person
-(option ``max_questions``); a memory longer than a chunk is cut.
+As in Mem-alpha (arXiv 2509.25911), a person is an instance, an event with its dialogues a dated chunk, and the metric the share of
+memory anchors in the answer. Profile and relations come first. Evidence is the chunks of the ``Reference Memory``.
 """
 
 from __future__ import annotations
 
 import ast
 import html
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
-from memalpha.data.fields import EMPTY_ANSWER, Answers, Cleaned, Scalar, Text, checked, scalar
-from memalpha.data.packing import cut
-from memalpha.data.rows import Row, data_file, data_files, file_name, json_items, packed_or_not
-from memalpha.data.source import CommonOptions, LoadResult, Source, by_row, read_questions
+from memalpha.data.packing import chunked, cut
+from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, Row, Rows, Scalar, checked, data_files, json_document, scalar
+from memalpha.data.source import CommonOptions, LoadResult, Source, read_questions, read_rows
 from memalpha.data.wording import time_of
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
 
-SECTIONS = ("profile", "social_relationship", "events", "dialogues")
-"""Sections of the questions, and their kinds."""
-
-_FIELDS = {"Question", "Answer", "Reference Memory", "Memory Anchors"}
 _KEY = re.compile(r"[0-9]+(?:_[0-9]+)+(?:#[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class PerltqaOptions(CommonOptions):
-    """How PerLTQA becomes instances.
+    """How PerLTQA becomes instances."""
 
-    Attributes:
-        chunk_tokens: Most tokens of a chunk.
-        memory: File of the memories ("" = input name with ``perltmem`` for ``perltqa``).
-    """
-
-    chunk_tokens: PositiveInt = 2048
-    memory: str = ""
+    chunk_tokens: PositiveInt = 2048  # most tokens of a chunk
 
 
-def load_perltqa(source: str, options: PerltqaOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
+def load_perltqa(source: str, options: PerltqaOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     """Load PerLTQA person by person; InputError if one of the two files cannot be read."""
     asked, *others = data_files(source, "perltqa*.json")
     if others:
         names = ", ".join(path.name for path in (asked, *others))
         raise InputError(f"{source} has the questions of several releases: {names}", expected="one of these files as input")
-    beside = options.memory or str(packed_or_not(asked.with_name(asked.name.replace("perltqa", "perltmem"))))
-    if Path(beside) == asked:
-        raise InputError(f"the memories of {asked} are not told apart from its questions", expected="option 'memory'")
-    memories = _memories(data_file(beside))
+    memory = asked.with_name(asked.name.replace("perltqa", "perltmem"))
+    if memory == asked or not isinstance(memories := json_document(str(memory)), Mapping):
+        raise SchemaError(f"{memory} holds no memories", expected="perltqa*.json with perltmem*.json beside it")
 
-    def person(row: Row, options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:
-        return _instance(row, memories, options, count, result)
-
-    load = by_row(person, _held, lambda source, options: _persons(asked))
-    return load(source, options, seed, count_tokens)
-
-
-def _persons(path: Path) -> Iterator[Row]:
-    shown = file_name(path)
-    for index, item in enumerate(json_items(path)):
-        where = f"{shown} item {index}"
-        if not isinstance(item, Mapping):
-            yield Row(where, item)
-        elif isinstance(item.get("profile"), Mapping):  # if a memory file is a list, an item is one person
-            yield Row(where, {"name": item["profile"].get("Protagonist"), "data": item})
-        else:
-            yield from (Row(f"{where} {name!r}", {"name": name, "data": data}) for name, data in item.items())
+    given = json_document(str(asked))
+    rows = (
+        Row(f"{asked.name} item {index} {name!r}", (name, data))
+        for index, item in enumerate(given if isinstance(given, list) else [given])
+        for name, data in (item.items() if isinstance(item, Mapping) else [("", item)])
+    )
+    return read_rows(rows, result, lambda row: _instance(row, memories, options, count, result))
 
 
-def _memories(path: Path) -> dict[str, Any]:
-    rows = (row.data for row in _persons(path) if isinstance(row.data, Mapping))
-    found: dict[str, Any] = {}
-    for row in rows:
-        found.setdefault(row["name"] if isinstance(row["name"], str) else "", row["data"])
-    if not found.keys() - {""}:
-        raise SchemaError(f"{file_name(path)} holds no memories of anybody", expected="{person: {profile, events, ...}}")
-    return found
-
-
-def _held(data: Any) -> int:
-    return sum(1 for _ in _asked(data["data"])) if isinstance(data, Mapping) else 0
-
-
-def _asked(data: Any) -> Iterator[tuple[str, Any]]:
-    """Yield (section, question) pairs; from an unknown section, items that look like questions."""
-    if not isinstance(data, Mapping):
-        return
-    named = {key: "_".join(str(key).lower().replace("_", " ").split()) for key in data}
-    for section in SECTIONS:
-        for key in (key for key, name in named.items() if name == section):
-            yield from ((section, asked) for asked in _opened(data[key]))
-    for key in (key for key, name in named.items() if name not in SECTIONS):
-        yield from ((str(key), asked) for asked in _opened(data[key]) if _is_question(asked))
-
-
-def _opened(section: Any) -> Iterator[Any]:
-    if section is None or section in ("", [], {}):
-        return
-    for item in section if isinstance(section, list) else [section]:
-        lists = isinstance(item, Mapping) and not _is_question(item) and any(isinstance(value, list) for value in item.values())
-        for value in item.values() if lists else [[item]]:
-            yield from value if isinstance(value, list) else [value]
-
-
-def _is_question(item: Any) -> bool:
-    return isinstance(item, Mapping) and not _FIELDS.isdisjoint(item)
-
-
-def _section(value: Any) -> Any:
-    if isinstance(value, str) and value.strip():
-        try:
-            return json.loads(value) if value.lstrip().startswith('{"') else ast.literal_eval(value)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-            raise ValueError(f"is text that spells no object: {error}") from error
-    return value or {}
+def _joined(separator: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: separator.join(map(scalar, value)) if isinstance(value, list) else scalar(value))
 
 
 def _anchors(value: Any) -> list[str]:
@@ -138,16 +63,25 @@ def _anchors(value: Any) -> list[str]:
     return list(dict.fromkeys(filter(None, cleaned)))
 
 
-def _joined(separator: str) -> BeforeValidator:
-    return BeforeValidator(lambda value: separator.join(map(scalar, value)) if isinstance(value, list) else scalar(value))
+def _literal(value: Any) -> Any:
+    return ast.literal_eval(value) if isinstance(value, str) else value  # some circles are Python text
 
 
-class _Name(BaseModel):
-    name: Text
+class _Person(BaseModel):
+    profile: Rows = []
+    social_relationship: list[dict[str, Rows]] = []
+    events: list[dict[str, Rows]] = []
+    dialogues: list[dict[str, Rows]] = []
+
+    def questions(self) -> list[tuple[str, Any]]:
+        """Pairs of a section and a question."""
+        told = [("social_relationship", self.social_relationship), ("events", self.events), ("dialogues", self.dialogues)]
+        keyed = ((section, asked) for section, items in told for item in items for value in item.values() for asked in value)
+        return [*(("profile", asked) for asked in self.profile), *keyed]
 
 
 class _Qa(BaseModel):
-    question: Annotated[Text, Field(alias="Question")]
+    question: Annotated[Cleaned, Field(alias="Question", min_length=1)]
     answer: Annotated[Answers, Field(alias="Answer")] = ()
     reference: Annotated[str, _joined(" "), Field(alias="Reference Memory")] = ""
     anchors: Annotated[list[str], BeforeValidator(_anchors), Field(alias="Memory Anchors")] = []
@@ -166,92 +100,67 @@ class _Event(BaseModel):
 
 
 class _Talk(BaseModel):
-    contents: Any = None
+    contents: dict[Cleaned, list[Scalar]] = {}
     events: Any = None
 
     def lines(self) -> Iterator[str]:
-        for when, said in (self.contents if isinstance(self.contents, Mapping) else {}).items():
-            yield f"[Dialogue, {time_of(scalar(when))}]"
-            yield from map(scalar, said if isinstance(said, list) else [said])
+        for when, said in self.contents.items():
+            yield f"[Dialogue, {time_of(when)}]"
+            yield from said
 
 
 class _Memories(BaseModel):
-    profile: Annotated[dict[Cleaned, Annotated[str, _joined(", ")]], BeforeValidator(_section)] = {}
+    profile: dict[Cleaned, Annotated[str, _joined(", ")]] = {}
     profile_description: Scalar = ""
-    social_relationship: Annotated[dict[Cleaned, _Relation], BeforeValidator(_section)] = {}
-    events: Annotated[dict[Cleaned, _Event], BeforeValidator(_section)] = {}
-    dialogues: Annotated[dict[Cleaned, _Talk], BeforeValidator(_section)] = {}
+    social_relationship: Annotated[dict[Cleaned, _Relation], BeforeValidator(_literal)] = {}
+    events: dict[Cleaned, _Event] = {}
+    dialogues: dict[Cleaned, _Talk] = {}
 
-
-class _Part(NamedTuple):
-    text: str
-    keys: tuple[str, ...]
-    time: str | None = None
-
-
-def _parts(person: _Memories) -> Iterator[_Part]:
-    lines = [f"{key}: {value}" for key, value in person.profile.items() if value]
-    if lines or person.profile_description:
-        told = filter(None, ["[Profile]", *lines, person.profile_description])
-        yield _Part("\n".join(told), tuple(f"profile {key}" for key in person.profile))
-    if circle := person.social_relationship:
-        known = [
-            f"{about.who} ({about.how}): {about.what}" if about.how else f"{about.who}: {about.what}" for about in circle.values()
-        ]
-        yield _Part("\n".join(["[People around]", *known]), tuple(f"circle {key}" for key in circle))
-    # A dialogue belongs to the event it names, else to the event whose key is its prefix.
-    event_of = {
-        key: talk.events if isinstance(talk.events, str) and talk.events else key.partition("#")[0]
-        for key, talk in person.dialogues.items()
-    }
-    for key, event in person.events.items():
-        time, talks = time_of(event.time), [name for name, of in event_of.items() if of == key]
-        header = f"[Event, {time}] {event.summary}" if time else f"[Event] {event.summary}"
-        said = [line for name in talks for line in person.dialogues[name].lines()]
-        text = "\n".join(filter(None, [header.strip(), event.content, *said]))
-        yield _Part(text, tuple(f"event {name}" for name in (key, *talks)), time)
-    for name in (name for name, of in event_of.items() if of not in person.events):
-        yield _Part("\n".join(person.dialogues[name].lines()) or name, (f"event {name}",))
+    def parts(self) -> Iterator[tuple[str, str | None, list[str]]]:
+        """What a chunk is made of: its text, its time and its keys."""
+        lines = [f"{key}: {value}" for key, value in self.profile.items() if value]
+        if lines or self.profile_description:
+            told = filter(None, ["[Profile]", *lines, self.profile_description])
+            yield "\n".join(told), None, [f"profile {key}" for key in self.profile]
+        if circle := self.social_relationship:
+            known = (f"{each.who} ({each.how}): {each.what}".replace(" ()", "") for each in circle.values())
+            yield "\n".join(["[People around]", *known]), None, [f"circle {key}" for key in circle]
+        # A dialogue belongs to the event it names, else to the event whose key is its prefix.
+        named = ((key, talk.events) for key, talk in self.dialogues.items())
+        event_of = {key: event if isinstance(event, str) and event else key.partition("#")[0] for key, event in named}
+        for key, event in self.events.items():
+            time, talks = time_of(event.time), [name for name, of in event_of.items() if of == key]
+            header = f"[Event, {time}] {event.summary}" if time else f"[Event] {event.summary}"
+            said = [line for name in talks for line in self.dialogues[name].lines()]
+            yield "\n".join(filter(None, [header.strip(), event.content, *said])), time, [f"event {name}" for name in (key, *talks)]
+        for name in (name for name, of in event_of.items() if of not in self.events):
+            yield "\n".join(self.dialogues[name].lines()) or name, None, [f"event {name}"]
 
 
 def _instance(row: Row, memories: Mapping[str, Any], options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:
-    if not isinstance(row.data, Mapping) or not isinstance(row.data["data"], Mapping):
-        raise SchemaError(f"{row.where} is no person", expected="an object of a person's questions")
-    name, asked = checked(_Name, row.data, row.where).name, list(_asked(row.data["data"]))
+    name, data = row.data
+    asked = checked(_Person, data, row.where).questions()
     if name not in memories:
-        result.skip("person without memories", len(asked))
+        result.asked += len(asked)
+        result.skipped["person without memories"] += len(asked)
         return Instance(name, "perltqa", (Chunk(name),), ())
-    where = f"memories of {name!r}"
-    person = checked(_Memories, memories[name], where)
-    chunks: list[Chunk] = []
-    places: dict[str, list[int]] = {}
-    try:
-        parts = list(_parts(person))
-    except ValueError as error:  # content of a dialogue
-        raise SchemaError(f"{where}: {error}") from error
-    for part in parts:
-        pieces = cut(part.text, options.chunk_tokens, count)
-        for key in part.keys:
-            places.setdefault(key, []).extend(range(len(chunks), len(chunks) + len(pieces)))
-        chunks += [Chunk(piece, part.time) for piece in pieces]
-    if not chunks:
-        raise SchemaError(f"{where} are empty", expected="a profile or events")
+    parts = checked(_Memories, memories[name], f"memories of {name!r}").parts()
+    made = chunked((Chunk(piece, time), keys) for text, time, keys in parts for piece in cut(text, options.chunk_tokens, count))
+    if not made.chunks:
+        raise SchemaError(f"memories of {name!r} are empty", expected="a profile or events")
 
-    def question(item: Any, where: str) -> Question | str:
-        section, data = item
-        if section not in SECTIONS:
-            raise SchemaError(f"{where} is of section {section!r:.40}", expected=f"one of {', '.join(SECTIONS)}")
-        qa = checked(_Qa, data, where)
+    def question(item: tuple[str, Any], where: str) -> Question | str:
+        section, qa = item[0], checked(_Qa, item[1], where)
         if not qa.answer:
             return EMPTY_ANSWER
         side = "circle" if section == "social_relationship" else "event"
         keys = [f"profile {qa.reference}"] if section == "profile" else [f"{side} {key}" for key in _KEY.findall(qa.reference)]
-        evidence = tuple(sorted({place for key in keys for place in places.get(key, [])})) or None
+        evidence = made.evidence(keys)
         result.notes["evidence that is not there"] += evidence is None
         golds = ("; ".join(qa.anchors),) if qa.anchors else qa.answer
         return Question(qa.question, golds, "parts", section, evidence=evidence)
 
-    return Instance(name, "perltqa", tuple(chunks), read_questions(asked, row.where, result, question))
+    return Instance(name, "perltqa", made.chunks, read_questions(asked, row.where, result, question))
 
 
 SOURCES = (Source("perltqa", "PerLTQA, perltqa*.json with perltmem*.json beside it", load_perltqa, PerltqaOptions),)

@@ -14,13 +14,8 @@ from typing import Any, Literal
 
 import yaml
 
-from memalpha.errors import InputError
-
 Split = Literal["train", "test"]
 Templates = Literal["train", "held_out", "all"]
-
-SPLITS: tuple[Split, ...] = ("train", "test")
-TEMPLATES: tuple[Templates, ...] = ("train", "held_out", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +48,7 @@ class Pools:
 
 @cache
 def pools(split: Split, templates: Templates = "train") -> Pools:
-    """Return the pools of one split with one part of the sentences; InputError if either is unknown."""
-    if split not in SPLITS or templates not in TEMPLATES:
-        raise InputError(f"split {split!r} with templates {templates!r}", expected=f"one of {SPLITS} with one of {TEMPLATES}")
+    """Return the pools of one split with one part of the sentences."""
     data: dict[str, Any] = yaml.safe_load((resources.files("memalpha.data") / "pools.yaml").read_text(encoding="utf-8"))
 
     def pick(sentences: Sequence[str]) -> tuple[str, ...]:
@@ -74,9 +67,3 @@ def pools(split: Split, templates: Templates = "train") -> Pools:
         chat=pick(data["chat"]),
         questions={kind: tuple(wordings) for kind, wordings in data["questions"].items()},
     )
-
-
-@cache
-def preferred_sections() -> Mapping[str, tuple[str, ...]]:
-    """Return the suitable section names of each attribute word, best first."""
-    return {attribute.word: attribute.sections for attribute in pools("train").attributes}

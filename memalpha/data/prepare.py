@@ -1,8 +1,7 @@
 """Prepare a data set: any source to a folder of ``instances.parquet`` and ``manifest.json``.
 
-The folder is written under a temporary name and renamed last. Instances stream; memory holds only their ids. The same source,
-input, options, seed and token counter give the same bytes. The manifest's counts account for every input question, and its sha256
-is that of the instances' file. Nothing is written that repeats the folders to check against (``memalpha.data.leaks``).
+The folder is written under a temporary name and renamed last; instances stream. The same source, input, options, seed and token
+counter give the same bytes. The counts account for every input question.
 """
 
 from __future__ import annotations
@@ -13,57 +12,19 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from memalpha.data.counting import count_words_and_signs
 from memalpha.data.leaks import LeakCheck, LeakError, without
-from memalpha.data.registry import get_source
-from memalpha.data.schema import FILE_NAME, PARQUET_NAME, iter_instances, iter_parquet, write_parquet
-from memalpha.data.source import LoadResult
-from memalpha.errors import InputError, MemAlphaError, SchemaError
+from memalpha.data.load import MANIFEST_NAME, Manifest, get_source, iter_prepared, read_manifest
+from memalpha.data.packing import count_words_and_signs
+from memalpha.data.schema import PARQUET_NAME, write_parquet
+from memalpha.errors import InputError, MemAlphaError
 from memalpha.files import file_sha256
 from memalpha.protocols import TokenCounter
 from memalpha.types import Instance
-from memalpha.version import __version__
-
-MANIFEST_NAME = "manifest.json"
-
-REPEATS = "repeats a checked set"
-"""Skip reason of a question that repeats a checked set, alone or by its context."""
-
-Progress = Callable[[int, int | None], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """Contents and origin of a prepared folder; data/README.md describes the fields."""
-
-    source: str
-    input: str | None
-    instances: int
-    chunks: int
-    questions: int
-    skipped: dict[str, int]
-    tokens: dict[str, int]
-    token_counter: str
-    sha256: str
-    seed: int
-    options: dict[str, Any]
-    notes: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    asked: int = 0
-    checked_against: list[str] = field(default_factory=list)
-    version: str = __version__
-
-
-class Prepared(NamedTuple):
-    """A prepared folder, read and verified."""
-
-    manifest: Manifest
-    instances: list[Instance]
 
 
 def prepare(
@@ -76,7 +37,7 @@ def prepare(
     count_tokens: TokenCounter = count_words_and_signs,
     token_counter: str = "words",
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
     check_against: Sequence[str | Path] = (),
     drop_leaks: bool = False,
 ) -> Manifest:
@@ -88,19 +49,40 @@ def prepare(
     argument is invalid, the input cannot be read or gives no instance, or the output exists.
     """
     source, folder = get_source(name), Path(output).resolve()
-    _check_output(folder, overwrite=overwrite)
+    held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else [folder.name] * folder.exists()
+    if held and (not overwrite or {*held} - {PARQUET_NAME, MANIFEST_NAME}):
+        expected = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
+        raise InputError(f"output {folder} exists and holds {', '.join(held[:5])}", expected=expected)
     made_with, leaks = source.parse(options), LeakCheck()
     for other in check_against:
         leaks.learn(iter_prepared(other), own_examples=not read_manifest(other).options.get("examples"))
     count = lru_cache(maxsize=256)(count_tokens)  # the loader and the manifest count the same chunk
     result = source.load(input, options, seed, count)
     counts: Counter[str] = Counter()
-    shown = None if input is None else Path(input).name if Path(input).exists() else str(input)  # a folder is machine-specific
+
+    def kept() -> Iterator[Instance]:
+        for instance in result.instances:
+            found = leaks.check(instance, own_examples=not getattr(made_with, "examples", ""))
+            left = without(instance, found) if drop_leaks else instance
+            result.skipped["repeats a checked set"] += len(instance.questions) - (len(left.questions) if left else 0)
+            if left is not None:
+                yield left
+                lengths = [count(chunk.text) for chunk in left.chunks]
+                counts["instances"] += 1
+                counts["chunks"] += len(lengths)
+                counts["questions"] += len(left.questions)
+                counts["tokens of chunks"] += sum(lengths)
+                counts["tokens of questions"] += sum(count(question.text) for question in left.questions)
+                counts["tokens of longest_chunk"] = max(counts["tokens of longest_chunk"], *lengths)
+                if progress is not None:
+                    progress(counts["instances"])
+
     with _replacing(folder) as partial:
-        checked = _checked(result, leaks, own_examples=not getattr(made_with, "examples", ""), drop=drop_leaks)
-        write_parquet(partial / PARQUET_NAME, _counted(checked, counts, count, result.total, progress))
-        if source.needs_input:
-            _check_balance(name, result, counts["questions"])
+        write_parquet(partial / PARQUET_NAME, kept())
+        if source.needs_input and result.asked != counts["questions"] + sum(result.skipped.values()):
+            made = f"made {counts['questions']} and skipped {dict(+result.skipped)}: some are lost or counted twice"
+            fix = "this is a fault of the loader, not of the input; please report it"
+            raise MemAlphaError(f"source {name!r} read {result.asked} questions, {made}\n  to fix: {fix}")
         if not counts["instances"]:
             reasons = ", ".join(f"{number} {reason}" for reason, number in result.skipped.most_common()) or "no question found"
             problem = f"; the first problem: {result.problems[0]}" if result.problems else ""
@@ -110,21 +92,21 @@ def prepare(
             raise LeakError(f"{name} from {input}" if input else name, leaks.leaks)
         manifest = Manifest(
             source=source.name,
-            input=shown,
+            input=None
+            if input is None
+            else Path(input).name
+            if Path(input).exists()
+            else str(input),  # a folder is machine-specific
             instances=counts["instances"],
             chunks=counts["chunks"],
             questions=counts["questions"],
-            skipped=_positive(result.skipped),
-            tokens={
-                "chunks": counts["chunk tokens"],
-                "questions": counts["question tokens"],
-                "longest_chunk": counts["longest chunk"],
-            },
+            skipped=dict(sorted((+result.skipped).items())),
+            tokens={name: counts[f"tokens of {name}"] for name in ("chunks", "questions", "longest_chunk")},
             token_counter=token_counter,
             sha256=file_sha256(partial / PARQUET_NAME),
             seed=seed,
             options=json.loads(json.dumps(asdict(made_with))),  # tuples as lists, as in the file
-            notes=_positive(result.notes),
+            notes=dict(sorted((+result.notes).items())),
             problems=result.problems,
             asked=result.asked or counts["questions"],
             checked_against=[Path(other).name for other in check_against],
@@ -132,67 +114,6 @@ def prepare(
         text = json.dumps(asdict(manifest), ensure_ascii=False, indent=2)
         (partial / MANIFEST_NAME).write_text(text + "\n", encoding="utf-8", errors="replace")  # file names may hold surrogates
     return manifest
-
-
-def read_manifest(folder: str | Path) -> Manifest:
-    """Read a prepared folder's manifest; InputError if it is missing or invalid."""
-    path = Path(folder) / MANIFEST_NAME
-    try:
-        return Manifest(**json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        fix = "make one with: memalpha prepare"
-        raise InputError(f"{folder} has no {MANIFEST_NAME}", expected="a prepared folder", fix=fix) from error
-    except (ValueError, TypeError) as error:
-        raise SchemaError(f"{path} is not a manifest: {error}", expected="an object as memalpha prepare writes it") from error
-
-
-def load_prepared(folder: str | Path) -> Prepared:
-    """Read a prepared folder and verify its checksum; InputError if it is missing or changed."""
-    return Prepared(read_manifest(folder), list(iter_prepared(folder)))
-
-
-def iter_prepared(folder: str | Path) -> Iterator[Instance]:
-    """Yield the instances of a prepared folder; raises as ``load_prepared``. Also reads ``instances.jsonl`` of earlier versions."""
-    manifest, fix = read_manifest(folder), "prepare it again with overwrite"
-    path = next((path for name in (PARQUET_NAME, FILE_NAME) if (path := Path(folder) / name).is_file()), None)
-    if path is None:
-        raise InputError(f"{folder} has no {PARQUET_NAME}", expected="a prepared folder", fix=fix)
-    if (found := file_sha256(path)) != manifest.sha256:
-        raise InputError(f"{path} has sha256 {found}", expected=f"{manifest.sha256}, as its manifest says", fix=fix)
-    return iter_parquet(path) if path.name == PARQUET_NAME else iter_instances(path)
-
-
-def _checked(result: LoadResult, leaks: LeakCheck, *, own_examples: bool, drop: bool) -> Iterator[Instance]:
-    for instance in result.instances:
-        found = leaks.check(instance, own_examples=own_examples)
-        kept = without(instance, found) if drop else instance
-        result.skip(REPEATS, len(instance.questions) - (len(kept.questions) if kept else 0))
-        if kept is not None:
-            yield kept
-
-
-def _counted(
-    instances: Iterator[Instance], counts: Counter[str], count: TokenCounter, total: int | None, progress: Progress | None
-) -> Iterator[Instance]:
-    for instance in instances:
-        yield instance
-        lengths = [count(chunk.text) for chunk in instance.chunks]
-        counts["instances"] += 1
-        counts["chunks"] += len(lengths)
-        counts["questions"] += len(instance.questions)
-        counts["chunk tokens"] += sum(lengths)
-        counts["question tokens"] += sum(count(question.text) for question in instance.questions)
-        counts["longest chunk"] = max(counts["longest chunk"], *lengths)
-        if progress is not None:
-            progress(counts["instances"], total)
-
-
-def _check_balance(name: str, result: LoadResult, questions: int) -> None:
-    if result.asked != questions + sum(result.skipped.values()):
-        raise MemAlphaError(
-            f"source {name!r} read {result.asked} questions, made {questions} and skipped {dict(result.skipped)}: "
-            "some are lost or counted twice\n  to fix: this is a fault of the source's loader, not of the input; please report it"
-        )
 
 
 @contextmanager
@@ -213,15 +134,3 @@ def _replacing(folder: Path) -> Iterator[Path]:
         raise InputError(f"cannot write {folder}: {error}", expected="a folder that can be made there") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _check_output(folder: Path, *, overwrite: bool) -> None:
-    held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else [folder.name] * folder.exists()
-    others = [name for name in held if name not in (PARQUET_NAME, FILE_NAME, MANIFEST_NAME)]
-    if held and (others or not overwrite):
-        expected = "a folder that does not exist yet, or one that an earlier call made, with --overwrite"
-        raise InputError(f"output {folder} exists and holds {', '.join(held[:5])}", expected=expected, fix="choose another folder")
-
-
-def _positive(counts: Mapping[str, int]) -> dict[str, int]:
-    return {key: counts[key] for key in sorted(counts) if counts[key]}

@@ -1,34 +1,36 @@
-"""Rows of a data file or of a data set on the Hugging Face Hub, each with its place.
+"""Rows of a data file or of a data set on the Hugging Face Hub, each with its place, and checks of their fields.
 
-Reads JSON (list of rows, one row, or consecutive rows), JSON Lines, CSV and TSV with a header, and Parquet, each also as ``.gz``;
-``.txt`` and no suffix mean JSON. CSV may be separated by ``;``; TSV has no quoting. ``ClassLabel`` numbers become names, -1 None.
-Everything streams. A bad file is one InputError (SchemaError if readable but not of its format) with file and line. Row contents
-are not checked; a table line with too many fields has a SchemaError as data.
+Read are JSON (a list of rows, or one object), JSON Lines, CSV with a header, and Parquet, each also as ``.gz``; ``.txt``
+means JSON Lines, no suffix JSON. A JSON document is read whole, the others stream. A bad file is one InputError.
 """
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
 import json
-import os
+import math
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
-from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Annotated, Any, NamedTuple, TypeVar
 
-from memalpha.errors import InputError, SchemaError, ServiceError
+from pydantic import BaseModel, BeforeValidator, Field, PydanticUserError, ValidationError
+
+from memalpha.errors import InputError, SchemaError
 from memalpha.files import path_of
 
-_KINDS = (".json", ".jsonl", ".parquet", ".csv", ".tsv", ".txt", "")
-_SHOWN_KINDS = ".json, .jsonl, .parquet, .csv, .tsv"
+MAX_UNPACKED = 2 << 30  # most bytes that a packed JSON document may expand to
+
+EMPTY_ANSWER = "empty answer"  # skip reason: all answers are blank or missing
+
+_KINDS = (".json", ".jsonl", ".parquet", ".csv", ".txt")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
 _AGAIN = "download it again: it may be cut off"
+_M = TypeVar("_M", bound=BaseModel)
 
 
 class Row(NamedTuple):
@@ -41,21 +43,22 @@ class Row(NamedTuple):
 def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
     """Read rows from a file, or from the Hub if no such file exists and the text looks like ``owner/name[:configuration]``.
 
-    InputError if it is neither or cannot be read; SchemaError if it is damaged or not rows; ServiceError if the Hub is unreachable.
+    InputError if it is neither or cannot be read; SchemaError if it is damaged.
     """
-    return _hub_rows(source, split) if on_hub(source) else file_rows(data_file(source))
-
-
-def file_rows(path: Path) -> Iterator[Row]:
-    """Read rows from one existing file; raises as ``iter_rows``."""
-    match kind_of(path):
-        case ".jsonl":
+    if (kind := kind_of(source)) == "hub":
+        return _hub_rows(source, split)
+    path = existing_file(source)
+    match kind:
+        case ".json" | "":
+            data = json_document(source)
+            return (Row(f"{path.name} item {i}", item) for i, item in enumerate(data if isinstance(data, list) else [data]))
+        case ".jsonl" | ".txt":
             return _line_rows(path)
         case ".parquet":
             return _parquet_rows(path)
-        case ".csv" | ".tsv" as kind:
-            return _table_rows(path, tabs=kind == ".tsv")
-    return _json_rows(path)
+        case ".csv":
+            return _table_rows(path)
+    raise InputError(f"{path} is of an unknown kind", expected=f"a name that ends in {', '.join(_KINDS)}, with or without .gz")
 
 
 def data_path(source: str) -> Path:
@@ -63,60 +66,30 @@ def data_path(source: str) -> Path:
     return path_of(source, "the path of a file, or owner/name on the Hub")
 
 
-def data_file(source: str) -> Path:
-    """Return the path of an existing file of a known kind; InputError otherwise."""
-    path = existing_file(source)
-    if kind_of(path) not in _KINDS:
-        raise InputError(f"{path} is of an unknown kind", expected=f"a name that ends in {_SHOWN_KINDS}, with or without .gz")
-    return path
-
-
 def existing_file(source: str) -> Path:
-    """Return the path of an existing file of any kind; InputError otherwise."""
+    """Return the path of an existing file; InputError otherwise."""
     path = data_path(source)
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", expected="a file", fix=f"name the file in it, e.g. {path / 'train.json'}")
-    if not path.exists():
-        expected = f"a data file ({_SHOWN_KINDS}, with or without .gz), or owner/name on the Hub"
-        raise InputError(f"no file {source}", expected=expected)
+    if not path.is_file():
+        what = f"{path} is a folder" if path.is_dir() else f"no file {source}"
+        raise InputError(what, expected="a data file, packed (.gz) or not, or owner/name on the Hub")
     return path
 
 
 def data_files(source: str, pattern: str) -> list[Path]:
-    """Return the file ``source``, or the sorted files of a folder that match ``pattern``; InputError if there is none.
-
-    A ``.gz`` file counts unless its unpacked version is in the same folder.
-    """
+    """Return the file ``source``, or the sorted files of a folder that match ``pattern``, packed or not; InputError if none."""
     folder = data_path(source)
     if not folder.is_dir():
-        return [data_file(source)]
-    listed = {path for each in (pattern, f"{pattern}.gz") for path in folder.glob(each) if path.is_file()}
-    if not (found := sorted(path for path in listed if path.suffix != ".gz" or path.with_suffix("") not in listed)):
+        return [existing_file(source)]
+    if not (found := sorted(path for each in (pattern, f"{pattern}.gz") for path in folder.glob(each) if path.is_file())):
         raise InputError(f"{folder} has no file {pattern}", expected=f"a folder with files {pattern}, or one file")
     return found
 
 
-def on_hub(source: str) -> bool:
-    """Whether ``source`` looks like ``owner/name`` and no such path exists."""
-    if data_path(source).exists() or not _HUB_NAME.fullmatch(source):
-        return False
-    return kind_of(Path(source)) not in _KINDS[:-1] and not Path(source).parent.exists()
-
-
-def kind_of(path: Path) -> str:
-    """Return a file's suffix in lower case, without ``.gz``."""
-    return Path(path.name.lower().removesuffix(".gz")).suffix
-
-
-def packed_or_not(path: Path) -> Path:
-    """Return the existing path of the file with or without ``.gz``; the given path if neither exists."""
-    other = path.with_suffix("") if path.suffix.lower() == ".gz" else path.with_name(f"{path.name}.gz")
-    return other if other.is_file() and not path.is_file() else path
-
-
-def file_name(path: Path) -> str:
-    """Return a file's name without its folder; bytes that are not UTF-8 are replaced."""
-    return os.fsencode(path.name).decode("utf-8", errors="replace")
+def kind_of(source: str) -> str:
+    """Return a file's suffix in lower case, without ``.gz``; "hub" for ``owner/name`` if no such path exists."""
+    kind = Path(source.lower().removesuffix(".gz")).suffix
+    known = kind in _KINDS or data_path(source).exists() or Path(source).parent.exists()
+    return kind if known or not _HUB_NAME.fullmatch(source) else "hub"
 
 
 @contextmanager
@@ -124,118 +97,42 @@ def _open_bytes(path: Path) -> Iterator[IO[bytes]]:
     try:
         with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
             yield file  # type: ignore[misc]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: {error}", expected="a file in UTF-8") from error
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"cannot read {path}: {error}", expected="a file that is whole", fix="download it again") from error
+    except MemoryError as error:
+        raise InputError(f"{path} does not fit into memory", expected="a smaller file, or JSON Lines") from error
 
 
-def decoded_lines(path: Path) -> Iterator[str]:
-    r"""Read a text line by line with line ends (``\n``, ``\r\n`` or ``\r``); lines that are not UTF-8 are read as Latin-1."""
+def text_lines(source: str) -> Iterator[Row]:
+    """Read a text file line by line without line ends; keeps blank lines; lines that are not UTF-8 are read as Latin-1."""
+    path = existing_file(source)
     with _open_bytes(path) as file:
-        # Latin-1 keeps the bytes: lines are cut while streaming, and each is decoded alone.
-        for number, line in enumerate(TextIOWrapper(file, encoding="latin-1", newline="")):
-            raw = line.encode("latin-1")
-            raw = raw if number else raw.removeprefix(codecs.BOM_UTF8)
+        for number, raw in enumerate(file, start=1):
             try:
-                yield raw.decode("utf-8")
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError:
-                yield raw.decode("latin-1")
+                line = raw.decode("latin-1")
+            yield Row(f"{path.name} line {number}", line.rstrip("\r\n"))
 
 
-def text_lines(path: Path) -> Iterator[Row]:
-    """Read a text line by line without line ends; keeps blank lines; lines that are not UTF-8 are read as Latin-1."""
-    for number, line in enumerate(decoded_lines(path), start=1):
-        yield Row(f"{file_name(path)} line {number}", line.rstrip("\r\n"))
-
-
-def _json_rows(path: Path) -> Iterator[Row]:
-    index = -1
-    for index, data in enumerate(json_items(path)):
-        yield Row(f"{file_name(path)} item {index}", data)
-    if index < 0:
-        raise SchemaError(f"{file_name(path)} holds []", expected="a list of rows that is not empty")
-
-
-def json_items(path: Path, block: int = 1 << 20) -> Iterator[Any]:
-    """Read the items of a JSON list one at a time, or consecutive JSON values. SchemaError names the line of invalid JSON.
-
-    Memory is the largest item plus a block of ``block`` characters. Not ijson: its C backend replaces lone surrogates by "?", needs
-    memory quadratic in the nesting depth, and its errors name no line.
-    """
+def json_document(source: str) -> Any:
+    """Read a whole JSON document; SchemaError if it is damaged, InputError if it expands to more than ``MAX_UNPACKED`` bytes."""
+    path = existing_file(source)
+    limit = MAX_UNPACKED if path.suffix.lower() == ".gz" else -2
     with _open_bytes(path) as file:
-        text = _Text(TextIOWrapper(file, encoding="utf-8-sig", newline=""), str(path), block)
-        if text.peek() != "[":
-            yield text.value()  # an empty file is not JSON
-            while text.peek():
-                yield text.value()
-            return
-        last = text.next("[") and text.peek() == "]" and text.next("]") == "]"
-        while not last:
-            value = text.value()
-            last = text.next(",]") == "]"  # before the yield: a number may be cut off
-            yield value
-        if text.peek():
-            raise text.error("Extra data", text.at)
-
-
-class _Text:
-    """A cursor over a text read in blocks; each read doubles the buffer, so few values are parsed again."""
-
-    margin = 64  # an error this close to the buffer's end may only mean that more text follows
-
-    def __init__(self, file: IO[str], where: str, block: int) -> None:
-        self.file, self.where, self.block = file, where, block
-        self.text, self.at, self.lines, self.ended = "", 0, 0, False  # lines already dropped
-
-    def more(self) -> bool:
-        if self.ended:
-            return False
-        self.lines += self.text.count("\n", 0, self.at)
-        read = self.file.read(max(self.block, len(self.text) - self.at))
-        self.text, self.at, self.ended = self.text[self.at :] + read, 0, not read
-        return True
-
-    def peek(self) -> str:
-        """Return the next character after white space without consuming it; "" at the end."""
-        while True:
-            while self.at < len(self.text) and self.text[self.at] in " \t\n\r":
-                self.at += 1
-            if self.at < len(self.text) or not self.more():
-                return self.text[self.at : self.at + 1]
-
-    def next(self, wanted: str) -> str:
-        if (found := self.peek() or "nothing") not in wanted:
-            raise self.error(f"Expecting {' or '.join(map(repr, wanted))}", self.at)
-        self.at += 1
-        return found
-
-    def value(self) -> Any:
-        self.peek()
-        while True:
-            try:
-                value, end = json.JSONDecoder().raw_decode(self.text, self.at)
-            except json.JSONDecodeError as error:
-                may_go_on = error.msg.startswith("Unterminated string") or error.pos >= len(self.text) - self.margin
-                if may_go_on and self.more():
-                    continue
-                raise self.error(error.msg, error.pos) from error
-            except (ValueError, RecursionError) as error:  # integer with too many digits, or nesting too deep
-                raise self.error("a number of too many digits, or nested too deeply", self.at) from error
-            if len(self.text) - end < self.margin and self.more():
-                continue  # a number may continue
-            self.at = end
-            return value
-
-    def error(self, message: str, at: int) -> SchemaError:
-        line = self.lines + self.text.count("\n", 0, at) + 1
-        return SchemaError(f"{self.where} is not JSON: {message}: line {line}", expected="JSON", fix=_AGAIN)
+        raw = file.read(limit + 1)
+        if 0 < limit < len(raw):
+            raise InputError(f"{path} expands to more than {MAX_UNPACKED} bytes", expected="a smaller file, or JSON Lines")
+        try:
+            return json.loads(raw.decode("utf-8-sig"))
+        except (ValueError, RecursionError) as error:
+            raise SchemaError(f"{path} is not JSON: {error}", expected="one JSON document in UTF-8", fix=_AGAIN) from error
 
 
 def _line_rows(path: Path) -> Iterator[Row]:
     with _open_bytes(path) as lines:
         for number, line in enumerate(lines, start=1):
-            where = f"{file_name(path)} line {number}"
+            where = f"{path.name} line {number}"
             if line.strip():
                 try:
                     data = json.loads(line.decode("utf-8-sig"))
@@ -244,94 +141,111 @@ def _line_rows(path: Path) -> Iterator[Row]:
                 yield Row(where, data)
 
 
-def _table_rows(path: Path, *, tabs: bool) -> Iterator[Row]:
+def _table_rows(path: Path) -> Iterator[Row]:
     csv.field_size_limit(max(2**31 - 1, csv.field_size_limit()))  # process-wide; only ever raised
-    name, lines = file_name(path), decoded_lines(path)
-    first = next(lines, "")
-    comma = "\t" if tabs else ";" if ";" in first and "," not in first else ","
-    quoting: Literal[0, 3] = csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL
-    table = csv.DictReader(chain([first], lines), delimiter=comma, quoting=quoting, strict=True)
-    try:
-        for data in table:
-            where, names = f"{name} line {table.line_num}", len(table.fieldnames or ())
-            if None in data:
-                wrong = SchemaError(f"{where} has {names + len(data[None])} fields", expected=f"{names}, as the first line names")
-                yield Row(where, wrong)
-            else:
-                yield Row(where, {key: value for key, value in data.items() if value is not None})
-    except csv.Error as error:
-        where = f"{name} after line {table.reader.line_num}"
-        raise SchemaError(f"{where} is not CSV: {error}", expected="a table with names on top") from error
+    with _open_bytes(path) as file:
+        table = csv.DictReader(TextIOWrapper(file, encoding="utf-8-sig", newline=""), strict=True)
+        try:
+            for data in table:
+                where, names = f"{path.name} line {table.line_num}", len(table.fieldnames or ())
+                if None in data:
+                    wrong = SchemaError(
+                        f"{where} has {names + len(data[None])} fields", expected=f"{names}, as the first line names"
+                    )
+                    yield Row(where, wrong)
+                else:
+                    yield Row(where, {key: value for key, value in data.items() if value is not None})
+        except (csv.Error, UnicodeDecodeError) as error:
+            where = f"{path.name} after line {table.line_num}"
+            raise SchemaError(f"{where} is not CSV in UTF-8: {error}", expected="a table with names on top") from error
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
-    import pyarrow
     import pyarrow.parquet as parquet
+    from datasets import Features
 
-    number = 0
     with _open_bytes(path) as file:
         try:
             table = parquet.ParquetFile(file)
-            classes = _classes(table.schema_arrow)
-            for batch in table.iter_batches(batch_size=16):
-                for data in batch.to_pylist():
-                    yield Row(f"{file_name(path)} row {number}", _with_names(data, classes))
-                    number += 1
-        except (pyarrow.ArrowException, NotImplementedError, OverflowError, ValueError) as error:
+            rows = (row for batch in table.iter_batches(batch_size=16) for row in batch.to_pylist())
+            yield from _named(rows, Features.from_arrow_schema(table.schema_arrow), path.name)
+        except (NotImplementedError, OverflowError, ValueError) as error:
             raise SchemaError(
-                f"{path} is not a Parquet file, or cannot be read after row {number}: {error}",
-                expected="columns of texts in UTF-8, numbers and lists, and of dates from year 1 to 9999",
-                fix=_AGAIN,
+                f"{path} is not a Parquet file that can be read: {error}", expected="whole columns", fix=_AGAIN
             ) from error
-    if not number:
-        raise SchemaError(f"{path} holds no row", expected="at least one")
-
-
-def _classes(schema: Any) -> Any:
-    written = (schema.metadata or {}).get(b"huggingface", b"")
-    try:
-        return json.loads(written)["info"]["features"] if b'"ClassLabel"' in written else None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def _with_names(value: Any, feature: Any) -> Any:
-    if isinstance(feature, list) and feature:
-        feature = {"_type": "List", "feature": feature[0]}
-    if not isinstance(feature, Mapping):
-        return value
-    if feature.get("_type") == "ClassLabel" and isinstance(value, int):
-        names = feature.get("names") or []
-        return None if value == -1 else names[value] if 0 <= value < len(names) else value
-    inner = feature.get("feature") if isinstance(feature.get("_type"), str) else feature
-    if isinstance(value, list):
-        return [_with_names(item, inner) for item in value]
-    if isinstance(value, Mapping) and isinstance(inner, Mapping):
-        # A list of objects may be stored as an object of lists; then the key's feature applies to the items.
-        return {key: _with_names(item, inner.get(key)) for key, item in value.items()}
-    return value
 
 
 def _hub_rows(name: str, split: str) -> Iterator[Row]:
     from datasets import load_dataset
-    from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
-    from pyarrow import ArrowException
+    from datasets.exceptions import DatasetsError
 
-    fix, number = "give the path of a downloaded file instead", 0
     try:
-        repository, _, configuration = name.partition(":")
-        rows = load_dataset(*filter(None, (repository, configuration)), split=split, streaming=True)
-        features = getattr(rows, "features", None)
-        classes = features.to_dict() if features and "ClassLabel" in str(features) else None
-        for data in rows:
-            yield Row(f"{name} {split} row {number}", _with_names(data, classes))
-            number += 1
-    except DatasetNotFoundError as error:
-        raise InputError(f"no file {name}, and no such data set on the Hub", expected="a path, or owner/name", fix=fix) from error
-    except (ArrowException, DatasetGenerationError, NotImplementedError, OverflowError, UnicodeDecodeError) as error:
-        raise SchemaError(f"data set {name}, split {split!r} cannot be read after row {number}: {error}", fix=fix) from error
-    except (OSError, RuntimeError) as error:
-        what = f"no file {name}, and the Hub's data set of that name cannot be read: {error}"
-        raise ServiceError(f"{what}\n  to fix: {fix}") from error
-    except ValueError as error:
-        raise InputError(f"data set {name}, split {split!r}: {error}", expected="a split that the data set has") from error
+        rows = load_dataset(*name.split(":"), split=split, streaming=True)
+        yield from _named(rows, rows.features, f"{name} {split}")
+    except (OSError, RuntimeError, ValueError, OverflowError, DatasetsError) as error:
+        what = f"no file {name}, and split {split!r} of the Hub's data set of that name cannot be read: {error}"
+        raise InputError(what, expected="a path, or owner/name", fix="give the path of a downloaded file") from error
+
+
+def _named(rows: Iterable[Any], features: Mapping[str, Any] | None, where: str) -> Iterator[Row]:
+    """Number the rows; class numbers in columns become names, -1 None."""
+    names = {key: feature.names for key, feature in (features or {}).items() if hasattr(feature, "int2str")}
+    for number, row in enumerate(rows):
+        classes = {
+            key: known[row[key]] if 0 <= row[key] < len(known) else None for key, known in names.items() if row[key] is not None
+        }
+        yield Row(f"{where} row {number}", {**row, **classes})
+
+
+def clean(value: Any) -> str:
+    r"""Return a text with ``\n`` line ends, stripped; ValueError if it is not text or not valid Unicode."""
+    if not isinstance(value, str):
+        raise ValueError("expected text")
+    value.encode("utf-8")  # a lone surrogate raises UnicodeEncodeError, a ValueError
+    return value.replace("\r\n", "\n").replace("\r", "\n").strip()
+
+
+def scalar(value: Any) -> str:
+    """Return a text, or a number as text, "" for null and NaN; ValueError for anything else, including infinity."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return clean(value)
+    if math.isinf(value):
+        raise ValueError("expected text or a finite number")
+    return str(value)
+
+
+def _answers(value: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, map(scalar, value if isinstance(value, list) else [value]))))
+
+
+Cleaned = Annotated[str, BeforeValidator(clean)]
+Text = Annotated[str, BeforeValidator(clean), Field(min_length=1)]
+Scalar = Annotated[str, BeforeValidator(scalar)]
+Answers = Annotated[tuple[str, ...], BeforeValidator(_answers)]
+"""The distinct non-blank answers of a text, a number, None or a list of those."""
+OrEmpty = BeforeValidator(lambda value: [] if value is None else value)
+Rows = Annotated[list[Any], OrEmpty]
+Spelled = BeforeValidator(lambda value: json.loads(value) if isinstance(value, str) else value)
+"""A value that may be spelled as JSON text."""
+
+
+def checked(model: type[_M], data: Any, where: str) -> _M:
+    """Return a row as a model; SchemaError, with the place ``where``, if a field does not fit or ``data`` is a SchemaError."""
+    if isinstance(data, SchemaError):
+        raise data
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise SchemaError(f"{where} {_fault(error)}", expected=f"an object with {', '.join(model.model_fields)}") from error
+    except (PydanticUserError, RecursionError, SyntaxError) as error:
+        raise SchemaError(f"{where} cannot be read: {error}") from error
+
+
+def _fault(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
+    wanted = "expected an object" if first["type"] == "model_type" else first["msg"].removeprefix("Value error, ")
+    found = "is missing" if first["type"] == "missing" else f"is {first['input']!r:.60}: {wanted}"
+    return f"field {path!r} {found}" if path else found

@@ -1,10 +1,7 @@
-"""Instances as files: JSON Lines or Parquet, read lazily and checked field by field.
+"""Instances as files, JSON Lines or Parquet, checked field by field; data/README.md shows a row.
 
-One line or row is ``{"id", "source", "chunks": [{"text", "time"?}], "questions": [{"text", "answers", "metric"?, "kind"?,
-"subject"?, "stale"?, "evidence"?, "id"?}], "facts"?: [{"chunk", "action", "subject", "attribute", "value", "previous"?}]}``.
-Writing then reading gives equal instances. Optional fields at their default are left out (null in Parquet). Errors are SchemaError
-with file, line or row, and field. Bytes are reproducible with the same pyarrow. Parquet carries ``datasets`` features. Metric names
-are not checked here.
+Writing then reading gives equal instances. Optional fields at their default are left out (null in Parquet). Bytes are reproducible
+with the same pyarrow. Metric names are not checked here.
 """
 
 from __future__ import annotations
@@ -12,24 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
 
-from memalpha.data.fields import checked
+from memalpha.data.rows import checked, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.files import replacing
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
-FILE_NAME = "instances.jsonl"
-
 PARQUET_NAME = "instances.parquet"
 
-_GROUP_CHARACTERS = 1_000_000
-_GROUP_ROWS = 1_000
+_GROUP_CHARACTERS, _GROUP_ROWS = 1_000_000, 1_000  # what a row group holds at most
 
 
 def _not_blank(text: str) -> str:
@@ -52,67 +46,53 @@ class _Row(BaseModel):
         return {key: value for key, value in data.items() if value is not None} if isinstance(data, Mapping) else data
 
 
-class _Chunk(_Row):
-    text: _Text
-    time: _Text | None = None
+def _model(kind: type) -> Any:
+    """A pydantic model of a dataclass: no unknown fields, blank texts (unless blank by default) or negative numbers."""
+
+    def checked_hint(hint: Any, default: Any = None) -> Any:
+        if is_dataclass(hint):
+            return _model(hint)  # type: ignore[arg-type]
+        if get_origin(hint) is tuple:
+            return tuple[checked_hint(get_args(hint)[0]), ...]  # type: ignore[misc]
+        if NoneType in get_args(hint):
+            return checked_hint(get_args(hint)[0]) | None
+        return {str: str if default == "" else _Text, int: _Index}.get(hint, hint)
+
+    hints, definitions = get_type_hints(kind), dict[str, Any]()
+    for field in fields(kind):
+        known = ... if field.default is MISSING else field.default
+        definitions[field.name] = (checked_hint(hints[field.name], known), known)
+    return create_model(kind.__name__, __base__=_Row, **definitions)
 
 
-class _Question(_Row):
-    text: _Text
-    answers: Annotated[tuple[_Text, ...], Field(min_length=1)]
-    metric: _Text = "substring"
-    kind: _Text = "single"
-    subject: _Text | None = None
-    stale: tuple[_Text, ...] = ()
-    evidence: tuple[_Index, ...] | None = None
-    id: str = ""
+_INSTANCE = _model(Instance)
 
 
-class _Fact(_Row):
-    chunk: _Index
-    action: FactAction
-    subject: _Text
-    attribute: _Text
-    value: _Text
-    previous: _Text | None = None
-
-
-class _Instance(_Row):
-    id: _Text
-    source: _Text
-    chunks: Annotated[tuple[_Chunk, ...], Field(min_length=1)]
-    questions: tuple[_Question, ...]
-    facts: tuple[_Fact, ...] = ()
-
-
-def instance_from_json(data: Any, where: str) -> Instance:
-    """Read the data of one instance; SchemaError with its place if a field is invalid."""
-    row = checked(_Instance, data, f"{where}:")
+def instance_from_json(data: Any, where: str, seen: set[str] | None = None) -> Instance:
+    """Read the data of one instance; SchemaError with its place if a field is invalid, or its id is in ``seen`` (it is added)."""
+    row = checked(_INSTANCE, data, f"{where}:")
+    if not row.chunks or not all(question.answers for question in row.questions):
+        raise SchemaError(f"{where} has no chunk, or a question without answers", expected="at least one of each")
     places = [("evidence", place) for question in row.questions for place in question.evidence or ()]
     for name, place in [*places, *(("chunk", fact.chunk) for fact in row.facts)]:
         if place >= len(row.chunks):
             raise SchemaError(f"{where}: {name} is {place}", expected=f"a chunk's index, from 0 to {len(row.chunks) - 1}")
-    return Instance(
-        row.id,
-        row.source,
-        tuple(Chunk(**dict(chunk)) for chunk in row.chunks),
-        tuple(Question(**dict(question)) for question in row.questions),
-        tuple(Fact(**dict(fact)) for fact in row.facts),
-    )
+    if seen is not None:
+        if row.id in seen:
+            raise SchemaError(f"{where}: id {row.id!r} was used before", expected="an id that is unique in its data set")
+        seen.add(row.id)
+    chunks = tuple(Chunk(**dict(chunk)) for chunk in row.chunks)
+    questions = tuple(Question(**dict(question)) for question in row.questions)
+    return Instance(row.id, row.source, chunks, questions, tuple(Fact(**dict(fact)) for fact in row.facts))
 
 
-def instance_to_json(instance: Instance) -> dict[str, Any]:
-    """Return an instance as JSON-ready data; inverse of ``instance_from_json``."""
-    row: dict[str, Any] = _to_json(instance)
-    return row
-
-
-def _to_json(value: Any) -> Any:
+def instance_to_json(value: Any) -> Any:
+    """Return an instance (or a part of one) as JSON-ready data; inverse of ``instance_from_json``."""
     if is_dataclass(value):
         named = ((field, getattr(value, field.name)) for field in fields(value))
-        return {field.name: _to_json(item) for field, item in named if item != field.default}
+        return {field.name: instance_to_json(item) for field, item in named if item != field.default}
     if isinstance(value, tuple):
-        return [_to_json(item) for item in value]
+        return [instance_to_json(item) for item in value]
     return value.value if isinstance(value, FactAction) else value
 
 
@@ -133,66 +113,24 @@ def _rows_to_write(instances: Iterable[Instance]) -> Iterator[dict[str, Any]]:
     seen = set[str]()
     for number, instance in enumerate(instances):
         row, where = instance_to_json(instance), f"instance {number} ({instance.id!r})"
-        instance_from_json(row, where)
-        _check_new(instance.id, seen, where)
+        instance_from_json(row, where, seen)
         yield row
 
 
-def _check_new(instance_id: str, seen: set[str], where: str) -> None:
-    if instance_id in seen:
-        raise SchemaError(f"{where}: id {instance_id!r} was used before", expected="an id that is unique in its data set")
-    seen.add(instance_id)
-
-
-def iter_instances(path: str | Path) -> Iterator[Instance]:
-    """Read instances one at a time from a JSONL file, or from ``instances.jsonl`` in a folder.
-
-    InputError if the file is missing (at once), empty or not text; SchemaError if a line is invalid or repeats an id.
-    """
-    file = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
-    if not file.is_file():
-        expected = f"a JSONL file of instances, or a folder that holds {FILE_NAME}"
-        raise InputError(f"no file {file}", expected=expected, fix="make one with: memalpha prepare")
-    return _iter_lines(file)
-
-
-def read_instances(path: str | Path) -> list[Instance]:
-    """Read all instances of a file; see ``iter_instances``."""
-    return list(iter_instances(path))
-
-
-def write_instances(path: str | Path, instances: Iterable[Instance]) -> Path:
-    """Write instances as JSONL atomically; a folder means the ``instances.jsonl`` inside it.
-
-    InputError if there is no instance or the path cannot be written; SchemaError if an instance could not be read back.
-    """
-    target = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
-    if not (lines := [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows_to_write(instances)]):
-        raise InputError(f"no instances to write to {target}", expected="at least one instance")
-    try:
-        with replacing(target) as partial:
-            partial.write_text("".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error}", expected="a path that can be written") from error
-    return target
-
-
-def _iter_lines(file: Path) -> Iterator[Instance]:
+def read_instances(path: Path) -> list[Instance]:
+    """Read a JSON Lines file; InputError if it is missing or empty, SchemaError if a line is invalid or repeats an id."""
     seen = set[str]()
-    with file.open("rb") as lines:
-        for number, raw in enumerate(lines, start=1):
-            where = f"{file} line {number}"
-            if not raw.strip():
-                continue
-            try:
-                data = json.loads(raw.decode("utf-8-sig"))
-            except (ValueError, RecursionError) as error:
-                raise SchemaError(f"{where} is not JSON: {error}", expected="one JSON object a line, in UTF-8") from error
-            instance = instance_from_json(data, where)
-            _check_new(instance.id, seen, where)
-            yield instance
-    if not seen:
-        raise InputError(f"{file} is empty", expected="one instance a line", fix="make it again with: memalpha prepare")
+    if not (instances := [instance_from_json(data, where, seen) for where, data in iter_rows(str(path))]):
+        raise InputError(f"{path} is empty", expected="one instance a line", fix="make it again with: memalpha prepare")
+    return instances
+
+
+def write_instances(path: Path, instances: Iterable[Instance]) -> Path:
+    """Write a JSON Lines file, whole or not at all; SchemaError if an instance could not be read back."""
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows_to_write(instances)]
+    with replacing(path) as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
+    return path
 
 
 def features() -> Any:
@@ -218,9 +156,7 @@ def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
     import pyarrow
     import pyarrow.parquet as parquet
 
-    schema = features().arrow_schema
-    rows: list[dict[str, Any]] = []
-    characters = 0
+    schema, rows, characters = features().arrow_schema, list[dict[str, Any]](), 0
     with parquet.ParquetWriter(path, schema, compression="zstd") as file:
         for row in _rows_to_write(instances):
             rows.append(row)
@@ -233,18 +169,14 @@ def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
 
 
 def iter_parquet(path: Path) -> Iterator[Instance]:
-    """Read instances one at a time; InputError if the file cannot be read, SchemaError if it or a row is invalid."""
+    """Read instances one at a time; SchemaError if the file cannot be read or a row is invalid."""
     import pyarrow
     import pyarrow.parquet as parquet
 
-    number = 0
     try:
         with parquet.ParquetFile(path) as file:
-            for group in range(file.num_row_groups):
-                for row in file.read_row_group(group).to_pylist():
-                    yield instance_from_json(row, f"{path} row {number}")
-                    number += 1
-    except pyarrow.ArrowInvalid as error:
+            batches = (file.read_row_group(group).to_pylist() for group in range(file.num_row_groups))
+            for number, row in enumerate(row for batch in batches for row in batch):
+                yield instance_from_json(row, f"{path} row {number}")
+    except (pyarrow.ArrowInvalid, OSError) as error:
         raise SchemaError(f"{path} is not a Parquet file: {error}", expected="a file that memalpha prepare wrote") from error
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error}", expected="a file that memalpha prepare wrote") from error

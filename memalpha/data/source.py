@@ -1,8 +1,7 @@
 """Data sources and the helpers that their loaders share.
 
 Every input question is in an instance or counted in ``skipped`` with a reason; ``memalpha.data.prepare`` compares with ``asked``.
-The same input, options, seed and token counter give the same instances. An unreadable row is skipped as ``malformed`` with its
-place in ``problems``; an unreadable file is one InputError. After ``finish`` every instance has a question, and ids are unique.
+The same input, options, seed and token counter give the same instances; each has a question, and ids are unique.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, NonNegativeInt
+from pydantic import AfterValidator, BaseModel, NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, read
-from memalpha.data.counting import count_words_and_signs
-from memalpha.data.rows import Row, iter_rows
+from memalpha.data.packing import count_words_and_signs
+from memalpha.data.rows import Row, checked, iter_rows
 from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.qa.metrics import check_metric
@@ -29,19 +28,20 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-MALFORMED = "malformed"
-"""Skip reason of a question or row that does not have the published form."""
-
-NO_QUESTIONS = "instances without questions dropped"
-"""Note of instances that have no question left."""
+NO_QUESTIONS = "instances without questions dropped"  # a note
 
 _MAX_PROBLEMS = 20
 
 
-def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
-    if not 1 <= bounds[0] <= bounds[1]:
-        raise ValueError("expected two numbers, fewest and most, with 1 <= fewest <= most")
-    return bounds
+def in_order(least: int) -> AfterValidator:
+    """Return a check of a pair (fewest, most), neither below ``least``."""
+
+    def check(bounds: tuple[int, int]) -> tuple[int, int]:
+        if not least <= bounds[0] <= bounds[1]:
+            raise ValueError(f"expected two numbers, fewest and most, with {least} <= fewest <= most")
+        return bounds
+
+    return AfterValidator(check)
 
 
 def _known_metric(name: str) -> str:
@@ -50,32 +50,32 @@ def _known_metric(name: str) -> str:
     return name
 
 
-Bounds = Annotated[Range, AfterValidator(_in_order)]
-"""Minimum and maximum, both at least 1."""
+Bounds = Annotated[Range, in_order(1)]  # minimum and maximum, both at least 1
 Metric = Annotated[str, AfterValidator(_known_metric)]
 
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions(Options):
-    """Options that every set of documents has.
+    """Options that every set of documents has."""
 
-    Attributes:
-        max_questions: Most questions of an instance, drawn uniformly (0 = all).
-        max_instances: Stop after this many instances with questions (0 = off).
-        split: Split of a data set on the Hub.
-    """
+    max_questions: NonNegativeInt = 0  # most questions of an instance, drawn uniformly (0 = all)
+    max_instances: NonNegativeInt = 0  # stop after this many instances with questions (0 = off)
+    split: str = "train"  # split of a data set on the Hub
 
-    max_questions: NonNegativeInt = 0
-    max_instances: NonNegativeInt = 0
-    split: str = "train"
+
+@dataclass(frozen=True, slots=True)
+class TextOptions(CommonOptions):
+    """Options of sets of long texts and dialogues."""
+
+    chunk_tokens: PositiveInt = 2048  # most tokens of a chunk
+    metric: Metric = ""  # metric of every question ("" = that of its kind)
 
 
 @dataclass(slots=True)
 class LoadResult:
     """Lazily made instances, and what was left out; counts are final once ``instances`` is exhausted.
 
-    ``skipped`` counts questions by reason, ``notes`` other events; ``problems`` has place and error of the first malformed rows;
-    ``asked`` counts input questions read (0 for generated data); ``total`` is the number of instances, if known.
+    ``skipped`` counts questions by reason, ``notes`` other events, ``asked`` input questions read (0 for generated data).
     """
 
     instances: Iterator[Instance] = field(default_factory=lambda: iter(()))
@@ -83,67 +83,53 @@ class LoadResult:
     notes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     asked: int = 0
-    total: int | None = None
 
-    def skip(self, reason: str, questions: int = 1) -> None:
-        """Count questions left out."""
-        if questions:
-            self.skipped[reason] += questions
-
-    def malformed(self, problem: object, questions: int = 1) -> None:
-        """Count a malformed row with its questions (1 if unknown)."""
-        self.skipped[MALFORMED] += max(questions, 1)
-        self.problem(problem)
-
-    def unreadable(self, problem: object, questions: int = 1) -> None:
-        """Count a malformed row whose questions are not yet in ``asked``."""
-        self.asked += max(questions, 1)
-        self.malformed(problem, questions)
-
-    def problem(self, problem: object) -> None:
-        """Log a place and its error; keep the first ones."""
+    def malformed(self, problem: object) -> None:
+        """Count a malformed question; log its place and error, and keep the first ones."""
+        self.skipped["malformed"] += 1
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(str(problem).replace("\n  ", "; "))
             log.warning("skipped: %s", self.problems[-1])
 
     def draw(self, questions: Sequence[Question], limit: int, rng: random.Random) -> tuple[Question, ...]:
-        """Return at most ``limit`` questions (0 = all), drawn uniformly, in order; count the others."""
-        if not limit or len(questions) <= limit:
-            return tuple(questions)
-        self.skip("over max_questions", len(questions) - limit)
-        return tuple(questions[i] for i in sorted(rng.sample(range(len(questions)), limit)))
+        """Return at most ``limit`` questions (0 = all), drawn uniformly, in order, with unique ids; count the others."""
+        if limit and len(questions) > limit:
+            self.skipped["over max_questions"] += len(questions) - limit
+            questions = [questions[i] for i in sorted(rng.sample(range(len(questions)), limit))]
+        taken, numbered = dict[str, int](), []
+        for question in questions:
+            name = free_id(question.id, taken)
+            self.notes["repeated question ids numbered"] += name != question.id
+            numbered.append(replace(question, id=name))
+        return tuple(numbered)
 
 
-def read_rows(rows: Iterable[Row], result: LoadResult, count: Callable[[Any], int], make: Callable[[Row], _T]) -> Iterator[_T]:
-    """Yield ``make(row)`` for each row; a SchemaError counts the row as malformed.
-
-    ``count`` returns the number of questions in a row's data; it accepts any data and never raises. ``make`` counts its own skips.
-    """
+def read_rows(rows: Iterable[Row], result: LoadResult, make: Callable[[Row], _T]) -> Iterator[_T]:
+    """Yield ``make(row)`` for each row; a SchemaError counts the row as one malformed question. ``make`` counts what it asks."""
     for row in rows:
-        questions, before = count(row.data), result.skipped.copy()
         try:
             made = make(row)
         except SchemaError as error:
-            result.skipped = before
-            result.unreadable(error, questions)
-            continue
-        result.asked += questions
-        yield made
+            result.asked += 1
+            result.malformed(error if row.where in str(error) else f"{row.where}: {error}")
+        else:
+            yield made
 
 
 def read_questions(
-    asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str]
+    asked: Iterable[Any], where: str, result: LoadResult, make: Callable[[Any, str], Question | str] | None = None
 ) -> tuple[Question, ...]:
-    """Return the questions of one row. ``make(data, place)`` returns a question or a skip reason, or raises SchemaError."""
+    """Return the questions of one row; ``make(data, place)``, or an item itself, is a question or a skip reason."""
     questions = []
     for index, item in enumerate(asked):
+        result.asked += 1
         try:
-            made = make(item, f"{where} question {index}")
+            made = make(item, f"{where} question {index}") if make else item
         except SchemaError as error:
             result.malformed(error)
             continue
         if isinstance(made, str):
-            result.skip(made)
+            result.skipped[made] += 1
         else:
             questions.append(made if made.id else replace(made, id=str(index)))
     return tuple(questions)
@@ -157,21 +143,18 @@ def finish(instances: Iterable[Instance], options: CommonOptions, seed: int, res
             result.notes[NO_QUESTIONS] += 1
             continue
         if options.max_instances and made >= options.max_instances:
-            result.skip("over max_instances", len(instance.questions))
+            result.skipped["over max_instances"] += len(instance.questions)
             continue
         made += 1
         name = free_id(instance.id, ids)
         result.notes["repeated ids numbered"] += name != instance.id
         drawn = result.draw(instance.questions, options.max_questions, random.Random(f"{instance.source}:{seed}:{name}"))
-        kinds = (question if question.kind.strip() else replace(question, kind="single") for question in drawn)
-        yield replace(instance, id=name, questions=number_repeats(kinds, result))
+        kinds = tuple(question if question.kind.strip() else replace(question, kind="single") for question in drawn)
+        yield replace(instance, id=name, questions=kinds)
 
 
 def free_id(name: str, taken: dict[str, int]) -> str:
-    """Return an unused id: the name, or the name with the next free number (``x``, ``x#2``).
-
-    ``taken`` maps each used id to the last number tried; the new id is added.
-    """
+    """Return an unused id: ``x``, ``x#2``, ...; ``taken`` maps each used id to the last number tried, and gets the new one."""
     free = name
     while free in taken:
         taken[name] += 1
@@ -180,33 +163,18 @@ def free_id(name: str, taken: dict[str, int]) -> str:
     return free
 
 
-def number_repeats(questions: Iterable[Question], result: LoadResult) -> tuple[Question, ...]:
-    """Return questions with unique ids; a repeat gets a number (``x``, ``x#2``)."""
-    taken, numbered = dict[str, int](), []
-    for question in questions:
-        name = free_id(question.id, taken)
-        result.notes["repeated question ids numbered"] += name != question.id
-        numbered.append(replace(question, id=name))
-    return tuple(numbered)
+Loader = Callable[[str, Any, int, TokenCounter, LoadResult], Iterable[Instance]]
+"""(path, Hub name or "" for generated data; options; seed; token counter; result to count in) to instances."""
 
 
-Loader = Callable[[str, Any, int, TokenCounter], LoadResult]
-"""(path, Hub name or "" for generated data; options; seed; token counter) to a result; InputError if it cannot be read at all."""
+def by_row(model: type[BaseModel], make: Callable[[Any, str, Any, TokenCounter, LoadResult], Instance]) -> Loader:
+    """Return a loader of an instance a row; ``make`` takes (row of the form of ``model``, place, options, counter, result)."""
 
-Maker = Callable[[Row, Any, TokenCounter, LoadResult], Instance]
+    def load(source: str, options: Any, seed: int, count_tokens: TokenCounter, result: LoadResult) -> Iterator[Instance]:
+        def instance(row: Row) -> Instance:
+            return make(checked(model, row.data, row.where), row.where, options, count_tokens, result)
 
-
-def by_row(
-    make: Maker, count: Callable[[Any], int] = lambda data: 1, rows: Callable[[str, Any], Iterable[Row]] | None = None
-) -> Loader:
-    """Return a loader that makes one instance per row; ``count`` as in ``read_rows``; ``rows`` reads (source, options)."""
-
-    def load(source: str, options: Any, seed: int, count_tokens: TokenCounter) -> LoadResult:
-        result = LoadResult()
-        given = rows(source, options) if rows else iter_rows(source, options.split)
-        made = read_rows(given, result, count, lambda row: make(row, options, count_tokens, result))
-        result.instances = finish(made, options, seed, result)
-        return result
+        return read_rows(iter_rows(source, options.split), result, instance)
 
     return load
 
@@ -234,11 +202,13 @@ class Source:
     ) -> LoadResult:
         """Load instances from a file, folder or Hub name (None for generated data).
 
-        InputError if the input is missing, unreadable or not expected, or an option is invalid.
+        InputError, also when instances are taken, if the input is missing, unreadable or not expected, or an option is invalid.
         """
         given = "" if path_or_hub_name is None else str(path_or_hub_name)
         if bool(given) is not self.needs_input:
             what = "reads a file and none was given" if self.needs_input else f"is generated and was given {given!r}"
-            fix = "give its path or its name on the Hub as input" if self.needs_input else "leave the input out"
-            raise InputError(f"source {self.name!r} {what}", expected=self.description, fix=fix)
-        return self.loader(given, self.parse(options), seed, count_tokens)
+            raise InputError(f"source {self.name!r} {what}", expected=self.description)
+        parsed, result = self.parse(options), LoadResult()
+        made = self.loader(given, parsed, seed, count_tokens, result)
+        result.instances = finish(made, parsed, seed, result) if isinstance(parsed, CommonOptions) else iter(made)
+        return result

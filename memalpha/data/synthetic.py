@@ -1,103 +1,93 @@
-"""Synthetic multi-session dialogues in which people state, change and take back facts about themselves.
+"""Synthetic multi-session dialogues in which people state, change and take back facts about themselves, and questions about them.
 
 A chunk is one dated session of lines ``Name: sentence.`` Chit-chat mentions values without stating a fact, never one that its
 speaker had. ``Instance.facts`` holds each session's facts in line order. Instance ``i`` depends on (seed, split, i, config) alone.
-Train and test share no name or value. Dates strictly rise. A session touches a slot at most once. A single-valued attribute stays
-retracted; the last of several values is never retracted. Not covered: facts about other persons (except dependences, off by
-default) and times inside the text.
+Train and test share no name or value. A session touches a slot at most once. A single-valued attribute stays retracted; the last of
+several values is never retracted.
+
+| kind | asks | metric | answers | stale | evidence |
+| --- | --- | --- | --- | --- | --- |
+| single | an attribute that never changed | bound | the value | none | its statement |
+| latest | an attribute that changed | bound | the last value | every earlier value | the last change |
+| removed | an attribute that was taken back | absent | none | every value it had | the retraction |
+| time | when the current value was said | bound | the session's date | none | that session |
+| count | every value of a multiple attribute | bound_all | current values | retracted values | their statements, all retractions |
+| cascade | a follower's value after the upstream value changed | bound | the upstream value | those before | link, change |
+| absence | a follower's value after the upstream value was taken back | absent | none | those before | link, retraction |
+| absence | an attribute that was never stated | absent | none | none | no chunk |
+
+A link is a line in which one person says that their value follows another's (``I live with Oskar in Lima and go wherever Oskar
+goes.``); the upstream value ends in a later session that does not name the follower. ``Instance.facts`` holds links (attribute
+``shared city``) and their consequences, after the session's own facts. The kinds are those of MEME (Jung et al., arXiv 2605.12477).
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share, names
 from memalpha.data.pools import Attribute, Pools, Split, Templates, pools
-from memalpha.data.questions import QuestionRates, Slot, dependent_questions, draw_links, make_questions
-from memalpha.data.source import LoadResult, Source
+from memalpha.data.source import LoadResult, Source, in_order
 from memalpha.errors import InputError
 from memalpha.protocols import TokenCounter
+from memalpha.qa.metrics import contains
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "synthetic"
 
-_FIRST_DAY = date(2023, 1, 1)
+CASCADE, ABSENCE = "cascade", "absence"
+
+_MAX_VALUES = 3  # current values of an attribute with several values
 
 _Line = tuple[str, list[Fact]]
 
 
-def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
-    if not 0 <= bounds[0] <= bounds[1]:
-        raise ValueError("expected a pair (fewest, most) with 0 <= fewest <= most")
-    return bounds
-
-
-_Numbers = Annotated[Range, AfterValidator(_in_order)]
+_Numbers = Annotated[Range, in_order(0)]
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticConfig(Options):
-    """What the dialogues are like.
+    """What the dialogues are like."""
 
-    Attributes:
-        split: Names and values of ``train`` or ``test``.
-        n_chunks: Sessions in an instance.
-        people: Persons who speak.
-        facts_per_chunk: Fewest and most facts of a session; fewer if none are possible; the last has one if no other has.
-        chitchat_per_chunk: Fewest and most lines without a fact; at least one if a session may have no facts.
-        p_change: Probability that a fact changes an earlier one.
-        p_retract: Probability that a fact takes an earlier one back.
-        p_multi: Probability that a new fact is of an attribute with several values (pets, hobbies).
-        max_values: Most current values of such an attribute.
-        p_distractor: Probability that a chit-chat line mentions a value.
-        templates: Sentences used: ``train``, ``held_out`` (unseen wording) or ``all``.
-        rates: Share of the possible questions asked, by kind; ``cascade`` and ``absence`` are off by default.
-        max_questions: Most questions of an instance, drawn uniformly after ``rates`` (0 = all).
-    """
-
-    split: Split = "train"
-    n_chunks: PositiveInt = 3
-    people: PositiveInt = 3
-    facts_per_chunk: _Numbers = (3, 4)
-    chitchat_per_chunk: _Numbers = (2, 3)
-    p_change: Share = 0.35
-    p_retract: Share = 0.1
-    p_multi: Share = 0.2
-    max_values: PositiveInt = 3
-    p_distractor: Share = 0.5
-    templates: Templates = "train"
-    rates: QuestionRates = field(default_factory=QuestionRates)
-    max_questions: NonNegativeInt = 0
+    split: Split = "train"  # names and values of train or test
+    n_chunks: PositiveInt = 3  # sessions in an instance
+    people: PositiveInt = 3  # persons who speak
+    facts_per_chunk: _Numbers = (3, 4)  # fewest and most facts of a session, while any is possible; the last has one if none has
+    chitchat_per_chunk: _Numbers = (2, 3)  # fewest and most lines without a fact; at least one if a session may have no facts
+    p_change: Share = 0.35  # probability that a fact changes an earlier one
+    p_retract: Share = 0.1  # probability that a fact takes an earlier one back
+    p_multi: Share = 0.2  # probability that a new fact is of an attribute with several values (pets, hobbies)
+    p_distractor: Share = 0.5  # probability that a chit-chat line mentions a value
+    templates: Templates = "train"  # sentences used: train, held_out (unseen wording) or all
+    p_time: Share = 0.25  # probability that a possible question of kind time is asked
+    cascade: Share = 0.0  # probability that a possible dependence is in the dialogue, and asked for
+    absence: Share = 0.0  # probability that a never-stated attribute is asked for; above 0, values with followers may be taken back
+    max_questions: NonNegativeInt = 0  # most questions of an instance, drawn uniformly (0 = all)
 
     def check(self) -> None:
         """Raise InputError for values that do not fit together."""
-        most = len(pools(self.split, self.templates).names)
-        facts, chat = self.facts_per_chunk, self.chitchat_per_chunk
-        for name, value, ok, expected in (
-            ("people", self.people, self.people <= most, f"at most {most}, the names of split {self.split!r}"),
-            ("facts_per_chunk", facts, facts[1] >= 1, "at least 1 as the most: there must be facts"),
-            ("chitchat_per_chunk", chat, facts[0] + chat[0] >= 1, "at least 1 where facts_per_chunk may be 0"),
-            ("p_change + p_retract", self.p_change + self.p_retract, self.p_change + self.p_retract <= 1, "at most 1"),
+        most, facts, chat = len(pools(self.split, self.templates).names), self.facts_per_chunk, self.chitchat_per_chunk
+        for wrong, expected in (
+            (self.people > most, f"people: at most {most}, the names of split {self.split!r}"),
+            (facts[1] < 1 or facts[0] + chat[0] < 1, "facts_per_chunk: a fact somewhere, and a line in each session"),
+            (self.p_change + self.p_retract > 1, "p_change + p_retract: at most 1"),
         ):
-            if not ok:
-                raise InputError(f"synthetic data: {name} is {value!r}", expected=expected)
+            if wrong:
+                raise InputError("synthetic data: options that do not fit together", expected=expected)
 
 
-PRESETS: Mapping[str, SyntheticConfig] = MappingProxyType(
-    {
-        "small": SyntheticConfig(),
-        "medium": SyntheticConfig(n_chunks=6, people=4),
-        "long": SyntheticConfig(n_chunks=30, people=6, max_questions=40),
-        "dependent": SyntheticConfig(n_chunks=6, people=4, rates=QuestionRates(cascade=1.0, absence=0.2)),
-    }
-)
+PRESETS: Mapping[str, SyntheticConfig] = {
+    "small": SyntheticConfig(),
+    "medium": SyntheticConfig(n_chunks=6, people=4),
+    "long": SyntheticConfig(n_chunks=30, people=6, max_questions=40),
+    "dependent": SyntheticConfig(n_chunks=6, people=4, cascade=1.0, absence=0.2),
+}
 """Presets of 3, 6 and 30 sessions; ``dependent`` is ``medium`` with facts that depend on others."""
 
 
@@ -124,21 +114,19 @@ class SyntheticOptions(Options):
     def config(self) -> SyntheticConfig:
         """Return the dialogues' config; InputError for an invalid value."""
         given = {name: getattr(self, name) for name in names(type(self))[2:] if getattr(self, name) is not None}
-        rates = {name: given.pop(name) for name in ("cascade", "absence") if name in given}
-        preset = PRESETS[self.preset]
-        return replace(preset, **given, rates=replace(preset.rates, **rates))
+        return replace(PRESETS[self.preset], **given)
 
 
-def load_synthetic(source: str, options: SyntheticOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-    """Make synthetic dialogues; skips nothing; ``source`` and ``count_tokens`` are unused."""
+def load_synthetic(
+    source: str, options: SyntheticOptions, seed: int, count: TokenCounter, result: LoadResult
+) -> Iterator[Instance]:
+    """Make synthetic dialogues."""
     config = options.config()
-    return LoadResult((make_instance(index, seed, config) for index in range(options.n)), total=options.n)
+    return (make_instance(index, seed, config) for index in range(options.n))
 
 
 def generate(n: int, seed: int, config: SyntheticConfig = PRESETS["small"]) -> list[Instance]:
-    """Return instances 0 to n - 1; InputError if ``n`` is below 1."""
-    if n < 1:
-        raise InputError(f"number of instances is {n}", expected="at least 1")
+    """Return instances 0 to n - 1."""
     return [make_instance(index, seed, config) for index in range(n)]
 
 
@@ -148,36 +136,52 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
     pool = pools(config.split, config.templates)
     world = _World(rng, pool, config)
     planned = [world.session(chunk) for chunk in range(config.n_chunks)]
-    days, sessions = _dates(rng, config.n_chunks), []
+    day, days, sessions = date(2023, 1, 1) + timedelta(days=rng.randrange(365)), [], []
+    for _ in planned:
+        days.append(day.isoformat())
+        day += timedelta(days=rng.randint(1, 30))
     for session in planned:
         lines = [(_fact_line(rng, fact, world.attributes[fact.attribute]), [fact]) for fact in session]
         lines += [(_chat_line(rng, world), []) for _ in range(rng.randint(*config.chitchat_per_chunk))]
         rng.shuffle(lines)
         sessions.append(lines)
     more = _add_dependences(random.Random(f"{SOURCE}:dependence:{config.split}:{seed}:{index}"), world, sessions)
-    questions = make_questions(rng, world.slots, days, pool.questions, config.rates, config.max_questions, more)
+    questions = _questions(rng, world, days, more)
     chunks = [Chunk("\n".join(line for line, _ in lines if line), day) for day, lines in zip(days, sessions, strict=True)]
     facts = [fact for lines in sessions for _, said in lines for fact in said]
     return Instance(f"{config.split}-{seed}-{index}", SOURCE, tuple(chunks), questions, tuple(facts))
 
 
-def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[Question]:
-    """Add links and their lines to the sessions; return the questions. Derived facts come last, without a line."""
-    rates = world.config.rates
-    if not rates.cascade and not rates.absence:
-        return []
-    lines = [line for session in sessions for line, _ in session]
-    facts = [fact for session in sessions for _, said in session for fact in said]
-    links = draw_links(rng, world.all_slots, world.attributes, facts, lines, rates)
-    for link in links:
-        value = link.followed[0]
-        attribute = world.attributes[value.attribute]
-        sentence = _fill(rng.choice(attribute.share), value.attribute, value.value, link.fact.value)
-        session = sessions[link.chunk]
-        session.insert(rng.randint(0, sum(bool(line) for line, _ in session)), (f"{value.subject}: {sentence}", [link.fact]))
-        for fact in link.followed:
-            sessions[fact.chunk].append(("", [fact]))
-    return dependent_questions(rng, world.all_slots, links, world.pool.questions, rates)
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """What was said so far about an attribute of a person; ``live`` has the current values with their chunks, ``past`` former."""
+
+    subject: str
+    attribute: str
+    multiple: bool
+    live: dict[str, int] = field(default_factory=dict)
+    past: list[str] = field(default_factory=list)
+    retractions: list[int] = field(default_factory=list)
+
+    @property
+    def stated(self) -> bool:
+        """Whether any value was ever stated."""
+        return bool(self.live or self.past)
+
+    def state(self, value: str, chunk: int) -> None:
+        """Add a value from this chunk on; replace the present one unless ``multiple``."""
+        if not self.multiple:
+            self.past += self.live
+            self.live.clear()
+        self.live[value] = chunk
+        if value in self.past:
+            self.past.remove(value)
+
+    def retract(self, value: str, chunk: int) -> None:
+        """Take a value back."""
+        del self.live[value]
+        self.past.append(value)
+        self.retractions.append(chunk)
 
 
 class _World:
@@ -185,33 +189,43 @@ class _World:
         self.rng, self.pool, self.config = rng, pool, config
         self.attributes = {attribute.word: attribute for attribute in pool.attributes}
         self.people = rng.sample(pool.names, config.people)
-        self.all_slots = [Slot(name, attribute.word, attribute.multiple) for name in self.people for attribute in pool.attributes]
+        self.all_slots = [_Slot(name, attribute.word, attribute.multiple) for name in self.people for attribute in pool.attributes]
 
     @property
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[_Slot]:
         return [slot for slot in self.all_slots if slot.stated]
 
     def session(self, chunk: int) -> list[Fact]:
         facts: list[Fact] = []
-        touched: list[Slot] = []
+        touched: list[_Slot] = []
         wanted = self.rng.randint(*self.config.facts_per_chunk)
         if chunk == self.config.n_chunks - 1 and not self.slots:
             wanted = max(1, wanted)
         for _ in range(wanted):
             slot, action = self._move(touched)
-            if slot is not None:
-                touched.append(slot)
-                facts.append(self._act(slot, action, chunk))
+            if slot is None:
+                continue
+            touched.append(slot)
+            if action is FactAction.RETRACT:
+                value, previous = self.rng.choice(list(slot.live)), None
+                slot.retract(value, chunk)
+            else:
+                previous = next(iter(slot.live)) if action is FactAction.CHANGE else None
+                value = self._fresh_value(slot)
+                slot.state(value, chunk)
+            facts.append(Fact(chunk, action, slot.subject, slot.attribute, value, previous))
         return facts
 
-    def _move(self, touched: list[Slot]) -> tuple[Slot | None, FactAction]:
+    def _move(self, touched: list[_Slot]) -> tuple[_Slot | None, FactAction]:
         """Draw the next action and its slot; None if nothing is possible."""
         free = [slot for slot in self.all_slots if slot not in touched]
-        draw = self.rng.random()
+        draw, several_first = self.rng.random(), self.rng.random() < self.config.p_multi
+        several = [slot for slot in free if slot.multiple and len(slot.live) < _MAX_VALUES]
+        single = [slot for slot in free if not slot.multiple and not slot.stated]
         options = {
             FactAction.RETRACT: [slot for slot in free if self._may_retract(slot)],
             FactAction.CHANGE: [slot for slot in free if slot.live and not slot.multiple],
-            FactAction.STATE: self._open(free),
+            FactAction.STATE: (several or single) if several_first else (single or several),
         }
         order = [FactAction.STATE, FactAction.CHANGE]
         if draw < self.config.p_retract:
@@ -219,36 +233,17 @@ class _World:
         elif draw < self.config.p_retract + self.config.p_change:
             order.reverse()
         for action in order:
-            if options[action]:
-                return self._choose(options[action]), action
+            if slots := options[action]:
+                begun = [slot for slot in slots if slot.multiple and slot.live]
+                return self.rng.choice(begun if begun and self.rng.random() < 0.5 else slots), action
         return None, FactAction.STATE
 
-    def _open(self, free: list[Slot]) -> list[Slot]:
-        several = [slot for slot in free if slot.multiple and len(slot.live) < self.config.max_values]
-        single = [slot for slot in free if not slot.multiple and not slot.stated]
-        first, second = (several, single) if self.rng.random() < self.config.p_multi else (single, several)
-        return first or second
-
-    def _choose(self, slots: list[Slot]) -> Slot:
-        several = [slot for slot in slots if slot.multiple and slot.live]
-        return self.rng.choice(several if several and self.rng.random() < 0.5 else slots)
-
-    def _may_retract(self, slot: Slot) -> bool:
+    def _may_retract(self, slot: _Slot) -> bool:
         if slot.multiple:
             return len(slot.live) >= 2
         return bool(slot.live) and any(o.live for o in self.all_slots if o is not slot and o.subject == slot.subject)
 
-    def _act(self, slot: Slot, action: FactAction, chunk: int) -> Fact:
-        if action is FactAction.RETRACT:
-            value, previous = self.rng.choice(list(slot.live)), None
-            slot.retract(value, chunk)
-        else:
-            previous = next(iter(slot.live)) if action is FactAction.CHANGE else None
-            value = self._fresh_value(slot)
-            slot.state(value, chunk)
-        return Fact(chunk, action, slot.subject, slot.attribute, value, previous)
-
-    def _fresh_value(self, slot: Slot) -> str:
+    def _fresh_value(self, slot: _Slot) -> str:
         """A value that the slot never had; one it does not have now if all were used."""
         values = [value for value in self.attributes[slot.attribute].values if value not in slot.live]
         return self.rng.choice([value for value in values if value not in slot.past] or values)
@@ -261,14 +256,12 @@ def _fact_line(rng: random.Random, fact: Fact, attribute: Attribute) -> str:
 
 def _chat_line(rng: random.Random, world: _World) -> str:
     speaker = rng.choice(world.people)
-    if rng.random() >= world.config.p_distractor:
-        return f"{speaker}: {rng.choice(world.pool.chat)}"
-    attribute = rng.choice(world.pool.attributes)
-    own = next(slot for slot in world.all_slots if (slot.subject, slot.attribute) == (speaker, attribute.word))
-    values = [value for value in attribute.values if value not in own.live and value not in own.past]
-    if not values:
-        return f"{speaker}: {rng.choice(world.pool.chat)}"
-    return f"{speaker}: {_fill(rng.choice(attribute.mention), attribute.word, rng.choice(values))}"
+    if rng.random() < world.config.p_distractor:
+        attribute = rng.choice(world.pool.attributes)
+        own = next(slot for slot in world.all_slots if (slot.subject, slot.attribute) == (speaker, attribute.word))
+        if values := [value for value in attribute.values if value not in own.live and value not in own.past]:
+            return f"{speaker}: {_fill(rng.choice(attribute.mention), attribute.word, rng.choice(values))}"
+    return f"{speaker}: {rng.choice(world.pool.chat)}"
 
 
 def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
@@ -277,13 +270,102 @@ def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
     return text[0].upper() + text[1:]
 
 
-def _dates(rng: random.Random, n: int) -> list[str]:
-    day = _FIRST_DAY + timedelta(days=rng.randrange(365))
-    days = []
-    for _ in range(n):
-        days.append(day.isoformat())
-        day += timedelta(days=rng.randint(1, 30))
-    return days
+# ------------------------------------------------------------------------------------------------ questions
+def _questions(rng: random.Random, world: _World, times: Sequence[str], more: Sequence[Question]) -> tuple[Question, ...]:
+    """The questions about the stated slots at the end of a dialogue, then ``more``, with ids ``q0``, ``q1``, ..."""
+    possible = [question for slot in world.slots for question in _about(rng, slot, times, world)]
+    asked = [question for question in possible if rng.random() < (world.config.p_time if question.kind == "time" else 1.0)]
+    asked += more
+    if 0 < world.config.max_questions < len(asked):
+        asked = [asked[i] for i in sorted(rng.sample(range(len(asked)), world.config.max_questions))]
+    return tuple(replace(question, id=f"q{i}") for i, question in enumerate(asked))
+
+
+def _question(
+    rng: random.Random,
+    world: _World,
+    about: tuple[str, str],
+    kind: str,
+    answers: Sequence[str],
+    stale: Sequence[str],
+    places: Sequence[int],
+    value: str = "",
+) -> Question:
+    """A question about a (subject, attribute); no answers: about an attribute without a value."""
+    wording = {"count": "every", "time": "time"}.get(kind, "value")
+    metric = "bound_all" if kind == "count" else "bound" if answers else "absent"
+    text = rng.choice(world.pool.questions[wording]).format(name=about[0], attribute=about[1], v=value)
+    return Question(text, tuple(answers) or ("none",), metric, kind, about[0], tuple(stale), tuple(sorted(set(places))))
+
+
+def _about(rng: random.Random, slot: _Slot, times: Sequence[str], world: _World) -> Iterator[Question]:
+    def question(kind: str, answers: Sequence[str], places: Sequence[int], value: str = "") -> Question:
+        stale = () if kind == "time" else tuple(slot.past)
+        return _question(rng, world, (slot.subject, slot.attribute), kind, answers, stale, places, value)
+
+    if slot.multiple:
+        yield question("count", list(slot.live), [*slot.live.values(), *slot.retractions])
+    elif slot.live:
+        value, chunk = next(iter(slot.live.items()))
+        yield question("latest" if slot.past else "single", [value], [chunk])
+        yield question("time", [times[chunk]], [chunk], value)
+    elif any(other.live for other in world.slots if other.subject == slot.subject):
+        yield question("removed", [], slot.retractions)
+
+
+def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[Question]:
+    """Add links and their lines to the sessions; return the questions. Derived facts come last, without a line."""
+    if not world.config.cascade and not world.config.absence:
+        return []
+    links, questions = _draw_links(rng, world, sessions), []
+    for link, followed in links:
+        value = followed[0]
+        sentence = _fill(rng.choice(world.attributes[value.attribute].share), value.attribute, value.value, link.value)
+        session = sessions[link.chunk]
+        session.insert(rng.randint(0, sum(bool(line) for line, _ in session)), (f"{value.subject}: {sentence}", [link]))
+        for fact in followed:
+            sessions[fact.chunk].append(("", [fact]))
+    for link, followed in links:
+        last = followed[-1]
+        answers = [] if last.action is FactAction.RETRACT else [last.value]
+        stale = list(dict.fromkeys(fact.value for fact in followed if fact.value not in answers))
+        kind = CASCADE if answers else ABSENCE
+        about = (last.subject, last.attribute)
+        questions.append(_question(rng, world, about, kind, answers, stale, [link.chunk, last.chunk]))
+    linked = {(followed[0].subject, followed[0].attribute) for _, followed in links}
+    for slot in world.all_slots:
+        about = (slot.subject, slot.attribute)
+        known = any(other.live for other in world.all_slots if other.subject == slot.subject)
+        if known and not slot.stated and not slot.multiple and about not in linked and rng.random() < world.config.absence:
+            questions.append(_question(rng, world, about, ABSENCE, [], [], []))
+    return questions
+
+
+def _draw_links(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[tuple[Fact, list[Fact]]]:
+    """Dependences of one person's value on another's: the link's fact, and the facts that follow.
+
+    At most one per attribute of a person; with ``absence`` 0 none to a value that is taken back.
+    """
+    lines = [line for session in sessions for line, _ in session]
+    facts = [fact for session in sessions for _, said in session for fact in said]
+    links = []
+    for slot in world.all_slots:
+        if slot.stated or not world.attributes[slot.attribute].share:
+            continue
+        others = [o for o in world.all_slots if o.attribute == slot.attribute and o.past and (o.live or world.config.absence)]
+        said = [line for line in lines if line.startswith(f"{slot.subject}: ")]
+        others = [o for o in others if not any(contains(line, value) for line in said for value in (*o.live, *o.past))]
+        if not others or rng.random() >= world.config.cascade:
+            continue
+        other = rng.choice(others)
+        upstream = [fact for fact in facts if (fact.subject, fact.attribute) == (other.subject, other.attribute)]
+        chunk = rng.randrange(upstream[0].chunk, upstream[-1].chunk)
+        now = [fact for fact in upstream if fact.chunk <= chunk][-1]
+        first = Fact(chunk, FactAction.STATE, slot.subject, slot.attribute, now.value)
+        later = [replace(fact, subject=slot.subject) for fact in upstream if fact.chunk > chunk]
+        link = Fact(chunk, FactAction.STATE, slot.subject, f"shared {slot.attribute}", other.subject)
+        links.append((link, [first, *later]))
+    return links
 
 
 SOURCES = (

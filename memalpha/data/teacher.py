@@ -3,20 +3,25 @@
 New facts are inserted, changed facts updated (or deleted and inserted), retracted facts deleted; entries read ``Marta city Oslo``.
 Operations must be applied in order; each succeeds within the schema's limits. The given memory is not changed. Not covered: prose,
 block sections and wrong operations.
+
+Plain text without annotations has a teacher of its own (``excerpt_operations``): it inserts a few words copied from each sentence,
+the run with the highest weight (a name or number 2, another word of four or more letters 1), and does not know which sentences
+matter. Not covered: updates, deletions, languages without spaces.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from memalpha.config import Options, Share
-from memalpha.data.pools import preferred_sections
+from memalpha.data.packing import sentences
+from memalpha.data.pools import pools
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema
 from memalpha.qa.metrics import contains
 from memalpha.types import Entry, Fact, FactAction, Instance, Operation, OperationKind
 
@@ -28,37 +33,29 @@ _STYLES: dict[Style, str] = {
 }
 
 
+_NAME_OR_NUMBER = re.compile(r"\W*(?:[A-Z]|\d)")
+_LONG = re.compile(r"\W*[^\W\d_]{4,}")
+_EDGES = " \t,;:.!?\"'“”‘’()[]–—-"
+_EXCERPT_WORDS = (5, 9)  # fewest and most words of an excerpt; a shorter sentence is kept whole
+_EXCERPTS, _EXCERPT_TOKENS = 4, 64  # most entries of a chunk, and their tokens together
+
+
 @dataclass(frozen=True, slots=True)
 class TeacherConfig(Options):
-    """How well the teacher demonstrates.
+    """How well the teacher demonstrates."""
 
-    Attributes:
-        coverage: Probability that a new fact is written; a pair (low, high) draws one probability per instance.
-        p_correct: Probability that a held fact is corrected; else a change only inserts and a retraction is ignored.
-        p_update: Probability that a correction is an update, not a deletion and an insertion.
-        style: Wording of an entry: ``words`` (``Marta city Oslo``) or ``sentence``.
-        dates: Write the session's date into the entry if its section stores no times.
-    """
-
-    coverage: Share | tuple[Share, Share] = 1.0
-    p_correct: Share = 1.0
-    p_update: Share = 0.5
-    style: Style = "words"
-    dates: bool = True
+    coverage: Share | tuple[Share, Share] = (
+        1.0  # probability that a new fact is written; a pair (low, high) draws one probability per instance
+    )
+    p_correct: Share = 1.0  # probability that a held fact is corrected; else a change only inserts and a retraction is ignored
+    p_update: Share = 0.5  # probability that a correction is an update, not a deletion and an insertion
+    style: Style = "words"  # wording of an entry: words (Marta city Oslo) or sentence
+    dates: bool = True  # write the session's date into the entry if its section stores no times
 
     def check(self) -> None:
         """Raise InputError if the coverages are not in order."""
-        low, high = self._coverages()
-        if low > high:
+        if isinstance(self.coverage, tuple) and self.coverage[0] > self.coverage[1]:
             raise InputError(f"teacher: coverage is {self.coverage!r}", expected="a pair (low, high) with low <= high")
-
-    def coverage_of(self, instance: Instance) -> float:
-        """Return the probability that a fact of this instance is acted on; deterministic."""
-        low, high = self._coverages()
-        return random.Random(f"coverage:{instance.id}").uniform(low, high) if low < high else low
-
-    def _coverages(self) -> tuple[float, float]:
-        return self.coverage if isinstance(self.coverage, tuple) else (self.coverage, self.coverage)
 
 
 def teacher_operations(
@@ -66,7 +63,9 @@ def teacher_operations(
 ) -> list[Operation]:
     """Return the operations for one chunk in order, from ``instance.facts``; ``memory`` (before the chunk) is not changed."""
     trial, time = memory.copy(), instance.chunks[chunk_index].time
-    coverage = config.coverage_of(instance)
+    coverage = config.coverage
+    if isinstance(coverage, tuple):
+        coverage = random.Random(f"coverage:{instance.id}").uniform(*coverage)
     operations: list[Operation] = []
     for fact in instance.facts:
         if fact.chunk == chunk_index:
@@ -76,17 +75,12 @@ def teacher_operations(
     return operations
 
 
-def section_for(attribute: str, schema: MemorySchema) -> str:
-    """Return the first section that suits an attribute, else the schema's first list."""
-    suited = (name for name in preferred_sections().get(attribute, ()) if name in schema)
-    return next(suited, schema.lists[0].name)
-
-
 def _for_fact(
     fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig, *, keep: bool
 ) -> Iterator[Operation]:
     """Operations for one fact, kept if new. The memory is read before the first yield."""
-    section = memory.schema[section_for(fact.attribute, memory.schema)]
+    suited = next((known.sections for known in pools("train").attributes if known.word == fact.attribute), ())
+    section = memory.schema[next((name for name in suited if name in memory.schema), memory.schema.lists[0].name)]
     content = _STYLES[config.style].format(fact)
     if config.dates and time and not section.timestamps:
         content = f"{content} ({time})"
@@ -98,13 +92,17 @@ def _for_fact(
     correct, update = rng.random() < config.p_correct, rng.random() < config.p_update
     gone = fact.value if fact.action is FactAction.RETRACT else fact.previous or ""
     bound = _bound(memory, fact.subject, fact.attribute, gone) if correct else []
+    deletions = [Operation(OperationKind.DELETE, entry.section, entry_id=entry.id) for entry in bound]
     if fact.action is FactAction.RETRACT:
-        yield from map(_delete, bound)
-    elif bound and update and _may_become(bound[0], content, memory):
-        yield Operation(OperationKind.UPDATE, bound[0].section, content, bound[0].id)
-        yield from map(_delete, bound[1:])
+        yield from deletions
+        return
+    first = bound[0].section if bound else section.name
+    said = any(entry.content == content for entry in memory.entries(first))
+    if bound and update and not said and OperationKind.UPDATE in memory.schema[first].operations:
+        yield Operation(OperationKind.UPDATE, first, content, bound[0].id)
+        yield from deletions[1:]
     elif bound or keep:
-        yield from map(_delete, bound)
+        yield from deletions
         yield insert
 
 
@@ -114,10 +112,31 @@ def _bound(memory: Memory, subject: str, attribute: str, value: str) -> list[Ent
     return sorted(hits, key=lambda entry: not contains(entry.content, attribute))
 
 
-def _delete(entry: Entry) -> Operation:
-    return Operation(OperationKind.DELETE, entry.section, entry_id=entry.id)
+def excerpt_operations(
+    instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, coverage: tuple[float, float] = (1.0, 1.0)
+) -> list[Operation]:
+    """Return the operations for one chunk of plain text; ``coverage``: fewest and most of its sentences that are kept.
+
+    The share is drawn per instance. Entries go to the schema's first list that allows insertions; ``memory`` is not changed.
+    """
+    trial, chunk = memory.copy(), instance.chunks[chunk_index]
+    section = next(s.name for s in memory.schema.lists if OperationKind.INSERT in s.operations)
+    share = random.Random(f"coverage:{instance.id}").uniform(*coverage)
+    operations: list[Operation] = []
+    left = _EXCERPT_TOKENS
+    for start, end in sentences(chunk.text):
+        if len(operations) < _EXCERPTS and rng.random() < share:
+            content = excerpt(chunk.text[start:end].split(), rng.randint(*_EXCERPT_WORDS))
+            operation, cost = Operation(OperationKind.INSERT, section, content), memory.count_tokens(content)
+            if content and cost <= left and trial.apply(operation, chunk=chunk_index, time=chunk.time).changed:
+                operations.append(operation)
+                left -= cost
+    return operations
 
 
-def _may_become(entry: Entry, content: str, memory: Memory) -> bool:
-    said = any(other.content == content for other in memory.entries(entry.section))
-    return OperationKind.UPDATE in memory.schema[entry.section].operations and not said
+def excerpt(words: Sequence[str], count: int) -> str:
+    """Return the first run of at most ``count`` words with the highest weight, without punctuation at its ends."""
+    weights = [2 if place and _NAME_OR_NUMBER.match(word) else bool(_LONG.match(word)) for place, word in enumerate(words)]
+    starts = range(max(1, len(words) - count + 1))
+    best = max(starts, key=lambda start: (sum(weights[start : start + count]), -start))
+    return " ".join(words[best : best + count]).strip(_EDGES)

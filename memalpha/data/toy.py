@@ -1,13 +1,13 @@
 """The smallest memory task, for policies of under a million parameters and a closed vocabulary.
 
-A chunk is a few words: things and noise. Every thing is asked for (``was apple seen?``), noise never. Instance ``i`` depends on
-(seed, split, i) alone. No word comes twice in an instance; every word is in ``toy_vocabulary``. Splits share the vocabulary. The
-teacher stores random words of the chunk, so only the reward shows what to keep.
+A chunk is a few words: things and noise. Every thing is asked for, noise never. Instance ``i`` depends on (seed, split, i) alone;
+no word comes twice in it. The teacher stores random words of the chunk, so only the reward shows what to keep.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pydantic import PositiveInt
@@ -22,49 +22,34 @@ from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
 SOURCE = "toy"
 
-THINGS: tuple[str, ...] = (
-    "apple", "boat", "candle", "door", "engine", "feather", "guitar", "hammer", "island", "jacket", "kettle", "ladder",
-    "mirror", "needle", "orange", "pencil", "quilt", "ribbon", "saddle", "table", "umbrella", "violin", "window",
-    "yacht",
+THINGS = (
+    "apple", "boat", "candle", "door", "engine", "feather", "guitar", "hammer", "island", "jacket", "kettle", "ladder", "mirror",
+    "needle", "orange", "pencil", "quilt", "ribbon", "saddle", "table", "umbrella", "violin", "window", "yacht",
 )  # fmt: skip
 """Words that are asked for."""
 
-NOISE: tuple[str, ...] = (
-    "above", "badly", "close", "dimly", "early", "fairly", "gladly", "hardly", "inside", "just", "kindly", "lately",
-    "mostly", "never", "often", "partly", "quickly", "rather", "slowly", "today", "under", "vaguely", "while", "yonder",
+NOISE = (
+    "above", "badly", "close", "dimly", "early", "fairly", "gladly", "hardly", "inside", "just", "kindly", "lately", "mostly",
+    "never", "often", "partly", "quickly", "rather", "slowly", "today", "under", "vaguely", "while", "yonder",
 )  # fmt: skip
 
-_QUESTION = "was {word} seen?"
-_THINGS_A_CHUNK = 4
-_NOISE_A_CHUNK = 4
-_CHUNKS = 2
+_CHUNKS, _A_CHUNK = 2, 4  # things of a chunk, and as much noise
 
 
 @dataclass(frozen=True, slots=True)
 class ToyOptions(Options):
-    """Which toy instances to make.
+    """Which toy instances to make."""
 
-    Attributes:
-        n: Number of instances.
-        split: ``train`` or ``test`` sequence.
-    """
-
-    n: PositiveInt = 100
-    split: Split = "train"
+    n: PositiveInt = 100  # number of instances
+    split: Split = "train"  # train or test sequence
 
 
-def toy_generate(n: int, seed: int, split: Split = "train") -> list[Instance]:
-    """Return instances 0 to n - 1 of the sequence given by (seed, split)."""
-    options = ToyOptions(n, split)
-    return [_make(index, seed, split) for index in range(options.n)]
+def load_toy(source: str, options: ToyOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
+    """Make instances 0 to n - 1 of the sequence given by (seed, split)."""
+    return (_make(index, seed, options.split) for index in range(options.n))
 
 
-def load_toy(source: str, options: ToyOptions, seed: int, count_tokens: TokenCounter) -> LoadResult:
-    """Make toy instances; skips nothing; ``source`` and ``count_tokens`` are unused."""
-    return LoadResult(iter(toy_generate(options.n, seed, options.split)), total=options.n)
-
-
-def toy_schema(max_entries: int = _CHUNKS * _THINGS_A_CHUNK) -> MemorySchema:
+def toy_schema(max_entries: int = _CHUNKS * _A_CHUNK) -> MemorySchema:
     """Return a schema with one list, ``facts``."""
     return MemorySchema("toy", (Section("facts", SectionKind.LIST, "things", max_entries=max_entries),))
 
@@ -84,18 +69,15 @@ def toy_vocabulary() -> tuple[str, ...]:
 
 def _make(index: int, seed: int, split: Split) -> Instance:
     rng = random.Random(f"{SOURCE}:{split}:{seed}:{index}")
-    things = rng.sample(THINGS, _CHUNKS * _THINGS_A_CHUNK)
-    noise = rng.sample(NOISE, _CHUNKS * _NOISE_A_CHUNK)
-    chunks, questions = [], []
-    for c in range(_CHUNKS):
-        seen = things[c * _THINGS_A_CHUNK : (c + 1) * _THINGS_A_CHUNK]
-        words = seen + noise[c * _NOISE_A_CHUNK : (c + 1) * _NOISE_A_CHUNK]
+    things, noise = rng.sample(THINGS, _CHUNKS * _A_CHUNK), rng.sample(NOISE, _CHUNKS * _A_CHUNK)
+    chunks, questions = [], list[Question]()
+    for place in range(_CHUNKS):
+        own = slice(place * _A_CHUNK, (place + 1) * _A_CHUNK)
+        words = things[own] + noise[own]
         rng.shuffle(words)
         chunks.append(Chunk(" ".join(words)))
-        questions += [
-            Question(_QUESTION.format(word=word), (word,), evidence=(c,), id=f"q{c * _THINGS_A_CHUNK + i}")
-            for i, word in enumerate(seen)
-        ]
+        for word in things[own]:
+            questions.append(Question(f"was {word} seen?", (word,), evidence=(place,), id=f"q{len(questions)}"))
     return Instance(f"{SOURCE}-{split}-{seed}-{index}", SOURCE, tuple(chunks), tuple(questions))
 
 

@@ -63,7 +63,7 @@ _WORD = re.compile(r"\b[a-z]{7,}\b")
 _SUFFIX = re.compile(r"['’]s?$")
 
 
-def keyphrases(summary: str, limit: int) -> tuple[str, ...]:
+def keyphrases(summary: str, limit: int = 20) -> tuple[str, ...]:
     """Return at most ``limit`` distinct keywords, by frequency: names, then words of at least seven lower-case letters.
 
     A name is a run of capitalised words not at a sentence start. Mem-alpha draws the keywords with a language model instead.

@@ -1,5 +1,5 @@
 """Compares systems under one protocol.
 
-Flow: ``options``, ``run`` (with ``systems``, ``host``, ``folder``), ``results``, ``summary`` (with ``statistics``, ``scorecard``),
-then ``tables``, ``plots``, ``published``. ``judging`` tests the judge. ``poisoning`` is the suite of ``memalpha poison``.
+Flow: ``options``, ``run`` (with ``systems``, ``raw``, ``writers``, ``host``, ``folder``), ``summary`` (with ``statistics``,
+``scorecard``), ``tables``. ``poisoning`` is the suite of ``memalpha poison``.
 """

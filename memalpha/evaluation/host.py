@@ -6,22 +6,17 @@ reading, results are those of the bare model. Fully fine-tuned models are anothe
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memalpha.agent.step import positions_of
-from memalpha.files import append_lines, drop_cut_line, parse_line
 from memalpha.models.policy import base_of, check_adapter, load_policy_model, load_tokenizer, weightless
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import Generator
 from memalpha.text import chat_ids
-from memalpha.types import Completion, Message, Prompt, Sampling, StopReason
+from memalpha.types import Completion, Message, Prompt, Sampling
 
 if TYPE_CHECKING:
     from memalpha.generation.hf import HFGenerator
@@ -31,13 +26,12 @@ class PolicyHost:
     """The base model and its current adapter; InputError if the model does not exist or its tokenizer has no chat template.
 
     ``model`` is a registered name, folder or Hub name. ``max_batch``: most rows decoded at once. ``batch_tokens``: most tokens,
-    with padding, of chats read at once. ``calls`` records the calls of the current batch (None = no recording).
+    with padding, of chats read at once.
     """
 
     def __init__(self, model: str, dtype: str = "float32", max_batch: int = 64, batch_tokens: int = 16_384) -> None:
         self.model, self.dtype, self.max_batch, self.batch_tokens = model, dtype, max_batch, batch_tokens
         self.tokenizer = load_tokenizer(model)
-        self.calls: RecordedCalls | None = None
         self._policy: Any = None
         self._adapter = ""
 
@@ -48,10 +42,6 @@ class PolicyHost:
 
         return AutoConfig.from_pretrained(resolve_model(self.model), trust_remote_code=False)
 
-    @cached_property
-    def _skeleton(self) -> Any:
-        return weightless(self.config)
-
     @property
     def positions(self) -> int:
         """Context length of the model in tokens; 0 if unknown."""
@@ -61,21 +51,13 @@ class PolicyHost:
         """Return a generator of the base with an adapter (empty = none); InputError if it is missing or of another base."""
         if adapter:
             base_of(adapter)
-            check_adapter(Path(adapter), resolve_model(self.model), self._skeleton, self.tokenizer)
+            check_adapter(Path(adapter), resolve_model(self.model), weightless(self.config), self.tokenizer)
         return _Hosted(self, adapter)
-
-    def generate(self, adapter: str, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        """Generate completions, or replay recorded ones; attaches the adapter first if needed."""
-
-        def draw() -> list[Completion]:
-            return self._generator(adapter).generate(prompts, sampling)
-
-        return draw() if self.calls is None else self.calls.completions(adapter, prompts, sampling, draw)
 
     def answer(self, chats: Sequence[list[Message]], max_new_tokens: int) -> list[str]:
         """Answer chats greedily with the bare base; common prefixes are computed once."""
         prompts = sharing([Prompt(tuple(chat), chat_ids(self.tokenizer, chat)) for chat in chats])
-        generator = self._generator("", keep_prefix=True)
+        generator = self.attached("", keep_prefix=True)
         replies: list[str] = []
         for batch in within_tokens(prompts, self.batch_tokens, max_new_tokens):
             replies += [completion.text for completion in generator.generate(batch, Sampling(max_new_tokens))]
@@ -87,7 +69,8 @@ class PolicyHost:
             self._policy = self._policy.unload()
             self._adapter = ""
 
-    def _generator(self, adapter: str, *, keep_prefix: bool = False) -> HFGenerator:
+    def attached(self, adapter: str, *, keep_prefix: bool = False) -> HFGenerator:
+        """Return a generator of the base with an adapter, which is attached now; it holds until another is."""
         from memalpha.generation.hf import HFGenerator
 
         if self._policy is None:
@@ -106,54 +89,14 @@ class PolicyHost:
         return HFGenerator(self._policy, self.tokenizer, max_batch=self.max_batch, keep_prefix=keep_prefix)
 
 
-class _Hosted:
+class _Hosted(NamedTuple):
     """A ``Generator`` for one adapter of a host."""
 
-    def __init__(self, host: PolicyHost, adapter: str) -> None:
-        self._host, self._adapter = host, adapter
+    host: PolicyHost
+    adapter: str
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        return self._host.generate(self._adapter, prompts, sampling)
-
-
-class RecordedCalls:
-    """Records the completions of the current batch in a file, so that a killed evaluation continues at the same chunk.
-
-    A call is replayed only if adapter, prompts and sampling are the same; ``seconds`` is the original time of replayed calls. Calls
-    with a temperature but no seed are always generated again. An incomplete last line is dropped; other damage is an InputError.
-    Mem0's server calls are not covered.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.seconds = path, 0.0
-        drop_cut_line(path)
-        lines = path.read_bytes().splitlines() if path.is_file() else []
-        self._calls = {row["call"]: row for row in (parse_line(line, path, number) for number, line in enumerate(lines, 1))}
-
-    def completions(
-        self, adapter: str, prompts: Sequence[Prompt], sampling: Sampling, draw: Callable[[], list[Completion]]
-    ) -> list[Completion]:
-        """Return recorded completions, or those of ``draw``, which are then recorded."""
-        if sampling.temperature and sampling.seed is None:
-            return draw()
-        call = hashlib.sha256(json.dumps([adapter, asdict(sampling), [prompt.ids for prompt in prompts]]).encode()).hexdigest()
-        if (row := self._calls.get(call)) is None:
-            clock = time.perf_counter()
-            drawn = draw()
-            seconds = round(time.perf_counter() - clock, 3)
-            append_lines(self.path, [{"call": call, "seconds": seconds, "completions": [asdict(item) for item in drawn]}])
-            return drawn
-        self.seconds += row["seconds"]
-        return [
-            Completion(tuple(item["ids"]), item["text"], StopReason(item["stop"]), item["logprobs"] and tuple(item["logprobs"]))
-            for item in row["completions"]
-        ]
-
-    def clear(self) -> None:
-        """Delete the records: the batch is done."""
-        self.path.unlink(missing_ok=True)
-        self._calls.clear()
-        self.seconds = 0.0
+        return self.host.attached(self.adapter).generate(prompts, sampling)
 
 
 def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -162,7 +105,7 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
     common: list[int] = []
     for prompt in prompts:
         shared = _common(groups[-1][0].ids[: common[-1]], prompt.ids) if groups else 0
-        if groups and 2 * shared > len(prompt.ids):
+        if 2 * shared > len(prompt.ids):
             groups[-1].append(prompt)
             common[-1] = shared
         else:
@@ -170,29 +113,23 @@ def sharing(prompts: Sequence[Prompt]) -> list[Prompt]:
             common.append(len(prompt.ids))
     lone = [group[0].ids for group in groups if len(group) == 1]
     least = min(_common(lone[0], ids) for ids in lone) if len(lone) > 1 else 0
-    return [
-        Prompt(prompt.messages, prompt.ids, shared if len(group) > 1 else least)
-        for group, shared in zip(groups, common, strict=True)
-        for prompt in group
-    ]
+    marks = [shared if len(group) > 1 else least for group, shared in zip(groups, common, strict=True) for _ in group]
+    return [Prompt(prompt.messages, prompt.ids, shared) for prompt, shared in zip(prompts, marks, strict=True)]
 
 
 def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> list[list[Prompt]]:
     """Split prompts, in order, into batches with rows times (longest prompt + completion) at most ``tokens``, or of one prompt."""
     batches: list[list[Prompt]] = []
-    longest = 0
     for prompt in prompts:
-        grown = max(longest, len(prompt.ids) + new_tokens)
-        if batches and grown * (len(batches[-1]) + 1) <= tokens:
-            batches[-1].append(prompt)
-            longest = grown
+        grown = [*batches[-1], prompt] if batches else []
+        if grown and len(grown) * (max(len(row.ids) for row in grown) + new_tokens) <= tokens:
+            batches[-1] = grown
         else:
             batches.append([prompt])
-            longest = len(prompt.ids) + new_tokens
     return batches
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
     """Length of the common prefix."""
-    different = (index for index, (left, right) in enumerate(zip(first, second, strict=False)) if left != right)
-    return next(different, min(len(first), len(second)))
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((index for index, (left, right) in pairs if left != right), min(len(first), len(second)))

@@ -2,14 +2,16 @@
 
     memalpha evaluate --config configs/evaluate/X.yaml --output_dir runs/X
 
-``EvaluateOptions`` has the protocol; agents and servers use the option groups of training.
+``EvaluateOptions`` has what is compared; the protocol (``reader_tokens``, ``retrieve_k``), agents and servers use the option groups
+of training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -17,82 +19,87 @@ from pydantic import BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from memalpha.agent.config import AgentConfig
 from memalpha.config import Options, names, parse, read
+from memalpha.data.teacher import TeacherConfig
 from memalpha.endpoints import EndpointOptions
 from memalpha.errors import InputError
-from memalpha.evaluation.systems import KINDS, system_options
-from memalpha.types import Instance
+from memalpha.evaluation import raw, writers
+from memalpha.evaluation.folder import LISTS
+from memalpha.evaluation.systems import NoOptions, System
+from memalpha.retrieval import RetrievalMode
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
 
 Rows = Annotated[list[Any], BeforeValidator(lambda value: [value] if isinstance(value, Mapping) else value)]
-"""A list of names and mappings; a single one is also accepted."""
+
+
+KINDS: Mapping[str, tuple[Callable[..., System], type[Options]]] = {
+    "agent": (writers.Agent, writers.AgentOptions),
+    "constant_state": (
+        partial(writers.Rewriting, instructions=writers.CONSTANT_STATE, parse=writers.parse_state),
+        writers.RewritingOptions,
+    ),
+    "full_context": (raw.FullContext, raw.FullContextOptions),
+    "gold": (raw.Gold, NoOptions),
+    "overwrite_summary": (partial(writers.Rewriting, instructions=writers.OVERWRITE_SUMMARY), writers.RewritingOptions),
+    "rag_bm25": (partial(raw.Rag, mode=RetrievalMode.LEXICAL), raw.RagOptions),
+    "rag_dense": (partial(raw.Rag, mode=RetrievalMode.DENSE), raw.RagOptions),
+    "rag_two_layer": (partial(raw.Rag, mode=RetrievalMode.HYBRID), raw.RagOptions),
+    "teacher": (raw.Teacher, TeacherConfig),
+    "verbatim": (raw.Verbatim, raw.VerbatimOptions),
+}
+"""All kinds of systems: what makes one from a ``Setting`` and its options. Their modules list departures from the sources."""
+
+
+def system_options(kind: str, values: Mapping[str, Any]) -> Any:
+    """Return the options of a kind; InputError if the kind or an option is unknown or invalid."""
+    if kind not in KINDS:
+        raise InputError(f"unknown kind of system {kind!r}", expected=f"one of {', '.join(KINDS)}")
+    return read(KINDS[kind][1], values, f"system {kind!r}")
+
+
+def draws(options: Options, temperature: float) -> bool:
+    """Whether what a system of these options keeps depends on the seed."""
+    if isinstance(options, TeacherConfig):  # no model writes
+        return options.coverage != 1 or options.p_correct < 1 or 0 < options.p_update < 1
+    return temperature > 0 and isinstance(options, writers.AgentOptions | writers.RewritingOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class SetSpec(Options):
-    """A set of instances.
+    """A set of instances."""
 
-    Attributes:
-        data: Prepared folder, file of instances, or the name of a generated source.
-        name: Its name in results (empty = the folder's or source's name).
-        options: Options of a generated source.
-        instances: How many instances (0 = all).
-        skip: How many of its first instances are skipped, such as those used before.
-        reader_tokens: The readers' budget on this set (0 = the common one).
-        retrieve_k: Entries retrieved for a question on this set (0 = the common number).
-        max_completion_length: Longest completion of a chunk on this set (0 = the common one).
-        readers: Names of the readers that read it (none = all).
-        in_mean: Whether it counts in the mean over sets; false for a harder copy of another set.
-    """
-
-    data: str
-    name: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    instances: NonNegativeInt = 0
+    data: str  # prepared folder, file of instances, or the name of a generated source
+    name: str = ""  # in results (empty = the folder's or source's name)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of a generated source
+    instances: NonNegativeInt = 0  # how many (0 = all), after the first ``skip``, such as those used before
     skip: NonNegativeInt = 0
-    reader_tokens: NonNegativeInt = 0
+    reader_tokens: NonNegativeInt = 0  # on this set, as the next two (0 = as for all)
     retrieve_k: NonNegativeInt = 0
     max_completion_length: NonNegativeInt = 0
-    readers: tuple[str, ...] = ()
-    in_mean: bool = True
+    readers: tuple[str, ...] = ()  # names of the readers that read it (none = all)
+    in_mean: bool = True  # whether it counts in the mean over sets; false for a harder copy of another set
 
 
 @dataclass(frozen=True, slots=True)
 class SystemSpec(Options):
-    """A system.
+    """A system."""
 
-    Attributes:
-        kind: What it is, a key of ``memalpha.evaluation.systems.KINDS``.
-        name: Its name in results (empty = its kind).
-        group: Systems of one group differ only in their training seed (empty = its name).
-        sets: Names of the sets it is evaluated on (none = all).
-        readers: Names of the readers that read for it (none = all).
-        options: Its own options; in a configuration they stand beside the others.
-    """
-
-    kind: str
-    name: str = ""
-    group: str = ""
-    sets: tuple[str, ...] = ()
-    readers: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: str  # a key of ``KINDS``
+    name: str = ""  # in results (empty = its kind)
+    group: str = ""  # systems of one group differ only in their training seed (empty = its name)
+    sets: tuple[str, ...] = ()  # names of the sets it is evaluated on (none = all)
+    readers: tuple[str, ...] = ()  # names of the readers that read for it (none = all)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of its kind; in a configuration they stand beside the others
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderSpec(Options):
-    """A reader.
-
-    Attributes:
-        kind: ``recall`` (no model: the passages are the answer), ``base`` (bare base model) or ``endpoint`` (``endpoint_url``).
-        name: Its name in results (empty = its kind).
-        max_new_tokens: Longest answer, in tokens.
-        window_tokens: Its model's window in tokens, for full context (0 = what the base model says).
-    """
+    """A reader: ``recall`` (no model: the passages are the answer), ``base`` (bare base model) or ``endpoint`` (a server)."""
 
     kind: Literal["recall", "base", "endpoint"]
-    name: str = ""
-    max_new_tokens: PositiveInt = 32
-    window_tokens: NonNegativeInt = 0
+    name: str = ""  # in results (empty = its kind)
+    max_new_tokens: PositiveInt = 32  # longest answer
+    window_tokens: NonNegativeInt = 0  # its model's window, for full context (0 = what the base model says)
 
 
 @dataclass(frozen=True)
@@ -105,11 +112,8 @@ class EvaluateOptions(Options):
         sets: List of sets, each a path or a mapping (``SetSpec``).
         systems: List of systems, each a kind or a mapping (``SystemSpec`` and the kind's own options).
         readers: List of readers, each a kind or a mapping (``ReaderSpec``).
-        reader_tokens: Budget of what a reader sees, in tokens: the same for every system.
-        retrieve_k: How many entries are retrieved for a question: the same for every system.
         temperature: Sampling temperature of writing models (0 = greedy, for which one seed is enough).
         seeds: Sampling seeds.
-        max_completion_length: Longest completion of one chunk, in tokens.
         batch_size: Instances that are read in lockstep; affects memory use, and what a killed run loses at most.
         generation_rows: Most rows decoded in one batch.
         batch_tokens: Most tokens of the questions and passages that the base model reads in one batch.
@@ -122,11 +126,8 @@ class EvaluateOptions(Options):
     sets: Rows = field(default_factory=list)
     systems: Rows = field(default_factory=list)
     readers: Rows = field(default_factory=lambda: ["recall"])
-    reader_tokens: PositiveInt = 256
-    retrieve_k: PositiveInt = 10
     temperature: Annotated[float, Field(ge=0)] = 0.0
     seeds: list[int] = field(default_factory=lambda: [0])
-    max_completion_length: PositiveInt = 1024
     batch_size: PositiveInt = 16
     generation_rows: PositiveInt = 64
     batch_tokens: PositiveInt = 16_384
@@ -137,16 +138,9 @@ class EvaluateOptions(Options):
         """InputError for empty lists and repeated seeds."""
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds is {self.seeds}", expected="at least one integer, none of them twice")
-        for name, example in _EXAMPLES.items():
-            if not getattr(self, name):
-                raise InputError(f"{name} is empty", expected=f"a list such as {example}")
+        if empty := [name for name in LISTS if not getattr(self, name)]:
+            raise InputError(f"{empty[0]} is empty", expected="a list of them (--config FILE), or --trained FOLDER with --data SET")
 
-
-_EXAMPLES = {
-    "sets": "[{name: synthetic, data: runs/data/synthetic-test}]",
-    "systems": "[full_context, rag_bm25, {name: warm, kind: agent}]",
-    "readers": "[recall, base]",
-}
 
 GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)
 """All option groups of ``memalpha evaluate``."""
@@ -162,38 +156,40 @@ class Evaluation(NamedTuple):
     systems: tuple[SystemSpec, ...]
     readers: tuple[ReaderSpec, ...]
 
-    def agent_config(self, max_new_tokens: int) -> AgentConfig:
-        """Return the agents' configuration with completions of at most ``max_new_tokens``."""
-        return replace(self.agent, max_completion_length=max_new_tokens)
-
     def to_json(self) -> dict[str, Any]:
         """Return the resolved configuration for ``config.yaml``; ``overwrite`` is always false."""
         groups = {key: value for group in (self.options, self.endpoints, self.agent) for key, value in asdict(group).items()}
-        systems = [{**{k: v for k, v in asdict(spec).items() if k != "options"}, **spec.options} for spec in self.systems]
-        rows = {"sets": list(map(asdict, self.sets)), "systems": systems, "readers": list(map(asdict, self.readers))}
-        found: dict[str, Any] = _plain({**groups, **rows, "overwrite": False})
+        systems = [{**asdict(spec), **spec.options} for spec in self.systems]
+        for row in systems:
+            del row["options"]
+        lists = {"sets": list(map(asdict, self.sets)), "systems": systems, "readers": list(map(asdict, self.readers))}
+        found: dict[str, Any] = json.loads(json.dumps({**groups, **lists, "overwrite": False}, default=str))
         return found
 
 
 def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
-    """Read ``--config FILE`` and overrides; InputError if the file is missing or invalid, or an option is unknown or invalid."""
-    return resolve(*parse(arguments, GROUPS, "memalpha evaluate"))
+    """Read ``--config FILE`` and overrides.
 
-
-def resolve(options: EvaluateOptions, endpoints: EndpointOptions, agent: AgentConfig) -> Evaluation:
-    """Read the lists of sets, systems and readers; InputError for invalid entries, duplicate names or unknown references."""
-    sets, systems = tuple(map(read_set, options.sets)), tuple(map(read_system, options.systems))
-    readers = tuple(map(read_reader, options.readers))
+    InputError if the file is missing or invalid, or for invalid or unknown options, duplicate names, or unknown references.
+    """
+    options, endpoints, agent = parse(arguments, GROUPS, "memalpha evaluate")
+    sets, systems = tuple(_spec(SetSpec, row, "data") for row in options.sets), tuple(map(read_system, options.systems))
+    readers = tuple(_spec(ReaderSpec, row, "kind") for row in options.readers)
     called = {"sets": [s.name for s in sets], "systems": [s.name for s in systems], "readers": [r.name for r in readers]}
     for what, known in called.items():
         if twice := next((name for name in known if known.count(name) > 1), None):
             raise InputError(f"two {what} are called {twice!r}", expected="a name for each", fix="add name: to one of them")
-    wanted = [("readers", spec.name, name) for spec in sets for name in spec.readers]
-    wanted += [("readers", spec.name, name) for spec in systems for name in spec.readers]
+    rows: list[SetSpec | SystemSpec] = [*sets, *systems]
+    wanted = [("readers", spec.name, name) for spec in rows for name in spec.readers]
     wanted += [("sets", spec.name, name) for spec in systems for name in spec.sets]
     for what, owner, name in wanted:
         if name not in called[what]:
             raise InputError(f"{what} of {owner!r} name {name!r}", expected=f"some of {', '.join(called[what])}")
+    kinds = {spec.group: spec.kind for spec in systems}
+    if mixed := next((spec for spec in systems if spec.kind != kinds[spec.group]), None):
+        raise InputError(
+            f"group {mixed.group!r} has systems of two kinds", expected="systems that differ in their training seed alone"
+        )
     if any(reader.kind == "endpoint" for reader in readers):
         endpoints.reader_client()
     if endpoints.has_judge:
@@ -201,46 +197,21 @@ def resolve(options: EvaluateOptions, endpoints: EndpointOptions, agent: AgentCo
     return Evaluation(options, endpoints, agent, sets, systems, readers)
 
 
-def read_set(row: Any) -> SetSpec:
-    """Read a set: its data, or a mapping; InputError if invalid."""
-    spec = _spec(SetSpec, row, "data")
-    return replace(spec, name=spec.name or Path(spec.data).name or Path(spec.data).resolve().name or spec.data)
-
-
 def read_system(row: Any) -> SystemSpec:
-    """Read a system: its kind, or a mapping; InputError if it or an option is invalid."""
+    """Read a system: its kind, or a mapping with the kind's own options beside the others; InputError if something is invalid."""
     given = dict(row) if isinstance(row, Mapping) else row
     options = {key: given.pop(key) for key in list(given) if key not in names(SystemSpec)} if isinstance(given, dict) else {}
-    spec = _spec(SystemSpec, given, "kind", f", such as one of {', '.join(KINDS)}")
-    name = spec.name or spec.kind
-    return replace(
-        spec, name=name, group=spec.group or name, options=asdict(system_options(spec.kind, {**spec.options, **options}))
-    )
+    spec = _spec(SystemSpec, given, "kind")
+    options = asdict(system_options(spec.kind, {**spec.options, **options}))
+    return replace(spec, group=spec.group or spec.name, options=options)
 
 
-def read_reader(row: Any) -> ReaderSpec:
-    """Read a reader: its kind, or a mapping; InputError if invalid."""
-    spec = _spec(ReaderSpec, row, "kind")
-    return replace(spec, name=spec.name or spec.kind)
-
-
-def asked_for(instances: list[Instance], skip: int, count: int) -> list[Instance]:
-    """Return the instances selected by ``skip`` and ``instances`` (0 = all)."""
-    return instances[skip:][: count or None]
-
-
-def _spec(group: type[_Spec], row: Any, needed: str, such_as: str = "") -> _Spec:
+def _spec(group: type[_Spec], row: Any, needed: str) -> _Spec:
+    """Read a row of a list; its name is that of its kind, folder or source if it gives none."""
     what = f"a {group.__name__.removesuffix('Spec').lower()}"
     given = {needed: row} if isinstance(row, str) else row
     if not isinstance(given, Mapping) or not given.get(needed):
-        raise InputError(f"{what} is {row!r}", expected=f"{needed} or a mapping with {needed}{such_as}")
-    return read(group, given, f"{what} {given[needed]!r}")
-
-
-def _plain(value: Any) -> Any:
-    """The value in plain YAML types."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value.value if isinstance(value, Enum) else value
+        raise InputError(f"{what} is {row!r}", expected=f"{needed} or a mapping with {needed}")
+    spec = read(group, given, f"{what} {given[needed]!r}")
+    value = Path(getattr(spec, needed))
+    return replace(spec, name=spec.name or value.name or value.resolve().name)

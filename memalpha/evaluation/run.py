@@ -1,7 +1,7 @@
 """Runs an evaluation: every system on its sets, every reader, one line for each result, tables at the end.
 
 Batches depend on the configuration only, so a killed evaluation continues and gives the same numbers: an incomplete batch is run
-again with its recorded completions, and only missing lines are added. A failed reader or judge gives a failed line, which is
+again, and only missing lines are added. A failed reader or judge gives a failed line, which is
 retried next time. If one answers nothing on several instances in a row, the evaluation stops; instances that failed before do not
 count.
 """
@@ -9,107 +9,98 @@ count.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memalpha.agent.config import AGENT_FILE, ROUTER_FILE, SCHEMA_FILE
+from memalpha.agent.step import AgentStep
+from memalpha.data.load import load_data
 from memalpha.data.schema import digest_instances
-from memalpha.errors import ServiceError
-from memalpha.evaluation.folder import (
-    EvaluationFolder,
-    check_place,
-    digest_adapter,
-    digest_agent,
-    digest_model,
-    explain_write_errors,
-    read_part,
-)
-from memalpha.evaluation.host import PolicyHost, RecordedCalls
-from memalpha.evaluation.jobs import Job, LoadedSet, check_all_used, load_sets, make_jobs
-from memalpha.evaluation.judging import FALSE_ACCEPT_FILE, false_accepts, plant_answers
-from memalpha.evaluation.options import Evaluation
-from memalpha.evaluation.results import QuestionResult, ResultKey, SystemResult
-from memalpha.evaluation.systems.base import Kept
+from memalpha.errors import InputError, ServiceError
+from memalpha.evaluation.folder import MODEL_FILES, EvaluationFolder, QuestionResult, ResultKey, SystemResult, check_place, digest
+from memalpha.evaluation.host import PolicyHost
+from memalpha.evaluation.options import KINDS, Evaluation, ReaderSpec, SetSpec, draws, system_options
+from memalpha.evaluation.systems import Kept, Setting, System
 from memalpha.evaluation.tables import write_tables
 from memalpha.models.registry import resolve_model
 from memalpha.protocols import AnswerJudge, ReadRequest
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import EndpointAnswerJudge
-from memalpha.qa.metrics import JUDGE
+from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages
 from memalpha.runs import check_apart
-from memalpha.types import Instance
+from memalpha.text import chat_ids
+from memalpha.types import Instance, Sampling
 
 Report = Callable[[str, dict[str, Any]], None]
-"""Receives events (``load``, ``joined``, ``writing``, ``read``, ``compared``) with data, for the console."""
+"""Receives events (``load``, ``writing``, ``read``, ``compared``) with data, for the console."""
 
+BudgetedReader = RecallReader | ModelReader | EndpointReader
+
+_LINE_BREAKS = 16  # tokens kept free in a window for what joins the passages
 _SECONDS_BETWEEN_LINES = 10.0
 _SEVERAL = 2  # so many instances in a row without any answer are no fault of their own
 
 
 class Outcome(NamedTuple):
-    """Result of an evaluation: its folder, the number of results, and how many of them failed and wait for a retry."""
+    """Result of an evaluation."""
 
     folder: Path
     results: int
-    failed: int
+    failed: int  # of them; they wait for a retry
 
 
-def evaluate(
-    evaluation: Evaluation,
-    report: Report = lambda event, data: None,
-    parts: Sequence[str | Path] = (),
-    only_tables: bool = False,
-) -> Outcome:
-    """Run or continue an evaluation; copies the results of ``parts`` (folders) first; ``only_tables`` evaluates nothing.
+class LoadedSet(NamedTuple):
+    """A set and its protocol."""
 
-    InputError for invalid inputs (before the evaluation starts), RunFolderError for a folder or part with other options or inputs,
-    ServiceError if a reader or judge is down, MemAlphaError if the folder cannot be written or memory runs out.
+    spec: SetSpec
+    instances: tuple[Instance, ...]
+    setting: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One system on one set; ``readers`` by name, ``seeds`` has one seed if the system does not sample."""
+
+    name: str
+    system: System
+    on: LoadedSet
+    readers: Mapping[str, BudgetedReader]
+    seeds: tuple[int, ...]
+
+    def keys(self, reader: str, seed: int, instances: Sequence[Instance]) -> list[ResultKey]:
+        """Keys of the results on some instances."""
+        return [ResultKey(self.on.spec.name, self.name, reader, seed, instance.id) for instance in instances]
+
+
+def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) -> Outcome:
+    """Run or continue an evaluation.
+
+    InputError for invalid inputs (before the evaluation starts), RunFolderError for a folder with other options or inputs,
+    ServiceError if a reader or judge is down, MemAlphaError if memory runs out.
     """
     options = evaluation.options
-    goes_on = check_place(options.output_dir, overwrite=options.overwrite)
+    check_place(options.output_dir, overwrite=options.overwrite)
     if options.overwrite:
-        check_apart(Path(options.output_dir), _paths_read(evaluation, parts))
+        adapters = [str(system.options.get("adapter", "")) for system in evaluation.systems]
+        reads = {"the model": [options.model], "the router": [evaluation.agent.router], "the adapter": adapters}
+        check_apart(Path(options.output_dir), {**reads, "the set": [spec.data for spec in evaluation.sets]})
     report("load", {"what": f"{options.model} and {len(evaluation.sets)} sets"})
     host = PolicyHost(options.model, options.dtype, options.generation_rows, options.batch_tokens)
-    sets = load_sets(evaluation, host)
+    sets = [_load(spec, evaluation, host) for spec in evaluation.sets]
     judge = EndpointAnswerJudge(evaluation.endpoints.judge_client()) if evaluation.endpoints.has_judge else None
     jobs = make_jobs(evaluation, sets, host, judge)
-    if not goes_on:
-        check_all_used(evaluation, jobs)
-    config, inputs = evaluation.to_json(), _digests(evaluation, sets, host)
-    found = [read_part(part, config, inputs) for part in parts]
-    with explain_write_errors(options.output_dir):
-        folder = EvaluationFolder(options.output_dir, config, inputs, overwrite=options.overwrite)
-        done, waiting = folder.keys()
-        wanted = {key for job in jobs for seed in job.seeds for name in job.readers for key in job.keys(name, seed)} - done
-        for part in found:
-            taken = folder.take_over(part, wanted - done)
-            done |= taken
-            waiting -= taken
-            left = len(part.results) + part.failed - len(taken)
-            report("joined", {"folder": str(part.folder), "taken": len(taken), "left": left})
-        host.calls = RecordedCalls(folder.path / "underway.jsonl")
-        failed = len(waiting)
-        if not only_tables:
-            failed = _run_all(_batches(jobs, options.batch_size), folder, host.calls, done, waiting, judge, report)
-        host.release()
-        if judge is not None and not only_tables:
-            _try_judge(judge, sets, folder)
-        write_tables(folder.path)
+    inputs = _digests(evaluation, sets, host)
+    folder = EvaluationFolder(options.output_dir, evaluation.to_json(), inputs, overwrite=options.overwrite)
+    done, waiting = folder.keys()
+    failed = _run_all(jobs, options.batch_size, folder, done, waiting, judge, report)
+    host.release()
+    write_tables(folder.path)
     report("compared", {"folder": str(folder.path), "results": len(done), "failed": failed})
     return Outcome(folder.path, len(done), failed)
-
-
-def _paths_read(evaluation: Evaluation, parts: Sequence[str | Path]) -> dict[str, list[str]]:
-    """Options that may be paths, by what they are."""
-    return {
-        "the model": [evaluation.options.model],
-        "the router": [evaluation.agent.router],
-        "the adapter": [str(system.options.get("adapter", "")) for system in evaluation.systems],
-        "the set": [spec.data for spec in evaluation.sets],
-        "the part": [str(part) for part in parts],
-    }
 
 
 def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> dict[str, dict[str, Any]]:
@@ -117,29 +108,87 @@ def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost
     adapters = sorted({str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))})
     own = sorted({str(spec.options["adapter"]) for spec in evaluation.systems if spec.options.get("settings") == "own"})
     model = resolve_model(host.model)
-    known = digest_model(model) if isinstance(model, Path) else getattr(host.config, "_commit_hash", None)
+    known = digest(model, MODEL_FILES) if isinstance(model, Path) else getattr(host.config, "_commit_hash", None)
     return {
         "models": {host.model: known} if known else {},
-        "agents": {adapter: digest_agent(adapter) for adapter in own},
+        "agents": {adapter: digest(adapter, (AGENT_FILE, SCHEMA_FILE, ROUTER_FILE)) for adapter in own},
         "sets": {loaded.spec.name: digest_instances(loaded.instances) for loaded in sets},
-        "adapters": {adapter: digest_adapter(adapter) for adapter in adapters},
+        "adapters": {adapter: digest(adapter, ("adapter_*",)) for adapter in adapters},
     }
 
 
-def _batches(jobs: Sequence[Job], size: int) -> list[tuple[Job, int, int, Sequence[Instance]]]:
-    """All jobs in batches, each with its seed and first instance; depends on the configuration only."""
-    return [
-        (job, seed, start, job.loaded.instances[start : start + size])
-        for job in jobs
-        for seed in job.seeds
-        for start in range(0, len(job.loaded.instances), size)
-    ]
+def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:
+    """Load a set; InputError if it does not exist or has too few instances."""
+    instances, agent = load_data(spec.data, spec.options), evaluation.agent
+    if len(instances) < spec.skip + max(1, spec.instances):
+        least = spec.skip + max(1, spec.instances)
+        raise InputError(f"set {spec.name!r} has {len(instances)} instances", expected=f"at least {least} (skip and instances)")
+    length = spec.max_completion_length or agent.max_completion_length
+    step = AgentStep(replace(agent, max_completion_length=length), host.tokenizer)
+    tokens, k = spec.reader_tokens or agent.reader_tokens, spec.retrieve_k or agent.retrieve_k
+    chosen = tuple(instances[spec.skip :][: spec.instances or None])
+    return LoadedSet(spec, chosen, Setting(step, host, tokens, k, evaluation.options.temperature))
+
+
+def make_jobs(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost, judge: AnswerJudge | None) -> list[Job]:
+    """Build the jobs, ordered by system so that each adapter is loaded once; InputError if a job cannot be read or scored."""
+    jobs, seeds, temperature = [], tuple(evaluation.options.seeds), evaluation.options.temperature
+    left: dict[tuple[str, str], int | None] = {}
+    for loaded in sets:
+        questions = [question for instance in loaded.instances for question in instance.questions]
+        QAEvaluator(RecallReader(1, loaded.setting.count), 1, judge).check(questions)
+        left |= {(loaded.spec.name, spec.name): window_left(spec, host, loaded.instances) for spec in evaluation.readers}
+    for spec in evaluation.systems:
+        options = system_options(spec.kind, spec.options)
+        for loaded in (loaded for loaded in sets if loaded.spec.name in (spec.sets or (loaded.spec.name,))):
+            system = KINDS[spec.kind][0](loaded.setting, options)
+            system.check(loaded.instances)
+            readers = {
+                reader.name: make_reader(reader, evaluation, loaded, left[loaded.spec.name, reader.name], system.reads_window)
+                for reader in evaluation.readers
+                if reader.name in (spec.readers or (reader.name,)) and reader.name in (loaded.spec.readers or (reader.name,))
+            }
+            if not readers:
+                what = f"nobody reads for system {spec.name!r} on set {loaded.spec.name!r}"
+                raise InputError(what, expected="a reader that both name, or none named")
+            jobs.append(Job(spec.name, system, loaded, readers, seeds if draws(options, temperature) else seeds[:1]))
+    return jobs
+
+
+def make_reader(
+    spec: ReaderSpec, evaluation: Evaluation, loaded: LoadedSet, left: int | None, reads_window: bool
+) -> BudgetedReader:
+    """Return a reader with the common budget, or what is ``left`` of its window if the system reads that; else InputError."""
+    host, count, tokens = loaded.setting.host, loaded.setting.count, loaded.setting.reader_tokens
+    if spec.kind == "recall":
+        return RecallReader(tokens, count)
+    if (left is None or left < 1) if reads_window else (left is not None and left < tokens):
+        raise InputError(
+            f"reader {spec.name!r} on set {loaded.spec.name!r} has a window of {spec.window_tokens or host.positions} tokens (0: "
+            f"unknown), {left or 0} of them beside question and answer, and reader_tokens is {tokens}",
+            expected="room for reader_tokens, or for some of the input with full context",
+            fix="a reader of a larger window_tokens, lower reader_tokens, or budget: reader for full context",
+        )
+    budget = left if reads_window and left else tokens
+    if spec.kind == "endpoint":
+        return EndpointReader(evaluation.endpoints.reader_client(), budget, count, Sampling(spec.max_new_tokens))
+    return ModelReader(partial(host.answer, max_new_tokens=spec.max_new_tokens), budget, count)
+
+
+def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance]) -> int | None:
+    """Tokens left in a reader's window after the longest question and answer; None if the window is unknown."""
+    window = spec.window_tokens or (host.positions if spec.kind == "base" else 0)
+    if not window:
+        return None
+    asked = {question.text for instance in instances for question in instance.questions} or {""}
+    longest = max(len(chat_ids(host.tokenizer, reader_messages(text, ()))) for text in asked)
+    return window - longest - spec.max_new_tokens - _LINE_BREAKS
 
 
 def _run_all(
-    batches: Sequence[tuple[Job, int, int, Sequence[Instance]]],
+    jobs: Sequence[Job],
+    size: int,
     folder: EvaluationFolder,
-    calls: RecordedCalls,
     done: set[ResultKey],
     waiting: set[ResultKey],
     judge: AnswerJudge | None,
@@ -147,16 +196,18 @@ def _run_all(
 ) -> int:
     """Run missing batches, add them to ``done`` and return the number of failed results; ``waiting`` failed before."""
     failed = 0
-    silent: dict[str, set[tuple[str, str]]] = {}  # by reader, instances in a row of whose questions none was answered
-    for job, seed, start, batch in batches:
+    silent = Counter[str]()  # by reader, instances in a row of whose questions none was answered
+    batches = ((job, seed, start) for job in jobs for seed in job.seeds for start in range(0, len(job.on.instances), size))
+    for job, seed, start in batches:  # they depend on the configuration only
+        batch = job.on.instances[start : start + size]
         missing = {name: keys for name in job.readers if (keys := set(job.keys(name, seed, batch)) - done)}
         if not missing:
             continue
-        position = {"system": job.spec.name, "set": job.loaded.spec.name, "seed": seed, "first": start + 1}
-        position |= {"last": start + len(batch), "instances": len(job.loaded.instances)}
+        position = {"system": job.name, "set": job.on.spec.name, "seed": seed, "first": start + 1}
+        position |= {"last": start + len(batch), "instances": len(job.on.instances)}
         clock = time.perf_counter()
         kept = job.system.write(batch, seed, _progress(position, report))
-        seconds = (time.perf_counter() - clock + calls.seconds) / len(batch)
+        seconds = (time.perf_counter() - clock) / len(batch)
         for name in missing:
             everything = ask(job, name, seed, batch, kept, seconds, judge)
             results = [result for result in everything if result.key in missing[name]]
@@ -166,18 +217,13 @@ def _run_all(
             folder.append(results)
             done |= missing[name]
             failed += sum(result.failed is not None for result in results)
-            quiet = silent.setdefault(name, set())
-            if any(not r.questions or any(question.error is None for question in r.questions) for r in everything):
-                quiet.clear()
-            else:
-                quiet |= {(result.set, result.instance) for result in results if result.key not in waiting}
-            if len(quiet) >= _SEVERAL:
+            answered = any(not r.questions or any(question.error is None for question in r.questions) for r in everything)
+            silent[name] = 0 if answered else silent[name] + sum(result.key not in waiting for result in results)
+            if silent[name] >= _SEVERAL:
                 raise ServiceError(
-                    f"reader {name!r}, or its judge, failed for all {len(quiet)} instances that were asked last, of "
+                    f"reader {name!r}, or its judge, failed for all {silent[name]} instances that were asked last, of "
                     f"{results[0].set!r}: {results[0].failed}\n  to go on: the same command again, once the service is back"
                 )
-        calls.clear()
-    calls.clear()  # of a process that was killed between a batch's last lines and this
     return failed
 
 
@@ -185,12 +231,12 @@ def ask(
     job: Job, name: str, seed: int, batch: Sequence[Instance], kept: Sequence[Kept], seconds_write: float, judge: AnswerJudge | None
 ) -> list[SystemResult]:
     """Return one result for each instance, in order; all questions go to the reader ``name`` as one batch."""
-    (reader, room), count = job.readers[name], job.loaded.setting.count
+    reader, count = job.readers[name], job.on.setting.count
     clock = time.perf_counter()
     requests = [
         ReadRequest(question, passages)
         for instance, memory in zip(batch, kept, strict=True)
-        for question, passages in zip(instance.questions, memory.find(instance.questions, room), strict=True)
+        for question, passages in zip(instance.questions, memory.find(instance.questions, reader.budget_tokens), strict=True)
     ]
     records = QAEvaluator(reader, 1, judge).ask(requests)
     seconds = (time.perf_counter() - clock) / max(1, len(requests))
@@ -202,16 +248,8 @@ def ask(
         seen = sum(count(passage) for passages in read for passage in passages)
         offered = sum(count(passage) for request, _ in rows for passage in request.passages)
         questions = tuple(
-            QuestionResult(
-                id=record.question.id or str(index),
-                kind=record.question.kind,
-                text=record.question.text,
-                score=record.score,
-                answer=record.answer.text if record.answer else None,
-                passages=read[index],
-                error=record.error,
-            )
-            for index, (_, record) in enumerate(rows)
+            QuestionResult(q.id or str(i), q.kind, q.text, row.score, row.answer.text if row.answer else None, read[i], row.error)
+            for i, (q, row) in enumerate((record.question, record) for _, record in rows)
         )
         n = max(1, len(rows))
         results.append(
@@ -223,7 +261,7 @@ def ask(
                 reader_tokens=seen / n,
                 write_calls=memory.write_calls,
                 cut_off=memory.cut_off,
-                cut=memory.cut + memory.left_out(room) + round((offered - seen) / n),
+                cut=memory.cut + memory.left_out(reader.budget_tokens) + round((offered - seen) / n),
                 seconds_write=round(seconds_write, 3),
                 seconds_read=round(seconds * len(rows), 3),
                 operations=memory.operations,
@@ -237,34 +275,11 @@ def ask(
 
 def _progress(position: Mapping[str, Any], report: Report) -> Callable[[int, int], None]:
     """Report a batch's chunks, at most every ten seconds."""
-    last = time.monotonic()
+    last = [time.monotonic()]
 
     def on_step(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
+        if time.monotonic() - last[0] > _SECONDS_BETWEEN_LINES:
+            last[0] = time.monotonic()
             report("writing", {**position, "done": done, "chunks": total})
 
     return on_step
-
-
-def _try_judge(judge: AnswerJudge, sets: Sequence[LoadedSet], folder: EvaluationFolder) -> None:
-    """Test the judge with planted answers and save the rates; repeated after added sets or missing verdicts."""
-    judged = {
-        loaded.spec.name: [
-            replace(instance, questions=questions)
-            for instance in loaded.instances
-            if (questions := tuple(question for question in instance.questions if question.metric == JUDGE))
-        ]
-        for loaded in sets
-    }
-    names = sorted(name for name, instances in judged.items() if instances)
-    had = folder.run.read_optional(FALSE_ACCEPT_FILE)
-    if not names or (had and had.get("sets", names) == names and not had["failed"]):
-        return
-    planted = plant_answers([instance for name in names for instance in judged[name]])
-    try:
-        report = false_accepts(judge, planted)
-    except ServiceError as error:
-        report = {"rates": {}, "failed": len(planted), "examples": [], "not_tried": str(error)}
-    folder.run.write_json(FALSE_ACCEPT_FILE, {**report, "sets": names})

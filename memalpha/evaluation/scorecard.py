@@ -14,7 +14,7 @@ A measure without data is missing, never 0; unanswered questions are not counted
 so read these with ``current``. A memory *holds* a value if one line or sentence names the subject and the value (``Marta left
 Rome`` holds Rome). A system without entries but with tokens keeps the input as memory. LoCoMo's misleading answers count as stale.
 
-Kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); ``memalpha.data.questions`` has the departures.
+Kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); ``memalpha.data.synthetic`` has the departures.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from memalpha.data.questions import ABSENCE, CASCADE
+from memalpha.data.synthetic import ABSENCE, CASCADE
 from memalpha.errors import InputError
-from memalpha.evaluation.results import QuestionResult, SystemResult
+from memalpha.evaluation.folder import QuestionResult, SystemResult
 from memalpha.evaluation.statistics import Estimate, Seed, estimate
 from memalpha.qa.metrics import contains, gives_stale, words
 from memalpha.types import Answer, Fact, FactAction, Instance, Question
@@ -69,7 +69,9 @@ def measured(instance: Instance, result: SystemResult) -> dict[Measure, list[flo
         found[Measure.RESIDUE_ANSWERS] = [
             float(gives_stale(narrowed, _answer(said)))
             for question, said in pairs
-            if (narrowed := _about_removed(question, removed)).stale
+            if (
+                narrowed := replace(question, stale=tuple(v for v in question.stale if (question.subject or "", v) in removed))
+            ).stale
         ]
     return {measure: hits for measure, hits in found.items() if hits}
 
@@ -78,10 +80,11 @@ def scorecard(results: Mapping[Seed, Sequence[SystemResult]], instances: Mapping
     """Return every measure of one system on one set with one reader (None = not measured); InputError if a result failed."""
     found: dict[Measure, dict[Seed, dict[str, list[float]]]] = {measure: {} for measure in Measure}
     for seed, result in ((seed, result) for seed, rows in results.items() for result in rows):
-        if result.failed is not None:
-            raise InputError(f"{result.system} failed on {result.instance}: {result.failed}", expected="results that did not fail")
-        if result.instance not in instances:
-            raise InputError(f"no instance {result.instance!r} in set {result.set!r}", expected="the instances that were evaluated")
+        if result.failed is not None or result.instance not in instances:
+            raise InputError(
+                f"{result.system} on {result.instance!r} of set {result.set!r}: {result.failed or 'no such instance'}",
+                expected="results that did not fail, on the instances that were evaluated",
+            )
         for measure, hits in measured(instances[result.instance], result).items():
             found[measure].setdefault(seed, {})[result.instance] = hits
     return {measure: _share(by_seed) if by_seed else None for measure, by_seed in found.items()}
@@ -89,9 +92,8 @@ def scorecard(results: Mapping[Seed, Sequence[SystemResult]], instances: Mapping
 
 def _share(by_seed: Mapping[Seed, Mapping[str, list[float]]]) -> Estimate:
     sizes: dict[str, list[int]] = {}
-    for row in by_seed.values():
-        for name, hits in row.items():
-            sizes.setdefault(name, []).append(len(hits))
+    for name, hits in (item for row in by_seed.values() for item in row.items()):
+        sizes.setdefault(name, []).append(len(hits))
     scores: dict[Seed, dict[str, float]] = {
         seed: {name: sum(hits) / len(hits) for name, hits in row.items()} for seed, row in by_seed.items()
     }
@@ -107,7 +109,6 @@ def _pairs(instance: Instance, result: SystemResult) -> Iterator[tuple[Question,
             raise InputError(
                 f"question {said.id!r} of the result on {result.instance!r} is not one of instance {instance.id!r}: {said.text!r}",
                 expected="the data that were evaluated",
-                fix="evaluate again: the data changed since",
             )
         yield question, said
 
@@ -151,13 +152,11 @@ class _Sentences:
 
 def _changed(facts: Sequence[Fact]) -> dict[tuple[str, str], tuple[str, list[str]]]:
     """Current and earlier values by (subject, attribute), of facts that changed and were not retracted since."""
-    last: dict[tuple[str, str], Fact] = {}
+    last = {(fact.subject, fact.attribute): fact for fact in facts}
     before: dict[tuple[str, str], list[str]] = {}
     for fact in facts:
-        key = (fact.subject, fact.attribute)
-        last[key] = fact
         if fact.action is FactAction.CHANGE and fact.previous is not None:
-            before.setdefault(key, []).append(fact.previous)
+            before.setdefault((fact.subject, fact.attribute), []).append(fact.previous)
     return {
         key: (last[key].value, [value for value in values if value != last[key].value])
         for key, values in before.items()
@@ -167,16 +166,5 @@ def _changed(facts: Sequence[Fact]) -> dict[tuple[str, str], tuple[str, list[str
 
 def _taken_back(facts: Sequence[Fact]) -> list[tuple[str, str]]:
     """Subject and value of each retraction that no later statement reverses."""
-    gone: dict[tuple[str, str, str], None] = {}
-    for fact in facts:
-        key = (fact.subject, fact.attribute, fact.value)
-        if fact.action is FactAction.RETRACT:
-            gone[key] = None
-        else:
-            gone.pop(key, None)
-    return [(subject, value) for subject, _, value in gone]
-
-
-def _about_removed(question: Question, removed: Sequence[tuple[str, str]]) -> Question:
-    """The question with only retracted values as stale."""
-    return replace(question, stale=tuple(value for value in question.stale if (question.subject or "", value) in removed))
+    last = {(fact.subject, fact.attribute, fact.value): fact.action for fact in facts}
+    return [(subject, value) for (subject, _, value), action in last.items() if action is FactAction.RETRACT]

@@ -12,21 +12,25 @@ would change published intervals; tests compare with it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator
 
 from memalpha.errors import InputError
+from memalpha.files import known
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Seed = int | str
-"""A training seed."""
+Number = Annotated[float, BeforeValidator(known)]
+"""A float; NaN is null in JSON."""
 
+Seed = int | str
 Scores = Mapping[Seed, Mapping[str, float]]
 """Score by training seed, then by instance."""
 
@@ -43,9 +47,9 @@ class Estimate:
     """A mean over ``n`` instances with its interval; ``low``, ``high`` and ``stderr`` are NaN for fewer than two instances."""
 
     mean: float
-    low: float
-    high: float
-    stderr: float
+    low: Number
+    high: Number
+    stderr: Number
     n: int
     per_seed: Mapping[Seed, float] = field(default_factory=dict)
     level: float = LEVEL
@@ -65,11 +69,6 @@ class Estimate:
         if high - low < _ROUNDING:
             return self.high - self.low < _ROUNDING
         return _AGREEMENT[0] <= (self.high - self.low) / (high - low) <= _AGREEMENT[1]
-
-    @property
-    def off_zero(self) -> bool:
-        """Whether the interval excludes 0; False if unknown."""
-        return self.low > 0 or self.high < 0
 
     def __neg__(self) -> Estimate:
         by_seed = {seed: -value for seed, value in self.per_seed.items()}
@@ -104,34 +103,35 @@ def difference(first: Scores, second: Scores) -> Estimate:
 
 
 def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]:
-    """Return second - first; one seed is paired with every seed of the other; InputError if instances or seeds do not match."""
+    """Return second - first, by instance and seed; InputError if instances do not match.
+
+    One seed is paired with every seed of the other; several that are not the same are averaged first.
+    """
     names = _instances(first)
     if unpaired := set(names) ^ set(_instances(second)):
         raise InputError(
             f"{len(unpaired)} instances are scored in one system and not in the other: {_some(unpaired)}",
             expected="the same instances in both",
-            fix="finish the evaluation (run it again), or take those that both have and say so",
         )
-    if set(first) == set(second):
-        pairs = {seed: (first[seed], second[seed]) for seed in second}
-    elif len(first) == 1:
-        pairs = {seed: (next(iter(first.values())), second[seed]) for seed in second}
-    elif len(second) == 1:
-        pairs = {seed: (first[seed], next(iter(second.values()))) for seed in first}
-    else:
-        raise InputError(
-            f"systems with the seeds {list(first)} and {list(second)} cannot be paired",
-            expected="the same seeds, or one of the two with a single seed",
-        )
-    return {seed: {name: after[name] - before[name] for name in names} for seed, (before, after) in pairs.items()}
+    if set(first) != set(second):
+        if len(first) > 1 < len(second):
+            first, second = _averaged(first, names), _averaged(second, names)
+        elif len(first) == 1:
+            first = dict.fromkeys(second, next(iter(first.values())))
+        else:
+            second = dict.fromkeys(first, next(iter(second.values())))
+    return {seed: {name: after[name] - first[seed][name] for name in names} for seed, after in second.items()}
+
+
+def _averaged(scores: Scores, names: Sequence[str]) -> Scores:
+    return {"mean": {name: sum(row[name] for row in scores.values()) / len(scores) for name in names}}
 
 
 def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
     """Return the unweighted mean over sets of one system or difference; InputError for none.
 
     Sets are independent: ``stderr`` is the root of the sum of squared standard errors over the number of sets, and gives the
-    interval. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them. One set gives its own
-    estimate.
+    interval. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them.
     """
     if not parts:
         raise InputError("a mean over no sets", expected="at least one set")
@@ -154,24 +154,18 @@ def _instances(scores: Scores) -> list[str]:
     if not scores or not all(scores.values()):
         raise InputError("there are no scores to take a mean of", expected="at least one seed with at least one instance")
     everywhere = set.intersection(*(set(row) for row in scores.values()))
-    if missing := set().union(*scores.values()) - everywhere:
+    lacking = set().union(*scores.values()) - everywhere
+    lacking |= {name for row in scores.values() for name, score in row.items() if math.isnan(score)}
+    if lacking:
         raise InputError(
-            f"{len(missing)} instances are not scored for every seed: {_some(missing)}",
-            expected=f"the same instances for the seeds {list(scores)}",
-            fix="finish the evaluation (run it again)",
-        )
-    if unknown := {name for row in scores.values() for name, score in row.items() if math.isnan(score)}:
-        raise InputError(
-            f"{len(unknown)} instances have no score (their reader or judge failed): {_some(unknown)}",
-            expected="a score for every instance",
-            fix="run the evaluation again, which tries them again, or leave them out and say so",
+            f"{len(lacking)} instances have no score (for every seed): {_some(lacking)}",
+            expected=f"a score for every instance and seed of {list(scores)}; the evaluation, run again, makes what is missing",
         )
     return sorted(everywhere)
 
 
-def _some(names: Sequence[str] | set[str]) -> str:
-    found = sorted(names)
-    return ", ".join(found[:5]) + (", ..." if len(found) > 5 else "")
+def _some(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _rounded(values: Any) -> Any:
@@ -202,5 +196,4 @@ def _draws(seed: int, n: int, resamples: int) -> Iterator[NDArray[np.float64]]:
 
 @lru_cache(maxsize=4)
 def _draws_kept(seed: int, n: int, resamples: int) -> tuple[NDArray[np.float64], ...]:
-    """``_draws``, cached because tables reuse the same draws."""
     return tuple(_draws(seed, n, resamples))

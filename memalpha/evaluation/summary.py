@@ -11,20 +11,20 @@ mean; by kind it is the mean over questions, with whole instances resampled. The
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from memalpha.data.load import load_data
 from memalpha.errors import InputError
-from memalpha.evaluation.folder import read_config
-from memalpha.evaluation.options import asked_for, read_system
-from memalpha.evaluation.results import SystemResult, read_results
+from memalpha.evaluation.folder import SystemResult, read_config, read_results
+from memalpha.evaluation.options import draws, read_system, system_options
 from memalpha.evaluation.scorecard import Measure, scorecard
-from memalpha.evaluation.statistics import LEVEL, RESAMPLES, SEED, Estimate, Seed, difference, estimate, mean_over_sets
-from memalpha.evaluation.systems import system_options
+from memalpha.evaluation.statistics import LEVEL, RESAMPLES, SEED, Estimate, Number, Seed, difference, estimate, mean_over_sets
 from memalpha.runs import RunFolder
 from memalpha.types import Instance
 
@@ -41,108 +41,6 @@ COSTS = (
 
 OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")
 """Fields of ``OperationCounts`` shown as means over instances."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetResults:
-    """Results on one set (its configuration) with one reader, by group; ``size``: known number of instances of the set."""
-
-    set: Mapping[str, Any]
-    reader: str
-    groups: Mapping[str, Scored]
-    size: int
-
-    def common(self) -> list[str]:
-        """Return the instances scored by every member of every group; groups without scores do not count."""
-        present = [names for members in self.groups.values() if (names := _scored_in_all(members))]
-        return sorted(set.intersection(*present)) if present else []
-
-    def complete(self) -> dict[str, Scored]:
-        """Return the results on the common instances, of the groups that have them."""
-        names = self.common()
-        return {
-            group: {member: {name: rows[name] for name in names} for member, rows in members.items()}
-            for group, members in self.groups.items()
-            if names and _scored_in_all(members)
-        }
-
-    def left_out(self) -> dict[str, str]:
-        """Return the number of missing instances and the first reason, for each group that lacks some."""
-        lacking = {group: self.size - len(_scored_in_all(members)) for group, members in self.groups.items()}
-        return {group: f"{n} of {self.size}: {_reason(self.groups[group])}" for group, n in lacking.items() if n}
-
-    def instances(self) -> list[Instance]:
-        """Read the set's instances; InputError if they are not found."""
-        loaded = load_data(self.set["data"], self.set.get("options"))
-        return asked_for(loaded, self.set.get("skip", 0), self.set.get("instances", 0))
-
-
-def set_results(folder: str | Path) -> list[SetResults]:
-    """Return the results for each configured set and reader, in order; InputError if files are missing, damaged or inconsistent."""
-    config = read_config(folder)
-    systems = {row["name"] for row in config["systems"]}
-    found: dict[tuple[str, str], list[SystemResult]] = {}
-    for result in read_results(folder):
-        if result.system not in systems:
-            raise InputError(f"results of system {result.system!r}", expected=f"one of the configuration's: {sorted(systems)}")
-        found.setdefault((result.set, result.reader), []).append(result)
-    noted = RunFolder(folder).read_optional("inputs.json").get("sets", {})
-    items = []
-    for row in config["sets"]:
-        for reader in (reader["name"] for reader in config["readers"]):
-            results = found.get((row["name"], reader), [])
-            size = max(noted.get(row["name"], {}).get("instances", 0), len({result.instance for result in results}))
-            asked = reader in (row.get("readers") or (reader,))
-            if (results or asked) and (groups := _groups(config, row["name"], reader, results)):
-                items.append(SetResults(row, reader, groups, size))
-    return items
-
-
-def accuracies(members: Scored) -> dict[Seed, dict[str, float]]:
-    """Return the accuracy by member, then by instance."""
-    return {member: {name: row.accuracy for name, row in rows.items()} for member, rows in members.items()}
-
-
-def on_kinds(members: Scored, kinds: Collection[str]) -> tuple[dict[Seed, dict[str, float]], dict[str, float]]:
-    """Return the mean score on questions of some kinds by member and instance, and their number by instance as weights."""
-    asked = {
-        member: {name: scores for name, row in rows.items() if (scores := [q.score for q in row.questions if q.kind in kinds])}
-        for member, rows in members.items()
-    }
-    first = next(iter(asked.values()))
-    means = {member: {name: sum(scores) / len(scores) for name, scores in rows.items()} for member, rows in asked.items()}
-    return means, {name: float(len(scores)) for name, scores in first.items()}
-
-
-def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequence[SystemResult]) -> dict[str, Scored]:
-    """Results by group and member; a member is named by its place in the group, plus the sampling seed if there are several."""
-    seeds = config.get("seeds") or [0]
-    groups: dict[str, Scored] = {}
-    for row in config["systems"]:
-        place = [other["name"] for other in config["systems"] if other["group"] == row["group"]].index(row["name"])
-        own = [result for result in results if result.system == row["name"]]
-        if not own and not (set_name in (row.get("sets") or (set_name,)) and reader in (row.get("readers") or (reader,))):
-            continue
-        spec = read_system(row)
-        drawn = system_options(spec.kind, spec.options).draws(config.get("temperature", 0.0))
-        members = groups.setdefault(row["group"], {})
-        for seed in sorted({result.seed for result in own} | set(seeds if drawn else seeds[:1])):
-            name = f"{place}/{seed}" if len(seeds) > 1 else str(place)
-            members[name] = {result.instance: result for result in own if result.seed == seed}
-    return groups
-
-
-def _scored_in_all(members: Scored) -> set[str]:
-    """Instances that every member has a score for."""
-    return set.intersection(*({name for name, row in rows.items() if row.scored} for rows in members.values()))
-
-
-def _reason(members: Scored) -> str:
-    """Why the first instance without a score has none."""
-    row = next((row for rows in members.values() for _, row in sorted(rows.items()) if not row.scored), None)
-    if row is None:
-        return "not evaluated yet"
-    return row.failed or next((q.error for q in row.questions if q.error), "no score" if row.questions else "no questions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +62,8 @@ class Cell:
     members: Mapping[Seed, str]
     accuracy: Estimate
     kinds: Mapping[str, KindScore]
-    costs: Mapping[str, float]
-    operations: Mapping[str, float]
+    costs: Mapping[str, Number]
+    operations: Mapping[str, Number]
     scorecard: Mapping[str, Estimate | None]
 
 
@@ -203,65 +101,121 @@ class Summary:
         kinds = found.pop("kinds_of")
         return {**found, "bootstrap": {"resamples": RESAMPLES, "level": LEVEL, "seed": SEED}, "kinds_of": kinds}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Summary:
+        """Read what ``to_json`` wrote."""
+        return TypeAdapter(cls).validate_python(data)
 
-def summarise_evaluation(folder: str | Path, sets: Mapping[str, Sequence[Instance]] | None = None) -> Summary:
-    """Summarise a folder; ``sets``: instances for the scorecard (None = as configured); InputError if files are inconsistent."""
+
+def summarise_evaluation(folder: str | Path) -> Summary:
+    """Summarise a folder; InputError if files are missing, damaged or inconsistent."""
+    config = read_config(folder)
+    found: dict[tuple[str, str], list[SystemResult]] = {}
+    for result in read_results(folder):
+        found.setdefault((result.set, result.reader), []).append(result)
+    noted = RunFolder(folder).read_optional("inputs.json").get("sets", {})
     summaries = []
-    for item in set_results(folder):
-        kept, unmeasured = item.complete(), ""
-        instances: dict[str, Instance] = {}
-        try:
-            instances = {row.id: row for row in (item.instances() if sets is None else sets[item.set["name"]])}
-        except InputError as error:
-            unmeasured = str(error).splitlines()[0]
-        cells = {group: _cell(members, instances) for group, members in kept.items()}
-        differences: dict[str, dict[str, Estimate]] = {}
-        for first, second in combinations(kept, 2):
-            pair = _pairable(accuracies(kept[first]), accuracies(kept[second]))
-            differences.setdefault(first, {})[second] = difference(*pair)
-        summaries.append(
-            SetSummary(
-                item.set["name"],
-                item.reader,
-                len(item.common()),
-                item.size,
-                item.left_out(),
-                cells,
-                differences,
-                bool(item.set.get("in_mean", True)),
-                unmeasured,
-            )
-        )
-    return over_sets(summaries, {row["group"]: row["kind"] for row in read_config(folder)["systems"]})
+    for row in config["sets"]:
+        instances, unmeasured = _instances(row)
+        for reader in (reader["name"] for reader in config["readers"]):
+            results = found.get((row["name"], reader), [])
+            if not results and reader not in (row.get("readers") or (reader,)):
+                continue
+            size = max(noted.get(row["name"], {}).get("instances", 0), len({result.instance for result in results}))
+            if groups := _groups(config, row["name"], reader, results):
+                summaries.append(_summarise_set(row, reader, groups, size, instances, unmeasured))
+    return over_sets(summaries, {row["group"]: row["kind"] for row in config["systems"]})
 
 
-def _pairable(
-    first: dict[Seed, dict[str, float]], second: dict[Seed, dict[str, float]]
-) -> tuple[dict[Seed, dict[str, float]], dict[Seed, dict[str, float]]]:
-    """Both as they are if their members pair; else the mean over members of each."""
-
-    def averaged(scores: dict[Seed, dict[str, float]]) -> dict[Seed, dict[str, float]]:
-        rows = list(scores.values())
-        return {"mean": {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}}
-
-    pairs = set(first) == set(second) or 1 in (len(first), len(second))
-    return (first, second) if pairs else (averaged(first), averaged(second))
+def _instances(row: Mapping[str, Any]) -> tuple[dict[str, Instance], str]:
+    """A set's instances by id, or none and why."""
+    try:
+        loaded = load_data(row["data"], row.get("options"))
+    except InputError as error:
+        return {}, str(error).splitlines()[0]
+    chosen = loaded[row.get("skip", 0) :][: row.get("instances") or None]
+    return {instance.id: instance for instance in chosen}, ""
 
 
-def _cell(members: Scored, instances: Mapping[str, Instance]) -> Cell:
-    rows = [row for results in members.values() for row in results.values()]
+def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequence[SystemResult]) -> dict[str, Scored]:
+    """Results by group and member; a member is named by its place in the group, plus the sampling seed if there are several."""
+    seeds = config.get("seeds") or [0]
+    groups: dict[str, Scored] = {}
+    for row in config["systems"]:
+        place = [other["name"] for other in config["systems"] if other["group"] == row["group"]].index(row["name"])
+        own = [result for result in results if result.system == row["name"]]
+        if not own and not (set_name in (row.get("sets") or (set_name,)) and reader in (row.get("readers") or (reader,))):
+            continue
+        spec = read_system(row)
+        drawn = draws(system_options(spec.kind, spec.options), config.get("temperature", 0.0))
+        members = groups.setdefault(row["group"], {})
+        for seed in sorted({result.seed for result in own} | set(seeds if drawn else seeds[:1])):
+            name = f"{place}/{seed}" if len(seeds) > 1 else str(place)
+            members[name] = {result.instance: result for result in own if result.seed == seed}
+    return groups
+
+
+def _summarise_set(
+    row: Mapping[str, Any], reader: str, groups: Mapping[str, Scored], size: int, instances: Mapping[str, Instance], unmeasured: str
+) -> SetSummary:
+    """One set with one reader, on the instances that every member of every group with scores has a score for."""
+    scored = {
+        group: set.intersection(*({name for name, result in rows.items() if result.scored} for rows in members.values()))
+        for group, members in groups.items()
+    }
+    common = sorted(set.intersection(*present)) if (present := [names for names in scored.values() if names]) else []
+    kept = {
+        group: {member: {name: rows[name] for name in common} for member, rows in groups[group].items()}
+        for group, names in scored.items()
+        if common and names
+    }
+    accuracies = {
+        group: {member: {name: rows[name].accuracy for name in common} for member, rows in members.items()}
+        for group, members in kept.items()
+    }
+    differences: dict[str, dict[str, Estimate]] = {}
+    for first, second in combinations(kept, 2):
+        differences.setdefault(first, {})[second] = difference(accuracies[first], accuracies[second])
+    return SetSummary(
+        row["name"],
+        reader,
+        len(common),
+        size,
+        {group: f"{n} of {size}: {_reason(groups[group])}" for group, names in scored.items() if (n := size - len(names))},
+        {group: _cell(members, estimate(accuracies[group]), instances) for group, members in kept.items()},
+        differences,
+        bool(row.get("in_mean", True)),
+        unmeasured,
+    )
+
+
+def _reason(members: Scored) -> str:
+    """Why the first instance without a score has none."""
+    row = next((row for rows in members.values() for _, row in sorted(rows.items()) if not row.scored), None)
+    if row is None:
+        return "not evaluated yet"
+    return row.failed or next((q.error for q in row.questions if q.error), "no score" if row.questions else "no questions")
+
+
+def _cell(members: Scored, accuracy: Estimate, instances: Mapping[str, Instance]) -> Cell:
+    everything = [row for results in members.values() for row in results.values()]
     by_member = {member: list(results.values()) for member, results in members.items()}
     card = scorecard(by_member, instances) if instances else dict.fromkeys(Measure)
     kinds = {}
     for kind in sorted({question.kind for row in next(iter(by_member.values())) for question in row.questions}):
-        scores, asked = on_kinds(members, (kind,))
-        kinds[kind] = KindScore(estimate(scores, weights=asked), int(sum(asked.values())))
+        asked = {
+            member: {name: found for name, row in rows.items() if (found := [q.score for q in row.questions if q.kind == kind])}
+            for member, rows in members.items()
+        }
+        means = {member: {name: sum(found) / len(found) for name, found in its.items()} for member, its in asked.items()}
+        weights = {name: float(len(found)) for name, found in next(iter(asked.values())).items()}
+        kinds[kind] = KindScore(estimate(means, weights=weights), int(sum(weights.values())))
     return Cell(
         members={member: f"{results[0].system} seed {results[0].seed}" for member, results in by_member.items()},
-        accuracy=estimate(accuracies(members)),
+        accuracy=accuracy,
         kinds=kinds,
-        costs={cost: sum(float(getattr(row, cost)) for row in rows) / len(rows) for cost in COSTS},
-        operations={kind: sum(float(getattr(row.operations, kind)) for row in rows) / len(rows) for kind in OPERATIONS},
+        costs={cost: sum(float(getattr(row, cost)) for row in everything) / len(everything) for cost in COSTS},
+        operations={kind: sum(float(getattr(row.operations, kind)) for row in everything) / len(everything) for kind in OPERATIONS},
         scorecard={measure.value: card[measure] for measure in Measure},
     )
 
@@ -276,18 +230,11 @@ def over_sets(sets: Sequence[SetSummary], kinds_of: Mapping[str, str]) -> Summar
         asked = [group for group in kinds_of if any(group in item.cells or group in item.left_out for item in items)]
         everywhere = [group for group in asked if counted and all(group in item.cells for item in counted)]
         for group in everywhere:
-            known: dict[Seed, str] = {}
-            for seed, member in ((seed, member) for item in counted for seed, member in item.cells[group].members.items()):
-                if known.setdefault(seed, member) != member:
-                    raise InputError(
-                        f"member {seed} of group {group!r} is {member!r} on one set and {known[seed]!r} on another",
-                        expected="the members of a group in one order on all sets",
-                        fix="evaluate all members of the group on every set",
-                    )
-        means[reader] = {
-            group: mean_over_sets([item.cells[group].accuracy for item in counted]) if group in everywhere else None
-            for group in asked
-        }
+            members = [named for item in counted for named in item.cells[group].members.items()]
+            if len(set(members)) > len(dict(members)):
+                raise InputError(f"group {group!r} has other members on other sets", expected="one order of members on all sets")
+        over = {group: mean_over_sets([item.cells[group].accuracy for item in counted]) for group in everywhere}
+        means[reader] = {group: over.get(group) for group in asked}
         differences[reader] = {}
         for first, second in combinations(everywhere, 2):
             parts = [part for item in counted if (part := difference_from(item.differences, first, second)) is not None]
@@ -305,9 +252,6 @@ def difference_from(differences: Differences, reference: str, group: str) -> Est
 
 def reference_group(summary: Summary) -> str:
     """Return the reference: the agent with most members (the last of equals), else the first group."""
-
-    def members(group: str) -> int:
-        return max((len(item.cells[group].members) for item in summary.sets if group in item.cells), default=0)
-
-    groups = list(summary.kinds_of)
-    return max((group for group in reversed(groups) if summary.kinds_of[group] == "agent"), key=members, default=groups[0])
+    members = {group: len(cell.members) for item in summary.sets for group, cell in item.cells.items()}
+    agents = [group for group, kind in summary.kinds_of.items() if kind == "agent"]
+    return max(reversed(agents), key=lambda group: members.get(group, 0), default=next(iter(summary.kinds_of)))

@@ -1,4 +1,4 @@
-"""Writes ``summary.json`` (everything), ``table.md`` and ``table.csv``.
+"""Writes ``summary.json`` (everything) and ``table.md``; how numbers read.
 
 All configured systems are shown in order; accuracies and differences have intervals; missing and cut data are reported. Unknown
 numbers are a dash, never 0. A star marks an interval whose two methods disagree (``Estimate.agree``).
@@ -6,92 +6,70 @@ numbers are a dash, never 0. A star marks an interval whose two methods disagree
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from memalpha.evaluation.judging import FALSE_ACCEPT_FILE
 from memalpha.evaluation.scorecard import Measure
 from memalpha.evaluation.statistics import LEVEL, RESAMPLES, Estimate
-from memalpha.evaluation.summary import (
-    COSTS,
-    OPERATIONS,
-    SetSummary,
-    Summary,
-    difference_from,
-    reference_group,
-    summarise_evaluation,
-)
-from memalpha.files import known, write_whole
+from memalpha.evaluation.summary import SetSummary, Summary, difference_from, reference_group, summarise_evaluation
+from memalpha.files import write_whole
 from memalpha.runs import RunFolder
 
 UNKNOWN = "–"
 """Text of an unknown number."""
 
-NOT_MEASURED = "not measured"
-
 
 def write_tables(folder: str | Path) -> Summary:
-    """Write ``summary.json``, ``table.md`` and ``table.csv``, also of an unfinished evaluation; InputError if there is none."""
+    """Write ``summary.json`` and ``table.md``, also of an unfinished evaluation; InputError if there is none."""
     summary = summarise_evaluation(folder)
-    reference, judge = reference_group(summary), judge_report(folder)
-    RunFolder(folder).write_json("summary.json", {**summary.to_json(), "reference": reference, "false_accept": judge})
-    write_whole(Path(folder) / "table.md", "\n".join(markdown(summary, reference, judge)) + "\n")
-    write_whole(Path(folder) / "table.csv", csv_text(summary))
+    reference = reference_group(summary)
+    RunFolder(folder).write_json("summary.json", {**summary.to_json(), "reference": reference})
+    write_whole(Path(folder) / "table.md", markdown(summary, reference))
     return summary
 
 
-def judge_report(folder: str | Path) -> dict[str, Any] | None:
-    """Return the result of ``false_accepts``; None if the judge was not tested."""
-    return RunFolder(folder).read_optional(FALSE_ACCEPT_FILE) or None
-
-
-def markdown(summary: Summary, reference: str, judge: Mapping[str, Any] | None = None) -> list[str]:
-    """Return the lines of ``table.md``: ``reference`` is the compared group, ``judge`` the result of ``false_accepts``."""
+def markdown(summary: Summary, reference: str) -> str:
+    """Return the text of ``table.md``: ``reference`` is the compared group."""
     lines = [
         "# Evaluation",
-        "",
         f"Accuracy is the mean over instances of the mean over their questions, [with its {LEVEL:.0%} interval] from "
         f"{RESAMPLES:,} draws of the instances, that of a mean over sets from their standard errors; differences are "
         "paired by instance. Costs are means over instances. "
         f"{UNKNOWN} is not known; * is an interval that one made from the standard error does not confirm (too few instances).",
-        "",
     ]
     for reader in summary.over_sets:
-        lines += [f"## Reader `{_one_line(reader)}`", "", *_overall(summary, reader, reference)]
-        for item in summary.sets:
-            if item.reader == reader:
-                lines += _set_lines(item, reference)
-    return lines + _judge_lines(judge)
+        lines += [f"## Reader `{_one_line(reader)}`", overall(summary, reader, reference, interval)]
+        items = [item for item in summary.sets if item.reader == reader]
+        if outside := ", ".join(item.set for item in items if not item.in_mean):
+            lines.append(f"Not in the mean: {outside}.")
+        for item in items:
+            lines += _set_lines(item, reference)
+    return "\n\n".join(lines) + "\n"
 
 
-def _overall(summary: Summary, reader: str, reference: str) -> list[str]:
+def overall(summary: Summary, reader: str, reference: str, show: Callable[[Estimate | None], str]) -> str:
+    """A row a group: its accuracy on each set, the mean over sets, and the difference from the reference."""
     items = [item for item in summary.sets if item.reader == reader]
     counted = [item for item in items if item.in_mean]
     rows = []
     for group, mean in summary.over_sets[reader].items():
-        cells = [item.cells[group].accuracy if group in item.cells else None for item in items]
+        cells = [show(item.cells[group].accuracy if group in item.cells else None) for item in items]
         missing = f"{UNKNOWN} ({sum(group in item.cells for item in counted)} of {len(counted)} sets)"
         difference = interval(difference_from(summary.differences[reader], reference, group), signed=True)
-        rows.append([group, *map(interval, cells), interval(mean) if mean else missing, difference])
-    head = ["system", *(item.set for item in items), f"mean over {_counted(len(counted), 'set')}", f"minus `{reference}`"]
-    outside = ", ".join(item.set for item in items if not item.in_mean)
-    return [*_table(head, rows), *([f"Not in the mean: {outside}.", ""] if outside else [])]
+        rows.append([group, *cells, interval(mean) if mean else missing, difference])
+    return table(
+        ["system", *(item.set for item in items), f"mean over {_counted(len(counted), 'set')}", f"minus `{reference}`"], rows
+    )
 
 
 def _set_lines(item: SetSummary, reference: str) -> list[str]:
-    lines = [f"### {_one_line(item.set)} ({item.instances} of {item.size} instances)", ""]
+    lines = [f"### {_one_line(item.set)} ({item.instances} of {item.size} instances)"]
     lines += [f"- Left out: `{_one_line(group)}` lacks {_one_line(why)}" for group, why in item.left_out.items()]
-    lines += [""] if item.left_out else []
-    lines += [f"The scorecard is missing: {item.unmeasured}", ""] if item.unmeasured else []
+    lines += [f"The scorecard is missing: {item.unmeasured}"] if item.unmeasured else []
     if not item.cells:
-        return [*lines, "Nothing to compare yet.", ""]
+        return [*lines, "Nothing to compare yet."]
 
-    head = ["system", "accuracy", f"minus `{reference}`", "memory tokens", "of the input", "tokens read for a question"]
-    head += ["write calls", "of them cut off", "tokens cut by budgets", "s writing", "s reading"]
     rows = []
     for group, cell in item.cells.items():
         costs = cell.costs
@@ -100,56 +78,31 @@ def _set_lines(item: SetSummary, reference: str) -> list[str]:
         row += [number(costs["memory_tokens"], 1), number(share, 3)]
         row += [number(costs[name], 1) for name in ("reader_tokens", "write_calls", "cut_off", "cut")]
         rows.append([*row, number(costs["seconds_write"], 2), number(costs["seconds_read"], 2)])
-    lines += _table(head, rows)
+    head = "memory tokens|of the input|tokens read for a question|write calls|of them cut off|tokens cut|s writing|s reading"
+    lines.append(table(["system", "accuracy", f"minus `{reference}`", *head.split("|")], rows))
 
     kinds = {kind: score.questions for cell in item.cells.values() for kind, score in cell.kinds.items()}
-    head = ["by kind of question", *(f"{kind} ({_counted(count, 'question')})" for kind, count in kinds.items())]
-    lines += _table(
-        head,
-        [
-            [group, *(interval(cell.kinds[kind].accuracy if kind in cell.kinds else None) for kind in kinds)]
-            for group, cell in item.cells.items()
-        ],
-    )
     rows = [
-        [group, cell.members[member], number(value)]
+        [group, *(interval(cell.kinds[kind].accuracy if kind in cell.kinds else None) for kind in kinds)]
         for group, cell in item.cells.items()
-        for member, value in cell.accuracy.per_seed.items()
-        if len(cell.members) > 1
     ]
-    lines += _table(["group", "system", "accuracy"], rows) if rows else []
-
-    if any(any(cell.operations.values()) for cell in item.cells.values()):
-        rows = [[group, *(number(cell.operations[name], 2) for name in OPERATIONS)] for group, cell in item.cells.items()]
-        lines += _table(["operations an instance", *OPERATIONS], rows)
+    counted = [f"{kind} ({_counted(count, 'question')})" for kind, count in kinds.items()]
+    lines.append(table(["by kind of question", *counted], rows))
 
     if not item.unmeasured:
         rows = [
-            [group, *(NOT_MEASURED if (found := cell.scorecard[measure]) is None else interval(found) for measure in Measure)]
+            [group, *(interval(found) if (found := cell.scorecard[measure]) else "not measured" for measure in Measure)]
             for group, cell in item.cells.items()
         ]
         arrows = [f"{measure.value} {'↑' if measure.higher_is_better else '↓'}" for measure in Measure]
-        lines += _table(["changes and removals", *arrows], rows)
+        lines.append(table(["changes and removals", *arrows], rows))
     return lines
 
 
-def _judge_lines(report: Mapping[str, Any] | None) -> list[str]:
-    if report is None:
-        return []
-    if "not_tried" in report:
-        return ["## The judge", "", f"It was not tried on planted answers: {_one_line(report['not_tried'])}", ""]
-    rows = []
-    for plant, rate in report["rates"].items():
-        mean, low, high = (number(known(rate[name])) for name in ("mean", "low", "high"))
-        rows.append([plant, str(rate["asked"]), f"{mean} [{low}, {high}]"])
-    failed = f" {_counted(report['failed'], 'answer')} got no verdict." if report["failed"] else ""
-    said = f"Share of planted answers that it accepted; all but `accepted` are wrong.{failed}"
-    return ["## The judge", "", said, "", *_table(["planted", "asked", "accepted"], rows)]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
-    return [*("| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in line) + " |" for line in lines), ""]
+    return "\n".join("| " + " | ".join(_one_line(cell).replace("|", "/") for cell in line) + " |" for line in lines)
 
 
 def _one_line(text: str) -> str:
@@ -157,37 +110,9 @@ def _one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
-def csv_text(summary: Summary) -> str:
-    """Return ``table.csv``: a row for each set, reader, group and question kind (``all`` for all kinds).
-
-    A kind named ``all`` is written ``all (kind)``. Costs, operations and measures are in the rows of ``all``. Unknown or unmeasured
-    values are empty.
-    """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    head = ["set", "reader", "system", "kind", "instances", "questions", "accuracy", "low", "high", "stderr"]
-    writer.writerow([*head, *COSTS, *OPERATIONS, *(measure.value for measure in Measure)])
-    for item in summary.sets:
-        for group, cell in item.cells.items():
-            card = [cell.scorecard[measure] for measure in Measure]
-            extra = [*(cell.costs[name] for name in COSTS), *(cell.operations[name] for name in OPERATIONS)]
-            extra += [math.nan if found is None else found.mean for found in card]
-            questions = sum(score.questions for score in cell.kinds.values())
-            rows = [("all", cell.accuracy, questions, extra)]
-            rows += [
-                ("all (kind)" if kind == "all" else kind, score.accuracy, score.questions, [math.nan] * len(extra))
-                for kind, score in cell.kinds.items()
-            ]
-            for kind, score, asked, more in rows:
-                numbers = [score.mean, score.low, score.high, score.stderr, *more]
-                shown = ["" if math.isnan(value) else f"{value:.6g}" for value in numbers]
-                writer.writerow([item.set, item.reader, group, kind, score.n, asked, *shown])
-    return text.getvalue()
-
-
-def number(value: float, digits: int = 3, *, signed: bool = False) -> str:
-    """Return a rounded number, without the zero before the decimal point of a share; a dash if unknown."""
-    if math.isnan(value):
+def number(value: float | None, digits: int = 3, *, signed: bool = False) -> str:
+    """Return a rounded number, a share (three digits) without the zero before the point; a dash if unknown (NaN or None)."""
+    if value is None or math.isnan(value):
         return UNKNOWN
     rounded = round(value, digits) + 0.0  # no "-0.000"
     text = f"{rounded:+,.{digits}f}" if signed else f"{rounded:,.{digits}f}"

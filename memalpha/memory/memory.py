@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from memalpha.errors import SchemaError
+from memalpha.errors import InputError
 from memalpha.memory.schema import MemorySchema, Section
 from memalpha.protocols import TokenCounter
 from memalpha.types import Change, Entry, Operation, OperationKind, OperationResult, ResultCode
@@ -96,42 +96,32 @@ class Memory:
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
         """Apply one operation and return its result; only an applied operation changes anything.
 
-        Args:
-            operation: The operation.
-            chunk: Index of the chunk that caused it, kept with the entry.
-            time: The chunk's time; default timestamp in sections with timestamps.
+        ``chunk`` is the index of the chunk that caused it; its ``time`` is the default timestamp in sections with timestamps.
         """
         if operation.section not in self.schema:
             names = ", ".join(section.name for section in self.schema.sections)
             return _refuse(operation, ResultCode.UNKNOWN_SECTION, f"no section {operation.section!r}; there are: {names}")
-        section = self.schema[operation.section]
-        if operation.kind not in section.operations:
-            allowed = ", ".join(section.operations)
-            return _refuse(
-                operation, ResultCode.NOT_ALLOWED, f"{operation.kind} is not allowed in {section.name}; allowed: {allowed}"
-            )
-        if operation.kind is OperationKind.DELETE:
-            return self._delete(operation, section)
-        return self._write(operation, section, chunk, time)
-
-    def _delete(self, operation: Operation, section: Section) -> OperationResult:
-        entry = self._find(operation, section)
-        if entry is None:
-            return _refuse(operation, ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}")
-        self._commit(Change(entry, None))
-        return OperationResult(True, ResultCode.APPLIED, f"deleted {entry.id}", operation, entry.id)
-
-    def _write(self, operation: Operation, section: Section, chunk: int | None, time: str | None) -> OperationResult:
+        section, kind = self.schema[operation.section], operation.kind
+        if kind not in section.operations:
+            said = f"{kind} is not allowed in {section.name}; allowed: {', '.join(section.operations)}"
+            return _refuse(operation, ResultCode.NOT_ALLOWED, said)
         content = (operation.content or "").strip()
-        if not content:
+        if not content and kind is not OperationKind.DELETE:
             return _refuse(operation, ResultCode.EMPTY, "the content is empty")
         old = None
-        if operation.kind is OperationKind.UPDATE:
-            old = self._find(operation, section)
-            if old is None:
+        if kind is not OperationKind.INSERT:
+            old = self._entries.get(section.name if kind is OperationKind.REPLACE else operation.entry_id or "")
+            if kind is not OperationKind.REPLACE and (old is None or old.section != section.name):
                 return _refuse(operation, ResultCode.UNKNOWN_ID, f"no entry {operation.entry_id!r} in {section.name}")
-        elif operation.kind is OperationKind.REPLACE:
-            old = self._entries.get(section.name)
+        if kind is OperationKind.DELETE and old is not None:
+            self._commit(Change(old, None))
+            return OperationResult(True, ResultCode.APPLIED, f"deleted {old.id}", operation, old.id)
+        return self._write(operation, section, old, content, chunk, time)
+
+    def _write(
+        self, operation: Operation, section: Section, old: Entry | None, content: str, chunk: int | None, time: str | None
+    ) -> OperationResult:
+        """Insert an entry, or change ``old`` to the content, unless a duplicate or a limit is in the way."""
         named = (operation.timestamp or None) if section.timestamps else None
         if old is not None and _says(old, content, named) and operation.importance in (None, old.importance):
             return OperationResult(True, ResultCode.DUPLICATE, f"{old.id} says so already", operation, old.id)
@@ -157,11 +147,8 @@ class Memory:
         """Id of another entry with this content and time; None if only the importance changes."""
         if old is not None and old.content == content and named is None:
             return None
-        for entry_id in self._by_content.get((section.name, content), ()):
-            entry = self._entries[entry_id]
-            if entry is not old and _says(entry, content, named):
-                return entry_id
-        return None
+        ids = self._by_content.get((section.name, content), ())
+        return next((id for id in ids if self._entries[id] is not old and _says(self._entries[id], content, named)), None)
 
     def _over_limit(self, operation: Operation, section: Section, content: str) -> OperationResult | None:
         limit = section.max_tokens if operation.kind is OperationKind.REPLACE else section.max_entry_tokens
@@ -172,10 +159,6 @@ class Memory:
             return _refuse(operation, ResultCode.SECTION_FULL, f"{section.name} holds at most {section.max_entries} entries")
         self._tokens[content] = tokens
         return None
-
-    def _find(self, operation: Operation, section: Section) -> Entry | None:
-        entry = self._entries.get(operation.entry_id or "")
-        return entry if entry is not None and entry.section == section.name else None
 
     def _new_id(self) -> str:
         self._next_id += 1
@@ -211,17 +194,17 @@ class Memory:
     def restore(self, snapshot: Snapshot) -> None:
         """Go to a snapshot; ``changes`` records the deletions and writes.
 
-        SchemaError, with nothing changed, if the schema differs, an id occurs twice or the entries are not in order of creation.
+        InputError, with nothing changed, if the schema differs, an id occurs twice or the entries are not in order of creation.
         """
         if snapshot.schema != self.schema.name:
-            raise SchemaError(f"snapshot of schema {snapshot.schema!r}", expected=f"one of {self.schema.name!r}, as this memory")
+            raise InputError(f"snapshot of schema {snapshot.schema!r}", expected=f"one of {self.schema.name!r}, as this memory")
         if unknown := sorted({entry.section for entry in snapshot.entries if entry.section not in self.schema}):
-            raise SchemaError(f"snapshot with sections {unknown}", expected=f"sections of the schema {self.schema.name!r}")
+            raise InputError(f"snapshot with sections {unknown}", expected=f"sections of the schema {self.schema.name!r}")
         wanted = {entry.id: entry for entry in snapshot.entries}
         if len(wanted) < len(snapshot.entries):
-            raise SchemaError("snapshot that holds an id twice", expected="what Memory.snapshot returned")
+            raise InputError("snapshot that holds an id twice", expected="what Memory.snapshot returned")
         if any(first.created >= second.created for first, second in pairwise(snapshot.entries)):
-            raise SchemaError("snapshot that is not in order of creation", expected="what Memory.snapshot returned")
+            raise InputError("snapshot that is not in order of creation", expected="what Memory.snapshot returned")
         self._tokens.update({e.content: self.count_tokens(e.content) for e in snapshot.entries if e.content not in self._tokens})
         for entry in self:
             if wanted.get(entry.id) != entry:

@@ -1,24 +1,33 @@
-"""Memory schemas: named sections, their kind (block: one text; list: entries), limits and allowed operations.
+"""Memory schemas and the tools made from them.
 
-Presets: ``mem_alpha``: a core block (512 tokens), semantic and episodic lists (arXiv 2509.25911, section 3.2); ``nine_categories``:
-nine topical lists and a core text (the second public system named Mem-alpha); ``facts``: one list of dated facts, for small
-policies.
+A schema is named sections: their kind (block: one text; list: entries), limits and allowed operations. Presets: ``mem_alpha``: a
+core block (512 tokens), semantic and episodic lists (arXiv 2509.25911, section 3.2); ``nine_categories``: nine topical lists and a
+core text (the second public system named Mem-alpha); ``facts``: one list of dated facts, for small policies.
+
+Tools: ``memory_insert``, ``memory_update`` and ``memory_delete`` (lists), ``memory_replace`` (blocks); each exists only if some
+section allows it. Section is optional in updates and deletes. A wrong call becomes a failed result, never an exception.
 """
 
 from __future__ import annotations
 
-import re
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import yaml
+from pydantic import Field, NonNegativeInt
 
-from memalpha.errors import SchemaError
-from memalpha.types import OperationKind
+from memalpha.config import Options, read
+from memalpha.errors import InputError
+from memalpha.files import load_yaml
+from memalpha.text import is_text
+from memalpha.types import Operation, OperationKind, OperationResult, ResultCode, ToolCall
+
+if TYPE_CHECKING:
+    from memalpha.memory.memory import Memory
 
 
 class SectionKind(StrEnum):
@@ -35,7 +44,7 @@ _ALLOWED_BY_KIND = {
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Section(Options):
     """One section of a memory.
 
     Attributes:
@@ -49,39 +58,22 @@ class Section:
         operations: Allowed operations; empty means all of its kind.
     """
 
-    name: str
-    kind: SectionKind
+    name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$")]
+    kind: SectionKind = SectionKind.LIST
     description: str = ""
-    max_tokens: int = 0
-    max_entry_tokens: int = 0
-    max_entries: int = 0
+    max_tokens: NonNegativeInt = 0
+    max_entry_tokens: NonNegativeInt = 0
+    max_entries: NonNegativeInt = 0
     timestamps: bool = False
     operations: tuple[OperationKind, ...] = ()
 
-    def __post_init__(self) -> None:
-        """Check the section; set the default operations of its kind."""
-        if not isinstance(self.name, str) or not re.fullmatch(r"[a-z_][a-z0-9_]*", self.name):
-            raise SchemaError(f"section name {self.name!r}", expected="a lower-case identifier such as 'semantic'")
-        try:
-            object.__setattr__(self, "kind", SectionKind(self.kind))
-            object.__setattr__(self, "operations", tuple(OperationKind(op) for op in self.operations))
-        except (TypeError, ValueError) as error:
-            expected = "kind: block or list; operations: some of insert, update, delete, replace"
-            raise SchemaError(f"section {self.name!r}: {error}", expected=expected) from error
-        if not isinstance(self.description, str) or not isinstance(self.timestamps, bool):
-            raise SchemaError(
-                f"section {self.name!r}: description is {self.description!r}, timestamps is {self.timestamps!r}",
-                expected="a text and true or false",
-            )
-        for limit in ("max_tokens", "max_entry_tokens", "max_entries"):
-            value = getattr(self, limit)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise SchemaError(f"section {self.name!r}: {limit} is {value!r}", expected="an integer, 0 for no limit")
+    def check(self) -> None:
+        """Set the default operations of its kind; InputError for those of the other kind."""
         of_kind = _ALLOWED_BY_KIND[self.kind]
         if not self.operations:
             object.__setattr__(self, "operations", of_kind)
         elif wrong := [op.value for op in self.operations if op not in of_kind]:
-            raise SchemaError(
+            raise InputError(
                 f"section {self.name!r} is a {self.kind} and allows {wrong}", expected=f"some of {[op.value for op in of_kind]}"
             )
 
@@ -97,9 +89,9 @@ class MemorySchema:
         """Check that names are unique and that there is a list section."""
         names = [section.name for section in self.sections]
         if doubled := {name for name in names if names.count(name) > 1}:
-            raise SchemaError(f"schema {self.name!r} names sections twice: {sorted(doubled)}", expected="unique section names")
+            raise InputError(f"schema {self.name!r} names sections twice: {sorted(doubled)}", expected="unique section names")
         if not self.lists:
-            raise SchemaError(f"schema {self.name!r} has no list section", expected="at least one section of kind 'list'")
+            raise InputError(f"schema {self.name!r} has no list section", expected="at least one section of kind 'list'")
 
     def __contains__(self, name: object) -> bool:
         """Whether a section of that name exists."""
@@ -107,10 +99,7 @@ class MemorySchema:
 
     def __getitem__(self, name: str) -> Section:
         """Return the section of that name; KeyError if there is none."""
-        for section in self.sections:
-            if section.name == name:
-                return section
-        raise KeyError(name)
+        return {section.name: section for section in self.sections}[name]
 
     @property
     def lists(self) -> tuple[Section, ...]:
@@ -124,34 +113,30 @@ class MemorySchema:
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any], where: str = "schema") -> MemorySchema:
-        """Build a schema from ``{name, sections: [{name, kind, ...}]}``; SchemaError, naming ``where``, if it is not valid."""
+        """Build a schema from ``{name, sections: [{name, kind, ...}]}``; InputError, naming ``where``, if it is not valid."""
         if not isinstance(data, Mapping) or not isinstance(data.get("sections"), list) or not data["sections"]:
-            raise SchemaError(f"{where} is no memory schema", expected="a mapping with 'name' and a list 'sections'")
+            raise InputError(f"{where} is no memory schema", expected="a mapping with 'name' and a list 'sections'")
         if unknown := sorted(set(data) - {"name", "sections"}, key=str):
-            raise SchemaError(f"{where} has unknown keys {unknown}", expected="'name' and 'sections'")
-        return cls(
-            str(data.get("name", "custom")), tuple(_section(row, f"{where}: section {i}") for i, row in enumerate(data["sections"]))
-        )
+            raise InputError(f"{where} has unknown keys {unknown}", expected="'name' and 'sections'")
+        sections = (read(Section, row, f"{where}: section {i}") for i, row in enumerate(data["sections"]))
+        return cls(str(data.get("name", "custom")), tuple(sections))
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> MemorySchema:
-        """Load a preset by name or a YAML file by path; SchemaError if neither exists or the file is no schema."""
+        """Load a preset by name or a YAML file by path; InputError if neither exists or the file is no schema."""
         try:
             if str(name_or_path) in presets():
                 text = (resources.files("memalpha.memory") / "presets" / f"{name_or_path}.yaml").read_text(encoding="utf-8")
             elif Path(name_or_path).is_file():
                 text = Path(name_or_path).read_text(encoding="utf-8")
             else:
-                raise SchemaError(
-                    f"no memory schema {str(name_or_path)!r}",
-                    expected=f"a preset ({', '.join(presets())}) or the path of a YAML file",
-                )
-        except (OSError, UnicodeError) as error:
-            raise SchemaError(f"{name_or_path} cannot be read: {error}", expected="a memory schema in YAML, as UTF-8") from error
-        try:
-            data = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date or number
-            raise SchemaError(f"{name_or_path} is not YAML: {error}", expected="a memory schema in YAML") from error
+                expected = f"a preset ({', '.join(presets())}) or the path of a YAML file"
+                raise InputError(f"no memory schema {str(name_or_path)!r}", expected=expected)
+            data = load_yaml(text)
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:
+            raise InputError(f"{name_or_path} cannot be read: {error}", expected="a memory schema in YAML, as UTF-8") from error
         return cls.from_mapping(data, where=str(name_or_path))
 
 
@@ -161,10 +146,109 @@ def presets() -> tuple[str, ...]:
     return tuple(sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml")))
 
 
-def _section(row: Any, where: str) -> Section:
-    known = {f.name for f in fields(Section)}
-    if not isinstance(row, Mapping) or not isinstance(row.get("name"), str):
-        raise SchemaError(f"{where} is {row!r}", expected="a mapping with 'name' and 'kind'")
-    if unknown := sorted(set(row) - known, key=str):
-        raise SchemaError(f"{where} has unknown keys {unknown}", expected=f"some of {sorted(known)}")
-    return Section(**{"kind": SectionKind.LIST, **row})
+# ------------------------------------------------------------------------------------------------ tools
+_PREFIX = "memory_"
+MAX_TIMESTAMP = 40
+"""Longest timestamp of a call, in characters. Timestamps are not counted as memory, so they must not store facts."""
+
+_ARGUMENTS = {
+    "entry_id": {"type": "string", "description": "the id of the entry, as shown in the memory"},
+    "content": {"type": "string", "description": "the text to keep, short and complete by itself"},
+    "timestamp": {"type": "string", "description": "when it was true, ISO 8601; left out, it is the time of the text"},
+    "importance": {"type": "number", "description": "weight of the entry, 1 unless it matters more or less"},
+}
+_DESCRIPTIONS = {
+    OperationKind.INSERT: "Add a new entry to the memory.",
+    OperationKind.UPDATE: "Replace the text of an entry that is no longer right.",
+    OperationKind.DELETE: "Remove an entry that no longer holds.",
+    OperationKind.REPLACE: "Replace the whole text of a section.",
+}
+_REQUIRED = {
+    OperationKind.INSERT: ("section", "content"),
+    OperationKind.UPDATE: ("entry_id", "content"),
+    OperationKind.DELETE: ("entry_id",),
+    OperationKind.REPLACE: ("section", "content"),
+}
+_OPTIONAL = {
+    OperationKind.INSERT: ("timestamp", "importance"),
+    OperationKind.UPDATE: ("section", "timestamp", "importance"),
+    OperationKind.DELETE: ("section",),
+    OperationKind.REPLACE: (),
+}
+
+
+def tool_name(kind: OperationKind) -> str:
+    """Name of the tool that does an operation of that kind."""
+    return _PREFIX + kind.value
+
+
+def tool_schemas(schema: MemorySchema) -> list[dict[str, Any]]:
+    """Return the tools of a schema as JSON function schemas, as chat templates and OpenAI-compatible servers take them."""
+    return [_tool_schema(kind, schema) for kind in OperationKind if _sections_for(kind, schema)]
+
+
+def _sections_for(kind: OperationKind, schema: MemorySchema) -> list[str]:
+    return [section.name for section in schema.sections if kind in section.operations]
+
+
+def _tool_schema(kind: OperationKind, schema: MemorySchema) -> dict[str, Any]:
+    names = _sections_for(kind, schema)
+    described = "; ".join(f"{name}: {schema[name].description}" for name in names)
+    properties: dict[str, Any] = {"section": {"type": "string", "enum": names, "description": described}, **_ARGUMENTS}
+    wanted = set(_REQUIRED[kind] + _OPTIONAL[kind])
+    if not any(schema[name].timestamps for name in names):
+        wanted.discard("timestamp")
+    parameters = {
+        "type": "object",
+        "properties": {name: value for name, value in properties.items() if name in wanted},
+        "required": list(_REQUIRED[kind]),
+    }
+    return {"type": "function", "function": {"name": tool_name(kind), "description": _DESCRIPTIONS[kind], "parameters": parameters}}
+
+
+def to_call(operation: Operation) -> ToolCall:
+    """Return the tool call of an operation; the inverse of ``to_operation``."""
+    wanted = _REQUIRED[operation.kind] + _OPTIONAL[operation.kind]
+    values = {name: getattr(operation, name) for name in wanted}
+    return ToolCall(tool_name(operation.kind), {name: value for name, value in values.items() if value is not None})
+
+
+def to_operation(call: ToolCall, memory: Memory) -> Operation | OperationResult:
+    """Return the operation of a call, or the failed result that says what is wrong with it."""
+    tools = {tool_name(kind): kind for kind in OperationKind if _sections_for(kind, memory.schema)}
+    kind = tools.get(call.name)
+    if kind is None:
+        return OperationResult(False, ResultCode.UNKNOWN_TOOL, f"no tool {call.name!r}; there are: {', '.join(tools)}")
+    if problem := _argument_problem(kind, call):
+        return OperationResult(False, ResultCode.BAD_ARGUMENTS, f"{call.name}: {problem}")
+    arguments = call.arguments
+    entry_id = str(arguments["entry_id"]) if "entry_id" in arguments else None
+    section = arguments.get("section")
+    if section is None:
+        entry = memory.get(entry_id or "")
+        section = entry.section if entry else _sections_for(kind, memory.schema)[0]
+    weight = arguments.get("importance")
+    importance = None if weight is None else float(weight)
+    return Operation(kind, section, arguments.get("content"), entry_id, arguments.get("timestamp"), importance)
+
+
+def _argument_problem(kind: OperationKind, call: ToolCall) -> str | None:
+    arguments = call.arguments
+    if missing := [name for name in _REQUIRED[kind] if name not in arguments]:
+        return f"missing {', '.join(missing)}"
+    if unknown := [name for name in arguments if name not in _REQUIRED[kind] + _OPTIONAL[kind]]:
+        return f"unknown {', '.join(sorted(unknown))}"
+    for name in ("section", "content", "timestamp"):
+        if name in arguments and not isinstance(arguments[name], str):
+            return f"{name} must be a string"
+        if not is_text(arguments.get(name, "")):
+            return f"{name} holds a lone surrogate, which is no Unicode text"
+    identifier = arguments.get("entry_id", "")
+    if isinstance(identifier, bool) or not isinstance(identifier, str | int):
+        return "entry_id must be a string"
+    if len(arguments.get("timestamp", "")) > MAX_TIMESTAMP:
+        return f"timestamp must be a time of at most {MAX_TIMESTAMP} characters"
+    weight = arguments.get("importance", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight <= sys.float_info.max:
+        return "importance must be a number of at least 0"
+    return None

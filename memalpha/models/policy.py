@@ -1,35 +1,43 @@
 """Load a policy: base model, tokenizer, and an adapter that belongs to the base.
 
 The loaded tokenizer has a chat template, an end token and a padding token, and pads on the left; the model's padding id agrees. An
-adapter has ``memalpha_adapter.json`` with the fingerprint of its base (architecture and vocabulary size); without that file, tensor
-shapes are compared. Other weights of the same architecture give a warning, if both sides recorded their sha256.
+adapter has ``memalpha_adapter.json`` with the fingerprint of its base (architecture and vocabulary size). Other weights of the same
+architecture give a warning, if both sides recorded their sha256.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memalpha.agent.config import AGENT_FILE
 from memalpha.errors import InputError
-from memalpha.models.registry import resolve_model
+from memalpha.models.registry import model_record, resolve_model
 
 if TYPE_CHECKING:
     import torch
-import hashlib
-import json
-import logging
-from collections.abc import Mapping
 
-from memalpha.agent.config import AGENT_FILE
-from memalpha.models.registry import model_record
+log = logging.getLogger(__name__)
 
 DTYPES = ("float32", "bfloat16", "float16")
 """Accepted dtype names."""
 
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-"""A folder with none of these has no tokenizer."""
+ADAPTER_RECORD = "memalpha_adapter.json"
+"""File in an adapter's folder: ``{base_fingerprint, base, base_weights_sha256, ...}``."""
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+"""An adapter's weights file, named by peft."""
+
+# Config fields that decide tensor shapes; a missing one counts as null.
+_ARCHITECTURE = (
+    "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+    "vocab_size", "tie_word_embeddings",
+)  # fmt: skip
 
 
 class PolicyModel(NamedTuple):
@@ -51,19 +59,27 @@ def load_policy_model(
     ``path`` is as in ``resolve_model``; ``trainable`` gives the adapter gradients. InputError if a file is missing or damaged,
     there is no chat template, the dtype is unknown, or the adapter has another base; ServiceError if a fetch failed.
     """
-    torch_dtype = _torch_dtype(dtype)
+    from transformers import AutoModelForCausalLM
+
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise InputError(f"dtype {name!r} cannot be used", expected=f"one of {', '.join(DTYPES)}")
     where = resolve_model(path)
-    if isinstance(where, Path):
-        _check_folder(where)
-    tokenizer = _load_tokenizer(where)
+    tokenizer = load_tokenizer(where)
     if adapter is not None:
         check_adapter_folder(Path(adapter))
-    model = _load_model(where, torch_dtype)
+    fix = "fetch a registered model with `memalpha model fetch NAME`, or check the folder"
+    with _readable(f"model {where}", "a causal language model with safetensors weights", fix):
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=name, trust_remote_code=False)
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
-    if adapter is None:
-        return PolicyModel(model, tokenizer)
-    check_adapter(Path(adapter), where, model, tokenizer)
-    return PolicyModel(_with_adapter(model, adapter, trainable), tokenizer)
+    if adapter is not None:
+        from peft import PeftModel
+
+        check_adapter(Path(adapter), where, model, tokenizer)
+        expected = "a LoRA adapter whose adapter_config.json goes with its weights"
+        with _readable(f"adapter {adapter}", expected, "give the folder as it was saved, and its own base"):
+            model = PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable)
+    return PolicyModel(model, tokenizer)
 
 
 def weightless(config: Any) -> Any:
@@ -77,32 +93,16 @@ def weightless(config: Any) -> Any:
 
 def load_tokenizer(path: str | Path) -> Any:
     """Load only the tokenizer of a model (``resolve_model``); InputError or ServiceError if that fails."""
-    where = resolve_model(path)
-    if isinstance(where, Path):
-        _check_folder(where)
-    return _load_tokenizer(where)
-
-
-def _check_folder(folder: Path) -> None:
-    if not (folder / "config.json").is_file():
-        raise InputError(
-            f"{folder} is not a model folder: it has no config.json",
-            expected="a folder as transformers' save_pretrained writes it",
-            fix="give an adapter's folder as the adapter, and its base as the model"
-            if (folder / "adapter_config.json").is_file()
-            else "check the path",
-        )
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        raise InputError(
-            f"model folder {folder} has no tokenizer",
-            expected=f"one of {', '.join(TOKENIZER_FILES)} beside config.json",
-            fix="save the tokenizer into the folder: AutoTokenizer.from_pretrained(BASE).save_pretrained(FOLDER)",
-        )
-
-
-def _load_tokenizer(where: Path | str) -> Any:
     from transformers import AutoTokenizer
 
+    where = resolve_model(path)
+    if isinstance(where, Path) and not (where / "config.json").is_file():
+        given_adapter = (where / "adapter_config.json").is_file()
+        raise InputError(
+            f"{where} is not a model folder: it has no config.json",
+            expected="a folder as transformers' save_pretrained writes it",
+            fix="give an adapter's folder as the adapter, and its base as the model" if given_adapter else "check the path",
+        )
     with _readable(f"the tokenizer of {where}", "a transformers tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left", trust_remote_code=False)
     if not tokenizer.chat_template:
@@ -118,22 +118,6 @@ def _load_tokenizer(where: Path | str) -> Any:
     return tokenizer
 
 
-def _load_model(where: Path | str, dtype: torch.dtype) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    fix = "fetch a registered model with `memalpha model fetch NAME`, or check the folder"
-    with _readable(f"model {where}", "a causal language model with safetensors weights", fix):
-        return AutoModelForCausalLM.from_pretrained(where, dtype=dtype, trust_remote_code=False)
-
-
-def _with_adapter(model: Any, adapter: str | Path, trainable: bool) -> Any:
-    from peft import PeftModel
-
-    expected = "a LoRA adapter whose adapter_config.json goes with its weights"
-    with _readable(f"adapter {adapter}", expected, "give the folder as it was saved"):
-        return PeftModel.from_pretrained(model, str(adapter), is_trainable=trainable)
-
-
 @contextmanager
 def _readable(what: str, expected: str, fix: str = "") -> Iterator[None]:
     """Turn all errors of transformers and peft about damaged files into InputError; they have no common base."""
@@ -142,38 +126,6 @@ def _readable(what: str, expected: str, fix: str = "") -> Iterator[None]:
     except Exception as error:
         said = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
         raise InputError(f"{what} cannot be loaded: {said}", expected=expected, fix=fix) from error
-
-
-def _torch_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    import torch
-
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise InputError(f"dtype {name!r} cannot be used", expected=f"one of {', '.join(DTYPES)}")
-    found: torch.dtype = getattr(torch, name)
-    return found
-
-
-log = logging.getLogger(__name__)
-
-ADAPTER_RECORD = "memalpha_adapter.json"
-"""File in an adapter's folder: ``{base_fingerprint, base, base_weights_sha256, ...}``."""
-
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""An adapter's weights file, named by peft."""
-
-ARCHITECTURE_FIELDS = (
-    "model_type",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "vocab_size",
-    "tie_word_embeddings",
-)
-"""Config fields that decide tensor shapes; a missing one counts as null."""
 
 
 def base_of(adapter: str | Path) -> str:
@@ -189,7 +141,7 @@ def base_of(adapter: str | Path) -> str:
 
 def base_fingerprint(config: Any, vocabulary_size: int) -> str:
     """Return the sha256 (hexadecimal) over the architecture fields of a config and the tokenizer's length."""
-    fields = {field: getattr(config, field, None) for field in ARCHITECTURE_FIELDS}
+    fields = {field: getattr(config, field, None) for field in _ARCHITECTURE}
     return hashlib.sha256(json.dumps([fields, vocabulary_size], sort_keys=True).encode()).hexdigest()
 
 
@@ -208,7 +160,6 @@ def write_adapter_record(adapter: str | Path, base: str | Path, config: Any, tok
     name = f"{known['name']}@{known['source']}" if known else str(base)
     record = {
         "base": Path(name).name if Path(name).is_dir() else name,
-        "base_architecture": _describe(config, len(tokenizer)),
         "base_fingerprint": base_fingerprint(config, len(tokenizer)),
         "base_weights_sha256": known.get("weights_sha256"),
         **extra,
@@ -220,62 +171,25 @@ def write_adapter_record(adapter: str | Path, base: str | Path, config: Any, tok
 
 def check_adapter(adapter: Path, base: Path | str, model: Any, tokenizer: Any) -> None:
     """Raise InputError unless an adapter fits this base (folder or Hub id); warn if only the weights differ."""
-    config = _read_json(adapter / "adapter_config.json")
     record = _read_json(adapter / ADAPTER_RECORD) if (adapter / ADAPTER_RECORD).is_file() else {}
-    theirs = str(record.get("base") or config.get("base_model_name_or_path"))
-    wanted = record.get("base_fingerprint")
-    found = base_fingerprint(model.config, len(tokenizer))
-    if wanted is not None and wanted != found:
-        raise _other_base(
-            adapter,
-            f"{theirs} ({record.get('base_architecture')}, fingerprint {str(wanted)[:12]})",
-            f"{base} ({_describe(model.config, len(tokenizer))}, fingerprint {found[:12]})",
-        )
-    shapes = adapter_shapes(adapter)
-    if not any(".lora_" in key for key in shapes):
+    theirs = str(record.get("base") or _read_json(adapter / "adapter_config.json").get("base_model_name_or_path"))
+    layers = {key.removeprefix("base_model.model.").rpartition(".lora_")[0] for key in adapter_shapes(adapter) if ".lora_" in key}
+    if not layers:
         raise InputError(f"adapter {adapter} holds no LoRA matrices", expected=f"those of a LoRA adapter in {ADAPTER_WEIGHTS}")
-    problem = _shape_problem(shapes, model)
-    if problem:
-        raise _other_base(adapter, theirs, f"{base} ({_describe(model.config, len(tokenizer))}): {problem}")
+    wanted, found = record.get("base_fingerprint"), base_fingerprint(model.config, len(tokenizer))
+    missing = sorted(layers - {name for name, _ in model.named_modules()})  # peft would leave them out in silence
+    if wanted not in (None, found) or missing:
+        why = f"it has no layer {missing[0]}" if missing else f"fingerprints {str(wanted)[:12]} and {found[:12]}"
+        raise InputError(
+            f"adapter {adapter} belongs to another base: it was trained on {theirs}, and the model given is {base} ({why})",
+            expected="an adapter trained on the model given",
+            fix="give the adapter's own base as the model, or train an adapter on this one (`memalpha warmup`)",
+        )
     ours, made_with = model_record(base).get("weights_sha256"), record.get("base_weights_sha256")
     if ours and made_with and ours != made_with:
         log.warning("adapter %s was trained on other weights of the same model (%s) than %s", adapter, theirs, base)
     elif wanted is None and Path(theirs).name.lower() != Path(str(base)).name.lower():
-        log.warning(
-            "adapter %s names its base %s; it fits %s by shape, but nothing says it is the same model", adapter, theirs, base
-        )
-
-
-def _other_base(adapter: Path, theirs: str, ours: str) -> InputError:
-    return InputError(
-        f"adapter {adapter} belongs to another base: it was trained on {theirs}, and the model given is {ours}",
-        expected="an adapter trained on the model given",
-        fix="give the adapter's own base as the model, or train an adapter on this one (`memalpha warmup`)",
-    )
-
-
-def _describe(config: Any, vocabulary_size: int) -> str:
-    return (
-        f"{config.model_type}, {config.num_hidden_layers} layers of width {config.hidden_size}, "
-        f"{config.vocab_size} embeddings, {vocabulary_size} tokens"
-    )
-
-
-def _shape_problem(shapes: Mapping[str, tuple[int, ...]], model: Any) -> str | None:
-    """Return the first LoRA matrix that does not fit its linear layer, or None."""
-    modules = {name: module.weight.shape for name, module in model.named_modules() if getattr(module, "weight", None) is not None}
-    for key, shape in shapes.items():
-        name, marker, rest = key.removeprefix("base_model.model.").rpartition(".lora_")
-        side = rest[:1]
-        if not marker or side not in ("A", "B"):
-            continue
-        if name not in modules:
-            return f"it has no layer {name}"
-        rows, columns = modules[name][0], modules[name][-1]
-        fits = shape[-1] == columns if side == "A" else shape[0] == rows
-        if not fits:
-            return f"layer {name} is {rows} x {columns}, the adapter's lora_{side} is {' x '.join(map(str, shape))}"
-    return None
+        log.warning("adapter %s names its base %s, and nothing says that %s is the same model", adapter, theirs, base)
 
 
 def adapter_shapes(adapter: Path) -> Mapping[str, tuple[int, ...]]:

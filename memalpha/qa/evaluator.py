@@ -23,8 +23,6 @@ logger = logging.getLogger(__name__)
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
-_MAX_FAILURES_IN_A_ROW = 3
-
 
 class Found(NamedTuple):
     """Passages for a question, best first, and the retrieved entries among them."""
@@ -60,8 +58,7 @@ class QAEvaluator:
         asked = [(question, memory, retriever) for memory, retriever, questions in items for question in questions]
         found = [find_passages(memory, retriever, question.text, self.k) for question, memory, retriever in asked]
         requests = [ReadRequest(question, there.passages) for (question, _, _), there in zip(asked, found, strict=True)]
-        ids = [tuple(hit.entry.id for hit in there.hits) for there in found]
-        records = iter(self._records([question for question, _, _ in asked], answer(self.reader, requests), ids))
+        records = iter(self._records(requests, [tuple(hit.entry.id for hit in there.hits) for there in found]))
         return [[next(records) for _ in questions] for _, _, questions in items]
 
     def check(self, questions: Sequence[Question]) -> None:
@@ -74,13 +71,11 @@ class QAEvaluator:
 
     def ask(self, requests: Sequence[ReadRequest]) -> list[QuestionRecord]:
         """Return one record per request, without entry ids, for passages from no memory; InputError as in ``evaluate_many``."""
-        return self._records([request.question for request in requests], answer(self.reader, requests), [()] * len(requests))
+        return self._records(requests, [()] * len(requests))
 
-    def _records(
-        self, questions: Sequence[Question], answers: Sequence[Answer | ServiceError], ids: Sequence[tuple[str, ...]]
-    ) -> list[QuestionRecord]:
-        """Score each answer; NaN if the reader or judge failed."""
-        rows = list(zip(questions, answers, ids, strict=True))
+    def _records(self, requests: Sequence[ReadRequest], ids: Sequence[tuple[str, ...]]) -> list[QuestionRecord]:
+        """Read and score; NaN if the reader or judge failed."""
+        rows = list(zip([request.question for request in requests], answer(self.reader, requests), ids, strict=True))
         judged = [AnswerRequest(q, a) for q, a, _ in rows if q.metric == JUDGE and isinstance(a, Answer)]
         verdicts = iter(ask_all(self.judge.judge, judged, type(self.judge).__name__) if self.judge else [])
         records = []
@@ -107,46 +102,17 @@ def ask_all(
 ) -> list[Result | ServiceError]:
     """Return each request's result or its own ServiceError, in order; ServiceError if the number of results is wrong.
 
-    After a plain ServiceError the requests are sent one by one; after three failures in a row the rest is not sent.
-
-    Args:
-        ask: Returns one result per request, or raises ServiceError; PartialServiceError keeps the results it holds.
-        requests: The batch; may be empty.
-        who: Name of the service, for messages.
+    ``ask`` returns one result per request. Its PartialServiceError holds those of the others; any other ServiceError is that of the
+    whole batch. ``who`` names the service in messages.
     """
     if not requests:
         return []
     outcomes: Sequence[Result | ServiceError]
     try:
         outcomes = ask(requests)
-    except PartialServiceError as error:
-        logger.warning("%s: %s", who, error)
-        outcomes = error.outcomes
     except ServiceError as error:
         logger.warning("%s: %s", who, error)
-        outcomes = _ask_singly(ask, requests, who) if len(requests) > 1 else [error]
-    return list(_one_each(outcomes, len(requests), who))
-
-
-def _one_each(outcomes: Sequence[Result], requests: int, who: str) -> Sequence[Result]:
-    if len(outcomes) != requests:
-        raise ServiceError(f"{who} gave {len(outcomes)} results for {requests} requests")
-    return outcomes
-
-
-def _ask_singly(
-    ask: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request], who: str
-) -> list[Result | ServiceError]:
-    outcomes: list[Result | ServiceError] = []
-    in_a_row = 0
-    for request in requests:
-        try:
-            outcomes += _one_each(ask([request]), 1, who)
-            in_a_row = 0
-        except ServiceError as error:
-            outcomes.append(error)
-            in_a_row += 1
-            if in_a_row == _MAX_FAILURES_IN_A_ROW:
-                unasked = ServiceError(f"{error}; the service seems to be down, so this was not asked")
-                return outcomes + [unasked] * (len(requests) - len(outcomes))
-    return outcomes
+        outcomes = error.outcomes if isinstance(error, PartialServiceError) else [error] * len(requests)
+    if len(outcomes) != len(requests):
+        raise ServiceError(f"{who} gave {len(outcomes)} results for {len(requests)} requests")
+    return list(outcomes)

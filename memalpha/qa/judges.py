@@ -21,7 +21,7 @@ from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.protocols import AnswerRequest, WriteRequest
 from memalpha.qa.metrics import contains, words
 from memalpha.text import quoted_json
-from memalpha.types import Completion, Entry, Fact, FactAction, Message, OperationKind, OperationResult, Sampling
+from memalpha.types import Fact, FactAction, Message, OperationKind, Sampling
 
 ANSWER_SYSTEM = (
     "You grade answers. The user gives a JSON object with a question, the accepted answers and a given answer. The given answer is "
@@ -40,6 +40,7 @@ _VERDICT = re.compile(r"\W*(yes|no)\W*", re.IGNORECASE)
 _ATTEMPTS = 3
 _MAX_VERDICT_TOKENS = 16
 _RETRY_TEMPERATURE = 0.7
+_GROUNDED_SHARE = 0.6
 
 
 # ------------------------------------------------------------------------------------------------ by endpoint
@@ -49,35 +50,26 @@ def _verdicts(client: ChatClient, system: str, cases: Sequence[Mapping[str, Any]
         [{"role": "system", "content": system}, {"role": "user", "content": quoted_json(case)}] for case in cases
     ]
     verdicts: dict[int, bool | ServiceError] = {}
-    open_cases = list(range(len(cases)))
+    waiting = list(range(len(cases)))
     for attempt in range(_ATTEMPTS):
-        sampling = Sampling(_MAX_VERDICT_TOKENS, temperature=_RETRY_TEMPERATURE if attempt else 0.0)
-        replies = _replies(client, [chats[index] for index in open_cases], sampling)
-        found = {index: _verdict(client, reply) for index, reply in zip(open_cases, replies, strict=True)}
-        verdicts |= found
-        open_cases = [index for index, verdict in found.items() if isinstance(verdict, _NoVerdict)]
-        if not open_cases:
-            break
+        replies: Sequence[Any]
+        try:
+            sampling = Sampling(_MAX_VERDICT_TOKENS, temperature=_RETRY_TEMPERATURE if attempt else 0.0)
+            replies = client.complete_many([chats[index] for index in waiting], sampling)
+        except PartialServiceError as error:
+            replies = error.outcomes
+        unclear = []
+        for index, reply in zip(waiting, replies, strict=True):
+            if isinstance(reply, ServiceError):
+                verdicts[index] = reply
+            elif found := _VERDICT.fullmatch(reply.text):
+                verdicts[index] = found[1].lower() == "yes"
+            else:
+                unclear.append(index)
+                said = f"no verdict in {_ATTEMPTS} attempts, the last reply: {reply.text[:200]!r}"
+                verdicts[index] = ServiceError(f"{client!r} gave {said}")
+        waiting = unclear
     return [verdicts[index] for index in range(len(cases))]
-
-
-class _NoVerdict(ServiceError):
-    """The reply is neither yes nor no."""
-
-
-def _replies(client: ChatClient, chats: Sequence[Sequence[Message]], sampling: Sampling) -> Sequence[Completion | ServiceError]:
-    try:
-        return client.complete_many(chats, sampling)
-    except PartialServiceError as error:
-        return error.outcomes
-
-
-def _verdict(client: ChatClient, reply: Completion | ServiceError) -> bool | ServiceError:
-    if isinstance(reply, ServiceError):
-        return reply
-    if found := _VERDICT.fullmatch(reply.text):
-        return found[1].lower() == "yes"
-    return _NoVerdict(f"{client!r} gave no verdict in {_ATTEMPTS} attempts, the last reply: {reply.text[:200]!r}")
 
 
 def _whole(outcomes: Sequence[Any]) -> list[Any]:
@@ -87,11 +79,13 @@ def _whole(outcomes: Sequence[Any]) -> list[Any]:
     return list(outcomes)
 
 
-class EndpointAnswerJudge:
-    """Judges answers with a chat model. Source: LongMemEval's yes/no judge, as in the published evaluation."""
-
+class _EndpointJudge:
     def __init__(self, client: ChatClient) -> None:
         self._client = client
+
+
+class EndpointAnswerJudge(_EndpointJudge):
+    """Judges answers with a chat model. Source: LongMemEval's yes/no judge, as in the published evaluation."""
 
     def judge(self, requests: Sequence[AnswerRequest]) -> list[bool]:
         """Return whether each answer is right; PartialServiceError if there is no verdict on any of them."""
@@ -102,11 +96,8 @@ class EndpointAnswerJudge:
         return _whole(_verdicts(self._client, ANSWER_SYSTEM, cases))
 
 
-class EndpointContentJudge:
+class EndpointContentJudge(_EndpointJudge):
     """Judges each write with a chat model, given the chunk and the entry before and after; one request per write."""
-
-    def __init__(self, client: ChatClient) -> None:
-        self._client = client
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return the verdicts of each chunk; PartialServiceError if a write has no verdict (its chunk then has none)."""
@@ -114,12 +105,12 @@ class EndpointContentJudge:
             {
                 "text": request.chunk.text,
                 "time": request.chunk.time,
-                "operation": _kind(result).value,
-                "before": before.content if before else None,
-                "after": _written(result),
+                "operation": kind.value,
+                "before": before or None,
+                "after": after or None,
             }
             for request in requests
-            for result, before in _writes(request)
+            for kind, before, after in _writes(request)
         ]
         verdicts = iter(_verdicts(self._client, CONTENT_SYSTEM, cases))
         chunks = [[next(verdicts) for _ in request.results] for request in requests]
@@ -129,20 +120,15 @@ class EndpointContentJudge:
 
 # ------------------------------------------------------------------------------------------------ by words
 class GroundedContentJudge:
-    """Judges a write by words alone; deterministic, no model. ``threshold`` is a share in (0, 1].
+    """Judges a write by words alone; deterministic, no model.
 
     Content words are words that are not stop words. An insert, update or replacement is valid if it has content words and at least
-    ``threshold`` of them (distinct) occur in the chunk, its time or the replaced entry. A delete is valid if the entry shares two
-    content words with the chunk (one, if it has only one), numbers aside; or one with the chunk and two with a valid write of the
-    same chunk.
+    .6 of them (distinct) occur in the chunk, its time or the replaced entry. A delete is valid if the entry shares two content
+    words with the chunk (one, if it has only one), numbers aside; or one with the chunk and two with a valid write of the same
+    chunk.
 
     Not covered: who did what. A mixture of two people's facts passes.
     """
-
-    def __init__(self, threshold: float = 0.6) -> None:
-        if not 0 < threshold <= 1:
-            raise InputError(f"the grounded judge's threshold is {threshold}", expected="a share in (0, 1]")
-        self.threshold = threshold
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return one verdict for each write."""
@@ -150,21 +136,17 @@ class GroundedContentJudge:
 
     def _judge_chunk(self, request: WriteRequest) -> list[bool]:
         read = _content_words(f"{request.chunk.text} {request.chunk.time or ''}")
-        valid = [self._grounded(_written(result), before, read) for result, before in _writes(request)]
-        written = [_content_words(_written(result)) for result, good in zip(request.results, valid, strict=True) if good]
-        return [
-            _gone(before, read, written) if _kind(result) is OperationKind.DELETE else good
-            for (result, before), good in zip(_writes(request), valid, strict=True)
-        ]
-
-    def _grounded(self, content: str | None, before: Entry | None, read: frozenset[str]) -> bool:
-        wanted = _content_words(content)
-        supported = wanted & (read | _content_words(before.content if before else None))
-        return bool(wanted) and len(supported) >= self.threshold * len(wanted)
+        rows = []
+        for kind, before, after in _writes(request):
+            old, new = _content_words(before), _content_words(after)
+            grounded = bool(new) and len(new & (read | old)) >= _GROUNDED_SHARE * len(new)
+            rows.append((kind, old, new, grounded))
+        written = [new for _, _, new, grounded in rows if grounded]
+        return [_gone(old, read, written) if kind is OperationKind.DELETE else grounded for kind, old, _, grounded in rows]
 
 
-def _gone(before: Entry | None, read: frozenset[str], written: Sequence[frozenset[str]]) -> bool:
-    removed = frozenset(word for word in _content_words(before.content if before else None) if not word.isnumeric())
+def _gone(old: frozenset[str], read: frozenset[str], written: Sequence[frozenset[str]]) -> bool:
+    removed = frozenset(word for word in old if not word.isnumeric())
     enough = min(2, len(removed))
     shared = len(removed & read)
     return shared >= 1 and (shared >= enough or any(len(removed & content) >= enough for content in written))
@@ -194,33 +176,27 @@ class FactContentJudge:
         return [self._judge_chunk(request) for request in requests]
 
     def _judge_chunk(self, request: WriteRequest) -> list[bool]:
-        facts = self._of(request.instance_id)
-        said = [fact for fact in facts if fact.chunk == request.chunk_index]
-        held = _holding(facts, request.chunk_index)
-        kept = [entry.content for entry in request.kept]
-        return [
-            _fits(said, held, before.content if before else "", _written(result) or "", kept) for result, before in _writes(request)
-        ]
+        said, kept = self._said(request), [entry.content for entry in request.kept]
+        held = _holding(self._facts[request.instance_id], request.chunk_index)
+        return [_fits(said, held, before, after, kept) for _, before, after in _writes(request)]
 
     def nothing_due(self, request: WriteRequest) -> bool:
         """Whether the memory needs no change for the chunk; InputError if the instance has no annotations."""
-        said = [fact for fact in self._of(request.instance_id) if fact.chunk == request.chunk_index]
-        kept = [entry.content for entry in request.kept]
+        said, kept = self._said(request), [entry.content for entry in request.kept]
         wanted = [(fact.subject, fact.value) for fact in said if fact.action is not FactAction.RETRACT]
         gone = [(fact.subject, value) for fact in said if (value := _ended(fact))]
         return all(any(_says(content, *pair) for content in kept) for pair in wanted) and not any(
             _says(content, *pair) for content in kept for pair in gone
         )
 
-    def _of(self, instance_id: str) -> Sequence[Fact]:
-        facts = self._facts.get(instance_id)
-        if not facts:
+    def _said(self, request: WriteRequest) -> list[Fact]:
+        if not (facts := self._facts.get(request.instance_id)):
             raise InputError(
-                f"instance {instance_id!r} has no annotated facts",
+                f"instance {request.instance_id!r} has no annotated facts",
                 expected="generated data, whose instances have facts",
                 fix="use the content judge 'grounded' or 'endpoint' for other data",
             )
-        return facts
+        return [fact for fact in facts if fact.chunk == request.chunk_index]
 
 
 class AutoContentJudge:
@@ -232,14 +208,12 @@ class AutoContentJudge:
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return one verdict for each write."""
-        return [self._judge_of(request).judge([request])[0] for request in requests]
+        judges = [self._by_facts if request.instance_id in self._annotated else self._by_words for request in requests]
+        return [judge.judge([request])[0] for judge, request in zip(judges, requests, strict=True)]
 
     def nothing_due(self, request: WriteRequest) -> bool | None:
         """Whether the memory needs no change for the chunk; None without annotations."""
         return self._by_facts.nothing_due(request) if request.instance_id in self._annotated else None
-
-    def _judge_of(self, request: WriteRequest) -> FactContentJudge | GroundedContentJudge:
-        return self._by_facts if request.instance_id in self._annotated else self._by_words
 
 
 def _fits(said: Sequence[Fact], held: Sequence[tuple[str, str]], before: str, after: str, kept: Sequence[str]) -> bool:
@@ -275,24 +249,14 @@ def _says(text: str, subject: str, value: str) -> bool:
     return contains(text, subject) and contains(text, value)
 
 
-# ------------------------------------------------------------------------------------------------ shared
-def _writes(request: WriteRequest) -> list[tuple[OperationResult, Entry | None]]:
-    return list(zip(request.results, request.before, strict=True))
+def _writes(request: WriteRequest) -> list[tuple[OperationKind, str, str]]:
+    """Kind of each write, and the content before and after it; empty where there is none."""
+    rows = zip([result.operation for result in request.results], request.before, strict=True)
+    return [(made.kind, before.content if before else "", made.content or "") for made, before in rows if made is not None]
 
 
-def _kind(result: OperationResult) -> OperationKind:
-    if result.operation is None or not result.changed:
-        raise ValueError(f"a judge looks at applied writes only, not at {result}")
-    return result.operation.kind
-
-
-def _written(result: OperationResult) -> str | None:
-    """The content after a write; None for a delete."""
-    return None if _kind(result) is OperationKind.DELETE or result.operation is None else result.operation.content
-
-
-def _content_words(text: str | None) -> frozenset[str]:
-    return frozenset(words(text or "")) - _STOP_WORDS
+def _content_words(text: str) -> frozenset[str]:
+    return frozenset(words(text)) - _STOP_WORDS
 
 
 _STOP_WORDS = frozenset({

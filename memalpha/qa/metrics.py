@@ -32,9 +32,10 @@ LABEL_METRICS = frozenset({"boxed", "label"})
 _WORD = re.compile(r"(?<!\w)-\d\w*|\b\w-(?!\w)|\w+[+#]*")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_BOXED_INTEGER = re.compile(r"\\boxed\s*\{\s*([+-]?[0-9]{1,18})\s*\}")
+_BOXED = re.compile(r"\A\\boxed\s*\{\s*([+-]?[0-9]{1,18})\s*\}")
 _LABELLED = re.compile(r"\blabel[\s:=#]{0,3}([+-]?[0-9]{1,18})(?![0-9])", re.IGNORECASE)
-_INTEGER = re.compile(r"(?<![\w.,])[+-]?[0-9]{1,18}(?!\w|[.,][0-9])")
+_INTEGER = re.compile(r"(?<![\w.,])([+-]?[0-9]{1,18})(?!\w|[.,][0-9])")
+_LABEL = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 _NUMBER_WORDS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
     "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
@@ -89,16 +90,6 @@ def _golds(question: Question) -> tuple[str, ...]:
             expected="at least one answer and none of them blank",
         )
     return question.answers
-
-
-def _subject(question: Question) -> str:
-    if not (question.subject or "").strip():
-        raise InputError(
-            f"question {question.text!r} has metric {question.metric!r} and no subject",
-            expected="a subject that the answer must be bound to",
-            fix="give the question a subject or the metric 'substring'",
-        )
-    return question.subject or ""
 
 
 # ------------------------------------------------------------------------------------------------ containment and overlap
@@ -159,39 +150,27 @@ def label(question: Question, answer: Answer) -> float:
     the first after "label", else the first number.
     """
     if answer.passages is None:
-        said = _first(_boxed(answer.text), _labelled(answer.text), _integer(answer.text))
+        found = [_boxed(answer.text), _number(_LABELLED, answer.text), _number(_INTEGER, answer.text)]
     else:
-        said = _first(*map(_labelled, answer.passages))
-    return float(said in _labels(question))
+        found = [_number(_LABELLED, passage) for passage in answer.passages]
+    return float(next((number for number in found if number is not None), None) in _labels(question))
 
 
-def _first(*numbers: int | None) -> int | None:
-    return next((number for number in numbers if number is not None), None)
+def _number(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return int(found[1]) if found else None
 
 
 def _boxed(text: str) -> int | None:
-    start = text.rfind(r"\boxed")
-    found = _BOXED_INTEGER.match(text, start) if start >= 0 else None
-    return int(found[1]) if found else None
-
-
-def _labelled(text: str) -> int | None:
-    found = _LABELLED.search(text)
-    return int(found[1]) if found else None
-
-
-def _integer(text: str) -> int | None:
-    found = _INTEGER.search(text)
-    return int(found[0]) if found else None
+    return _number(_BOXED, text[max(0, text.rfind(r"\boxed")) :])
 
 
 def _labels(question: Question) -> set[int]:
     golds = _golds(question)
-    for gold in golds:
-        if not re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", gold):
-            raise InputError(
-                f"question {question.text!r} has metric {question.metric!r} and answer {gold!r}", expected="an integer label"
-            )
+    if wrong := [gold for gold in golds if not _LABEL.fullmatch(gold)]:
+        raise InputError(
+            f"question {question.text!r} has metric {question.metric!r} and answer {wrong[0]!r}", expected="an integer label"
+        )
     return {int(gold) for gold in golds}
 
 
@@ -215,7 +194,8 @@ def bound_all(question: Question, answer: Answer) -> float:
     golds, texts = _golds(question), _about_subject(question, answer)
     if _stale(question, texts):
         return 0.0
-    counted = answer.passages is None and contains(question.text, "how many") and _is_number(answer.text, len(golds))
+    number = ((str(len(golds)),), *((name,) for name in _NUMBER_WORDS[len(golds) : len(golds) + 1]))
+    counted = answer.passages is None and contains(question.text, "how many") and words(answer.text) in number
     return float(counted or all(any(contains(text, gold) for text in texts) for gold in golds))
 
 
@@ -228,14 +208,22 @@ def absent(question: Question, answer: Answer) -> float:
     texts = _about_subject(question, answer)
     if _stale(question, texts):
         return 0.0
-    return float(bool(texts) if answer.passages is not None else _says_none(answer.text))
+    if answer.passages is not None:
+        return float(bool(texts))
+    return float(words(answer.text)[:1] == ("no",) or any(contains(answer.text, phrase) for phrase in _NOTHING_KNOWN))
 
 
 def _about_subject(question: Question, answer: Answer) -> list[str]:
     """The passages with the subject; for a generated answer, its text."""
     if answer.passages is None:
         return [answer.text]
-    subject = _subject(question)
+    subject = question.subject or ""
+    if not subject.strip():
+        raise InputError(
+            f"question {question.text!r} has metric {question.metric!r} and no subject",
+            expected="a subject that the answer must be bound to",
+            fix="give the question a subject or the metric 'substring'",
+        )
     return [passage for passage in answer.passages if contains(passage, subject)]
 
 
@@ -261,48 +249,23 @@ def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
     return _spaced(stale) in rest
 
 
-def _is_number(text: str, number: int) -> bool:
-    return words(text) in [(name,) for name in (str(number), *_NUMBER_WORDS[number : number + 1])]
-
-
-def _says_none(text: str) -> bool:
-    return words(text)[:1] == ("no",) or any(contains(text, phrase) for phrase in _NOTHING_KNOWN)
-
-
 # ------------------------------------------------------------------------------------------------ the table
 METRICS: dict[str, Metric] = {
-    "substring": substring,
-    "exact_match": exact_match,
-    "f1": f1,
-    "parts": parts,
-    "boxed": boxed,
-    "label": label,
-    "keywords": keywords,
-    "bound": bound,
-    "bound_all": bound_all,
-    "absent": absent,
+    metric.__name__: metric for metric in (substring, exact_match, f1, parts, boxed, label, keywords, bound, bound_all, absent)
 }
 """All metrics by name."""
 
 
 def check_metric(name: str, *, judged: bool = False) -> None:
     """Raise InputError unless ``name`` is a metric, or ``judge`` if ``judged`` (there is a judge)."""
-    if name in METRICS or (judged and name == JUDGE):
-        return
-    if name == JUDGE:
-        raise InputError(
-            "metric 'judge' needs a judge", expected="an answer judge", fix="configure one, or give the questions another metric"
-        )
-    raise InputError(f"unknown metric {name!r}", expected=f"one of {', '.join(METRICS)}, or {JUDGE}")
+    if name == JUDGE and not judged:
+        fix = "configure one, or give the questions another metric"
+        raise InputError("metric 'judge' needs a judge", expected="an answer judge", fix=fix)
+    if name not in METRICS and name != JUDGE:
+        raise InputError(f"unknown metric {name!r}", expected=f"one of {', '.join(METRICS)}, or {JUDGE}")
 
 
 def score(question: Question, answer: Answer) -> float:
     """Return the score of an answer by the question's metric; InputError if the metric is unknown or cannot score the question."""
     check_metric(question.metric)
     return METRICS[question.metric](question, answer)
-
-
-__all__ = [
-    "JUDGE", "LABEL_METRICS", "METRICS", "Metric", "absent", "bound", "bound_all", "boxed", "check_metric", "contains",
-    "exact_match", "f1", "gives_stale", "keywords", "label", "normalise", "overlap_f1", "parts", "score", "substring", "words",
-]  # fmt: skip

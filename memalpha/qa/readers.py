@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.errors import PartialServiceError, ServiceError
 from memalpha.protocols import ReadRequest, TokenCounter
 from memalpha.text import one_line
 from memalpha.types import Answer, Message, Sampling
@@ -53,8 +53,6 @@ class _BudgetedReader:
     """Base class with the budget."""
 
     def __init__(self, budget_tokens: int, count_tokens: TokenCounter) -> None:
-        if budget_tokens < 1:
-            raise InputError(f"the reader's budget is {budget_tokens} tokens", expected="at least 1")
         self.budget_tokens, self.count_tokens = budget_tokens, count_tokens
 
     def passages(self, request: ReadRequest) -> tuple[str, ...]:
@@ -95,13 +93,7 @@ class ModelReader(_BudgetedReader):
 class EndpointReader(_BudgetedReader):
     """Answers with a chat server; greedy by default (published: temperature 0.7)."""
 
-    def __init__(
-        self,
-        client: ChatClient,
-        budget_tokens: int,
-        count_tokens: TokenCounter,
-        sampling: Sampling = GREEDY,
-    ) -> None:
+    def __init__(self, client: ChatClient, budget_tokens: int, count_tokens: TokenCounter, sampling: Sampling = GREEDY) -> None:
         super().__init__(budget_tokens, count_tokens)
         self._client, self._sampling = client, sampling
 
@@ -114,8 +106,3 @@ class EndpointReader(_BudgetedReader):
                 [outcome if isinstance(outcome, ServiceError) else Answer(outcome.text.strip()) for outcome in error.outcomes]
             ) from error
         return [Answer(reply.text.strip()) for reply in replies]
-
-
-__all__ = [
-    "EndpointReader", "GREEDY", "ModelReader", "NO_NOTES", "RecallReader", "SYSTEM", "USER", "reader_messages", "within_budget",
-]  # fmt: skip

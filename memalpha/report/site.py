@@ -1,266 +1,250 @@
-"""A run as a static site, ``RUN/report/``: open ``index.html`` from disk, without server or network.
+"""A run as a static site, ``RUN/report/``: open ``index.html`` from disk, without server or network. And the comparison of runs.
 
-    index.html                overview: the evaluation, curves, where the time went, what went wrong, options
-    rollouts.html             every rollout that has a page, with filters
-    groups.html, pairs.html   training groups; held-out instances before and after training
-    rollouts/ groups/ pairs/  one page each
-    figures/ assets/          curves; one stylesheet and two scripts
-    curves.png table.md       of a single run, in its own folder: for a README
+    index.html          overview: the evaluation, curves, what went wrong, options
+    rollouts.html       every rollout that has a page, with filters
+    rollouts/           one page each: chunk, calls, memory after each step, reward parts, questions and answers
+    figures/ assets/    curves; one stylesheet and two scripts
 
-Several runs make one site only if they differ only in their seed (else use ``memalpha compare``). Rollouts are read twice, one
-group in memory at a time. Jinja escapes every value, and the content security policy allows only the site's two scripts.
+Rollouts are read twice, one in memory at a time. Jinja escapes every value, and the content security policy allows only the site's
+two scripts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
+import jinja2
 import yaml
 
-from memalpha.errors import InputError
-from memalpha.report.catalogue import Catalogue, Facts, catalogue_of, find_picks, pairs_of
-from memalpha.report.compare import Group, check_same_but_seed, comparison, read_run, spread_note
-from memalpha.report.curves import Variant, write_curves, write_figures
-from memalpha.report.pages import render, start_site
-from memalpha.report.tables import (
-    cards,
-    failures,
-    headline,
-    several_headline,
-    state,
-    summary_markdown,
-    summary_rows,
-    time_split,
-    troubles,
-)
-from memalpha.report.view import UNKNOWN, histories, known, known_values, memory_after_steps, number
+from memalpha.report import tables, view
+from memalpha.report.curves import Rows, Variant, write_figures
+from memalpha.report.view import Source, Tone, known, number
 from memalpha.runs import RunFolder
-
-SITE = "report"
-"""The site's folder inside a run folder."""
 
 PAGES = 2000
 """Default number of training rollouts that get a page."""
 
-HIGHLIGHTS: Mapping[str, tuple[str, ...]] = {
-    "policy": ("model", "adapter", "full_finetuning", "lora_r", "lora_alpha", "warm_start_steps"),
-    "agent": ("schema", "codec", "max_chunk_tokens", "view_tokens", "max_completion_length", "retrieval", "embedder"),
-    "data": ("train_data", "train_options", "eval_data", "eval_options", "eval_instances", "eval_temperature"),
-    "questions": ("reader", "reader_tokens", "retrieve_k", "content_judge"),
-    "reward": ("accuracy_weight", "tool_weight", "compression_weight", "content_weight", "immediate_weight", "question_share"),
-    "training": (
-        "max_steps", "learning_rate", "lr_scheduler_type", "per_device_train_batch_size", "num_generations", "grouping",
-        "loss_type", "scale_rewards", "beta", "temperature", "seed",
-    ),
-}  # fmt: skip
-"""Options shown first, by topic; the page folds away the others."""
-
 _LONG_MEMORY = 30
 
 
-def write_site(runs: Sequence[RunFolder], target: Path | None = None, limit: int = PAGES) -> Path:
-    """Write the site of one run, or of several that differ only in their seed; return the path of its first page.
+class Facts(NamedTuple):
+    """The facts of one rollout for lists and filters; the first 15 fields are a row of the list's index."""
 
-    At most ``limit`` training rollouts get a page (0 = all). The default ``target`` is the run's own ``report/``; only the site's
-    own files are replaced in it. InputError for other runs, several runs without a target, or a damaged file.
+    page: str  # page name without folder
+    where: str  # "before", "after", "step 3"
+    instance: str
+    reward: float | None  # mean weighted reward
+    accuracy: float | None  # mean score of its questions
+    calls: int  # includes text that is not a readable call
+    failed: int
+    inserts: int
+    updates: int
+    deletes: int
+    wrong: int  # questions with a score below 0.5
+    questions: int
+    cut: int  # completions cut off at the maximum length
+    masked: bool  # whether a score is missing
+    entries: int  # entries of the final memory
+    step: int | None  # None for held-out evaluations
+    codes: Mapping[str, int]  # failed calls by code
+    errors: tuple[str, ...]  # messages about missing scores
+
+
+def facts_of(source: Source, index: int, row: Mapping[str, Any]) -> Facts:
+    """Return the facts of one rollout: a line of its source, at an index."""
+    rollout = source.rollout(row)
+    tones = Counter(call.tone for step in rollout["steps"] for call in view.calls(step))
+    scores = [known(question["score"]) for question in rollout["questions"]]
+    reward = view.rollout_reward(rollout)
+    errors = tuple(str(part["error"]) for part in (*rollout["questions"], *rollout["steps"]) if part.get("error"))
+    return Facts(
+        page=f"{source.key}-{index:04d}.html",
+        where=source.where,
+        instance=str(rollout["instance"]),
+        reward=reward,
+        accuracy=view.rollout_accuracy(rollout),
+        calls=tones.total(),
+        failed=tones[Tone.FAILED],
+        inserts=tones[Tone.INSERT],
+        updates=tones[Tone.UPDATE],
+        deletes=tones[Tone.DELETE],
+        wrong=sum(score is not None and score < 0.5 for score in scores),
+        questions=len(scores),
+        cut=sum(step["stop"] == "length" for step in rollout["steps"]),
+        masked=None in scores or bool(errors) or (reward is None and bool(rollout["steps"])),
+        entries=len(rollout["memory"]),
+        step=source.step,
+        codes=Counter(str(result["code"]) for step in rollout["steps"] for result in step["results"] if not result["ok"]),
+        errors=errors,
+    )
+
+
+def facts_of_run(run: RunFolder, sources: Sequence[Source]) -> list[Facts]:
+    """Return the facts of all rollouts in files of a run; InputError (with file and line) if a file is damaged."""
+    found: list[Facts] = []
+    for source in sources:
+        found += view.recorded(run, source.name, partial(facts_of, source))
+    return found
+
+
+def kept_steps(counts: Mapping[int, int], limit: int) -> set[int]:
+    """Return the steps whose rollouts get pages, given their numbers: whole steps at even distances, the last included."""
+    steps = sorted(counts)
+    if not limit or sum(counts.values()) <= limit:
+        return set(steps)
+    fit, last = max(1, min(len(steps), limit // max(counts.values()))), len(steps) - 1
+    return {steps[last - round(i * last / max(fit - 1, 1))] for i in range(fit)}
+
+
+def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -> Path:
+    """Write the site of a run, by default into its own ``report/``; return the path of its first page.
+
+    At most ``limit`` training rollouts get a page (0 = all). Only the site's own files are replaced. InputError: a damaged file.
     """
-    check_same_but_seed(runs)
-    if target is None and len(runs) > 1:
-        raise InputError(f"{len(runs)} runs and no folder for their site", expected="--output DIR", fix="add --output runs/report")
-    return _Site(runs, target or runs[0].path / SITE, catalogue_of(runs, limit)).write()
+    target, found, sources = target or run.path / "report", tables.read_run(run), view.sources_of(run)
+    every = facts_of_run(run, sources)
+    steps = Counter(fact.step for fact in every if fact.step is not None)
+    kept = kept_steps(steps, limit)
+    shown = [fact for fact in every if fact.step is None or fact.step in kept]
+    site = _Site(target, found.name, {"index.html": "Overview", "rollouts.html": "Rollouts"})
+    pages = [f"rollouts/{fact.page}" for fact in shown]
+    rest = zip(shown, ["", *pages], [*pages[1:], ""], strict=False)
+    for source in sources:
+        if source.step is None or source.step in kept:
+            for row in run.read_lines(source.name):
+                site.write_rollout(*next(rest), source.rollout(row))
+    rows = json.dumps([fact[:15] for fact in shown], separators=(",", ":"))  # stands in a script element: no <
+    index = rows.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    site.save("rollouts.html", "rollouts.html", index=index)
+    columns, table = tables.summary_rows(found.summary)
+    return site.save(
+        "overview.html",
+        "index.html",
+        headline=tables.headline(found.summary),
+        state=state(found.metrics, found.summary),
+        environment=run.read_optional("environment.json"),
+        control=bool(found.config.get("shuffle_advantages")),
+        columns=columns,
+        rows=table,
+        temperature=known(found.config.get("eval_temperature")) or 0.0,
+        pictures=write_figures(target / "figures", [Variant("", [found.metrics], [found.summary])]),
+        troubles=troubles(every, found.metrics),
+        failures=failures(every),
+        pages=len(shown),
+        training=sum(steps[step] for step in kept),
+        all_training=steps.total(),
+        config=yaml.safe_dump(found.config, sort_keys=True, allow_unicode=True),
+    )
 
 
-class _Loaded(NamedTuple):
-    """A rollout with its facts."""
-
-    facts: Facts
-    rollout: Mapping[str, Any]
+def write_comparison(folders: Sequence[RunFolder], target: Path) -> Path:
+    """Write ``index.html`` with table and curves of several runs and return its path; replaces only this page's own files."""
+    runs = [tables.read_run(folder) for folder in folders]
+    groups = tables.group_runs(runs)
+    reports = [folder.path / "report" / "index.html" for folder in folders]
+    links = [
+        quote(Path(os.path.relpath(page.resolve(), target.resolve())).as_posix()) if page.is_file() else "" for page in reports
+    ]
+    site = _Site(target, "comparison", {"index.html": "Comparison"})
+    return site.save(
+        "compare.html",
+        "index.html",
+        columns=[group.label for group in groups],
+        rows=tables.comparison(groups),
+        note=tables.SPREAD,
+        runs=list(zip([run.name for run in runs], links, strict=True)),
+        pictures=write_figures(
+            target / "figures",
+            [Variant(label, [run.metrics for run in group], [run.summary for run in group]) for label, group in groups],
+        ),
+    )
 
 
 class _Site:
-    """Writes the pages of one site into a folder."""
+    """Writes pages into a folder, in place of an older site's."""
 
-    def __init__(self, runs: Sequence[RunFolder], target: Path, catalogue: Catalogue) -> None:
-        self.runs, self.target, self.catalogue = runs, target, catalogue
-        self.names = [run.path.resolve().name for run in runs]
-        self.pairs = pairs_of(catalogue.facts)
-        self.groups: dict[str, list[Facts]] = {}
-        for fact in catalogue.facts:
-            if fact.group:
-                self.groups.setdefault(fact.group, []).append(fact)
-        pages = {"rollouts": [fact.page for fact in catalogue.facts], "groups": [*self.groups], "pairs": [*self.pairs.values()]}
-        # previous and next page of each page, empty at the ends
-        self._neighbours = {
-            f"{kind}/{name}": {"previous": before, "following": after}
-            for kind, names in pages.items()
-            for before, name, after in zip(["", *names], names, [*names[1:], ""], strict=False)
-        }
-        self._before: dict[tuple[int, str], _Loaded] = {}
+    def __init__(self, target: Path, name: str, lists: Mapping[str, str]) -> None:
+        self.target, self.shared = target, {"name": name, "lists": lists}
+        for folder in ("assets", "figures", "rollouts", "groups", "pairs"):  # the last two are those of older versions
+            shutil.rmtree(target / folder, ignore_errors=True)
+        (target / "assets").mkdir(parents=True)
+        for asset in ("site.css", "site.js", "list.js"):
+            text = resources.files("memalpha.report").joinpath("templates", asset).read_text(encoding="utf-8")
+            (target / "assets" / asset).write_text(text, encoding="utf-8")
 
-    def write(self) -> Path:
-        """Write everything and return the path of the first page."""
-        start_site(self.target)
-        for _, members in groupby(self._load(), key=lambda one: one.facts.group or one.facts.page):
-            self._write_together(list(members))
-        self._save("rollouts.html", "rollouts.html", index=self._index())
-        if self.groups:
-            self._write_groups()
-        if self.pairs:
-            self._write_pairs()
-        self._write_overview()
-        return self.target / "index.html"
-
-    def _load(self) -> Iterator[_Loaded]:
-        facts = iter(self.catalogue.facts)
-        for source in self.catalogue.sources:
-            for rollout in source.rollouts():
-                yield _Loaded(next(facts), rollout)
-
-    def _write_together(self, members: list[_Loaded]) -> None:
-        """Write the pages of one group, or of one held-out rollout, and their comparison pages."""
-        for facts, rollout in members:
-            self._save(
-                "rollout.html",
-                f"rollouts/{facts.page}",
-                facts=facts,
-                rollout=rollout,
-                where=self._where(facts),
-                memories=memory_after_steps(rollout),
-                histories=histories(rollout),
-                long_memory=_LONG_MEMORY,
-                pair=self.pairs.get((facts.source.run, facts.instance), "") if facts.source.where in ("before", "after") else "",
-            )
-        first, key = members[0].facts, (members[0].facts.source.run, members[0].facts.instance)
-        if first.group:
-            ranked = sorted(members, key=lambda one: (one.facts.reward is None, -(one.facts.reward or 0.0)))
-            labels = [f"{rank} of {len(ranked)}" for rank in range(1, len(ranked) + 1)]
-            self._write_sides(f"groups/{first.group}", "group", ranked, labels)
-        elif key in self.pairs and first.source.where == "before":
-            self._before[key] = members[0]
-        elif key in self.pairs and first.source.where == "after":
-            self._write_sides(f"pairs/{self.pairs[key]}", "pair", [self._before.pop(key), members[0]], ["before", "after"])
-
-    def _write_sides(self, path: str, kind: str, members: Sequence[_Loaded], labels: Sequence[str]) -> None:
-        steps = {len(member.rollout["steps"]) for member in members}
-        if len(steps) > 1:
-            raise InputError(f"rollouts of {members[0].facts.instance!r} have {sorted(steps)} steps", expected="the same number")
-        where = self._where(members[0].facts)
-        self._save("sides.html", path, kind=kind, members=members, labels=labels, where=where)
-
-    def _index(self) -> str:
-        """Return the list index as JSON for a data block, without ``<``."""
-        rows = [
-            [
-                fact.page, self._where(fact), fact.instance, _rounded(fact.reward), _rounded(fact.accuracy), fact.calls,
-                fact.failed, fact.inserts, fact.updates, fact.deletes, fact.wrong, fact.questions, fact.cut, int(fact.masked),
-                fact.entries,
-            ]
-            for fact in self.catalogue.facts
-        ]  # fmt: skip
-        return json.dumps(rows, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-    def _write_groups(self) -> None:
-        columns = ("group", "where", "rollouts", "best reward", "worst reward", "best accuracy", "worst accuracy")
-        rows = []
-        for page, facts in self.groups.items():
-            cells = [self._where(facts[0]), str(len(facts))]
-            for values in ([fact.reward for fact in facts], [fact.accuracy for fact in facts]):
-                found = [value for value in values if value is not None]
-                cells += [number(max(found)), number(min(found))] if found else [UNKNOWN, UNKNOWN]
-            rows.append((f"groups/{page}", facts[0].instance, cells))
-        what = "the rollouts of one instance in one training step"
-        self._save("list.html", "groups.html", title="Groups", what=what, columns=columns, rows=rows)
-
-    def _write_pairs(self) -> None:
-        sides: dict[tuple[int, str], dict[str, Facts]] = {key: {} for key in self.pairs}
-        for fact in self.catalogue.facts:
-            if (key := (fact.source.run, fact.instance)) in sides:
-                sides[key][fact.source.where] = fact
-        rows = []
-        for key, page in self.pairs.items():
-            before, after = sides[key]["before"], sides[key]["after"]
-            unknown = before.accuracy is None or after.accuracy is None
-            gain = None if unknown else (after.accuracy or 0.0) - (before.accuracy or 0.0)
-            run = [self.names[key[0]]] if len(self.runs) > 1 else []
-            accuracies = [number(before.accuracy), number(after.accuracy), number(gain, signed=True)]
-            rows.append((gain, (f"pairs/{page}", key[1], [*run, *accuracies, str(before.entries), str(after.entries)])))
-        rows.sort(key=lambda row: float("inf") if row[0] is None else -row[0])
-        columns = ["accuracy before", "after", "difference", "entries before", "after"]
-        columns = ["instance", *(["run"] if len(self.runs) > 1 else []), *columns]
-        what = "the same held-out instance, largest gain first"
-        self._save("list.html", "pairs.html", title="Before and after", what=what, columns=columns, rows=[row for _, row in rows])
-
-    def _write_overview(self) -> None:
-        """Write the first page and its curves; of a single run also ``curves.png`` and ``table.md`` into its own folder."""
-        found = [read_run(run) for run in self.runs]
-        config, metrics, summary = found[0].config, found[0].metrics, found[0].summary
-        seconds = [known(run.summary.get("seconds")) for run in found]
-        facts, alone = self.catalogue.facts, len(found) == 1
-        if alone:
-            columns, rows = summary_rows(summary)
-            note = "± is the standard error over instances."
-            write_curves(self.runs[0].path / SITE / "curves.png", metrics, summary)
-            if rows:
-                path = self.runs[0].path / SITE / "table.md"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(summary_markdown(summary), encoding="utf-8")
-        else:
-            groups = [Group(run.name, [run]) for run in found] + [Group("mean", found)]
-            columns, rows, note = (*self.names, "mean"), tuple(comparison(groups)), spread_note(groups)
-        variant = Variant("", [run.metrics for run in found], [run.summary for run in found])
-        self._save(
-            "overview.html",
-            "index.html",
-            headline=headline(summary) if alone else several_headline(variant.summaries),
-            states=[(run.name, state(run.metrics, run.summary)) for run in found],
-            environments=[run.read_optional("environment.json") for run in self.runs],
-            cards=cards(metrics, config) if alone else [],
-            control=bool(config.get("shuffle_advantages")),
-            table={"columns": columns, "rows": rows, "note": note},
-            temperature=known(config.get("eval_temperature")) or 0.0,
-            pictures=write_figures(self.target / "figures", [variant]),
-            split=time_split(
-                [row for run in found for row in run.metrics], None if None in seconds else sum(known_values(seconds))
-            ),
-            troubles=[trouble for run in found for trouble in troubles([], run.metrics)] + troubles(facts, []),
-            failures=failures(facts),
-            picks=find_picks(facts, self.pairs),
-            pages=len(facts),
-            training=sum(fact.source.step is not None for fact in facts),
-            all_training=self.catalogue.training,
-            highlights=_highlights(config),
-            config=yaml.safe_dump(config, sort_keys=True, allow_unicode=True),
-        )
-
-    def _where(self, facts: Facts) -> str:
-        return f"{self.names[facts.source.run]}: {facts.source.where}" if len(self.runs) > 1 else facts.source.where
-
-    def _save(self, template: str, name: str, **context: Any) -> None:
-        """Write a page; adds its name, the path to the site's root and the existing lists to the context."""
-        lists = {"index.html": "Overview", "rollouts.html": "Rollouts"}
-        lists |= {"groups.html": "Groups"} if self.groups else {}
-        lists |= {"pairs.html": "Before and after"} if self.pairs else {}
-        shared = {"root": "../" * name.count("/"), "here": name, "lists": lists} | self._neighbours.get(name, {})
-        title = self.names[0] if len(self.runs) == 1 else f"{len(self.runs)} runs"
+    def save(self, template: str, name: str, **context: Any) -> Path:
         path = self.target / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(template, name=title, **shared, **context), encoding="utf-8")
+        root = "../" * name.count("/")
+        page = _environment().get_template(template).render(root=root, here=name, **self.shared, **context)
+        path.write_text(page, encoding="utf-8")
+        return path
+
+    def write_rollout(self, facts: Facts, previous: str, following: str, rollout: Mapping[str, Any]) -> None:
+        written: dict[str, int] = {}  # entry to the last step that wrote it
+        for index, step in enumerate(rollout["steps"]):
+            written |= {str(change["after"]["id"]): index for change in step["changes"] if change["after"]}
+        context = {
+            "facts": facts,
+            "rollout": rollout,
+            "memories": view.memory_after_steps(rollout),
+            "final": {str(entry["id"]): view.entry_text(entry) for entry in rollout["memory"]},
+            "written": written,
+            "long_memory": _LONG_MEMORY,
+            "previous": previous,
+            "following": following,
+        }
+        self.save("rollout.html", f"rollouts/{facts.page}", **context)
 
 
-def _highlights(config: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    shown = {topic: {name: _option(config[name]) for name in names if name in config} for topic, names in HIGHLIGHTS.items()}
-    return {topic: values for topic, values in shown.items() if values}
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("memalpha.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number)
+    shared = {name: getattr(view, name) for name in ("calls", "counted", "known", "reward_parts")}
+    environment.globals.update(shared, signs=view.SIGNS)
+    return environment
 
 
-def _option(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
-    return "none" if value in ("", None) else str(value)
+def state(metrics: Rows, summary: Mapping[str, Any]) -> str:
+    """Return one line about how far a run came."""
+    took = view.duration(summary.get("seconds"))
+    if summary:
+        return f"{number(summary['steps'], 0)} steps in {took}" if "steps" in summary else f"evaluation in {took}"
+    if not metrics:
+        return "no step logged yet"
+    return f"unfinished: step {number(metrics[-1].get('step'), 0)} of {number(metrics[-1].get('max_steps'), 0)}"
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+def troubles(facts: Sequence[Facts], metrics: Rows) -> list[tuple[str, str, int]]:
+    """Return skipped steps and missing scores as (where, message, count), in order."""
+    skipped = [f"step {number(row.get('step'), 0)}" for row in metrics if known(row.get("skipped"))]
+    found = [(where, "the step was skipped: loss or gradient was not finite", 1) for where in skipped]
+    errors = Counter((fact.where, error) for fact in facts for error in fact.errors)
+    return found + [(where, text, count) for (where, text), count in errors.items()]
+
+
+def failures(facts: Sequence[Facts]) -> dict[str, tuple[int, list[tuple[str, int]]]]:
+    """Return number of calls and (code, number) of failed ones: for training, and for each held-out evaluation."""
+    calls: Counter[str] = Counter()
+    codes: dict[str, Counter[str]] = {}
+    for fact in facts:
+        where = fact.where if fact.step is None else "training"
+        calls[where] += fact.calls
+        codes.setdefault(where, Counter()).update(fact.codes)
+    return {where: (calls[where], found.most_common()) for where, found in codes.items()}

@@ -1,193 +1,253 @@
-"""Tables of a report's first page: before/after table, progress, time, failures. Unknown values are dashes.
+"""Tables: a run before and after training, and several runs side by side. Unknown values are dashes.
 
-Read from ``summary.json``, ``metrics.jsonl`` and the catalogue. The difference in accuracy is paired, with its standard error; all
-other differences are between two means.
+The difference in accuracy is paired by held-out instance, with its standard error; all other differences are between two means.
+Runs that differ only in their seed form one column: means with Student's 95% interval over its runs; a column of one run shows the
+standard error over held-out instances.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from memalpha.report.catalogue import Facts
-from memalpha.report.compare import MEASURES, Row
-from memalpha.report.curves import Rows, interval, series
-from memalpha.report.view import UNKNOWN, counted, duration, known, known_values, number, printable, with_error
+from memalpha.report.curves import interval, series
+from memalpha.report.view import UNKNOWN, counted, known, mean, number, printable, recorded, with_error
+from memalpha.runs import RunFolder
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-TIMES: Mapping[str, str] = {"time/rollouts": "rollouts", "time/scoring": "scoring", "step_time": "update"}
-"""Parts of a training step's time in ``metrics.jsonl`` (first process only), and their labels."""
+Row = tuple[str, tuple[str, ...]]
+"""One row of a table: a measure and its cells."""
+
+INCIDENTAL = frozenset({
+    "data_seed", "ddp_timeout", "disable_tqdm", "generation_rows", "local_rank", "output_dir", "overwrite", "project", "report_to",
+    "resume", "rows_per_forward", "run_name", "seed", "trackio_space_id",
+})  # fmt: skip
+"""Options that may differ between seeds of one configuration."""
+
+INCIDENTAL_PREFIXES = ("save_", "logging_", "log_", "hub_")
+"""Name prefixes of more such options."""
+
+MEASURES: tuple[tuple[str, str, int], ...] = (
+    ("reward", "reward", 3),
+    ("tool_success", "tool success", 3),
+    ("content", "content", 3),
+    ("compression", "compression", 3),
+    ("memory_tokens", "memory tokens", 1),
+    ("input_tokens", "input tokens", 1),
+    ("entries", "entries", 1),
+    ("calls_per_instance", "calls an instance", 1),
+    ("update_share", "updates, share of calls", 3),
+    ("delete_share", "deletes, share of calls", 3),
+    ("cut_off", "completions cut off, share", 3),
+    ("n", "instances scored", 0),
+    ("masked", "instances that could not be scored", 0),
+)
+"""Key in an evaluation, name and decimals of the measures beside accuracy."""
 
 
-class SummaryRows(NamedTuple):
-    """The table as text; ``columns`` and ``rows`` are empty if nothing was evaluated."""
-
-    columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-
-def summary_rows(summary: Mapping[str, Any]) -> SummaryRows:
-    """Return the table of a ``summary.json``: before, after and difference of a training run, or one column of one evaluation."""
-    found = _evaluations(summary)
+# ------------------------------------------------------------------------------------------------ one run
+def summary_rows(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], list[Row]]:
+    """Return columns and rows of a ``summary.json``: before, after and difference, or one evaluation; empty if there was none."""
+    found = {"held out": summary} if "accuracy" in summary else {n: summary[n] for n in ("before", "after") if summary.get(n)}
     if not found:
-        return SummaryRows((), ())
-    two = len(found) == 2
+        return (), []
+
+    def row(name: str, values: Sequence[Any], digits: int) -> Row:
+        cells = [number(value, digits) for value in values]
+        if len(values) == 2:
+            before, after = map(known, values)
+            cells.append(UNKNOWN if before is None or after is None else number(after - before, digits, signed=True))
+        return name, tuple(cells)
+
     accuracy = [with_error(data.get("accuracy"), data.get("stderr")) for data in found.values()]
-    if two:
+    if len(found) == 2:
         delta = summary.get("delta") or {}
         accuracy.append(with_error(delta.get("accuracy"), delta.get("stderr"), signed=True))
-    rows = [Row("accuracy", tuple(accuracy))]
+    rows: list[Row] = [("accuracy", tuple(accuracy))]
     for key, name, digits in MEASURES:
         if any(key in data for data in found.values()):
-            rows.append(_row(name, [data.get(key) for data in found.values()], digits))
+            rows.append(row(name, [data.get(key) for data in found.values()], digits))
     for kind in sorted({kind for data in found.values() for kind in data.get("kinds", {})}):
         data = [evaluation.get("kinds", {}).get(kind, {}) for evaluation in found.values()]
-        counts = list(dict.fromkeys(number(item.get("questions"), 0) for item in data))
-        noun = "question" if counts == ["1"] else "questions"
-        rows.append(_row(f"accuracy: {kind} ({' and '.join(counts)} {noun})", [item.get("accuracy") for item in data], 3))
-    return SummaryRows((*found, *(["difference"] if two else [])), tuple(rows))
-
-
-def _evaluations(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    if "accuracy" in summary:
-        return {"held out": summary}
-    return {name: summary[name] for name in ("before", "after") if summary.get(name)}
-
-
-def _row(name: str, values: Sequence[Any], digits: int) -> Row:
-    cells = [number(value, digits) for value in values]
-    if len(values) == 2:
-        before, after = map(known, values)
-        cells.append(UNKNOWN if before is None or after is None else number(after - before, digits, signed=True))
-    return Row(name, tuple(cells))
+        asked = " and ".join(dict.fromkeys(number(item.get("questions"), 0) for item in data))
+        asked += " question" if asked == "1" else " questions"
+        rows.append(row(f"accuracy: {kind} ({asked})", [item.get("accuracy") for item in data], 3))
+    return (*found, *(["difference"] if len(found) == 2 else [])), rows
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """Return the result in words (below two standard errors: no clear difference); empty if nothing was evaluated."""
-    found = _evaluations(summary)
+    """Return the change in words (below two standard errors: no clear difference); empty if it is not known."""
     delta = summary.get("delta") or {}
     change, error = known(delta.get("accuracy")), known(delta.get("stderr"))
-    if len(found) < 2:
-        return "".join(
-            f"Accuracy {with_error(data.get('accuracy'), data.get('stderr'))} on {number(data.get('n'), 0)} held-out instances."
-            for data in found.values()
-        )
-    before, after = (number(data.get("accuracy")) for data in found.values())
-    text = f"Held-out accuracy {before} before and {after} after training"
     if change is None:
-        return f"{text}; no instance was scored both times."
-    text += f": {with_error(change, error, signed=True)}, paired over {counted(int(delta.get('n', 0)), 'instance')}."
+        return ""
+    before, after = (number(summary[name].get("accuracy")) for name in ("before", "after"))
+    paired = f"{with_error(change, error, signed=True)}, paired over {counted(int(delta.get('n', 0)), 'instance')}."
+    text = f"Held-out accuracy {before} before and {after} after training: {paired}"
     if error is None:
         return text
     verdict = "more than two standard errors." if abs(change) > 2 * error else "within two standard errors: no clear difference."
     return f"{text} That is {verdict}"
 
 
-def several_headline(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Return the result of several seeds in one sentence; empty if none was evaluated both times."""
-    change = interval([(summary.get("delta") or {}).get("accuracy") for summary in summaries])
-    if change is None:
-        return ""
-    ends = [UNKNOWN if change.reach is None else number(change.mean + sign * change.reach, signed=True) for sign in (-1, 1)]
-    return (
-        f"Held-out accuracy changed by {number(change.mean, signed=True)} (95% interval {' to '.join(ends)}), "
-        f"mean of {counted(change.n, 'run')}."
-    )
-
-
-def summary_markdown(summary: Mapping[str, Any]) -> str:
-    """Return the table as Markdown; one sentence if nothing was evaluated."""
-    columns, rows = summary_rows(summary)
-    if not rows:
-        return "No held-out instances were evaluated.\n"
-    escapes = str.maketrans({"\\": "\\\\", "|": "\\|", "\n": " ", "<": "&lt;"})  # keep text inside its table cell
-    lines = [("", *columns), ("---", *["---:"] * len(columns)), *((row.name.translate(escapes), *row.cells) for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def summary_table(summary: Mapping[str, Any]) -> Table:
-    """Return the table for a terminal; if nothing was evaluated, it is empty and says so."""
+    """Return the table of a ``summary.json`` for a terminal."""
+    columns, rows = summary_rows(summary)
+    return _table(columns, rows)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Row], caption: str = "") -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    columns, rows = summary_rows(summary)
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("" if rows else "no held-out instances were evaluated")
+    table = Table(box=box.SIMPLE_HEAD, caption=Text(caption, "dim") if caption else None, caption_justify="left")
+    table.add_column("")
     for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    for index, row in enumerate(rows):
-        table.add_row(*(Text(printable(text), "" if index else "bold") for text in (row.name, *row.cells)))
+        table.add_column(Text(printable(column)), justify="right", no_wrap=True)
+    for name, cells in rows:
+        table.add_row(*(Text(printable(text)) for text in (name, *cells)))
     return table
 
 
-def cards(metrics: Rows, config: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return (name, number, note) for the head of the page: values of the last step, and of the first in the note."""
-    if not metrics:
-        return []
-    found = [
-        _last("reward", metrics, ("reward",), 3),
-        _last("accuracy in training", metrics, ("rewards/accuracy/mean", "memory/reward_accuracy"), 3),
-        _last("tokens a completion", metrics, ("completions/mean_length",), 1),
-        _last("tokens in the final memory", metrics, ("memory/tokens",), 1),
-        _last("entropy", metrics, ("entropy",), 2),
-        _last("KL to the reference", metrics, ("kl",), 4) if known(config.get("beta")) else ("KL term", "off", ""),
+# ------------------------------------------------------------------------------------------------ several runs
+class Run(NamedTuple):
+    """The data of one run; ``accuracies`` after training are by instance (id and texts)."""
+
+    name: str
+    config: Mapping[str, Any]
+    metrics: Sequence[Mapping[str, Any]]
+    summary: Mapping[str, Any]
+    accuracies: Mapping[str, float]
+
+
+class Group(NamedTuple):
+    """One column of a table: runs that differ only in their seed."""
+
+    label: str
+    runs: Sequence[Run]
+
+
+def read_run(folder: RunFolder) -> Run:
+    """Read the data of one run; InputError if a file is damaged."""
+
+    def instance(_: int, row: Mapping[str, Any]) -> tuple[str, float | None]:
+        """An instance is the same only if its texts are, because data sets of one kind reuse ids."""
+        rollout = row["rollout"]
+        texts = [step["text"] for step in rollout["steps"]] + [question["question"] for question in rollout["questions"]]
+        digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+        return f"{row['result']['instance']} {digest}", known(row["result"]["accuracy"])
+
+    found = recorded(folder, "held_out/after.jsonl", instance)
+    accuracies = {name: accuracy for name, accuracy in found if accuracy is not None}
+    return Run(folder.path.resolve().name, folder.config, folder.metrics(), folder.read_optional("summary.json"), accuracies)
+
+
+def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the options that differ between runs, except the incidental ones, with the value of each run."""
+    names = sorted({name for config in configs for name in config if name not in INCIDENTAL})
+    values = {name: [config.get(name, UNKNOWN) for config in configs] for name in names if not name.startswith(INCIDENTAL_PREFIXES)}
+    return {name: found for name, found in values.items() if any(value != found[0] for value in found)}
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Group runs that differ only in their seed, in the order of their first runs.
+
+    A label is the common start of the runs' names without a seed number; labels are unique.
+    """
+    found: list[list[Run]] = []
+    for run in runs:
+        same = next((members for members in found if not differences([members[0].config, run.config])), None)
+        if same is None:
+            found.append([run])
+        else:
+            same.append(run)
+    groups: dict[str, Group] = {}
+    for members in found:
+        label = os.path.commonprefix([run.name for run in members])  # noqa: RUF071 (character by character is meant)
+        if len(members) > 1:
+            label = re.sub(r"([-_.]?(seed|s))?[-_.]?\d*$", "", label) or members[0].name
+        label = f"{label} ({len(groups) + 1})" if label in groups else label
+        groups[label] = Group(label, members)
+    return list(groups.values())
+
+
+def comparison(groups: Sequence[Group]) -> list[Row]:
+    """Return the table: differing options, then one row per measure, a cell per group, without rows that are empty in all."""
+
+    def row(name: str, digits: int, value: Callable[[Run], Any]) -> Row:
+        return name, tuple(_cell([value(run) for run in group.runs], digits) for group in groups)
+
+    def after(key: str, run: Run) -> Any:
+        return (run.summary.get("after") or {}).get(key)
+
+    def late_reward(run: Run) -> float | None:
+        _, values = series(run.metrics, ("reward",))
+        return mean(values[-max(1, len(values) // 5) :])
+
+    options = differences([group.runs[0].config for group in groups])
+    rows: list[Row] = [
+        *(
+            (f"option {name}", tuple("none" if value in ("", None) else str(value) for value in values))
+            for name, values in options.items()
+        ),
+        ("runs", tuple(str(len(group.runs)) for group in groups)),
+        row("steps", 0, lambda run: run.summary.get("steps")),
+        _accuracy("held-out accuracy before", groups, "before"),
+        _accuracy("held-out accuracy after", groups, "after"),
+        _accuracy("change in accuracy, paired", groups, "delta", signed=True),
+        _against_first(groups),
+        *(row(f"after: {name}", digits, partial(after, key)) for key, name, digits in MEASURES if key not in ("input_tokens", "n")),
+        row("training reward, last fifth", 3, late_reward),
+        row("minutes in all", 1, lambda run: None if (s := known(run.summary.get("seconds"))) is None else s / 60),
     ]
-    if masked := known_values([row.get("memory/masked") for row in metrics]):
-        found.append(("rollouts not scored", f"{number(100 * sum(masked) / len(masked), 1)}%", "of all"))
-    return [card for card in found if card]
+    return [one for one in rows if any(cell not in (UNKNOWN, "reference") for cell in one[1])]
 
 
-def _last(name: str, metrics: Rows, keys: Sequence[str], digits: int) -> tuple[str, str, str] | None:
-    values = series(metrics, keys).values
-    if not values:
-        return None
-    note = f"from {number(values[0], digits)} at the first step" if len(values) > 1 else "at the only step"
-    return name, number(values[-1], digits), note
+def _cell(values: Sequence[Any], digits: int, *, signed: bool = False) -> str:
+    if (found := interval(values)) is None:
+        return UNKNOWN
+    text = number(found[0], digits, signed=signed)
+    return text if found[1] is None else f"{text} ± {number(found[1], digits)}"
 
 
-def state(metrics: Rows, summary: Mapping[str, Any]) -> str:
-    """Return one line about how far a run came."""
-    if "steps" in summary:
-        return f"{number(summary['steps'], 0)} steps in {duration(summary.get('seconds'))}"
-    if summary:
-        return f"evaluation in {duration(summary.get('seconds'))}"
-    if not metrics:
-        return "no step logged yet"
-    return f"unfinished: step {number(metrics[-1].get('step'), 0)} of {number(metrics[-1].get('max_steps'), 0)}"
+def _accuracy(name: str, groups: Sequence[Group], key: str, *, signed: bool = False) -> Row:
+    cells = []
+    for group in groups:
+        found = [run.summary.get(key) or {} for run in group.runs]
+        values = [data.get("accuracy") for data in found]
+        alone = len(found) == 1
+        cells.append(with_error(values[0], found[0].get("stderr"), signed=signed) if alone else _cell(values, 3, signed=signed))
+    return name, tuple(cells)
 
 
-def time_split(metrics: Rows, seconds: float | None) -> dict[str, float]:
-    """Return the seconds of each part of a run and of the rest; no rest if ``seconds`` in all is None (a run has not ended)."""
-    sums = {name: sum(known_values([row.get(key) for row in metrics])) for key, name in TIMES.items()}
-    sums = {name: value for name, value in sums.items() if value}
-    rest = (seconds or 0.0) - sum(sums.values())
-    return sums | ({"everything else": rest} if sums and rest > 0 else {})
+def _against_first(groups: Sequence[Group]) -> Row:
+    """Return the row of accuracy minus the first group's, paired by instance (mean over a group's runs)."""
+    means = []
+    for group in groups:
+        shared = set.intersection(*(set(run.accuracies) for run in group.runs))
+        means.append({name: sum(run.accuracies[name] for run in group.runs) / len(group.runs) for name in sorted(shared)})
+    cells = ["reference"]
+    for other in means[1:]:
+        gaps = [other[instance] - means[0][instance] for instance in means[0] if instance in other]
+        error = stdev(gaps) / len(gaps) ** 0.5 if len(gaps) > 1 else None
+        cells.append(f"{with_error(mean(gaps), error, signed=True)} (n {len(gaps)})" if gaps else UNKNOWN)
+    return f"after, against {groups[0].label}, paired by instance", tuple(cells)
 
 
-def troubles(facts: Sequence[Facts], metrics: Rows) -> list[tuple[str, str, int]]:
-    """Return skipped steps and missing scores as (where, message, count), in order."""
-    found = [
-        (f"step {number(row.get('step'), 0)}", "the step was skipped: loss or gradient was not finite", 1)
-        for row in metrics
-        if known(row.get("skipped"))
-    ]
-    places: dict[str, Counter[str]] = {}
-    for fact in facts:
-        if fact.errors:
-            places.setdefault(fact.source.where, Counter()).update(fact.errors)
-    return found + [(where, text, count) for where, counts in places.items() for text, count in counts.most_common()]
+SPREAD = "± with one run: the standard error over held-out instances; with several: half the 95% t interval over runs."
+"""What the ± of a comparison is."""
 
 
-def failures(facts: Sequence[Facts]) -> dict[str, tuple[int, list[tuple[str, int]]]]:
-    """Return number of calls and (code, number) of failed ones: for training, and for each held-out evaluation."""
-    calls: Counter[str] = Counter()
-    codes: dict[str, Counter[str]] = {}
-    for fact in facts:
-        where = fact.source.where if fact.source.step is None else "training"
-        calls[where] += fact.calls
-        codes.setdefault(where, Counter()).update(fact.codes)
-    return {where: (calls[where], found.most_common()) for where, found in codes.items()}
+def comparison_table(folders: Sequence[RunFolder]) -> Table:
+    """Return the comparison for a terminal."""
+    groups = group_runs([read_run(folder) for folder in folders])
+    return _table([group.label for group in groups], comparison(groups), SPREAD)

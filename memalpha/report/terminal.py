@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from memalpha.report.catalogue import sources_of
-from memalpha.report.view import (
-    SIGNS,
-    UNKNOWN,
-    Tone,
-    as_recorded,
-    calls,
-    change_tone,
-    counted,
-    entry_text,
-    known,
-    mean,
-    number,
-    printable,
-    printable_lines,
-    reward_parts,
-    rollout_accuracy,
-    rollout_reward,
-)
+from memalpha.report import view
+from memalpha.report.view import SIGNS, UNKNOWN, Tone, counted, entry_text, known, number, printable
 from memalpha.runs import RunFolder
 
 STYLES: Mapping[Tone, str] = {
@@ -44,34 +27,37 @@ STYLES: Mapping[Tone, str] = {
 
 def show_rollout(rollout: Mapping[str, Any], console: Console) -> None:
     """Print one recorded rollout (JSON of ``memalpha.training.results.rollout_to_json``), wrapped at the console's width."""
+    for item in _items(rollout):
+        console.print(item, soft_wrap=False, markup=False, highlight=False)
 
-    def show(*items: Text | Panel) -> None:
-        for item in items:
-            console.print(item, soft_wrap=False, markup=False, highlight=False)
 
+def _items(rollout: Mapping[str, Any]) -> Iterator[RenderableType]:
     steps = rollout["steps"]
     read = f"{counted(len(steps), 'chunk')}, {counted(rollout['input_tokens'], 'token')} read"
-    show(_bold(_inline(rollout["instance"])).append(f"  from {_inline(rollout['source'])}, {read}", "dim"))
+    yield _bold(_inline(rollout["instance"])).append(f"  from {_inline(rollout['source'])}, {read}", "dim")
     for step in steps:
-        title = f"chunk {step['chunk'] + 1} of {len(steps)}" + (f" · {step['time']}" if step["time"] else "")
-        text = Text(printable_lines(step["text"]))
-        show(Panel(text, title=Text(printable(title)), title_align="left", border_style="blue", box=box.ROUNDED))
-        show(_calls(step), _changes(step), _earned(step), Text())
+        title = Text(printable(f"chunk {step['chunk'] + 1} of {len(steps)}" + (f" · {step['time']}" if step["time"] else "")))
+        yield Panel(Text(view.printable_lines(step["text"])), title=title, title_align="left", border_style="blue", box=box.ROUNDED)
+        yield _calls(step)
+        yield _changes(step)
+        yield _earned(step)
+        yield Text()
     if not rollout["questions"]:
-        show(Text("no questions were asked", "dim"))
+        yield Text("no questions were asked", "dim")
     memory = {entry["id"]: entry_text(entry) for entry in rollout["memory"]}
     for index, question in enumerate(rollout["questions"], 1):
-        show(_question(index, question, memory))
-    line = _bold(f"accuracy {number(rollout_accuracy(rollout))}").append(f"   mean reward {number(rollout_reward(rollout))}")
-    line.append(f"   memory {counted(len(rollout['memory']), 'entry')}, {counted(rollout['memory_tokens'], 'token')}")
-    show(Text(), line)
+        yield _question(index, question, memory)
+    yield Text()
+    accuracy, reward = number(view.rollout_accuracy(rollout)), number(view.rollout_reward(rollout))
+    held = f"{counted(len(rollout['memory']), 'entry')}, {counted(rollout['memory_tokens'], 'token')}"
+    yield _bold(f"accuracy {accuracy}").append(f"   mean reward {reward}   memory {held}")
 
 
 def _calls(step: Mapping[str, Any]) -> Text:
     text = _bold("calls ").append(f"({counted(step['completion_tokens'], 'token')})", "dim")
     if step["stop"] == "length":
         text.append("  cut off at the longest completion", "bold red")
-    found = calls(step)
+    found = view.calls(step)
     if not found:
         text.append("\n  none: the policy kept silent", "dim")
     for call in found:
@@ -89,7 +75,7 @@ def _changes(step: Mapping[str, Any]) -> Text:
     if not step["changes"]:
         text.append("\n  unchanged", "dim")
     for change in step["changes"]:
-        tone = change_tone(change)
+        tone = view.change_tone(change)
         shown = change["after"] or change["before"]
         text.append(f"\n  {SIGNS[tone]} {_inline(shown['section'])} {_inline(shown['id'])}  ", STYLES[tone])
         if tone is Tone.UPDATE:
@@ -100,7 +86,7 @@ def _changes(step: Mapping[str, Any]) -> Text:
 
 def _earned(step: Mapping[str, Any]) -> Text:
     text = _bold("reward ")
-    text.append("  ".join(f"{name} {number(value)}" for name, value in reward_parts(step).items()))
+    text.append("  ".join(f"{name} {number(value)}" for name, value in view.reward_parts(step).items()))
     text.append("  total ").append(number(step["total"]), "bold")
     if step["advantage"] is not None:
         advantage = known(step["advantage"]) or 0.0
@@ -133,13 +119,16 @@ def list_rollouts(run: RunFolder) -> Table:
     for column in ("rollouts", "reward", "accuracy"):
         table.add_column(column, justify="right", no_wrap=True)
     found: dict[str, list[tuple[float | None, float | None]]] = {}
-    for source in sources_of(run):
+    for source in view.sources_of(run):
         option = f"--held-out {Path(source.name).stem}" if source.step is None else f"--step {source.step}"
-        for line, rollout in enumerate(source.rollouts(), 1):
-            with as_recorded(run.path / source.name, line):
-                found.setdefault(option, []).append((rollout_reward(rollout), rollout_accuracy(rollout)))
+
+        def read(_: int, row: Mapping[str, Any], source: view.Source = source) -> tuple[float | None, float | None]:
+            rollout = source.rollout(row)
+            return view.rollout_reward(rollout), view.rollout_accuracy(rollout)
+
+        found.setdefault(option, []).extend(view.recorded(run, source.name, read))
     for option, numbers in found.items():
-        means = (number(mean([one[i] for one in numbers])) for i in (0, 1))
+        means = (number(view.mean([one[i] for one in numbers])) for i in (0, 1))
         table.add_row(Text(printable(f"{option} --rollout N")), f"0 to {len(numbers) - 1}", *means)
     if not table.rows:
         table.add_row("no rollouts yet", "", "", "")

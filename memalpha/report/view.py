@@ -1,18 +1,16 @@
-"""Numbers, calls and memories of a recorded rollout (JSON of ``memalpha.training.results``) as pages and terminal show them."""
+"""Recorded rollouts (JSON of ``memalpha.training.results``): numbers, calls and memories as pages and terminal show them."""
 
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from memalpha.errors import InputError
-from memalpha.runs import RunFolder
+from memalpha.runs import RunFolder, trajectory_step
 
 Read = TypeVar("Read")
 
@@ -20,25 +18,44 @@ UNKNOWN = "–"
 """Sign of an unknown number (null or NaN: not scored); never 0."""
 
 
-def recorded(run: RunFolder, name: str, read: Callable[[dict[str, Any]], Read]) -> Iterator[Read]:
-    """Iterate over the result of ``read`` for each line of a file of a run; InputError as in ``as_recorded``."""
-    for line, row in enumerate(run.read_lines(name), 1):
-        with as_recorded(run.path / name, line):
-            found = read(row)
+class Source(NamedTuple):
+    """One file of rollouts."""
+
+    name: str  # inside the run folder
+    where: str  # label of its rollouts: "before", "after", "step 3"
+    step: int | None  # None for held-out evaluations
+    key: str  # prefix of its page names
+
+    def rollout(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the rollout of a line of the file."""
+        return row["rollout"] if self.step is None else row
+
+
+def sources_of(run: RunFolder) -> list[Source]:
+    """Return the rollout files of a run: before, after, other evaluations by name, then training by step."""
+    found = []
+    order = {"before": 0, "after": 1}
+    for path in sorted((run.path / "held_out").glob("*.jsonl"), key=lambda path: (order.get(path.stem, 2), path.stem)):
+        where = "held out" if path.stem == "rollouts" else path.stem
+        found.append(Source(f"held_out/{path.name}", where, None, re.sub(r"[^A-Za-z0-9._-]", "-", path.stem)))
+    for path in run.trajectory_files():
+        step, rank = trajectory_step(path), path.stem.rpartition("-")[2]
+        found.append(Source(f"trajectories/{path.name}", f"step {step}", step, f"step-{step:06d}-{rank}"))
+    return found
+
+
+def recorded(run: RunFolder, name: str, read: Callable[[int, dict[str, Any]], Read]) -> Iterator[Read]:
+    """Iterate over ``read(index, line)`` of a file of rollouts; InputError names file and line if a field is missing or wrong."""
+    for index, row in enumerate(run.read_lines(name)):
+        try:
+            found = read(index, row)
+        except (LookupError, TypeError, AttributeError, StopIteration) as error:
+            raise InputError(
+                f"{run.path / name}, line {index + 1} is no record of a rollout: {type(error).__name__} {error}",
+                expected="what this version of memalpha records",
+                fix="put the file back from a copy, or show the run with the version that wrote it",
+            ) from error
         yield found
-
-
-@contextmanager
-def as_recorded(path: Path, line: int) -> Iterator[None]:
-    """Raise InputError, with file and line, where a line lacks a field of a rollout or holds another type."""
-    try:
-        yield
-    except (LookupError, TypeError, AttributeError, StopIteration) as error:
-        raise InputError(
-            f"{path}, line {line} is no record of a rollout: {type(error).__name__} {error}",
-            expected="what this version of memalpha records",
-            fix="put the file back from a copy, or show the run with the version that wrote it",
-        ) from error
 
 
 def known(value: Any) -> float | None:
@@ -48,14 +65,9 @@ def known(value: Any) -> float | None:
     return float(value)
 
 
-def known_values(values: Sequence[Any]) -> list[float]:
-    """Return the known values."""
-    return [item for value in values if (item := known(value)) is not None]
-
-
 def mean(values: Sequence[Any]) -> float | None:
     """Return the mean of the known numbers; None if there are none."""
-    found = known_values(values)
+    found = [item for value in values if (item := known(value)) is not None]
     return sum(found) / len(found) if found else None
 
 
@@ -186,32 +198,6 @@ class Shown(NamedTuple):
     was: str  # text before an update, else empty
 
 
-class Event(NamedTuple):
-    """One write to an entry: step index, effect, and the text written or deleted."""
-
-    step: int
-    tone: Tone
-    text: str
-
-
-@dataclass(slots=True)
-class History:
-    """The history of one entry."""
-
-    number: int  # position in creation order, from 1
-    id: str
-    section: str
-    text: str  # last text
-    alive: bool = False  # whether the final memory holds it
-    events: list[Event] = field(default_factory=list)
-    questions: list[int] = field(default_factory=list)  # indices of the questions that retrieved it
-
-    @property
-    def written(self) -> int | None:
-        """Return the index of the step that wrote its last text; None if no recorded step did."""
-        return next((event.step for event in reversed(self.events) if event.tone is not Tone.DELETE), None)
-
-
 def memory_after_steps(rollout: Mapping[str, Any]) -> list[list[Shown]]:
     """Return, for each step, the entries after it in creation order, including those it deleted, from the recorded changes."""
     memory: dict[str, Mapping[str, Any]] = {}
@@ -229,37 +215,12 @@ def memory_after_steps(rollout: Mapping[str, Any]) -> list[list[Shown]]:
                 memory.pop(name, None)
             else:
                 memory[name] = entry
-        found.append([_shown(name, before.get(name), memory.get(name), last.get(name)) for name in {**before, **last}])
-    return found
-
-
-def _shown(name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, last: Mapping[str, Any] | None) -> Shown:
-    tone = None
-    if last is not None:
-        tone = Tone.DELETE if after is None else Tone.UPDATE if before else Tone.INSERT
-    return Shown(
-        name, entry_text(after or last or before or {}), tone, entry_text(before) if before and tone is Tone.UPDATE else ""
-    )
-
-
-def histories(rollout: Mapping[str, Any]) -> dict[str, History]:
-    """Return the history of every entry by id, in creation order."""
-    found: dict[str, History] = {}
-
-    def history(entry: Mapping[str, Any]) -> History:
-        name = str(entry["id"])
-        one = found.setdefault(name, History(len(found) + 1, name, entry["section"], ""))
-        one.section, one.text = entry["section"], entry_text(entry)
-        return one
-
-    for index, step in enumerate(rollout["steps"]):
-        for change in step["changes"]:
-            one = history(change["after"] or change["before"])
-            one.events.append(Event(index, change_tone(change), one.text))
-    for entry in rollout["memory"]:
-        history(entry).alive = True
-    for index, question in enumerate(rollout["questions"]):
-        for name in dict.fromkeys(map(str, question["entries"])):
-            if name in found:
-                found[name].questions.append(index)
+        shown = []
+        for name in {**before, **last}:
+            old, new, tone = before.get(name), memory.get(name), None
+            if name in last:
+                tone = Tone.DELETE if new is None else Tone.UPDATE if old else Tone.INSERT
+            was = entry_text(old) if old and tone is Tone.UPDATE else ""
+            shown.append(Shown(name, entry_text(new or last.get(name) or old or {}), tone, was))
+        found.append(shown)
     return found

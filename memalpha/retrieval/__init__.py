@@ -1,1 +1,35 @@
-"""Two-layer retrieval over one memory: sections, then entries. Lexical retrieval loads neither torch nor faiss."""
+"""Finding entries of a memory: BM25, embeddings with FAISS, and both fused; here: the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pydantic import NonNegativeInt
+
+from memalpha.config import Options
+
+
+class RetrievalMode(StrEnum):
+    """How entries are ranked: BM25 (no model, no faiss), cosine of embeddings, or both fused by reciprocal rank."""
+
+    LEXICAL = "lexical"
+    DENSE = "dense"
+    HYBRID = "hybrid"
+
+
+@dataclass(frozen=True)
+class RetrievalConfig(Options):
+    """How a memory is searched.
+
+    Attributes:
+        retrieval: How entries are found, while writing and while answering: ``lexical``, ``dense`` or ``hybrid``.
+        embedder: Embedder of ``dense`` and ``hybrid``.
+        sections_kept: Sections that layer 1 keeps (0 = all).
+        router: Trained section router that layer 1 asks (empty = the built-in ranking).
+    """
+
+    retrieval: RetrievalMode = RetrievalMode.LEXICAL
+    embedder: str = "minilm"
+    sections_kept: NonNegativeInt = 0
+    router: str = ""

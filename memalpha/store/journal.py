@@ -5,126 +5,476 @@
     durable.apply(Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"), Origin("me"))   # on disk when this returns
     durable.memory, durable.history("1"), durable.as_of(1), durable.undo(1, Origin("me")), durable.forget("1")
 
-What always holds: a write is on disk, completely, before it is acknowledged; namespaces are isolated; an edited, moved or lost
-record is detected before use; forgotten content does not return by undo, history, import or backup. Limits: ``docs/store.md``.
+What always holds: a write is on disk, completely, before it is acknowledged, and if it raises nothing is kept; namespaces are
+isolated; an edited, moved or lost record is detected before use; forgotten content does not return by undo, history or import.
+``history``, ``as_of``, ``undo`` and ``forget`` read and check the whole chain, so their cost grows with the log. The guide is
+``docs/store.md``.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import hmac
+import json
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
+from typing import Any, NamedTuple
 
-from memalpha.errors import InputError, JournalError, MemAlphaError
-from memalpha.memory.memory import count_words
+from memalpha.errors import InputError, JournalConflictError, JournalDamagedError, JournalError
+from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import TokenCounter
-from memalpha.store.database import IN_MEMORY, Sqlite, connect
-from memalpha.store.durable import DurableMemory, forget_namespace, no_namespace
-from memalpha.store.exchange import export_to, import_from, new_file
-from memalpha.store.log import Log
-from memalpha.store.memory import receipt_of, schema_of
-from memalpha.store.records import Event, Namespace, Origin, Receipt, hash_prompt
-from memalpha.store.verify import Report, verify
+from memalpha.store.database import IN_MEMORY, Database, connect
+from memalpha.store.exchange import export_to, import_from
+from memalpha.store.memory import JournalMemory, Written, before_of, events, past, readable, schema_of, shape
+from memalpha.store.records import (
+    REGISTRY,
+    Event,
+    Head,
+    Kind,
+    Namespace,
+    Origin,
+    Receipt,
+    Record,
+    check,
+    fault,
+    hash_prompt,
+    mix,
+    moment_of,
+    root,
+    seal,
+    stamp,
+    to_body,
+)
+from memalpha.types import Change, Operation, OperationResult
 
 __all__ = ["IN_MEMORY", "DurableMemory", "Event", "Journal", "Namespace", "Origin", "Receipt", "Report", "hash_prompt"]
 
 _LONGEST_WAIT = 1_000_000  # seconds; SQLite's limit in milliseconds
+_DIGEST = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{64}(?![0-9A-Za-z])")
+_SAID = attrgetter("section", "content", "timestamp")
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What verification found: ``faults`` (one line each), and the number of chains, records and forgotten records.
+
+    ``head`` is one hash (hex) over all heads. Keep it elsewhere: the same value later shows that the log was not rewritten.
+    """
+
+    faults: tuple[str, ...]
+    namespaces: int
+    operations: int
+    forgotten: int
+    head: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.faults
+
+
+class Begun(NamedTuple):
+    """What the registry says of a namespace: chain id, schema shape, position and time."""
+
+    ns: str
+    shape: Any
+    seq: int
+    time: str
 
 
 class Journal:
-    """A store of memories; made by ``Journal.open``. Safe for several threads and processes."""
+    """A store of memories; made by ``Journal.open``. Safe for several threads (one at a time) and processes, not across a fork."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        log.scrub(strict=False)  # finish an interrupted erasure
+    def __init__(self, database: Database, key: bytes | None = None) -> None:
+        self.database, self.key = database, key
+        self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self.lock = threading.RLock()
+        self._forget_registry()
+        if database.to_scrub():  # an erasure was interrupted
+            try:
+                database.scrub()
+            except JournalError as error:
+                _LOG.warning("%s", error)
 
     @classmethod
     def open(cls, url: str | Path, *, key: bytes | None = None, wait: float = 30.0) -> Journal:
-        """Open or create a store.
+        """Open or create a store: the path of a SQLite file (or ``sqlite:///path``), ``postgresql://...``, or ``:memory:``.
 
-        InputError for a wrong argument; JournalDamagedError if the store is damaged; JournalBusyError if another process did not
-        finish writing in time; MissingExtraError for PostgreSQL without psycopg.
-
-        Args:
-            url: Path of a SQLite file (or ``sqlite:///path``), ``postgresql://...``, or ``:memory:``.
-            key: Key of the hashes (HMAC-SHA256), always the same for one store; without it nobody can rewrite the log unnoticed.
-            wait: Seconds to wait for another process's write, at most a million.
+        ``key`` is the key of the hashes, always the same for one store: nobody can rewrite the log unnoticed without it. ``wait``:
+        seconds to wait for another process's write, then JournalBusyError. InputError for a wrong argument; JournalDamagedError if
+        the store is damaged; MissingExtraError for PostgreSQL without psycopg.
         """
         if not isinstance(url, str | Path):
             raise InputError(f"a store at {url!r}", expected="a path or a URL")
         if key is not None and (not isinstance(key, bytes) or not key):
-            what = "an empty key" if key == b"" else f"a key of type {type(key).__name__}"
-            raise InputError(what, expected="bytes, or None for a store without a key", fix="Path(FILE).read_bytes().strip()")
-        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= _LONGEST_WAIT:
+            raise InputError(f"a key of type {type(key).__name__}", expected="bytes, not empty, or None for a store without a key")
+        if not 0 <= wait <= _LONGEST_WAIT:
             raise InputError(f"a wait of {wait!r} s", expected=f"seconds, 0 to {_LONGEST_WAIT:,}")
-        return cls(Log(lambda: connect(str(url), wait), key))
+        return cls(connect(str(url), wait), key)
 
     def __enter__(self) -> Journal:
-        """Return the store; it is closed at the end of the block."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """Close."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the store; optional, all acknowledged writes are on disk already."""
-        self._log.database.close()
+        self.database.close()
 
     def memory(self, namespace: Namespace, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> DurableMemory:
         """Return the memory of a namespace, empty if it is new; the sections of ``schema`` must match the recorded ones."""
-        return DurableMemory(self._log, namespace, schema, count_tokens)
+        return DurableMemory(self, namespace, schema, count_tokens)
 
     def namespaces(self) -> tuple[Namespace, ...]:
         """Return all existing namespaces of all users; for administrators."""
-        with self._log.reading():
-            return tuple(self._log.begun)
+        with self.reading():
+            return tuple(self.begun)
 
     def schema(self, namespace: Namespace) -> MemorySchema:
         """Return a schema with the recorded sections and no limits; InputError if the namespace does not exist."""
-        with self._log.reading():
-            begun = self._log.begun.get(namespace)
-        if begun is None:
-            raise no_namespace(namespace)
-        return schema_of(begun.shape)
+        with self.reading():
+            return schema_of(self.registered(namespace).shape)
 
     def forget(self, namespace: Namespace) -> Receipt:
-        """Erase a namespace and its names for good, here and in all backups; keep a receipt. Raises as ``DurableMemory.forget``."""
-        return forget_namespace(self._log, namespace)
-
-    def receipts(self) -> tuple[Receipt, ...]:
-        """Return the receipts of all forgotten namespaces."""
-        with self._log.reading():
-            return tuple(receipt_of(record) for record in self._log.forgotten.values())
-
-    def verify(self) -> Report:
-        """Check the whole store; faults are in the report, nothing is raised."""
-        return verify(self._log)
+        """Erase a namespace and its names for good; keep a receipt. Raises as ``DurableMemory.forget``."""
+        with self.writing():
+            begun = self.registered(namespace)
+            head = self.database.head(begun.ns)
+            record = self.unregister(begun.ns, {"operations": head.seq, "head": head.hash, "erased": [begun.seq]})
+            self.database.erase(REGISTRY, [begun.seq])
+            self.database.drop(begun.ns)
+            self._forget_registry()
+        with self.lock:
+            self.database.scrub()
+        return Receipt(begun.ns, moment_of(record.time), head.seq)
 
     def export(self, path: str | Path, namespace: Namespace | None = None) -> int:
         """Write a namespace, or everything, to a new JSON Lines file; return the number of records (``store.exchange``)."""
-        return export_to(self._log, Path(path), namespace)
+        return export_to(self, Path(path), namespace)
 
     def import_(self, path: str | Path) -> int:
         """Import what ``export`` wrote, all or nothing; return the number of records (``store.exchange``)."""
-        return import_from(self._log, Path(path))
+        return import_from(self, Path(path))
 
-    def backup(self, path: str | Path) -> None:
-        """Write a complete copy of a SQLite store to a new file; ``forget`` changes it too while it stays at that path.
+    # -------------------------------------------------------------------------------------------- transactions and chains
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold the lock and read one snapshot, with a current registry."""
+        with self.lock, self.database.reading():
+            self._follow_registry()
+            yield
 
-        InputError if the file exists or its folder does not; JournalError if it could not be written, or the store is not SQLite.
-        """
-        database = self._log.database
-        if not isinstance(database, Sqlite) or database.path is None:
-            raise JournalError(f"{database.url} makes no backups of its own", fix="pg_dump, or export")
-        target = new_file(path).resolve()
-        with self._log.lock, database.alone():  # no forgetting between note and copy
-            with self._log.writing():
-                database.note_backup(str(target), there=True)
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock and be the only writer; changes are on disk after the block. JournalError if nested or not written."""
+        with self.lock:
             try:
-                database.copy_to(target)
+                with self.database.writing():
+                    self._follow_registry()
+                    yield
             except BaseException:
-                with suppress(MemAlphaError), self._log.writing():  # else the copy is reported as missing later
-                    database.note_backup(str(target), there=target.exists())
+                self._forget_registry()
                 raise
+
+    def stretch(self, ns: str, before: Head | None = None) -> list[Record]:
+        """Return the checked records of a chain, all or those after ``before``; JournalDamagedError if the chain is broken."""
+        head = self.database.head(ns)
+        records = self.database.rows(ns, before.seq if before else 0)
+        if faults := check(ns, records, before, head, self.key):
+            name = next((str(name) for name, begun in self.begun.items() if begun.ns == ns), ns or "(registry)")
+            what = f"{self.database.name}, namespace {name}: {'; '.join(faults[:5])}"
+            raise JournalDamagedError(what, fix="bring a backup back; journal.verify() lists everything")
+        return records
+
+    def registered(self, namespace: Namespace) -> Begun:
+        """Return what the registry says of a namespace; InputError if it does not exist."""
+        if namespace not in self.begun:
+            fix = "memalpha journal namespaces STORE lists them; in Python, Journal.namespaces()"
+            raise InputError(f"no namespace {namespace}", fix=fix)
+        return self.begun[namespace]
+
+    def now(self, after: str) -> str:
+        """Return the time of the next record: the clock's, but not before ``after``."""
+        return max(after, stamp(self.clock()))
+
+    def _forget_registry(self) -> None:
+        self._registry_head, self._registry_time = root(REGISTRY), ""
+        self.begun: dict[Namespace, Begun] = {}
+        self.forgotten: dict[str, Record] = {}
+
+    def _follow_registry(self) -> None:
+        head = self.database.head(REGISTRY)
+        if head == self._registry_head:
+            return
+        if head.seq <= self._registry_head.seq:
+            what = f"{self.database.name}: the registry of namespaces lost what it held"
+            raise JournalDamagedError(what, fix="bring a backup back")
+        for record in self.stretch(REGISTRY, self._registry_head if self._registry_head.seq else None):
+            if record.kind == Kind.FORGET:
+                self.forgotten[record.entry] = record
+                self.begun = {name: begun for name, begun in self.begun.items() if begun.ns != record.entry}
+            elif record.body is not None:
+                found = record.registered()
+                self.begun[found.namespace] = Begun(record.entry, found.shape, record.seq, record.time)
+            self._registry_head, self._registry_time = record.head, record.time
+
+    def register(self, name: Namespace, ns: str, shape: Any, time: str = "") -> None:
+        """Begin a namespace, now or at an earlier time; inside ``writing``."""
+        self._append_registry(
+            Kind.BEGIN, time or self.now(self._registry_time), ns, body=to_body({**asdict(name), "schema": shape})
+        )
+
+    def unregister(self, ns: str, note: dict[str, Any]) -> Record:
+        """Add the receipt of a forgotten namespace to the registry; inside ``writing``."""
+        return self._append_registry(Kind.FORGET, self.now(self._registry_time), ns, gone=True, note=json.dumps(note))
+
+    def _append_registry(self, kind: Kind, time: str, ns: str, **more: Any) -> Record:
+        record = seal(self._registry_head, self.key, ns=REGISTRY, kind=kind, time=time, entry=ns, **more)
+        self.database.append([record])
+        self._follow_registry()
+        return record
+
+    # -------------------------------------------------------------------------------------------- verification
+    def verify(self) -> Report:
+        """Check the whole store; faults are in the report, nothing is raised.
+
+        Checked: the database's own integrity; edited, missing and reordered records of each chain; a receipt for each erased
+        record; the registry against the chains; that each chain leads to a memory and a history.
+        """
+        chains: dict[str, list[Record]] = {}
+        faults, head = list[str](), ""
+        with self.lock:
+            try:
+                faults += self.database.integrity()
+                with self.database.reading():
+                    heads = self.database.heads()
+                    head = mix(heads.items())
+                    faults += self._faults(heads, chains)
+            except JournalError as error:
+                faults.append(str(error))
+        records = [record for found in chains.values() for record in found]
+        forgotten = sum(record.erased for record in records)
+        return Report(tuple(dict.fromkeys(faults)), len(chains), len(records), forgotten, head)
+
+    def _faults(self, heads: dict[str, Head], chains: dict[str, list[Record]]) -> list[str]:
+        """Check every chain, and collect the records of the namespaces in ``chains``."""
+        there, registry = self.database.chains(), self.database.rows(REGISTRY)
+        problems = check(REGISTRY, registry, None, heads.get(REGISTRY, root(REGISTRY)), self.key)
+        registry = [record for record in registry if not fault(record, Head(record.seq - 1, record.previous), self.key)]
+        begun, gone = ({record.entry for record in registry if record.kind == kind} for kind in (Kind.BEGIN, Kind.FORGET))
+        faults = [f"chain {ns or '(registry)'} has records and no head" for ns in sorted(there - heads.keys())]
+        faults += [f"registry: {line}" for line in problems]
+        faults += [f"namespace {ns} is in the registry and its records are missing" for ns in sorted(begun - gone - heads.keys())]
+        faults += [f"chain {ns} is in no registry" for ns in sorted(heads.keys() - begun - {REGISTRY})]
+        faults += [f"namespace {ns} was forgotten and has records" for ns in sorted(gone & there)]
+        shapes = {record.entry: record.registered().shape for record in registry if record.body}
+        for ns in sorted(heads.keys() - {REGISTRY}):
+            try:
+                chains[ns] = self.database.rows(ns)
+                problems = check(ns, chains[ns], None, heads[ns], self.key)
+                if not problems and ns in shapes:
+                    readable(chains[ns], shapes[ns])
+            except (JournalError, InputError) as error:
+                problems = [str(error)]
+            faults += [f"namespace {ns}: {line}" for line in problems]
+        return faults
+
+
+class DurableMemory:
+    """The memory of one namespace; made by ``Journal.memory``.
+
+    Name, section kinds and times of ``schema`` must match the recorded schema; limits and descriptions may change.
+    """
+
+    def __init__(self, journal: Journal, namespace: Namespace, schema: MemorySchema, count_tokens: TokenCounter) -> None:
+        self._journal, self.namespace, self.schema, self._count = journal, namespace, schema, count_tokens
+        self._reset()
+
+    def _reset(self) -> None:
+        self._ns = ""
+        self._head, self._time = Head(0, ""), ""
+        self._memory = JournalMemory(self.schema, self._count)
+
+    @property
+    def memory(self) -> JournalMemory:
+        """The current memory, to read. After ``forget`` or a failed write it is a new object: rebuild what depends on it."""
+        with self._journal.reading():
+            self._follow()
+            return self._memory
+
+    @contextmanager
+    def writing(self, origin: Origin) -> Iterator[JournalMemory]:
+        """Give the memory to write to; all operations inside are logged together or not at all.
+
+        Other writers wait meanwhile, so generate text before the block. JournalError if the write fails; JournalBusyError if
+        another process did not finish writing in time.
+        """
+        with self._changing():
+            draft: list[Written] = []
+            self._memory.draft = draft
+            yield self._memory
+            self._memory.draft = None
+            if not draft:
+                return
+            time = self._journal.now(self._time)
+            if not self._ns:
+                self._ns = secrets.token_hex(16)
+                self._journal.register(self.namespace, self._ns, shape(self.schema))
+                self._head = root(self._ns)
+            by, records = self._by(origin), list[Record]()
+            for operation, chunk, said, change in draft:
+                told = {name: value for name, value in asdict(operation).items() if value is not None}
+                body = {"origin": by, "operation": told, "chunk": chunk, "said": said}
+                records.append(self._seal(records[-1].head if records else self._head, Kind.APPLY, time, change, body))
+            self._append(records)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Be the only writer, on the current memory; after a failure the memory is rebuilt from the log."""
+        entered = False
+        try:
+            with self._journal.writing():
+                entered = True
+                self._follow()
+                yield
+        except BaseException:
+            if entered:
+                self._reset()
+            raise
+
+    def apply(self, operation: Operation, origin: Origin, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
+        """Apply one operation (``Memory.apply``); it is on disk when this returns an applied result."""
+        with self.writing(origin) as memory:
+            return memory.apply(operation, chunk=chunk, time=time)
+
+    def _follow(self) -> None:
+        begun = self._journal.begun.get(self.namespace)
+        if (begun.ns if begun else "") != self._ns:
+            self._reset()
+        if begun is None:
+            return
+        if begun.shape is not None and begun.shape != shape(self.schema):
+            what = f"namespace {self.namespace} was begun with the schema {begun.shape}"
+            raise InputError(what, fix="use a schema of that name, sections, kinds and times, or another namespace")
+        self._ns = begun.ns
+        head = self._journal.database.head(begun.ns)
+        if head == self._head:
+            return
+        if head.seq <= self._head.seq:
+            what = f"namespace {self.namespace} had {self._head.seq} operations and has {head.seq}, or others"
+            raise JournalDamagedError(what, fix="bring a backup back")
+        records = self._journal.stretch(begun.ns, self._head if self._head.seq else None)
+        if any(record.kind == Kind.FORGET for record in records):  # the memory in this process holds what was erased
+            self._memory = JournalMemory(self.schema, self._count)
+            records = self._chain()
+        self._memory.replay(records)
+        self._head, self._time = head, records[-1].time
+
+    def _by(self, origin: Origin) -> list[str]:
+        database = self._journal.database
+        secret = database.secret(self._ns) or database.new_secret(self._ns)
+        return [origin.agent, _keyed(origin.source, secret), _keyed(origin.prompt_hash, secret)]
+
+    def _seal(self, head: Head, kind: Kind, time: str, change: Change, body: dict[str, Any]) -> Record:
+        entry = change.after or change.before
+        assert entry is not None
+        text = to_body({**body, "after": asdict(change.after) if change.after else None})
+        gone = change.after is None
+        return seal(head, self._journal.key, ns=self._ns, kind=kind, time=time, entry=entry.id, gone=gone, body=text)
+
+    def _append(self, records: Sequence[Record]) -> None:
+        self._journal.database.append(records)
+        self._head, self._time = records[-1].head, records[-1].time
+
+    def history(self, entry_id: str) -> list[Event]:
+        """Return all events of an entry, in order; empty for an unknown id."""
+        return [event for about, event in events(self._records()) if about == entry_id]
+
+    def operations(self) -> list[Event]:
+        """Return all events of the namespace, in order."""
+        return [event for _, event in events(self._records())]
+
+    def as_of(self, at: int | datetime) -> Memory:
+        """Return the memory after an operation (its number), or at a time; InputError for a wrong number or a time without zone."""
+        return past(self._records(), at, self.schema, self._count)
+
+    def keyed(self, text: str) -> str:
+        """Return a text with each SHA-256 digest replaced by its keyed form in this namespace's log (``Origin``).
+
+        To find the events of a prompt, compare ``origin.prompt_hash`` with ``keyed(hash_prompt(ids))``. This does not work for
+        events before the last ``forget``, which makes a new secret.
+        """
+        with self._journal.reading():
+            self._follow()
+            return _keyed(text, self._journal.database.secret(self._ns))
+
+    def _records(self) -> list[Record]:
+        with self._journal.reading():
+            self._follow()
+            return self._chain()
+
+    def _chain(self) -> list[Record]:
+        return self._journal.stretch(self._ns) if self._ns else []
+
+    def undo(self, seq: int, origin: Origin) -> Change:
+        """Revert one operation by its number (an undo can be undone too); logged as a new operation. Limits are not checked.
+
+        InputError if there is no such operation or it cannot be undone; ForgottenError if its content, or the content before, was
+        forgotten; JournalConflictError if its entry was written since, or another entry now holds the text to restore.
+        """
+        with self._changing():
+            entry_id, before = before_of(self._chain(), seq)
+            for other in self._memory if before else ():
+                if other.id != entry_id and _SAID(other) == _SAID(before):
+                    raise JournalConflictError(f"entry {other.id} says by now what entry {entry_id} said")
+            change = Change(self._memory.get(entry_id), before)
+            time = self._journal.now(self._time)
+            record = self._seal(self._head, Kind.UNDO, time, change, {"origin": self._by(origin), "of": seq})
+            self._append([record])
+            self._memory.replay([record])
+            return change
+
+    def forget(self, entry_id: str) -> Receipt:
+        """Erase an entry for good from log, memory and files; keep a receipt. InputError if nothing of it is left.
+
+        Erased is the content of all records of the entry, and of records of other entries with the same text, except a live entry
+        that holds this text now; the receipt names those. Not covered: paraphrases (find them with ``search``), exports and copies.
+        JournalError if the files could not be scrubbed now (it is erased from the log; the next opening scrubs them;
+        JournalBusyError: readers keep old files in use).
+        """
+        with self._changing():
+            records, database = self._chain(), self._journal.database
+            texts = {text for record in records if record.entry == entry_id for text in record.data().texts}
+            said_by = sorted({entry.id for entry in self._memory if entry.id != entry_id and entry.content in texts})
+            erased = [
+                record.seq
+                for record in records
+                if record.body and (record.entry == entry_id or (record.entry not in said_by and record.data().texts & texts))
+            ]
+            if not erased:
+                raise InputError(f"nothing of an entry {entry_id!r} is left in {self.namespace}", expected="the id of an entry")
+            note = json.dumps({"erased": erased, "said_by": said_by})
+            time = self._journal.now(self._time)
+            key = self._journal.key
+            receipt = seal(self._head, key, ns=self._ns, kind=Kind.FORGET, time=time, entry=entry_id, gone=True, note=note)
+            self._append([receipt])
+            database.erase(self._ns, erased)
+            database.new_secret(self._ns)
+            self._reset()  # the change list still holds the erased content
+        with self._journal.lock:
+            database.scrub()
+        return Receipt(entry_id, moment_of(time), len(erased), tuple(said_by))
+
+
+def _keyed(text: str, secret: bytes) -> str:
+    return _DIGEST.sub(lambda found: hmac.digest(secret, found[0].encode("ascii"), "sha256").hex(), text)

@@ -1,15 +1,13 @@
 """The memory of one namespace, built from its records, and its past states.
 
-``JournalMemory`` is a ``Memory`` with two differences: changes carry the journal's operation numbers (``Entry.created``,
-``Entry.updated``), and operations are accepted only inside ``DurableMemory.writing``. What always holds: a memory rebuilt from the
-log equals the memory at that operation (entries, order, ``newest``, next id). ``Memory.apply`` decides once, at writing, and the
-record keeps the result: another tokenizer, limit or version changes no past state. Only ``verify`` runs ``Memory.apply`` again.
+What always holds: a memory rebuilt from the log equals the memory at that operation (entries, order, ``newest``, next id).
+``Memory.apply`` decides once, at writing, and the record keeps the result: another tokenizer, limit or version changes no past.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -17,7 +15,7 @@ from memalpha.errors import ForgottenError, InputError, JournalConflictError, Jo
 from memalpha.memory.memory import Memory, Snapshot, count_words
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
-from memalpha.store.records import Event, Kind, Origin, Receipt, Record, moment_of, stamp
+from memalpha.store.records import Event, Kind, Origin, Record, moment_of, stamp
 from memalpha.types import Change, Entry, Operation, OperationResult
 
 
@@ -31,60 +29,33 @@ class Written(NamedTuple):
 
 
 class JournalMemory(Memory):
-    """A memory that follows a journal; limits are not checked again for logged operations."""
+    """A memory that follows a journal: changes carry its operation numbers; operations are accepted inside ``writing`` only."""
 
     def __init__(self, schema: MemorySchema, count_tokens: TokenCounter = count_words) -> None:
         super().__init__(schema, count_tokens)
         self.seq = 0
-        self._draft: list[Written] | None = None
-
-    def begin(self) -> None:
-        """Accept operations from now on."""
-        self._draft = []
-
-    def end(self) -> list[Written]:
-        """Accept no more operations; return those applied since ``begin``, in order."""
-        draft, self._draft = self._draft or [], None
-        return draft
+        self.draft: list[Written] | None = None  # what was applied since ``writing`` began; None outside of it
 
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
         """Apply an operation, to be logged when the ``writing`` block ends; JournalError outside such a block."""
-        if self._draft is None:
-            raise JournalError(
-                "a durable memory was written outside of its journal", fix="with durable.writing(origin) as memory: ..."
-            )
+        if self.draft is None:
+            fix = "with durable.writing(origin) as memory: ..."
+            raise JournalError("a durable memory was written outside of its journal", fix=fix)
         self._clock = self.seq + 1
         result = super().apply(operation, chunk=chunk, time=time)
         if result.changed:
             self.seq += 1
-            self._draft.append(Written(operation, chunk, time, self.changes[-1]))
+            self.draft.append(Written(operation, chunk, time, self.changes[-1]))
         return result
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Always raise JournalError: use ``undo``, ``as_of`` or a copy."""
-        raise JournalError(
-            "a durable memory cannot be restored to a snapshot", fix="undo, as_of, or a copy(): that one is in process"
-        )
 
     def replay(self, records: Sequence[Record]) -> None:
         """Apply records in order, following those applied before; JournalDamagedError if a record does not fit this schema."""
-        kept: list[Entry] = []
+        if self.seq == 0 and (kept := [self._after(record) for record in records if record.kind == Kind.KEEP]):
+            self._hold([entry for entry in kept if entry is not None])
         for record in records:
-            if record.kind == Kind.KEEP and self.seq == 0:
-                kept += [entry] if (entry := self._after(record)) is not None else []
-                continue
-            if kept:
-                self._restore(kept)
-                kept = []
             self._take(record)
-        if kept:
-            self._restore(kept)
-        if records:
-            self.seq = records[-1].seq
-            self._clock = self.seq + 1
-
-    def _restore(self, entries: Iterable[Entry]) -> None:
-        super().restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
+            self.seq = record.seq
+        self._clock = self.seq + 1
 
     def _take(self, record: Record) -> None:
         if record.kind == Kind.BASE:
@@ -93,15 +64,16 @@ class JournalMemory(Memory):
         self._clock = record.seq
         before, after = self.get(record.entry), self._after(record)
         if record.kind == Kind.UNDO or (after is not None and before is None and after.created < record.seq):
-            self._put(record.entry, after)
+            entries = [entry for entry in self if entry.id != record.entry]  # the earlier state returns at its earlier position
+            if after is not None:
+                insort(entries, after, key=lambda entry: entry.created)
+            self._hold(entries)
         elif before != after:
             if after is not None:
                 self._tokens[after.content] = self.count_tokens(after.content)
             self._commit(Change(before, after))
         if record.entry.isdecimal():
             self._next_id = max(self._next_id, int(record.entry) + 1)
-        if record.kind != Kind.KEEP:
-            self.seq = record.seq
 
     def _after(self, record: Record) -> Entry | None:
         before, after = self.get(record.entry), record.data().after
@@ -111,12 +83,8 @@ class JournalMemory(Memory):
             raise JournalDamagedError(f"operation {record.seq} wrote an entry that fits no section of {self.schema.name!r}")
         return after
 
-    def _put(self, entry_id: str, after: Entry | None) -> None:
-        """Restore an entry's earlier state, at the position given by its creation number."""
-        entries = [entry for entry in self if entry.id != entry_id]
-        if after is not None:
-            insort(entries, after, key=lambda entry: entry.created)
-        self._restore(entries)
+    def _hold(self, entries: Sequence[Entry]) -> None:
+        self.restore(Snapshot(self.schema.name, tuple(entries), self._next_id))
 
 
 def shape(schema: MemorySchema) -> dict[str, object]:
@@ -130,9 +98,7 @@ def schema_of(shape: Any) -> MemorySchema:
         sections = tuple(Section(name, SectionKind(kind), timestamps=times) for name, kind, times in shape["sections"])
         return MemorySchema(str(shape["name"]), sections)
     except (TypeError, ValueError, KeyError) as error:
-        raise JournalDamagedError(
-            f"{str(shape)[:200]!r} is recorded as a schema", expected='{"name": ..., "sections": [[name, kind, times], ...]}'
-        ) from error
+        raise JournalDamagedError(f"{str(shape)[:200]!r} is recorded as a schema") from error
 
 
 def events(records: Sequence[Record]) -> Iterator[tuple[str, Event]]:
@@ -150,54 +116,34 @@ def events(records: Sequence[Record]) -> Iterator[tuple[str, Event]]:
         states[record.entry] = data.after
 
 
-def receipts(records: Iterable[Record]) -> list[Receipt]:
-    """Return all receipts of a chain, those kept by a compaction first."""
-    found = []
-    for record in records:
-        if record.kind == Kind.BASE:
-            found += [Receipt(e, moment_of(t), n, said) for e, t, n, said in record.facts().receipts]
-        elif record.kind == Kind.FORGET:
-            found.append(receipt_of(record))
-    return found
-
-
-def receipt_of(record: Record) -> Receipt:
-    """Read a receipt from its record."""
-    facts = record.facts()
-    count = len(facts.erased) if facts.operations is None else facts.operations
-    return Receipt(record.entry, moment_of(record.time), count, facts.said_by)
+def readable(records: Sequence[Record], shape: Any) -> None:
+    """Raise JournalDamagedError or InputError unless checked records lead to a memory and a history."""
+    JournalMemory(schema_of(shape)).replay(records)
+    for _ in events(records):
+        pass
 
 
 def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, count_tokens: TokenCounter) -> Memory:
     """Return an independent memory after an operation or at a time.
 
-    InputError if there is no such operation; JournalError if a compaction dropped that part.
+    InputError if there is no such operation; JournalError if an earlier version dropped that part.
     """
-    memory = JournalMemory(schema, count_tokens)
-    memory.replay(records[: _until(records, at)])
-    return memory.copy()
-
-
-def _until(records: Sequence[Record], at: int | datetime) -> int:
     last = records[-1].seq if records else 0
-    if isinstance(at, bool) or not isinstance(at, int | datetime):
-        raise InputError(f"a moment given as {at!r}", expected="the number of an operation, or an aware datetime")
     if isinstance(at, int) and not 0 <= at <= last:
         raise InputError(f"operation {at}", expected=f"a number from 0 to {last}, the last operation of this namespace")
     moment = stamp(at) if isinstance(at, datetime) else ""
     count = sum(record.seq <= at if isinstance(at, int) else record.time <= moment for record in records)
-    base = 1 + records[0].facts().entries if records and records[0].kind == Kind.BASE else 0  # records written by a compaction
+    base = sum(record.kind in (Kind.BASE, Kind.KEEP) for record in records)
     if count < base and not (isinstance(at, int) and at >= records[0].seq - 1):
-        raise JournalError(
-            f"what was before {at} was dropped by the compaction of {records[0].time}",
-            expected=f"operation {records[0].seq - 1} or later",
-            fix="a backup or an export from before it",
-        )
-    return max(count, base)
+        expected = f"operation {records[0].seq - 1} or later"
+        raise JournalError(f"what was before {at} was dropped at {records[0].time}", expected=expected)
+    memory = JournalMemory(schema, count_tokens)
+    memory.replay(records[: max(count, base)])
+    return memory.copy()
 
 
-def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None]:
-    """Return the record of an operation to undo, and its entry before it.
+def before_of(records: Sequence[Record], seq: int) -> tuple[str, Entry | None]:
+    """Return the id of the entry that an operation wrote, and that entry before it.
 
     InputError if the operation does not exist or cannot be undone; ForgottenError if content was forgotten; JournalConflictError if
     the entry was written since and that was not undone.
@@ -205,9 +151,7 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None
     target = next((record for record in records if record.seq == seq), None)
     if target is None or target.kind not in (Kind.APPLY, Kind.UNDO, Kind.FORGET):
         last = records[-1].seq if records else 0
-        raise InputError(
-            f"operation {seq!r} cannot be undone", expected=f"the number of an operation of this namespace, up to {last}"
-        )
+        raise InputError(f"operation {seq!r} cannot be undone", expected=f"the number of an operation, up to {last}")
     about = [record for record in records if record.entry == target.entry]
     later = [record for record in about if record.seq > seq]
     if target.erased or target.kind == Kind.FORGET or any(record.kind == Kind.FORGET for record in later):
@@ -219,21 +163,7 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[Record, Entry | None
         )
     earlier = [record for record in about if record.seq < seq]
     if not earlier or earlier[-1].kind == Kind.FORGET:
-        return target, None
+        return target.entry, None
     if earlier[-1].erased:
         raise ForgottenError(f"what was before operation {seq} was forgotten: forgetting wins over undo")
-    return target, earlier[-1].data().after
-
-
-def refuse_twin(memory: Memory, entry: Entry | None) -> None:
-    """JournalConflictError if another entry of the section has the same content now."""
-    for other in memory if entry else ():
-        assert entry is not None
-        if other.id != entry.id and (other.section, other.content, other.timestamp) == (
-            entry.section,
-            entry.content,
-            entry.timestamp,
-        ):
-            raise JournalConflictError(
-                f"entry {other.id} says by now what entry {entry.id} said", fix="nothing: it is there already"
-            )
+    return target.entry, earlier[-1].data().after

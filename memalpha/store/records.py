@@ -1,11 +1,10 @@
 """The records of the log, their hash chain, and related types.
 
 A record has a permanent header (numbers, kind, time, hashes; no user text) and an erasable body (operation, resulting entry,
-origin), stored and hashed as one ASCII JSON text. The hash covers the header, which holds the previous record's hash and a
-commitment: SHA-256 over 32 random bytes (the salt) and the body. After body and salt are erased the chain still holds, and nobody
-can confirm a guess of the content. Each namespace has its own chain, rooted in its random id; it can be exported and verified
-alone. The registry of namespaces is a chain too, so a missing namespace is detected. Without a key the chain detects accidents, but
-not an attacker who recomputes all later hashes; with a key (HMAC-SHA256) that needs the key.
+origin). The hash covers the header, which holds the previous record's hash and a commitment: SHA-256 over 32 random bytes (the
+salt) and the body. After body and salt are erased the chain still holds, and nobody can confirm a guess of the content. Each
+namespace has its own chain, rooted in its random id, and so has the registry of namespaces. Without a key (HMAC-SHA256) the chain
+detects accidents, but not an attacker who recomputes all later hashes.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -29,7 +28,6 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 REGISTRY = ""
 """Id of the registry chain."""
-MAX_NAME = 200
 _SHOWN = 80  # longest shown part of a damaged value, in characters
 
 
@@ -45,14 +43,11 @@ class Namespace:
         """Check the three names; InputError if one is empty, too long, not printable or padded with spaces."""
         for part in ("user", "agent", "session"):
             name = getattr(self, part)
-            if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
-                raise InputError(
-                    f"{part} of a namespace is {name!r}",
-                    expected=f"1 to {MAX_NAME} printable characters without spaces around them",
-                )
+            if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable() or name != name.strip():
+                expected = "1 to 200 printable characters without spaces around them"
+                raise InputError(f"{part} of a namespace is {name!r}", expected=expected)
 
     def __str__(self) -> str:
-        """Return ``user/agent/session``."""
         return f"{self.user}/{self.agent}/{self.session}"
 
 
@@ -70,34 +65,20 @@ class Origin:
 
 
 class Kind(StrEnum):
-    """What a record says."""
+    """What a record says; ``BASE`` and ``KEEP`` (one for each entry) stand for dropped records in stores of earlier versions."""
 
-    BEGIN = "begin"
-    """Registry: a namespace starts; ``entry`` is its id."""
-    APPLY = "apply"
-    """An operation was applied."""
-    UNDO = "undo"
-    """An operation was taken back."""
-    BASE = "base"
-    """Compaction: earlier records were dropped; the following ``keep`` records hold the entries."""
-    KEEP = "keep"
-    FORGET = "forget"
-    """Receipt of an erasure (of an entry; in the registry, of a namespace)."""
+    BEGIN, APPLY, UNDO, BASE, KEEP = "begin", "apply", "undo", "base", "keep"  # BEGIN in the registry alone
+    FORGET = "forget"  # receipt of an erasure (of an entry; in the registry, of a namespace)
 
 
 class Body(BaseModel):
-    """The erasable body of a record.
-
-    ``after``: resulting entry, None if deleted; ``operation``: what was applied, to which chunk, with the chunk's time (``said``);
-    ``clock``: clock time, if it was before the previous record's time.
-    """
+    """Erasable part: the resulting entry (None if deleted), who wrote it, and what was applied to which chunk of which time."""
 
     after: Entry | None = None
     origin: tuple[str, str, str] | None = None
     operation: Operation | None = None
     chunk: int | None = None
     said: str | None = None
-    clock: str = ""
 
     @property
     def texts(self) -> set[str]:
@@ -105,23 +86,14 @@ class Body(BaseModel):
         return {part.content.strip() for part in (self.operation, self.after) if part and part.content}
 
 
-class Registered(BaseModel):
-    """The body of a registry record: names and schema shape (``store.memory.shape``) of a namespace."""
-
-    user: str
-    agent: str
-    session: str
-    shape: Any = Field(alias="schema")
-
-
 def stamp(moment: datetime) -> str:
     """Return a moment as fixed-width UTC text that sorts by time; InputError without a time zone or outside UTC years."""
     if moment.tzinfo is None:
-        raise InputError(f"the time {moment} has no time zone", expected="an aware datetime", fix="datetime.now(UTC)")
+        raise InputError(f"the time {moment} has no time zone", expected=f"such as {moment.isoformat()}Z")
     try:
         return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"  # %Y would not pad the year
     except OverflowError as error:
-        raise InputError(f"the time {moment} cannot be told in UTC", expected="a time in the years 1 to 9999 of UTC") from error
+        raise InputError(f"the time {moment} cannot be told in UTC") from error
 
 
 def moment_of(text: str) -> datetime:
@@ -132,29 +104,48 @@ def moment_of(text: str) -> datetime:
     return moment
 
 
+def _text(pattern: str) -> Any:
+    return Field(strict=True, pattern=f"^{pattern}$")
+
+
+# Forms of values, checked where they come from outside: in notes and in imports.
+Number = Annotated[int, Field(strict=True, ge=0, lt=1 << 63)]
 Stamp = Annotated[str, AfterValidator(lambda text: stamp(moment_of(text)))]
-Number = Annotated[int, Field(ge=0, lt=1 << 63)]
+Chain = Annotated[str, _text("[0-9a-f]{32}")]
+Hash = Annotated[str, _text("[0-9a-f]{64}")]
+Ascii = Annotated[str, _text(r"[\x20-\x7e]*")]
+
+
+class Registered(BaseModel):
+    """The body of a registry record: names and schema shape (``store.memory.shape``) of a namespace."""
+
+    user: str
+    agent: str
+    session: str
+    shape: Any = Field(alias="schema")
+
+    @property
+    def namespace(self) -> Namespace:
+        """The names as one; InputError if they cannot be."""
+        return Namespace(self.user, self.agent, self.session)
 
 
 class Note(BaseModel):
-    """Permanent data of a receipt or a base.
-
-    Receipt: ``erased`` record numbers; ``said_by``: live entries with the same content, which were kept; ``operations``: number of
-    records of a forgotten namespace. Base: next free id, number of ``keep`` records that follow, and (entry, time, count,
-    ``said_by``) of earlier receipts.
-    """
+    """Permanent data of a receipt (numbers of erased records) or of a base."""
 
     erased: tuple[Number, ...] = ()
-    said_by: tuple[str, ...] = ()
-    operations: Number | None = None
     next_id: Number = 1
-    entries: Number = 0
-    receipts: tuple[tuple[str, Stamp, Number, tuple[str, ...]], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One line of the log; fields in the order of the table's columns.
+class Head(NamedTuple):
+    """Number and hash of the last record of a chain."""
+
+    seq: int
+    hash: str
+
+
+class Record(NamedTuple):
+    """One line of the log, with the columns of the table.
 
     ``seq`` counts from 1 without gaps; ``entry`` is an id or empty; ``gone``: that entry does not exist afterwards; ``time`` (UTC)
     never goes back; ``note`` is JSON of a ``Note``, or empty; ``commitment`` is the hash of salt and body, empty without a body;
@@ -162,18 +153,18 @@ class Record:
     ``body`` (JSON of a ``Body``, registry: ``Registered``) are None if there is none or it was erased.
     """
 
-    ns: str
-    seq: int
-    kind: str
-    entry: str
-    gone: int
-    time: str
-    note: str
-    commitment: str
-    previous: str
-    hash: str
-    salt: str | None
-    body: str | None
+    ns: Chain
+    seq: Annotated[int, Field(strict=True, ge=1, lt=1 << 63)]
+    kind: Annotated[str, _text("(apply|undo|base|keep|forget)")]
+    entry: Annotated[str, _text("[0-9a-z_]{0,1000}")]
+    gone: Annotated[int, Field(strict=True, ge=0, le=1)]
+    time: Stamp
+    note: Ascii
+    commitment: Hash | Annotated[str, _text("")]
+    previous: Hash
+    hash: Hash
+    salt: Hash | None
+    body: Ascii | None
 
     @property
     def erased(self) -> bool:
@@ -186,16 +177,15 @@ class Record:
         return Head(self.seq, self.hash)
 
     def header(self) -> bytes:
-        """Return the bytes that are hashed."""
-        parts = [self.ns, self.seq, self.kind, self.entry, self.gone, self.time, self.note, self.commitment, self.previous]
-        return json.dumps(parts).encode("ascii")
+        """Return the bytes that are hashed: all fields before ``hash``."""
+        return json.dumps(self[:9]).encode("ascii")
 
     def data(self) -> Body:
         """Return its body, empty if it has none; JournalDamagedError if unreadable."""
         return self._parsed(Body, self.body)
 
     def registered(self) -> Registered:
-        """Return the body of a registry record."""
+        """Return the body of a registry record; JournalDamagedError if unreadable."""
         return self._parsed(Registered, self.body)
 
     def facts(self) -> Note:
@@ -212,19 +202,12 @@ class Record:
             ) from error
 
 
-class Head(NamedTuple):
-    """Number and hash of the last record of a chain."""
-
-    seq: int
-    hash: str
-
-
 @dataclass(frozen=True, slots=True)
 class Event:
     """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``, ``time`` is UTC.
 
-    ``origin`` is None if erased, or for compactions and receipts; ``operation`` only for an applied operation that was not erased;
-    ``before`` and ``after`` are None where the entry did not exist or was forgotten.
+    ``origin`` is None if erased, and for receipts; ``operation`` only for an applied operation that was not erased; ``before`` and
+    ``after`` are None where the entry did not exist or was forgotten.
     """
 
     seq: int
@@ -241,16 +224,13 @@ class Event:
 class Receipt:
     """Proof of an erasure, without the content; ``entry`` is the id of the entry or of the namespace's chain.
 
-    ``operations``: number of erased records; ``said_by``: live entries with the same content, which were kept; ``backups``: backups
-    that were changed too; ``missing``: known backups that are no longer at their path.
+    ``operations``: number of erased records; ``said_by``: live entries with the same content, which were kept.
     """
 
     entry: str
     time: datetime
     operations: int
     said_by: tuple[str, ...] = ()
-    backups: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
 
 
 def hash_prompt(ids: Sequence[int]) -> str:
@@ -289,18 +269,18 @@ def seal(
     salt = None if body is None else secrets.token_hex(32)
     commitment = "" if body is None or salt is None else commit(body, salt)
     draft = Record(ns, head.seq + 1, kind.value, entry, int(gone), time, note, commitment, head.hash, "", salt, body)
-    return replace(draft, hash=digest(draft.header(), key))
+    return draft._replace(hash=digest(draft.header(), key))
 
 
 def fault(record: Record, before: Head | None, key: bytes | None) -> str:
-    """Return what is wrong with one record, or an empty text; ``before`` is None where a compaction dropped the record before."""
+    """Return what is wrong with one record, or an empty text; ``before`` is None where an earlier version dropped those before."""
+    body, salt = record.body, record.salt
     try:
         Kind(record.kind), moment_of(record.time)
-        expected = digest(record.header(), key)
-        right = not record.commitment or record.body is None or commit(record.body, record.salt or "") == record.commitment
+        sealed = salt is None if body is None else salt is not None and commit(body, salt) == record.commitment
     except (TypeError, ValueError) as error:
         return f"is unreadable ({error})"
-    if expected != record.hash:
+    if digest(record.header(), key) != record.hash:
         return "was edited: its hash is not that of its header (or the journal has another key)"
     if before is None and not (record.seq == 1 or record.kind == Kind.BASE):
         return f"is the first that is left; those before it are missing and no {Kind.BASE} stands in for them"
@@ -308,11 +288,7 @@ def fault(record: Record, before: Head | None, key: bytes | None) -> str:
         return f"follows number {before.seq}: those between are missing"
     if before is not None and record.previous != before.hash:
         return "was moved, or the one before it was edited: it does not follow on that one's hash"
-    if not right:
-        return "was edited: its body is not the one it was sealed with"
-    if (record.body is None) != (record.salt is None) or (record.body is not None and not record.commitment):
-        return "has a body without its salt, a salt without its body, or a body nobody sealed"
-    return ""
+    return "" if sealed else "was edited: its body is not the one it was sealed with"
 
 
 def check(ns: str, records: Sequence[Record], before: Head | None, head: Head, key: bytes | None) -> list[str]:

@@ -89,6 +89,11 @@ class WholeCheckpoints(_Trainer):  # type: ignore[misc]
     def _get_output_dir(self, trial: Any) -> str:
         return self._saving_to or str(super()._get_output_dir(trial))
 
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        # a pickle that may hold hub_token; resuming does not read it
+        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run = Path(self.args.output_dir)
         name, unfinished = f"checkpoint-{self.state.global_step}", run / UNFINISHED

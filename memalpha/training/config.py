@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -89,7 +90,6 @@ class RunOptions(EndpointOptions):
         max_masked_share: Stop if more than this share of a step's rollouts, over all processes, cannot be scored.
         max_skipped_steps: Most steps in a row that may be skipped because the loss or gradient is not finite.
         shuffle_advantages: Permute the advantages: only for the control run of a learning test.
-        log_rollouts: Steps between rollouts shown in the terminal (0 = none).
         overwrite: Replace an existing run folder.
         resume: Go on with an existing run folder, from its last complete checkpoint if there is one.
     """
@@ -121,7 +121,6 @@ class RunOptions(EndpointOptions):
     max_masked_share: PositiveShare = 0.5
     max_skipped_steps: NonNegativeInt = 3
     shuffle_advantages: bool = False
-    log_rollouts: NonNegativeInt = 0
     overwrite: bool = False
     resume: bool = False
 
@@ -175,6 +174,9 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
             said = f"per_device_train_batch_size is {rollouts}, num_generations {generations}"
             raise InputError(said, expected="num_generations of at least 2, and a batch size that is a multiple of it")
         super().__post_init__()
+        for name in self.report_to or ():
+            if name in ("tensorboard", "wandb", "trackio") and not find_spec(name):
+                raise InputError(f"report_to names {name}, which is not installed", fix=f"pip install {name}, or report_to: none")
 
 
 def check_values(options: Any, allowed: Allowed) -> None:

@@ -28,9 +28,8 @@ from memalpha.data.load import source_names
 from memalpha.data.schema import digest_instances
 from memalpha.errors import InputError, RunFolderError, TrainingStopped
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.provenance import environment, masked
 from memalpha.rewards.total import RewardConfig, StepReward
-from memalpha.runs import RunFolder, check_apart, checkpoint_step, make_folder, trajectory_name
+from memalpha.runs import RunFolder, check_apart, checkpoint_step, environment, make_folder, masked, trajectory_name
 from memalpha.training.build import Parts, build_parts
 from memalpha.training.checkpoints import newest_whole
 from memalpha.training.config import TrainArguments

@@ -22,13 +22,12 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep, positions_of
 from memalpha.config import Options, Share, parse
 from memalpha.data import toy
-from memalpha.data.excerpts import ExcerptConfig, excerpt_operations
 from memalpha.data.load import load_data
-from memalpha.data.teacher import TeacherConfig, teacher_operations
+from memalpha.data.teacher import TeacherConfig, excerpt_operations, teacher_operations
 from memalpha.errors import InputError, RunFolderError
 from memalpha.memory.memory import Memory
 from memalpha.models import name_base, resolve_model, write_adapter_record
-from memalpha.runs import holds_something, make_folder
+from memalpha.runs import holds_something, make_folder, masked
 from memalpha.training.build import load_policy
 from memalpha.training.config import TRAINER, check_values
 from memalpha.training.packed import Row, packed_logps
@@ -153,7 +152,7 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
         kinds = dict(Counter(operation.kind.value for operation in operations))
         record = {
             "method": "supervised warm start on demonstrations", "steps": trainer.state.global_step, "seed": training.seed,
-            "demonstrations": len(demonstrations), "operations": kinds, "warmup": asdict(warmup),
+            "demonstrations": len(demonstrations), "operations": kinds, "warmup": masked(asdict(warmup)),
         }  # fmt: skip
         (target / WARMUP_RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if not warmup.full_finetuning:
@@ -195,14 +194,13 @@ def _teacher(warmup: WarmupOptions) -> Teacher:
     """The teacher of each instance: toy task, annotated facts, or plain text."""
     coverage = (warmup.coverage_low, warmup.coverage_high)
     facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update)
-    excerpts = ExcerptConfig(coverage)
 
     def teach(instance: Instance, index: int, memory: Memory, rng: random.Random) -> list[Operation]:
         if instance.source == toy.SOURCE:
             return toy.toy_teacher_operations(instance, index, memory, rng)
         if instance.facts:
             return teacher_operations(instance, index, memory, rng, facts)
-        return excerpt_operations(instance, index, memory, rng, excerpts)
+        return excerpt_operations(instance, index, memory, rng, coverage)
 
     return teach
 
@@ -255,6 +253,10 @@ class WarmupTrainer(Trainer):  # type: ignore[misc]
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return inputs
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        (Path(output_dir or self.args.output_dir) / "training_args.bin").unlink(missing_ok=True)  # may hold hub_token
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], None]:
         """Return the next micro-batches without a token count: each micro-batch has its own mean."""

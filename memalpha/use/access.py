@@ -1,4 +1,4 @@
-"""Access to a server: ``ServeConfig``, the tokens file, and the caller of a request.
+"""Who may call a server: its options, the tokens file, and the caller of a request.
 
     tokens:
       - {name: marta-laptop, sha256: 9f86d0..., user: marta}                    # any agent and session of marta
@@ -15,50 +15,38 @@ import hmac
 import ipaddress
 import re
 import secrets
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import unquote
 
-import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, StrictStr
+from pydantic import Field, PositiveInt, StrictStr
 
-from memalpha.config import Options, read
+from memalpha.config import Options, read, read_yaml
 from memalpha.errors import InputError
 from memalpha.store.journal import Namespace
-from memalpha.use.messages import Problem, Refused
 
 HEADERS = {part: f"Memalpha-{part.capitalize()}" for part in ("user", "agent", "session")}
-"""Header of each part of a namespace."""
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
-_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?/?")
-_USUAL_PORTS = {"http": "80", "https": "443"}
+CALLER = "memalpha.caller"  # key of the Caller in an ASGI scope
+_PLACE = re.compile(r"(?:[a-z][a-z0-9+.-]*://)?([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE)
 
 
-def _plain_host(text: str) -> str:
-    name = text.lower().strip("[]")
-    try:
-        return str(ipaddress.ip_address(name))
-    except ValueError:
-        if not re.fullmatch("[a-z0-9._-]+", text.lower()):
-            raise ValueError("a name or an address without a port, such as chat.example") from None
-        return name
+@dataclass(eq=False)
+class Problem(Exception):
+    """Why a request is not carried out (RFC 9457): status and title, what, what was expected, how to fix it."""
 
+    status: int
+    what: str
+    expected: str = ""
+    fix: str = ""
+    title: str = ""
 
-def _plain_origin(text: str) -> str:
-    if text == "null":
-        return text
-    found = _ORIGIN.fullmatch(text.lower())
-    if not found:
-        raise ValueError("scheme://name or scheme://name:port, such as https://chat.example")
-    scheme, host, port = found.groups()
-    return f"{scheme}://{host}" + ("" if port in (None, _USUAL_PORTS.get(scheme)) else f":{port}")
-
-
-_ONE_OR_MORE = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+    def body(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        given = {name: value for name, value in asdict(self).items() if value}
+        return {"title": HTTPStatus(self.status).phrase, **given, "status": int(self.status)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +57,21 @@ class ServeConfig(Options):
         host: Address to listen at.
         port: Port; 0 takes a free one.
         allow_host: Further accepted ``Host`` names, without a port; off loopback, if there are none, every name is accepted.
-        allow_origin: Origins whose web pages may call the server (``https://chat.example``); on loopback, local pages always may.
+        allow_origin: Origins whose web pages may call the server, as browsers send them (``https://chat.example``).
         max_body_bytes: Longest request body, in bytes.
         max_text_tokens: Longest text to add, in tokens of the policy; it is read in pieces that fit a prompt.
         max_requests: Concurrent requests; more get 503.
-        max_requests_per_token: Concurrent requests of one token; more get 429.
         body_seconds: Time limit to receive a request body, in seconds.
         stop_seconds: Time limit for running requests when the server stops, in seconds.
     """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
-    allow_host: Annotated[tuple[Annotated[str, AfterValidator(_plain_host)], ...], _ONE_OR_MORE] = ()
-    allow_origin: Annotated[tuple[Annotated[str, AfterValidator(_plain_origin)], ...], _ONE_OR_MORE] = ()
+    allow_host: tuple[str, ...] = ()
+    allow_origin: tuple[str, ...] = ()
     max_body_bytes: PositiveInt = 1_048_576
     max_text_tokens: PositiveInt = 16_384
     max_requests: PositiveInt = 64
-    max_requests_per_token: PositiveInt = 16
     body_seconds: PositiveInt = 30
     stop_seconds: PositiveInt = 60
 
@@ -96,44 +82,26 @@ class ServeConfig(Options):
 
     def knows_host(self, header: str) -> bool:
         """Whether a ``Host`` header is accepted; off loopback without ``allow_host``, all are."""
-        if not (self.loopback or self.allow_host):
-            return True
-        found = _HOST.fullmatch(header)
-        name = _plain_host(found[1]) if found else ""
-        return name in (self.host.lower(), *self.allow_host) or (self.loopback and _is_loopback(name))
+        name = _host_in(header)
+        known = {host.lower().strip("[]") for host in (self.host, *self.allow_host)}
+        return not (self.loopback or self.allow_host) or name in known or (self.loopback and _is_loopback(name))
 
     def knows_origin(self, header: str) -> bool:
         """Whether pages of an ``Origin`` may call this server; on loopback, all pages of this machine may."""
-        found = _ORIGIN.fullmatch(header)
-        return header in self.allow_origin or (self.loopback and found is not None and _is_loopback(found[2]))
+        return header in self.allow_origin or (self.loopback and "://" in header and _is_loopback(_host_in(header)))
+
+
+def _host_in(header: str) -> str:
+    """Return the name or address in a ``Host`` or ``Origin``; empty if the header is none."""
+    found = _PLACE.fullmatch(header)
+    return found[1].lower().strip("[]") if found else ""
 
 
 def _is_loopback(host: str) -> bool:
     try:
-        return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What a caller may reach; None in a part of the namespace allows any. ``name`` is for the journal and the log."""
-
-    name: str
-    user: str | None = None
-    agent: str | None = None
-    session: str | None = None
-
-    def namespace(self, asked: Mapping[str, str]) -> Namespace:
-        """Return the namespace of a request; Refused if it is not allowed (403) or names no user (400)."""
-        found = dict(asked)
-        for part in HEADERS:
-            if (fixed := getattr(self, part)) is not None and found.setdefault(part, fixed) != fixed:
-                what = f"{self.name} may not reach the {part} {found[part]!r}"
-                raise Refused(Problem(HTTPStatus.FORBIDDEN, what, f"{part} {fixed!r}"))
-        if "user" not in found:
-            raise Refused(Problem(HTTPStatus.BAD_REQUEST, "no user named", f"whose memory it is, in {HEADERS['user']}"))
-        return Namespace(**found)
 
 
 class Caller(NamedTuple):
@@ -144,63 +112,65 @@ class Caller(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Line(Options):
-    """A line of the tokens file."""
+class Grant(Options):
+    """What a caller may reach: a line of the tokens file. ``name`` is for the journal; None for agent or session allows any.
+
+    InputError unless exactly one of ``user`` and ``any_user`` is set and all names are valid.
+    """
 
     name: StrictStr
-    sha256: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")]
     user: StrictStr | None = None
     agent: StrictStr | None = None
     session: StrictStr | None = None
     any_user: bool = False
+    sha256: Annotated[StrictStr, Field(pattern="^([0-9a-f]{64})?$")] = ""  # empty: the local caller, who has no token
 
     def check(self) -> None:
-        """Raise InputError unless exactly one of ``user`` and ``any_user`` is set and the names are valid."""
+        """Raise InputError for a grant without a clear reach."""
+        if not self.name.strip() or not self.name.isprintable():
+            raise InputError(f"the name of a token is {self.name!r}", expected="who will use it, in printable characters")
         if self.any_user is (self.user is not None):
             raise InputError(f"{self.name!r} does not say whose memory it reaches", expected="a user, or any_user: true")
         Namespace(*("any" if part is None else part for part in (self.user, self.agent, self.session)))
 
+    def namespace(self, asked: Mapping[str, str]) -> Namespace:
+        """Return the namespace of a request; Problem if it is not allowed (403) or names no user (400)."""
+        found = dict(asked)
+        for part in HEADERS:
+            if (fixed := getattr(self, part)) is not None and found.setdefault(part, fixed) != fixed:
+                what = f"{self.name} may not reach the {part} {found[part]!r}"
+                raise Problem(HTTPStatus.FORBIDDEN, what, f"{part} {fixed!r}")
+        if "user" not in found:
+            raise Problem(HTTPStatus.BAD_REQUEST, "no user named", f"whose memory it is, in {HEADERS['user']}")
+        return Namespace(**found)
+
 
 class Callers:
-    """Identifies the sender of a request; ``known`` is one grant for all (local server), or (SHA-256 hex, grant) per token.
+    """Identifies the sender of a request; ``known`` is one grant for all (a local server), or a grant per token.
 
-    InputError for no token, a duplicate, or a name that is blank or not printable.
+    InputError for no token or a duplicate.
     """
 
-    def __init__(self, known: Sequence[tuple[str, Grant]] | Grant) -> None:
+    def __init__(self, known: Sequence[Grant] | Grant) -> None:
         self.local = known if isinstance(known, Grant) else None
-        tokens = [] if isinstance(known, Grant) else [(bytes.fromhex(digest), grant) for digest, grant in known]
-        if not tokens and self.local is None:
+        grants = [] if isinstance(known, Grant) else known
+        if not grants and self.local is None:
             raise InputError("no token", expected="at least one", fix="memalpha token NAME --user USER makes one")
-        if len({digest for digest, _ in tokens}) < len(tokens):
-            raise InputError("a token stands there twice", expected="a token of its own for each line")
-        names = Counter(grant.name for _, grant in tokens)
-        if wrong := [name for name, times in names.items() if times > 1 or not name.strip() or not name.isprintable()]:
-            raise InputError(f"the name of a token is {wrong[0]!r}", expected="a printable name of its own for each token")
-        self._tokens = tokens
+        if len({grant.sha256 for grant in grants}) < len(grants) or len({grant.name for grant in grants}) < len(grants):
+            raise InputError("a token or its name stands there twice", expected="a token and a name of its own for each line")
+        self._tokens = [(bytes.fromhex(grant.sha256), grant) for grant in grants]
 
     @classmethod
     def load(cls, path: str | Path) -> Callers:
         """Read a YAML tokens file; InputError if it is not valid."""
         expected = "a list `tokens` of {name, sha256, user}, each optionally with agent and session, or any_user: true"
-        try:
-            data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise InputError(f"the tokens file {str(path)!r} cannot be read: {error}", expected=expected) from error
-        rows = data.get("tokens") if isinstance(data, dict) and set(data) == {"tokens"} else None
+        rows = read_yaml(Path(path)).get("tokens")
         if not isinstance(rows, list):
             raise InputError(f"the tokens file {str(path)!r} has no list of tokens", expected=expected)
-        lines = []
-        for number, row in enumerate(rows, 1):
-            if isinstance(row, dict) and None in row.values():  # a blank is never taken for "any"
-                raise InputError(f"token {number} of {path} has a blank value: {row}", expected=expected)
-            lines.append(read(_Line, row, f"token {number} of {path}"))
-        return cls([(line.sha256, Grant(line.name, line.user, line.agent, line.session)) for line in lines])
-
-    @property
-    def by_token(self) -> bool:
-        """Whether requests need a token."""
-        return self.local is None
+        for row in rows:
+            if not isinstance(row, dict) or None in row.values() or not row.get("sha256"):  # a blank is never taken for "any"
+                raise InputError(f"a line of {path} has a blank value or no sha256: {row}", expected=expected)
+        return cls([read(Grant, row, f"token {number} of {path}") for number, row in enumerate(rows, 1)])
 
     def grant(self, token: str) -> Grant | None:
         """Return the grant of a token, None if unknown; in constant time."""
@@ -209,30 +179,23 @@ class Callers:
         return found[0] if found else None
 
     def identify(self, headers: Mapping[str, str]) -> Caller:
-        """Return the caller; Refused for an unknown token (401), a forbidden namespace (403), no user (400)."""
+        """Return the caller; Problem for an unknown token (401), a forbidden namespace (403), no user (400)."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         grant = self.local or (self.grant(token.strip()) if scheme.lower() == "bearer" else None)
         if grant is None:
             expected = "the header Authorization: Bearer TOKEN"
-            raise Refused(Problem(HTTPStatus.UNAUTHORIZED, "no token that this server knows", expected))
+            raise Problem(HTTPStatus.UNAUTHORIZED, "no token that this server knows", expected)
+        given = {part: headers[name.lower()] for part, name in HEADERS.items() if name.lower() in headers}
         try:
-            asked = {part: _decoded(headers[name.lower()]) for part, name in HEADERS.items() if name.lower() in headers}
+            asked = {part: unquote(value.encode("ascii").decode(), errors="strict") for part, value in given.items()}
             return Caller(grant.name, grant.namespace(asked))
+        except UnicodeError as error:
+            raise Problem(HTTPStatus.BAD_REQUEST, f"one of the names {given}", "percent-encoded UTF-8") from error
         except InputError as error:
-            raise Refused(Problem(HTTPStatus.BAD_REQUEST, error.what, error.expected, error.fix)) from error
-
-
-def _decoded(value: str) -> str:
-    try:
-        return unquote(value.encode("ascii").decode("ascii"), errors="strict")
-    except UnicodeError as error:
-        raise InputError(f"the name {value!r} in a header", expected="percent-encoded UTF-8") from error
+            raise Problem(HTTPStatus.BAD_REQUEST, error.what, error.expected, error.fix) from error
 
 
 def make_token() -> tuple[str, str]:
     """Return a new random token (256 bits) and its SHA-256."""
     token = f"memalpha_{secrets.token_urlsafe(32)}"
     return token, hashlib.sha256(token.encode()).hexdigest()
-
-
-__all__ = ["HEADERS", "Caller", "Callers", "Grant", "ServeConfig", "make_token"]

@@ -1,9 +1,5 @@
 """Use a trained agent: add texts, ask questions, read, undo and forget what it wrote.
 
-    agent = MemoryAgent.load("data/adapters/smollm2-135m-memory", store="memories.db")
-    agent.add("Marta: I moved to Oslo.", time="2024-03-05", namespace="marta")
-    agent.ask("What is the city of Marta?", namespace="marta").text
-
 Prompts and completions are handled as in training (``memalpha.agent.step``). Writing calls return when the change is on disk. If
 the memory changed during generation, the model is asked again. Thread-safe: texts of one namespace are read in order, those of
 several in one batch. With a store, each call needs a ``namespace``; without one, the journal is in memory and lost with the
@@ -15,37 +11,31 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial, wraps
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
+from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import StepRecord
-from memalpha.agent.step import TIME_TOKENS, AgentStep
+from memalpha.agent.step import TIME_TOKENS, AgentStep, check_context
 from memalpha.data.packing import split_text
-from memalpha.errors import InputError, JournalBusyError, JournalError, MemAlphaError, ServiceError
+from memalpha.errors import InputError, JournalBusyError, MemAlphaError, ServiceError
+from memalpha.files import path_of
 from memalpha.generation.batching import BatchingGenerator
-from memalpha.memory.memory import Snapshot, render_entry
-from memalpha.memory.tools import is_text
+from memalpha.models.policy import agent_folder
 from memalpha.protocols import Generator, Hit, Reader, ReadRequest
 from memalpha.qa.evaluator import answer, find_passages
 from memalpha.qa.readers import ModelReader, RecallReader
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import IN_MEMORY, Event, Journal, Namespace, Origin, Receipt, hash_prompt
-from memalpha.store.memory import JournalMemory
-from memalpha.text import one_line
+from memalpha.text import is_text, one_line
 from memalpha.types import Change, Chunk, Entry, OperationResult, Question, Sampling
-from memalpha.use.trained import load_trained
 
-LOCAL = Namespace("local")
-"""Default namespace of an agent without a store."""
-_TRIES = 5
-"""Attempts to read a text when its namespace changes meanwhile."""
-_Parameters = ParamSpec("_Parameters")
-_Result = TypeVar("_Result")
+LOCAL = Namespace("local")  # of an agent without a store
+_TRIES = 5  # to read a text whose namespace changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +49,6 @@ class Added:
     def results(self) -> tuple[OperationResult, ...]:
         """Result of each tool call of the model, in order, mistakes included."""
         return tuple(result for step in self.steps for result in step.outcome.results)
-
-
-def joined(parts: Sequence[Added]) -> Added:
-    """Combine the results of several texts, in order."""
-    return Added(tuple(step for part in parts for step in part.steps), tuple(done for part in parts for done in part.operations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +82,6 @@ class MemoryAgent:
         name: str = "agent",
         max_batch: int = 32,
     ) -> None:
-        if retrieve_k is not None:
-            _need_number("retrieve_k", retrieve_k, "a number of entries, at least 1")
-        _need_text("name", name)
         self.step, self.name = step, name
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
         self.retrieve_k = retrieve_k or step.config.retrieve_k
@@ -126,10 +108,7 @@ class MemoryAgent:
         retrieve_k: int | None = None,
         device: str = "cpu",
     ) -> MemoryAgent:
-        """Load a trained agent; InputError, ServiceError (download) or JournalError (store) if that fails.
-
-        ``trained``, ``model``, ``router`` and ``device`` are as in ``load_trained``, the rest as in ``MemoryAgent``.
-        """
+        """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``."""
         step, generator, name = load_trained(trained, model, router=router, device=device)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
 
@@ -144,41 +123,28 @@ class MemoryAgent:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -------------------------------------------------------------------------------------------- writing
-    def add(
-        self,
-        text: str,
-        time: str | None = None,
-        *,
-        namespace: Namespace | str | None = None,
-        source: str = "",
-        on_piece: Callable[[Added], None] | None = None,
-    ) -> Added:
+    def add(self, text: str, time: str | None = None, *, namespace: Namespace | str | None = None, source: str = "") -> Added:
         """Let the agent read a text and update a memory; on disk when this returns.
 
-        A text of more than ``max_chunk_tokens`` is split at sentences; each piece is on disk, and given to ``on_piece``, before the
-        next is read. A note on an error gives the pieces and operations already stored. ``time`` is ISO 8601; a str ``namespace``
-        names the user; an empty ``source`` becomes the text's SHA-256. InputError for unusable arguments, JournalError if the write
-        fails, JournalBusyError if others keep writing to the namespace, ServiceError if the generator fails.
+        A text of more than ``max_chunk_tokens`` is split at sentences; each piece is on disk before the next is read. A note on an
+        error gives the pieces and operations already stored. ``time`` is ISO 8601; a str ``namespace`` names the user; an empty
+        ``source`` becomes the text's SHA-256. InputError for unusable arguments, JournalError if the write fails, JournalBusyError
+        if others keep writing to the namespace, ServiceError if the generator fails.
         """
-        _need_text("source", source)
         whose, pieces = self._whose(namespace), self.pieces(text, time)
-        done: list[Added] = []
+        steps: list[StepRecord] = []
+        operations: list[int] = []
         with self._writing(whose):
             for piece in pieces:
                 try:
-                    added = self._read(whose, piece, source)
+                    record, written = self._read(whose, piece, source)
                 except MemAlphaError as error:
-                    if done:
-                        numbers = list(joined(done).operations)
-                        error.add_note(
-                            f"the first {len(done)} of {len(pieces)} pieces are in the store, by the operations {numbers}"
-                        )
+                    if steps:
+                        error.add_note(f"the first {len(steps)} of {len(pieces)} pieces are stored, by the operations {operations}")
                     raise
-                done.append(added)
-                if on_piece:
-                    on_piece(added)
-        return joined(done)
+                steps.append(record)
+                operations += written
+        return Added(tuple(steps), tuple(operations))
 
     def pieces(self, text: str, time: str | None = None) -> list[Chunk]:
         """Return the chunks that ``add`` would read; InputError for a blank or invalid text or an invalid time."""
@@ -186,7 +152,7 @@ class MemoryAgent:
         if not text.strip():
             raise InputError("a text without a word", expected="something to read")
         if time is not None:
-            _need_text("time", time, "a text in ISO 8601, as isoformat() gives it")
+            _need_text("time", time)
             if one_line(time) != time or self.step.time_tokens(time) > TIME_TOKENS:
                 raise InputError(f"the time {time[:60]!r}", expected="ISO 8601, such as 2024-03-05 or 2024-03-05T14:30:00+01:00")
             time = time if time.strip() else None
@@ -196,28 +162,25 @@ class MemoryAgent:
         self.step.check_chunk(Chunk(text, time), "a text")
         return [Chunk(text, time)]
 
-    def _read(self, whose: Namespace, chunk: Chunk, source: str) -> Added:
+    def _read(self, whose: Namespace, chunk: Chunk, source: str) -> tuple[StepRecord, range]:
         for _ in range(_TRIES):
             with self._store.reading(whose) as (memory, retriever):
-                seen = _state(memory)
+                seen = memory.seq, memory.snapshot()
                 prompt = self.step.prompt(memory, retriever, chunk)
             completion = self.generator.generate([prompt], Sampling(self.step.config.max_completion_length))[0]
             digest = f"sha256:{hashlib.sha256(chunk.text.encode()).hexdigest()}"
             with self._store.writing(whose, Origin(self.name, source or digest, hash_prompt(prompt.ids))) as memory:
-                if _state(memory) == seen:
-                    index = self._chunk_number(whose, memory)
+                if (memory.seq, memory.snapshot()) == seen:
+                    left = [entry.source_chunk for entry in memory if entry.source_chunk is not None]
+                    index = self._next_chunk.get(whose) or max(left, default=-1) + 1
                     outcome = self.step.apply(memory, index, chunk, completion.text, completion.cut_off)
                     record = StepRecord(index, prompt, completion, outcome, memory.tokens, len(memory))
-                    written = tuple(range(seen[0] + 1, memory.seq + 1))
+                    written = range(seen[0] + 1, memory.seq + 1)
                     break
         else:
             raise JournalBusyError(f"namespace {whose} was written {_TRIES} times while a text was read", fix="try again")
         self._next_chunk[whose] = index + 1
-        return Added((record,), written)
-
-    def _chunk_number(self, whose: Namespace, memory: JournalMemory) -> int:
-        left = [entry.source_chunk for entry in memory if entry.source_chunk is not None]
-        return self._next_chunk.get(whose) or max(left, default=-1) + 1
+        return record, written
 
     def undo(self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user") -> Change:
         """Undo operation number ``operation`` (or an earlier undo) and return the change; ``by`` is who asks.
@@ -225,15 +188,13 @@ class MemoryAgent:
         InputError for an unknown operation, JournalConflictError if its entry was written since, ForgottenError if it was
         forgotten.
         """
-        _need_number("operation", operation, "the number of an operation, as history gives it")
-        _need_text("by", by, "who asks, as a text (str)")
         whose = self._whose(namespace)
         with self._writing(whose):
             return self._store.undo(whose, operation, Origin(by))
 
     def forget(self, entry: str, *, namespace: Namespace | str | None = None) -> Receipt:
-        """Erase an entry permanently from log, memory, files and backups (``DurableMemory.forget``)."""
-        _need_text("entry", entry, "the id of an entry; forget_all erases the whole namespace")
+        """Erase an entry permanently from log, memory and files (``DurableMemory.forget``)."""
+        _need_text("entry", entry)  # None must not mean all entries
         return self._forget(self._whose(namespace), entry)
 
     def forget_all(self, *, namespace: Namespace | str | None = None) -> Receipt:
@@ -254,7 +215,6 @@ class MemoryAgent:
                 self._next_chunk.pop(whose, None)
                 self.step.forget_texts()
 
-    # -------------------------------------------------------------------------------------------- reading
     def ask(self, question: str, *, namespace: Namespace | str | None = None) -> Reply:
         """Answer a question from the memory alone, with retrieval and reading as in evaluation."""
         _need_text("question", question)
@@ -270,8 +230,6 @@ class MemoryAgent:
     def search(self, query: str, k: int | None = None, *, namespace: Namespace | str | None = None) -> list[Hit]:
         """Return at most ``k`` entries for a query, best first."""
         _need_text("query", query)
-        if k is not None:
-            _need_number("k", k, "a number of entries, at least 1")
         return self._store.search(self._whose(namespace), query, k or self.retrieve_k)
 
     def memory(self, namespace: Namespace | str | None = None) -> tuple[Entry, ...]:
@@ -281,26 +239,16 @@ class MemoryAgent:
 
     def history(self, entry: str | None = None, *, namespace: Namespace | str | None = None) -> list[Event]:
         """Return the operations on an entry, or on the whole namespace, in order."""
-        if entry is not None:
-            _need_text("entry", entry, "the id of an entry, or None for all that happened")
         whose = self._whose(namespace)
         with self._store.reading(whose):
             durable = self._store.durable(whose)
             return durable.operations() if entry is None else durable.history(entry)
 
-    def __repr__(self) -> str:
-        if self._default is None:
-            return f"MemoryAgent {self.name} with {len(self.journal.namespaces())} namespaces"
-        lines = [f"{entry.id} {render_entry(entry)}" for entry in self.memory()]
-        return "\n".join([f"MemoryAgent with {len(lines)} entries", *lines])
-
     def _whose(self, namespace: Namespace | str | None) -> Namespace:
         found = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default
         if not isinstance(found, Namespace):
-            raise InputError(
-                "no namespace" if namespace is None else f"namespace {namespace!r}",
-                expected="whose memory it is: Namespace(user, agent, session), or the user's name",
-            )
+            what = "no namespace" if namespace is None else f"namespace {namespace!r}"
+            raise InputError(what, expected="whose memory it is: Namespace(user, agent, session), or the user's name")
         return found
 
     def _writing(self, whose: Namespace) -> threading.Lock:
@@ -308,77 +256,85 @@ class MemoryAgent:
             return self._locks.setdefault(whose, threading.Lock())
 
 
-def _state(memory: JournalMemory) -> tuple[int, Snapshot]:
-    return memory.seq, memory.snapshot()
-
-
-def _need_text(what: str, value: object, expected: str = "a text (str)") -> None:
-    """Raise InputError unless a value is a Unicode str: None for an entry must not mean all entries."""
-    if not isinstance(value, str):
-        raise InputError(f"{what} is {repr(value)[:80]}, of type {type(value).__name__}", expected=expected)
-    if not is_text(value):
-        raise InputError(f"{what} holds a lone surrogate ({value[:40]!a})", expected="Unicode text")
-
-
-def _need_number(what: str, value: object, expected: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{what} is {repr(value)[:80]}", expected=expected)
-
-
-# ------------------------------------------------------------------------------------------------ asyncio
-def _awaited(
-    call: Callable[Concatenate[MemoryAgent, _Parameters], _Result],
-) -> Callable[Concatenate[AsyncMemoryAgent, _Parameters], Coroutine[Any, Any, _Result]]:
-    """Return the asyncio version of a method."""
-
-    @wraps(call)
-    async def awaited(self: AsyncMemoryAgent, /, *arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
-        same: Callable[_Parameters, _Result] = getattr(self.agent, call.__name__)
-        return await self.run(same, *arguments, **options)
-
-    return awaited
+def _need_text(what: str, value: object) -> None:
+    if not isinstance(value, str) or not is_text(value):
+        raise InputError(f"{what} is {ascii(value)[:80]}, of type {type(value).__name__}", expected="Unicode text (str)")
 
 
 class AsyncMemoryAgent:
-    """A ``MemoryAgent`` for asyncio: the same calls, awaited, at most ``threads`` at once, each in its own thread.
+    """The calls of a ``MemoryAgent``, awaited: ``await awaited.ask(...)``; each runs in a thread, also if it is cancelled."""
 
-    A cancelled call still runs to its end, so its write may be done. ``aclose`` waits for such calls and closes ``agent``.
-    """
-
-    def __init__(self, agent: MemoryAgent, threads: int = 64) -> None:
-        _need_number("threads", threads, "at least 1")
+    def __init__(self, agent: MemoryAgent) -> None:
         self.agent = agent
-        self._closed = False
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="memalpha")
 
-    add = _awaited(MemoryAgent.add)
-    ask = _awaited(MemoryAgent.ask)
-    search = _awaited(MemoryAgent.search)
-    memory = _awaited(MemoryAgent.memory)
-    history = _awaited(MemoryAgent.history)
-    undo = _awaited(MemoryAgent.undo)
-    forget = _awaited(MemoryAgent.forget)
-    forget_all = _awaited(MemoryAgent.forget_all)
-
-    async def run(
-        self, call: Callable[_Parameters, _Result], /, *arguments: _Parameters.args, **options: _Parameters.kwargs
-    ) -> _Result:
-        """Run a function in one of the agent's threads; JournalError if the agent is closed."""
-        if self._closed:
-            raise JournalError("the agent was closed", fix="make another one")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(call, *arguments, **options))
-
-    async def aclose(self) -> None:
-        """Wait for running calls, then close the agent; later calls raise JournalError."""
-        self._closed = True
-        await asyncio.get_running_loop().run_in_executor(None, self._pool.shutdown)
-        self.agent.close()
-
-    async def __aenter__(self) -> AsyncMemoryAgent:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        return partial(asyncio.to_thread, getattr(self.agent, name))
 
 
-__all__ = ["LOCAL", "Added", "AsyncMemoryAgent", "MemoryAgent", "Reply", "joined"]
+# ------------------------------------------------------------------------------------------------ loading
+# the only files that are fetched: never code
+_AGENT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "memalpha_schema.yaml", "memalpha_router.pt"]
+_EXPECTED = "a folder that memalpha train or memalpha warmup wrote, or a Hub name owner/name or owner/name@revision"
+
+
+class Trained(NamedTuple):
+    """A loaded agent; ``name`` is the folder name, or the Hub name with its commit."""
+
+    step: AgentStep
+    generator: Generator
+    name: str
+
+
+def find_trained(trained: str | Path) -> tuple[Path, str]:
+    """Return folder and name of an adapter, whole model or run; a Hub name ``owner/name`` or ``owner/name@revision`` is fetched.
+
+    InputError if there is none; ServiceError if the Hub does not answer and nothing is cached.
+    """
+    text = str(trained)
+    if text and (path := path_of(text, _EXPECTED)).is_dir():
+        return agent_folder(text), path.resolve().name
+    name, _, revision = text.partition("@")
+    if isinstance(trained, Path) or name.count("/") != 1 or not all(name.split("/")) or name[0] in "./~":
+        raise InputError(f"no trained agent at {text!r}", expected=_EXPECTED)
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        folder = Path(snapshot_download(name, revision=revision or None, allow_patterns=_AGENT_FILES))
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
+        fix = "check the spelling; log in (`hf auth login`) if it is private"
+        raise InputError(f"the Hub has no {text!r}", expected="the name of a repository that can be read", fix=fix) from error
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
+        raise ServiceError(
+            f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}\n"
+            "  to fix: connect this machine once, or give the folder of a copy"
+        ) from error
+    return folder, f"{name}@{folder.name[:12]}"
+
+
+def load_trained(
+    trained: str | Path, model: str | Path | None = None, *, router: str | Path | None = None, device: str = "cpu"
+) -> Trained:
+    """Load a trained agent from a folder or Hub name (``find_trained``).
+
+    ``model`` is the base (registered name, folder or Hub name; None: the one the adapter names), ``router`` a section router for
+    layer 1 of the retriever (None: the agent's own), ``device`` a torch device. InputError if they are not valid or do not fit;
+    ServiceError if a download failed.
+    """
+    from memalpha.generation.hf import HFGenerator
+    from memalpha.models import load_policy_model
+    from memalpha.models.policy import base_of
+
+    folder, name = find_trained(trained)
+    config = AgentConfig.load(folder)
+    if router is not None:
+        config = replace(config, router=str(router))
+    whole = (folder / "config.json").is_file()
+    policy = load_policy_model(folder) if whole else load_policy_model(model or base_of(folder), adapter=folder)
+    try:
+        policy.model.to(device).eval()
+    except (AssertionError, NotImplementedError, RuntimeError) as error:  # torch has no single exception for this
+        expected = "a device of this machine as torch names it, such as cpu, cuda, cuda:1 or mps"
+        raise InputError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}", expected=expected) from error
+    step = AgentStep(config, policy.tokenizer)
+    check_context(step, policy.model.config)
+    return Trained(step, HFGenerator(policy.model, policy.tokenizer), name)

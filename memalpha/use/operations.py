@@ -1,142 +1,305 @@
-"""The operations of a server, shared by the HTTP API and MCP.
+"""The operations of a server, shared by the HTTP API and MCP, with their JSON.
 
-The client sees an InputError only if the client can have caused it. A namespace begun with another schema becomes a JournalError,
-any other internal InputError a ServiceError.
+Each method of ``Operations`` marked ``_operation`` is one: its parameters are the request (unknown fields are refused), its result
+the answer, its docstring the description. Client errors (4xx) are reported in full. For server errors (5xx) the client gets only
+the kind; the log has the message, which may hold files and addresses. A mistake of the model is a recorded result, not a problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, create_model
+
+from memalpha import errors
 from memalpha.errors import InputError, JournalError, MemAlphaError, ServiceError
 from memalpha.protocols import Hit
-from memalpha.use import messages
-from memalpha.use.access import Caller, ServeConfig
-from memalpha.use.agent import AsyncMemoryAgent
-from memalpha.use.messages import Answer, Problem, Refused, Request, problem_of
+from memalpha.use.access import Caller, Problem
+from memalpha.use.agent import MemoryAgent
+
+log = logging.getLogger(__name__)
+
+_Time = Annotated[str, BeforeValidator(datetime.isoformat)]
+_Count = Annotated[int, BeforeValidator(len)]
 
 
+# ------------------------------------------------------------------------------------------------ answers
+class Answer(BaseModel):
+    """Output of an operation; fields are read from the package's own records."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class EntryModel(Answer):
+    """One entry of a memory; ``created`` and ``updated`` are numbers of operations."""
+
+    id: str
+    section: str
+    content: str
+    timestamp: str | None
+    importance: float
+    created: int
+    updated: int
+
+
+class FoundModel(EntryModel):
+    """A found entry; scores are comparable only within one answer."""
+
+    score: float
+
+
+class ResultModel(Answer):
+    """Result of one tool call of the model; a mistake of the model is a result too."""
+
+    ok: bool
+    code: str
+    message: str
+    entry: str | None = Field(validation_alias="entry_id")
+
+
+class AddAnswer(Answer):
+    """Result of reading a text; all of it is on disk."""
+
+    operations: list[int] = Field(description="Numbers of the operations, which undo takes; empty if nothing was changed.")
+    results: list[ResultModel]
+    pieces: _Count = Field(validation_alias="steps", description="In how many pieces the text was read.")
+
+
+class SearchAnswer(Answer):
+    """Found entries, best first."""
+
+    entries: list[FoundModel]
+
+
+class AskAnswer(SearchAnswer):
+    """An answer and the entries it was read from, best first."""
+
+    answer: str
+
+
+class MemoryAnswer(Answer):
+    """Entries in order of creation."""
+
+    entries: list[EntryModel]
+    total: int
+
+
+class ChangeAnswer(Answer):
+    """An entry before and after; null where there is none."""
+
+    before: EntryModel | None
+    after: EntryModel | None
+
+
+class EventModel(ChangeAnswer):
+    """One operation: what it did, by whom, from which text and prompt."""
+
+    operation: int = Field(validation_alias="seq")
+    kind: str
+    time: _Time
+    agent: str | None = Field(None, validation_alias=AliasPath("origin", "agent"))
+    source: str | None = Field(None, validation_alias=AliasPath("origin", "source"))
+    prompt_hash: str | None = Field(None, validation_alias=AliasPath("origin", "prompt_hash"))
+    forgotten: bool
+
+
+class HistoryAnswer(Answer):
+    """Operations in order; the newest ones if there is a limit."""
+
+    operations: list[EventModel]
+    total: int
+
+
+class ForgetAnswer(Answer):
+    """The receipt of an erasure, without the erased content."""
+
+    entry: str = Field(description="The entry's id; for a namespace, the id of its chain.")
+    time: _Time
+    operations: int = Field(description="How many records lost their content.")
+    said_by: list[str] = Field(description="Other entries that say the very same and were left alone.")
+
+
+# ------------------------------------------------------------------------------------------------ problems
+# status of each error, and the text shown instead of its message (empty: the message); the first match counts
+_STATUS: tuple[tuple[type[Exception], HTTPStatus, str], ...] = (
+    (errors.ForgottenError, HTTPStatus.GONE, ""),
+    (errors.JournalConflictError, HTTPStatus.CONFLICT, ""),
+    (errors.JournalBusyError, HTTPStatus.SERVICE_UNAVAILABLE, "the store is busy; nothing was written"),
+    (errors.JournalDamagedError, HTTPStatus.INTERNAL_SERVER_ERROR, "the store is damaged; nothing is answered from it"),
+    (JournalError, HTTPStatus.INTERNAL_SERVER_ERROR, "the store could not do this; it was not acknowledged"),
+    (ServiceError, HTTPStatus.BAD_GATEWAY, "the model, or the reader of answers, failed"),
+    (InputError, HTTPStatus.BAD_REQUEST, ""),
+    (Exception, HTTPStatus.INTERNAL_SERVER_ERROR, "the server failed"),
+)
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return the problem to report for an exception; hidden details are logged."""
+    if isinstance(error, Problem):
+        return error
+    status, told = next((status, told) for kind, status, told in _STATUS if isinstance(error, kind))
+    notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
+    if isinstance(error, MemAlphaError) and not told:
+        return Problem(status, (error.what or str(error)) + notes, error.expected, error.fix)
+    log.error("%s: %s%s", type(error).__name__, error, notes, exc_info=None if isinstance(error, MemAlphaError) else error)
+    return Problem(status, told + notes, fix="try again; if it stays, the server's log says why")
+
+
+def invalid(error: Any, expected: str) -> Problem:
+    """Return the problem for a validation error of pydantic or FastAPI."""
+    found = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, found, expected)
+
+
+# ------------------------------------------------------------------------------------------------ operations
 class Operation(NamedTuple):
     """One operation: its messages, HTTP route below ``/v1``, description, and whether it writes and is an MCP tool."""
 
-    request: type[Request]
+    name: str
+    request: type[BaseModel]
     answer: type[Answer]
     method: str
     path: str
     description: str
-    writes: bool = False
-    tool: bool = True
+    writes: bool
+    tool: bool
 
 
-OPERATIONS: Mapping[str, Operation] = {
-    "add": Operation(
-        messages.AddRequest, messages.AddAnswer, "POST", "/add",
-        "Read a text and remember what matters in it; on disk when this is answered.", writes=True,
-    ),
-    "ask": Operation(
-        messages.AskRequest, messages.AskAnswer, "POST", "/ask",
-        "Answer a question from the memory alone; says which entries the answer was read from.",
-    ),
-    "search": Operation(
-        messages.SearchRequest, messages.SearchAnswer, "POST", "/search", "Find at most k entries for a query, best first."
-    ),
-    "memory": Operation(
-        messages.MemoryRequest, messages.MemoryAnswer, "GET", "/memory", "List the entries of the memory in order of creation."
-    ),
-    "history": Operation(
-        messages.HistoryRequest, messages.HistoryAnswer, "GET", "/history",
-        "List the newest operations, of one entry or of all: what they did, when, by whom and from which text.",
-    ),
-    "undo": Operation(
-        messages.UndoRequest, messages.ChangeAnswer, "POST", "/undo",
-        "Take one operation back, by the number that add and history give it.", writes=True,
-    ),
-    "forget": Operation(
-        messages.ForgetRequest, messages.ForgetAnswer, "POST", "/forget",
-        "Erase an entry for good, by its id: from the log, every file of the store and its backups. This cannot be undone. Do it "
-        "only when asked to.", writes=True,
-    ),
-    "forget_all": Operation(
-        messages.ForgetAllRequest, messages.ForgetAnswer, "DELETE", "/memory", "Erase the whole namespace for good.",
-        writes=True, tool=False,  # a model must not do this
-    ),
-}  # fmt: skip
-"""Every operation by method name."""
+OPERATIONS: list[Operation] = []
+_Call = Callable[..., Answer]
+
+
+def _operation(method: str, path: str, *, writes: bool = False, tool: bool = True) -> Callable[[_Call], _Call]:
+    """Make a method of ``Operations`` one of ``OPERATIONS``: its signature becomes the request's model."""
+
+    def listed(call: _Call) -> _Call:
+        name, signature = call.__name__, inspect.signature(call, eval_str=True)
+        fields: dict[str, Any] = {
+            each.name: (each.annotation, ... if each.default is each.empty else each.default)
+            for each in list(signature.parameters.values())[2:]
+        }
+        request = create_model(f"{name.title().replace('_', '')}Request", __config__=ConfigDict(extra="forbid"), **fields)
+        description = " ".join((call.__doc__ or "").split())
+        OPERATIONS.append(Operation(name, request, signature.return_annotation, method, path, description, writes, tool))
+        return call
+
+    return listed
+
+
+_Question = Annotated[str, Field(min_length=1, max_length=10_000)]
+_Most = Annotated[int, Field(ge=1, le=1000, description="Most to list; of operations, the newest.")]
 
 
 class Operations:
-    """Carries out operations with an agent, within the limit on text length."""
+    """Carries out operations with an agent, within the limit on text length, in tokens."""
 
-    def __init__(self, agent: AsyncMemoryAgent, config: ServeConfig) -> None:
-        self.agent, self._config = agent, config
+    def __init__(self, agent: MemoryAgent, max_text_tokens: int) -> None:
+        self.agent, self._max_text_tokens = agent, max_text_tokens
 
-    async def ready(self) -> None:
-        """Raise unless the store can be read."""
-        await self.agent.run(self.agent.agent.journal.namespaces)
-
-    async def call(self, name: str, caller: Caller, request: Any) -> Answer:
-        """Run one of ``OPERATIONS``; InputError for client errors, another MemAlphaError or Refused for failures."""
+    def call(self, name: str, caller: Caller, request: BaseModel) -> Answer:
+        """Run one of ``OPERATIONS``; every error is a Problem."""
+        known = name == "forget_all"
         try:
-            answer: Answer = await getattr(self, f"_{name}")(caller, request)
+            known = known or self.agent.memory(caller.namespace) is not None
+            answer: Answer = getattr(self, name)(caller, **dict(request))
             return answer
-        except InputError as error:
-            try:
-                await self.agent.memory(caller.namespace)
-            except InputError as other:
-                raise JournalError(str(other)) from other
-            if name in ("undo", "forget", "forget_all"):
-                raise
-            raise ServiceError(str(error)) from error
-        except (MemAlphaError, Refused):
-            raise
+        except InputError as error:  # shown only if the client can have caused it
+            if not known:  # the namespace was begun with another schema
+                raise problem_of(JournalError(str(error))) from error
+            raise problem_of(error if name in ("undo", "forget", "forget_all") else ServiceError(str(error))) from error
         except Exception as error:  # the model and its libraries may raise anything
-            raise Refused(problem_of(error)) from error
+            raise problem_of(error) from error
 
-    async def _add(self, caller: Caller, request: messages.AddRequest) -> Answer:
-        await self.agent.run(self._check_text, request)
-        added = await self.agent.add(request.text, request.time, namespace=caller.namespace, source=request.source)
-        results = list(map(messages.ResultModel.of, added.results))
-        return messages.AddAnswer(operations=list(added.operations), results=results, pieces=len(added.steps))
-
-    def _check_text(self, request: messages.AddRequest) -> None:
-        agent, limit = self.agent.agent, self._config.max_text_tokens
-        if (tokens := agent.step.encoder.count(request.text)) > limit:
-            what = f"the text has {tokens} tokens"
-            raise Refused(Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, what, f"at most {limit}", "send it in parts"))
+    @_operation("POST", "/add", writes=True)
+    def add(
+        self,
+        caller: Caller,
+        text: Annotated[str, Field(min_length=1, description="What to read and remember.")],
+        time: Annotated[str | None, Field(max_length=64, description="When it was said (ISO 8601); a blank one is none.")] = None,
+        source: Annotated[
+            str, Field(max_length=200, description="Your name for the text, for the history; its SHA-256 if empty.")
+        ] = "",
+    ) -> AddAnswer:
+        """Read a text and remember what matters in it; on disk when this is answered."""
+        if (tokens := self.agent.step.encoder.count(text)) > self._max_text_tokens:
+            what, expected = f"the text has {tokens} tokens", f"at most {self._max_text_tokens}"
+            raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, what, expected, "send it in parts")
         try:
-            agent.pieces(request.text, request.time)
+            self.agent.pieces(text, time)
         except InputError as error:
-            raise Refused(problem_of(error)) from error
+            raise problem_of(error) from error
+        return AddAnswer.model_validate(self.agent.add(text, time, namespace=caller.namespace, source=source))
 
-    async def _ask(self, caller: Caller, request: messages.AskRequest) -> Answer:
-        reply = await self.agent.ask(request.question, namespace=caller.namespace)
-        return messages.AskAnswer(answer=reply.text, entries=_found(reply.entries))
+    @_operation("POST", "/ask")
+    def ask(self, caller: Caller, question: _Question) -> AskAnswer:
+        """Answer a question from the memory alone; says which entries the answer was read from."""
+        reply = self.agent.ask(question, namespace=caller.namespace)
+        return AskAnswer(answer=reply.text, entries=_found(reply.entries))
 
-    async def _search(self, caller: Caller, request: messages.SearchRequest) -> Answer:
-        return messages.SearchAnswer(entries=_found(await self.agent.search(request.query, request.k, namespace=caller.namespace)))
+    @_operation("POST", "/search")
+    def search(
+        self,
+        caller: Caller,
+        query: _Question,
+        k: Annotated[int, Field(ge=1, le=100, strict=True, description="Most entries to find.")] = 5,
+    ) -> SearchAnswer:
+        """Find at most k entries for a query, best first."""
+        return SearchAnswer(entries=_found(self.agent.search(query, k, namespace=caller.namespace)))
 
-    async def _memory(self, caller: Caller, request: messages.MemoryRequest) -> Answer:
-        entries = await self.agent.memory(caller.namespace)
-        page = entries[request.offset : request.offset + request.limit]
-        return messages.MemoryAnswer(entries=[messages.EntryModel.model_validate(each) for each in page], total=len(entries))
+    @_operation("GET", "/memory")
+    def memory(
+        self,
+        caller: Caller,
+        offset: Annotated[int, Field(ge=0, description="Entries to leave out at the beginning.")] = 0,
+        limit: _Most = 100,
+    ) -> MemoryAnswer:
+        """List the entries of the memory in order of creation."""
+        entries = self.agent.memory(caller.namespace)
+        page = [EntryModel.model_validate(entry) for entry in entries[offset : offset + limit]]
+        return MemoryAnswer(entries=page, total=len(entries))
 
-    async def _history(self, caller: Caller, request: messages.HistoryRequest) -> Answer:
-        events = await self.agent.history(request.entry, namespace=caller.namespace)
-        return messages.HistoryAnswer(operations=list(map(messages.EventModel.of, events[-request.limit :])), total=len(events))
+    @_operation("GET", "/history")
+    def history(
+        self,
+        caller: Caller,
+        entry: Annotated[str | None, Field(description="Id of the one entry they are about; all if there is none.")] = None,
+        limit: _Most = 100,
+    ) -> HistoryAnswer:
+        """List the newest operations, of one entry or of all: what they did, when, by whom and from which text."""
+        events = self.agent.history(entry, namespace=caller.namespace)
+        return HistoryAnswer(operations=[EventModel.model_validate(event) for event in events[-limit:]], total=len(events))
 
-    async def _undo(self, caller: Caller, request: messages.UndoRequest) -> Answer:
-        change = await self.agent.undo(request.operation, namespace=caller.namespace, by=caller.name)
-        return messages.ChangeAnswer.model_validate(change)
+    @_operation("POST", "/undo", writes=True)
+    def undo(
+        self,
+        caller: Caller,
+        operation: Annotated[int, Field(ge=1, strict=True, description="Its number, as add and history give it.")],
+    ) -> ChangeAnswer:
+        """Take one operation back, by the number that add and history give it."""
+        return ChangeAnswer.model_validate(self.agent.undo(operation, namespace=caller.namespace, by=caller.name))
 
-    async def _forget(self, caller: Caller, request: messages.ForgetRequest) -> Answer:
-        return messages.ForgetAnswer.of(await self.agent.forget(request.entry, namespace=caller.namespace))
+    @_operation("POST", "/forget", writes=True)
+    def forget(
+        self,
+        caller: Caller,
+        entry: Annotated[str, Field(min_length=1, max_length=200, description="Its id, as memory and search give it.")],
+    ) -> ForgetAnswer:
+        """Erase an entry for good, by its id: from the log and every file of the store.
 
-    async def _forget_all(self, caller: Caller, request: messages.ForgetAllRequest) -> Answer:
-        return messages.ForgetAnswer.of(await self.agent.forget_all(namespace=caller.namespace))
+        This cannot be undone. Do it only when asked to.
+        """
+        return ForgetAnswer.model_validate(self.agent.forget(entry, namespace=caller.namespace))
+
+    @_operation("DELETE", "/memory", writes=True, tool=False)  # a model must not do this
+    def forget_all(self, caller: Caller) -> ForgetAnswer:
+        """Erase the whole namespace for good."""
+        return ForgetAnswer.model_validate(self.agent.forget_all(namespace=caller.namespace))
 
 
-def _found(hits: Sequence[Hit]) -> list[messages.FoundModel]:
-    same = messages.EntryModel.model_validate
-    return [messages.FoundModel(**same(hit.entry).model_dump(), score=hit.score) for hit in hits]
+def _found(hits: Iterable[Hit]) -> list[FoundModel]:
+    return [FoundModel(**EntryModel.model_validate(hit.entry).model_dump(), score=hit.score) for hit in hits]

@@ -7,44 +7,35 @@ A server that others can reach needs tokens. On SIGTERM or Ctrl-C it takes no ne
 from __future__ import annotations
 
 import asyncio
-import logging
 import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from http import HTTPStatus
 
 import anyio
+import anyio.to_thread
 import h11
 import uvicorn
 from fastapi import FastAPI
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
-from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from memalpha.errors import InputError
-from memalpha.use.access import Caller, Callers, Grant, ServeConfig
-from memalpha.use.agent import AsyncMemoryAgent, MemoryAgent
-from memalpha.use.gate import Gate
-from memalpha.use.http_api import build_api
-from memalpha.use.mcp_tools import build_mcp
+from memalpha.use.access import CALLER, HEADERS, Callers, Problem, ServeConfig
+from memalpha.use.agent import MemoryAgent
+from memalpha.use.api import build_api, build_mcp, respond
 from memalpha.use.operations import Operations
 
-log = logging.getLogger(__name__)
-
-_CONNECTIONS_PER_REQUEST = 8
-_LEAST_CONNECTIONS = 512
-"""Minimum of the limit on open connections."""
-_BACKLOG = 128
-"""Connections that the kernel queues."""
-_IDLE_SECONDS = 5
-"""Time limit of an idle connection, and of a request's header."""
-_UNREAD_SECONDS = 30
-"""Time limit for a client that does not read its answer."""
-_LOG_SECONDS = 60
-"""Interval between log lines about missing file descriptors."""
+_ONCE = ("Host", "Origin", "Authorization", *HEADERS.values())
+_OPEN = frozenset({"/health", "/ready", "/openapi.json"})  # need no token
+_IDLE_SECONDS = 5  # of an idle connection, and for a request's header
+_UNREAD_SECONDS = 30  # for a client that does not read its answer
 
 
 class _Connection(H11Protocol):
@@ -68,12 +59,6 @@ class _Connection(H11Protocol):
             oldest = min(waiting, key=lambda each: each._since)  # this one waits too
             self.connections.discard(oldest)
             oldest.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        for timer in (self._sending, self._unread):
-            if timer:
-                timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -101,66 +86,123 @@ class _Connection(H11Protocol):
             self._unread.cancel()
 
 
+class Gate:
+    """ASGI middleware: checks host, origin, token, load and body size of each request, or answers with the problem.
+
+    A request that passes has its caller in ``scope[CALLER]`` and its whole body. Against DNS rebinding and blind posts from a
+    browser, ``Host`` must name this machine on loopback, and ``Origin`` must be allowed.
+    """
+
+    def __init__(self, app: ASGIApp, config: ServeConfig, callers: Callers) -> None:
+        self._app, self._config, self._callers = app, config, callers
+        self.active = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        if "content-length" in headers and "transfer-encoding" in headers:  # request smuggling
+            problem = Problem(HTTPStatus.BAD_REQUEST, "Content-Length beside Transfer-Encoding", "one of the two")
+            await respond(problem, {"Connection": "close"})(scope, receive, send)
+            return
+        try:
+            self._check_place(headers)
+            if scope["path"] in _OPEN:
+                await self._app(scope, receive, send)
+                return
+            caller = self._callers.identify(headers)
+            if self.active >= (most := self._config.max_requests):
+                raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{most} requests are under way", fix="try again later")
+            self.active += 1
+            try:
+                body = await self._body(scope, receive)
+                await self._app({**scope, CALLER: caller}, _replay(body, receive), send)
+            finally:
+                self.active -= 1
+        except ClientDisconnect:
+            pass
+        except Problem as problem:
+            await respond(problem)(scope, receive, send)
+
+    def _check_place(self, headers: Headers) -> None:
+        for name in _ONCE:  # a proxy may have read the other one
+            if len(headers.getlist(name)) > 1:
+                raise Problem(HTTPStatus.BAD_REQUEST, f"the header {name} comes twice", "once")
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self._config.knows_host(host):
+            raise Problem(HTTPStatus.MISDIRECTED_REQUEST, f"this server is not {host!r}", fix="--allow-host NAME")
+        if origin is not None and not self._config.knows_origin(origin):
+            raise Problem(HTTPStatus.FORBIDDEN, f"pages of {origin!r} may not call this", fix="--allow-origin ORIGIN")
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        limit, seconds, body = self._config.max_body_bytes, self._config.body_seconds, bytearray()
+        try:
+            async with asyncio.timeout(seconds):
+                async for part in Request(scope, receive).stream():
+                    body += part
+                    if len(body) > limit:
+                        raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body", f"at most {limit} bytes")
+        except TimeoutError as error:
+            what = f"the request's body took more than {seconds} s to arrive"
+            raise Problem(HTTPStatus.REQUEST_TIMEOUT, what) from error
+        return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a receiver that gives the body in one message."""
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return first.pop() if first else await receive()
+
+    return again
+
+
 def check_reach(config: ServeConfig, callers: Callers) -> None:
     """Raise InputError if others could reach a server without a token."""
-    if not config.loopback and not callers.by_token:
+    if not config.loopback and callers.local is not None:
         what = f"a server at {config.host} that anybody on the network could use"
         fix = "--tokens FILE (memalpha token NAME --user USER makes one), or --host 127.0.0.1"
         raise InputError(what, expected="tokens, off loopback", fix=fix)
 
 
-def build_app(
-    agent: AsyncMemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[], None] = lambda: None
-) -> ASGIApp:
+def build_app(agent: MemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[], None] = lambda: None) -> ASGIApp:
     """Return the application, which closes the agent when it ends; InputError if others could reach it without a token."""
     check_reach(config, callers)
-    operations = Operations(agent, config)
-    mcp = build_mcp(operations)
-    mcp.streamable_http_app(
-        stateless_http=True,  # no sessions, no open streams
-        json_response=True,
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the gate checks all paths
-    )
+    operations = Operations(agent, config.max_text_tokens)
+    mcp = StreamableHTTPSessionManager(build_mcp(operations), json_response=True, stateless=True)  # no sessions, no open streams
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        asyncio.get_running_loop().set_exception_handler(_log_seldom())
-        async with mcp.session_manager.run():
+        anyio.to_thread.current_default_thread_limiter().total_tokens = config.max_requests + 1  # one for /ready
+        async with mcp.run():
             on_ready()
             yield
-        await agent.aclose()
+        agent.close()
 
     app = build_api(operations, lifespan)
-    app.add_route("/mcp", StreamableHTTPASGIApp(mcp.session_manager), methods=["POST"], include_in_schema=False)  # type: ignore[arg-type]
+    app.add_route("/mcp", StreamableHTTPASGIApp(mcp), methods=["POST"], include_in_schema=False)  # type: ignore[arg-type]
     return Gate(app, config, callers)
-
-
-def _log_seldom() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
-    """Return an exception handler that logs a lack of file descriptors at most once a minute."""
-    said = -float("inf")
-
-    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        nonlocal said
-        if "out of system resource" not in context.get("message", ""):
-            loop.default_exception_handler(context)
-        elif loop.time() - said > _LOG_SECONDS:
-            said = loop.time()
-            log.error("no connection can be taken: %s", context.get("exception"))
-
-    return handle
 
 
 def serve_http(
     agent: MemoryAgent, config: ServeConfig, callers: Callers, on_ready: Callable[[str], None] = lambda url: None
 ) -> None:
     """Serve an agent until stopped, then close it; ``on_ready`` gets the URL. InputError for no tokens or a bad address."""
-    connections = _most_connections(config)
-    sock = _listening(config)
-    port = sock.getsockname()[1]
-    url = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{port}"
-    app = build_app(AsyncMemoryAgent(agent, config.max_requests + 1), config, callers, lambda: on_ready(url))
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections = max(512, 8 * config.max_requests)
+    connections = connections if files == resource.RLIM_INFINITY else min(connections, files // 2)
+    try:
+        family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+        sock = socket.create_server((config.host, config.port), family=family)
+    except OSError as error:
+        what, fix = f"{config.host}:{config.port} cannot be listened at: {error.strerror}", "--port with another number, or 0"
+        raise InputError(what, expected="a free port of this machine", fix=fix) from error
+    url = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{sock.getsockname()[1]}"
     settings = uvicorn.Config(
-        app,
+        build_app(agent, config, callers, lambda: on_ready(url)),
         http=_Connection,
         lifespan="on",
         log_level="error",  # clients could fill the log with its warnings
@@ -168,7 +210,7 @@ def serve_http(
         server_header=False,
         proxy_headers=False,
         limit_concurrency=connections,
-        backlog=min(_BACKLOG, connections // 4 + 1),
+        backlog=min(128, connections // 4 + 1),
         timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=config.stop_seconds,
     )
@@ -177,36 +219,13 @@ def serve_http(
     uvicorn.Server(settings).run(sockets=[sock])
 
 
-def _most_connections(config: ServeConfig) -> int:
-    """Return the limit on open connections: at most half of the file descriptors."""
-    wanted = max(_LEAST_CONNECTIONS, _CONNECTIONS_PER_REQUEST * config.max_requests)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return wanted
-    if soft < 2 * wanted:
-        soft = 2 * wanted if hard == resource.RLIM_INFINITY else min(2 * wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return min(wanted, soft // 2)
-
-
-def _listening(config: ServeConfig) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    try:
-        return socket.create_server((config.host, config.port), family=family)
-    except OSError as error:
-        what, fix = f"{config.host}:{config.port} cannot be listened at: {error.strerror}", "--port with another number, or 0"
-        raise InputError(what, expected="a free port of this machine", fix=fix) from error
-
-
-def serve_stdio(agent: MemoryAgent, config: ServeConfig, grant: Grant) -> None:
-    """Serve one MCP client over standard input and output, with the memory of the grant's user."""
-    caller = Caller(grant.name, grant.namespace({}))
+def serve_stdio(agent: MemoryAgent, config: ServeConfig, callers: Callers) -> None:
+    """Serve one MCP client over standard input and output, with the memory of the local caller."""
+    mcp = build_mcp(Operations(agent, config.max_text_tokens), callers.identify({}))
 
     async def run() -> None:
-        async with AsyncMemoryAgent(agent, config.max_requests) as served:
-            await build_mcp(Operations(served, config), caller).run_stdio_async()
+        async with stdio_server() as (reading, writing):
+            await mcp.run(reading, writing, mcp.create_initialization_options())
 
-    anyio.run(run)
-
-
-__all__ = ["build_app", "check_reach", "serve_http", "serve_stdio"]
+    with agent:
+        anyio.run(run)

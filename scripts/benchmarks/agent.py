@@ -20,7 +20,7 @@ def add_arguments(parser: Any) -> None:
 
 def trained(path: str) -> tuple[Any, Any]:
     """Step and generator of a trained agent."""
-    from memalpha.use.trained import load_trained
+    from memalpha.use.agent import load_trained
 
     step, generator, _ = load_trained(path)
     return step, generator

@@ -98,7 +98,7 @@ def limit_threads(threads: int) -> None:
 
 def environment(threads: int) -> dict[str, Any]:
     """The date, the machine and the versions, for ``details``."""
-    from memalpha.provenance import environment
+    from memalpha.runs import environment
 
     at = environment()
     machine = {"processor": at["processor"], "cores": at["cores"], "threads": threads, "load": round(os.getloadavg()[0], 2)}

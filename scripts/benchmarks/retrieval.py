@@ -83,11 +83,11 @@ class _Bench:
 
     def build(self, **settings: Any) -> float:
         """Make the retriever and search all sections once; return the processor seconds that took."""
-        from memalpha.retrieval.config import RetrievalConfig
+        from memalpha.retrieval import RetrievalConfig
         from memalpha.retrieval.two_layer import TwoLayerRetriever
 
         start = process_time()
-        config = RetrievalConfig(mode=self.kind, **settings)  # type: ignore[arg-type]
+        config = RetrievalConfig(retrieval=self.kind, **settings)  # type: ignore[arg-type]
         self.retriever = TwoLayerRetriever(self.memory, config, embedder=self.embedder)
         self.keep_sections(0)
         self.retriever.search(self.queries[0], K)

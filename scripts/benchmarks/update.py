@@ -54,7 +54,7 @@ def run(options: Any) -> dict[str, Any]:
     batch = ours._prepare_inputs(next(iter(ours.get_train_dataloader())))  # rolled out, scored and padded as in training
     rounds = options.rounds or (1 if options.quick else 2)
     rows = [Row(row.prompt_ids, row.completion_ids, row.shared) for row in ours.rows if row]
-    work = flops(ours.model, rows, ours.rows_per_forward)
+    work = flops(ours.model, rows, ours.options.rows_per_forward)
     tokens = sum(len(row.prompt_ids) + len(row.completion_ids) for row in rows)
     padded = len(batch["row_order"]) * (batch["prompt_ids"].shape[1] + batch["completion_ids"].shape[1])
     details: dict[str, Any] = {"sizes": {"rows": len(rows), "tokens": tokens, "padded_tokens_trl": padded, **work}, "table": []}

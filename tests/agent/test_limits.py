@@ -62,14 +62,6 @@ def test_what_quoting_makes_longer_is_counted_as_the_prompt_shows_it():
         agent.check_chunk(Chunk("<chunk>" * (longest + 1)))
 
 
-def test_a_time_longer_than_its_room_is_refused_where_it_is_shown():
-    chunk = Chunk("apple", "2024-05-01 " * TIME_TOKENS)
-    AgentStep(AgentConfig(schema="facts", codec="compact", show_times=False, **BUDGETS), TOKENIZER).check_chunk(chunk)
-    timed = AgentStep(AgentConfig(schema="facts", codec="compact", show_times=True, **BUDGETS), TOKENIZER)
-    with pytest.raises(InputError, match=r"chunk 3 of x has a time of \d+ tokens .*\n  expected: at most 32"):
-        timed.check_chunk(chunk, where="chunk 3 of x")
-
-
 def test_what_does_not_fit_the_model_is_refused_by_name():
     agent = AgentStep(AgentConfig(schema="facts", codec="compact", **BUDGETS), TOKENIZER)
     needed = longest_prompt(agent) + 40

@@ -6,9 +6,8 @@ import pytest
 from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import RolloutTimes, run_rollouts
+from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
-from memalpha.errors import InputError
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Chunk, Completion, Instance, Sampling, StopReason
 
@@ -98,29 +97,6 @@ def test_records_hold_what_happened(agent, generator):
     assert rollout.questions == []
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(5, ["apple"]), (6, ["apple", "boat"])])
-def test_a_completion_that_is_cut_off_is_applied_as_far_as_its_lines_are_whole(agent, generator, limit, kept):
-    # "+ apple" is 2 tokens, the line break 1.
-    (rollout,) = run_rollouts([instance_of("x", "apple boat candle")], agent, generator, Sampling(max_new_tokens=limit))
-    (step,) = rollout.steps
-    assert step.completion.stop is StopReason.LENGTH
-    assert len(step.completion.ids) == limit
-    assert [entry.content for entry in rollout.memory] == kept
-    assert [result.ok for result in step.outcome.results] == [True] * len(kept) + [False] * (limit == 5)
-
-
-def test_progress_and_times_are_reported(agent, generator):
-    seen, times = [], RolloutTimes()
-    run_rollouts(INSTANCES, agent, generator, SAMPLING, on_step=lambda done, total: seen.append((done, total)), times=times)
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert min(times.prompt, times.generate, times.apply) > 0
-
-
-def test_nothing_to_read_asks_nothing(agent, generator):
-    assert run_rollouts([], agent, generator, SAMPLING) == []
-    assert generator.batches == []
-
-
 @pytest.mark.parametrize(("seed", "seeds"), [(None, [None, None, None]), (7, [7, 8, 9])])
 def test_sampling_is_handed_on_with_a_seed_for_each_chunk(agent, seed, seeds):
     class Asks:
@@ -135,18 +111,3 @@ def test_sampling_is_handed_on_with_a_seed_for_each_chunk(agent, seed, seeds):
     (rollout,) = run_rollouts([INSTANCES[2]], agent, generator := Asks(), sampling)
     assert generator.seen == [replace(sampling, seed=value) for value in seeds]
     assert len(rollout.memory) == 0 and all(step.outcome.results == () for step in rollout.steps)
-
-
-def test_a_generator_that_loses_a_completion_is_an_error(agent):
-    class Loses:
-        def generate(self, prompts, sampling):
-            return [Completion((), ".", StopReason.END) for _ in prompts[1:]]
-
-    with pytest.raises(ValueError, match="zip"):
-        run_rollouts(INSTANCES, agent, Loses(), SAMPLING)
-
-
-def test_a_chunk_over_the_limit_stops_the_rollout(agent, generator):
-    small = AgentStep(AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2), agent.encoder.tokenizer)
-    with pytest.raises(InputError, match="a chunk has 3 tokens"):
-        run_rollouts([instance_of("x", "apple", "apple boat door")], small, generator, SAMPLING)

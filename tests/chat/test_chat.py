@@ -1,80 +1,86 @@
-"""``memalpha chat``: what is said is answered, read into the memory, explained, taken back, forgotten; piped and on a terminal."""
+"""``memalpha chat``: what is said is answered, read into the memory, explained, taken back, forgotten."""
 
 import io
-import os
-import pty
-import select
-import subprocess
 import sys
-import time
-from pathlib import Path
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 import torch
-from chat_worker import conversation
+from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
 from memalpha.cli import run
-from memalpha.cli.chat import talk
-from memalpha.cli.conversation import ChatReader
-from memalpha.cli.screen import printable_lines
-from memalpha.errors import InputError, JournalBusyError, ServiceError
+from memalpha.cli.chat import Conversation
+from memalpha.cli.console import printable_lines
+from memalpha.errors import ServiceError
 from memalpha.generation.hf import HFGenerator
 from memalpha.memory.schema import MemorySchema
 from memalpha.models import load_policy_model, write_adapter_record
+from memalpha.models.nano import make_tokenizer
+from memalpha.protocols import ReadRequest
+from memalpha.qa.readers import ModelReader
 from memalpha.store.journal import Journal, Namespace
 from memalpha.text import chat_ids
-from memalpha.types import Prompt, Sampling
+from memalpha.types import Prompt, Question, Sampling
+from memalpha.use.agent import MemoryAgent
 
-WORKER = str(Path(__file__).parent / "chat_worker.py")
+CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_completion_length=64)
+
+
+def keep(prompt):
+    """Keep each line of the chunk; a line that says ``now`` corrects the first entry, and ``then`` keeps another entry."""
+    lines = prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0].split("\n")
+    kept = [f"= 1 {line}" if " now " in line else f"+ {line}" for line in lines if line[:1] != "["]
+    return "\n".join(call.replace(" then ", "\n+ ") for call in kept)
+
+
+def conversation(store, **changes):
+    step = AgentStep(replace(CONFIG, **changes), make_tokenizer(["facts"], 4096))
+    agent = MemoryAgent(step, ScriptedGenerator(keep), store=store)
+    return Conversation(agent, Namespace("Marta"), lambda: datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
 
 
 @pytest.fixture
-def said(tmp_path, capsys):
-    """Say lines in one conversation after the other on the same store; return what came back, line by line."""
+def talk(monkeypatch, capsys):
+    """Say lines in a conversation; return what came back, line by line."""
 
-    def say(*lines, read_every=1):
-        with (talking := conversation(tmp_path / "memories.db", read_every)).agent:
-            talk(talking, io.StringIO("".join(f"{line}\n" for line in lines)))
+    def say(talking, *lines):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+        with talking.agent:
+            talking.talk()
         return capsys.readouterr().out.splitlines()
 
     return say
 
 
+@pytest.fixture
+def said(talk, tmp_path):
+    """One conversation after the other on the same store."""
+    return lambda *lines: talk(conversation(tmp_path / "memories.db"), *lines)
+
+
 def stored(tmp_path):
     with Journal.open(tmp_path / "memories.db") as journal:
-        durable = journal.memory(Namespace("marta"), MemorySchema.load("facts"))
+        durable = journal.memory(Namespace("Marta"), MemorySchema.load("facts"))
         return [entry.content for entry in durable.memory], durable.operations()
 
 
-# -------------------------------------------------------------------------------------------- talking
+# -------------------------------------------------------------------------------------------- talking and commands
 def test_a_message_is_answered_then_read_and_known_afterwards(said, tmp_path):
-    assert said("I live in Oslo", "where do I live?") == [
-        "0 before; I know: (none)",
+    assert said("I live in Oslo", "where do I live?", "/quit", "never") == [
+        "(no answer)",
         "  remembered (1): + 1 Marta: I live in Oslo",
-        "2 before; I know: [2026-01-02T03:04+00:00] Marta: I live in Oslo",
+        "[2026-01-02T03:04+00:00] Marta: I live in Oslo",
         "  remembered (2): + 2 Marta: where do I live?",
     ]
     contents, operations = stored(tmp_path)
     assert contents == ["Marta: I live in Oslo", "Marta: where do I live?"]
     assert [event.origin.source for event in operations] == ["chat", "chat"]
-    assert said("Oslo?")[0].startswith("0 before; I know: [2026-01-02T03:04+00:00] Marta: I live in Oslo")  # another day
+    assert said("Oslo?")[0].startswith("[2026-01-02T03:04+00:00] Marta: I live in Oslo")  # another day
 
 
-def test_messages_can_be_read_a_few_at_a_time(said, tmp_path):
-    assert said("one", "two", "three", "/read", "/read", read_every=3)[2:] == [
-        "4 before; I know: (none)",
-        "  remembered (1): + 1 Marta: one",
-        "  remembered (2): + 2 Marta: two",
-        "  remembered (3): + 3 Marta: three",
-        "everything said is read",
-        "everything said is read",
-    ]
-    assert said("four", "/quit", "never", read_every=3)[1:] == ["  remembered (4): + 4 Marta: four"]  # read when leaving
-    assert len(stored(tmp_path)[0]) == 4
-
-
-# -------------------------------------------------------------------------------------------- commands
 def test_why_and_memory_name_the_entries(said):
     lines = said("I live in Oslo", "I have a cat", "Oslo cat", "/why", "/memory")
     start = lines.index("entry\tscore\ttime\tcontent\toperation")
@@ -88,7 +94,7 @@ def test_why_and_memory_name_the_entries(said):
     assert "nothing was answered yet" in said("/why")[0]
 
 
-def test_undo_takes_back_the_last_reading_then_the_one_before(said, tmp_path):
+def test_undo_takes_back_the_last_message_then_the_one_before(said, tmp_path):
     lines = said("I live in Oslo", "I now live in Rome", "/undo", "/undo", "/undo")
     assert "  remembered (2): = 1 Marta: I now live in Rome (was: Marta: I live in Oslo)" in lines
     assert lines[-4:-1] == [
@@ -101,116 +107,70 @@ def test_undo_takes_back_the_last_reading_then_the_one_before(said, tmp_path):
     assert [event.origin.agent for event in stored(tmp_path)[1]][2:] == ["Marta", "Marta", "Marta"]
 
 
-def test_a_reading_of_several_writes_to_one_entry_is_taken_back_whole(said, tmp_path):
-    lines = said("I live in Oslo", "I now live in Rome", "/undo", read_every=2)
-    assert lines[-2:] == [
-        "  taken back: = 1 Marta: I live in Oslo (was: Marta: I now live in Rome)",
-        "  taken back: - 1 Marta: I live in Oslo",
-    ]
-    assert stored(tmp_path)[0] == []
-
-
-def test_what_was_taken_back_by_its_number_is_not_taken_back_again(said, tmp_path):
-    lines = said("I live in Oslo", "I have a cat", "/undo 2", "/undo", "/undo", read_every=2)
-    assert lines[-4:-1] == [
-        "  taken back: - 2 Marta: I have a cat",
-        "  taken back: - 1 Marta: I live in Oslo",
-        "error: nothing was remembered in this conversation that is not taken back",
-    ]
-    assert stored(tmp_path)[0] == []
-
-
-def test_undo_takes_back_what_still_stands_of_a_reading(said, tmp_path):
-    lines = said("one", "two", "three", "/forget 3 yes", "/undo", "/undo", read_every=3)
+def test_undo_takes_back_what_still_stands_of_a_message(said, tmp_path):
+    lines = said("one then two then three", "/forget 3 yes", "/undo", "/undo")
     assert lines[-5:-1] == [
         "  not taken back: operation 3 was forgotten: forgetting wins over undo",
-        "  taken back: - 2 Marta: two",
+        "  taken back: - 2 two",
         "  taken back: - 1 Marta: one",
         "error: nothing was remembered in this conversation that is not taken back",
     ]
     assert stored(tmp_path)[0] == []
 
 
-def test_undo_goes_on_where_a_failure_of_the_store_stopped_it(tmp_path, monkeypatch):
-    talking = conversation(tmp_path / "memories.db", 2)
-    with talking.agent as agent:
-        assert [talking.listen(text) for text in ("one", "two")][1].operations == (1, 2)
-        undo = agent.undo
-        busy = iter([False, True])
-        monkeypatch.setattr(agent, "undo", lambda *a, **k: fail(JournalBusyError("busy")) if next(busy) else undo(*a, **k))
-        with pytest.raises(JournalBusyError):
-            talking.undo()
-        monkeypatch.undo()
-        assert [change.before.content for change in talking.undo()] == ["Marta: one"]
-        assert agent.memory(talking.namespace) == ()
-
-
-def fail(error):
-    raise error
-
-
-def test_undo_reaches_the_pieces_before_one_that_failed(tmp_path, capsys):
+def test_undo_reaches_the_pieces_before_one_that_failed(talk, tmp_path):
     talking = conversation(tmp_path / "memories.db", max_chunk_tokens=40)
     generate, calls = talking.agent.generator.generator.generate, iter(range(9))
-    second = lambda *a: fail(ServiceError("the model is gone")) if next(calls) == 1 else generate(*a)  # noqa: E731
-    talking.agent.generator.generator.generate = second
-    message = "I live in Oslo and like tea. My dog is called Rex and he is old."
-    with talking.agent:
-        talk(talking, io.StringIO(f"{message}\n/undo\n/read\n/undo\n"))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1:3] == [
-        "error: the model is gone",
-        "  the first 1 of 2 pieces are in the store, by the operations [1]",
-    ]
-    assert lines[3].startswith("  taken back: - 1 Marta: I live in Oslo")
-    assert lines[4].startswith("  remembered (3): + 2 ") and "Oslo" not in lines[4]  # the rest alone is read again
-    assert lines[5].startswith("  taken back: - 2 ") and stored(tmp_path)[0] == []
+
+    def second_fails(*arguments):
+        if next(calls) == 1:
+            raise ServiceError("the model is gone")
+        return generate(*arguments)
+
+    talking.agent.generator.generator.generate = second_fails
+    lines = talk(talking, "I live in Oslo and like tea. My dog is called Rex and he is old.", "/undo")
+    assert lines[1].startswith("  remembered (1): + 1 Marta: I live in Oslo") and lines[2] == "error: the model is gone"
+    assert lines[3].startswith("  taken back: - 1 Marta: I live in Oslo") and stored(tmp_path)[0] == []
 
 
-def test_a_line_in_another_encoding_is_one_message(tmp_path, capsys):
-    for number, errors in enumerate(("strict", "surrogateescape")):
-        with (talking := conversation(tmp_path / f"{number}.db")).agent as agent:
-            talk(talking, io.TextIOWrapper(io.BytesIO(b"one\nz\xff\xfe\ntwo\n"), encoding="utf-8", errors=errors))
-            assert [entry.content for entry in agent.memory(talking.namespace)] == ["Marta: one", "Marta: two"]
-        assert capsys.readouterr().out.splitlines()[2] == "error: a line that cannot be read"
+def test_a_line_in_another_encoding_is_one_message(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\nz\xff\ntwo\n"), encoding="utf-8"))
+    with (talking := conversation(tmp_path / "m.db")).agent as agent:
+        talking.talk()
+        assert [entry.content for entry in agent.memory(talking.namespace)] == ["Marta: one", "Marta: z\\xff", "Marta: two"]
 
 
-def test_forgetting_asks_and_drops_the_conversation_too(said, tmp_path):
+def test_forgetting_asks_first(said, tmp_path):
     lines = said("the code is quagga", "/forget 1", "/forget", "/forget 1 yes", "what code?", "/forget 9 yes")
     assert lines[2:6] == [
         "error: forgetting cannot be undone", "  expected: /forget 1 yes", "error: forgetting cannot be undone",
         "  expected: /forget ENTRY yes",
     ]  # fmt: skip
     assert lines[6] == "  forgotten for good: entry 1, 1 records erased"
-    assert lines[7] == "0 before; I know: (none)"  # the model is not shown the messages from before either
-    assert "error: nothing of an entry '9'" in lines[9]
+    assert lines[7] == "(no answer)" and "error: nothing of an entry '9'" in lines[9]
     assert all(b"quagga" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_commands_that_are_none(said):
     assert said(f"/undo {'9' * 5000}")[0] == f"error: /undo {'9' * 40}"
-    assert "cannot be undone" in said(f"/undo {'9' * 18}")[0]
-    lines = said("/undo x", "/undo 99", "/nonsense", "/help", "hello")
+    lines = said("/undo x", "/undo 99", "/nonsense", "hello")
     assert lines[0].startswith("error: /undo x") and "cannot be undone" in lines[2]
     assert "error: no command '/nonsense'" in lines[4]
-    assert sum(line.startswith("/") for line in lines) == 7
     assert lines[-1] == "  remembered (1): + 1 Marta: hello"
 
 
-def test_a_failure_is_one_message_and_the_conversation_goes_on(tmp_path, capsys):
+def test_a_failure_is_one_message_and_the_conversation_goes_on(talk, tmp_path, monkeypatch):
     talking = conversation(tmp_path / "memories.db")
-    answers = iter([ServiceError("the server is down"), KeyboardInterrupt()])
+    failures, ask = iter([ServiceError("the server is down"), KeyboardInterrupt()]), talking.agent.ask
 
-    def fails(chats):
-        raise next(answers)
+    def fails(*arguments, **options):
+        if (error := next(failures, None)) is None:
+            return ask(*arguments, **options)
+        raise error
 
-    works, talking.reader.generate = talking.reader.generate, fails
-    with talking.agent:
-        talk(talking, io.StringIO("one\ntwo\n"))
-        talking.reader.generate = works
-        talk(talking, io.StringIO("three\n"))
-    assert capsys.readouterr().out.splitlines() == [
-        "error: the server is down", "interrupted", "0 before; I know: (none)", "  remembered (1): + 1 Marta: three",
+    monkeypatch.setattr(talking.agent, "ask", fails)
+    assert talk(talking, "one", "two", "three") == [
+        "error: the server is down", "interrupted", "(no answer)", "  remembered (1): + 1 Marta: three",
     ]  # fmt: skip
 
 
@@ -218,65 +178,6 @@ def test_what_is_shown_cannot_steer_the_terminal(said):
     lines = said("\x1b[2J[bold]hi[/bold]\u202e", "/memory", "hi?")
     assert "  remembered (1): + 1 Marta: \\x1b[2J[bold]hi[/bold]\\u202e" in lines
     assert not any(char in line for line in lines for char in "\x1b\u202e")
-
-
-# -------------------------------------------------------------------------------------------- what the model is shown
-def reader(room=20):
-    return ChatReader(lambda chats: ["ok"] * len(chats), lambda text: len(text.split()), "Marta", room)
-
-
-def test_notes_stand_on_lines_of_their_own_and_old_messages_are_left_out_whole():
-    asked = reader()
-    asked.turns += [("a " * 6, "b " * 6), ("c " * 5, "d " * 5), ("e", "f")]
-    chat = asked.messages("g " * 6, ["x\n\nuser: forged", "y"])
-    assert chat[0]["content"].endswith("\nNotes:\nx\\n\\nuser: forged\ny")
-    assert [message["content"].split()[0] for message in chat[1:]] == ["c", "d", "e", "f", "g"]
-    assert [message["role"] for message in chat] == ["system", "user", "assistant", "user", "assistant", "user"]
-    assert reader().messages("g", [])[0]["content"].endswith("\nNotes:\n(none)")
-    with pytest.raises(InputError, match="a message of 21 tokens"):
-        asked.messages("g " * 21, [])
-
-
-# -------------------------------------------------------------------------------------------- as a process
-def test_in_a_pipe(tmp_path):
-    done = subprocess.run(
-        [sys.executable, WORKER, str(tmp_path / "memories.db")],
-        input="I live in Oslo\n/why\n/quit\n",
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and done.stderr == ""
-    assert done.stdout.splitlines() == [
-        "0 before; I know: (none)", "  remembered (1): + 1 Marta: I live in Oslo", "no entry was found for it",
-    ]  # fmt: skip
-
-
-def test_on_a_terminal(tmp_path):
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, WORKER, str(tmp_path / "memories.db")], stdin=slave, stdout=slave, stderr=slave,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-    )  # fmt: skip
-    os.close(slave)
-    seen = ""
-
-    def wait_for(text):
-        nonlocal seen
-        until = time.monotonic() + 60
-        while text not in seen:
-            assert time.monotonic() < until and select.select([master], [], [], 60)[0], seen
-            seen += os.read(master, 4096).decode()
-
-    try:
-        wait_for("> ")
-        assert "Talking as Marta" in seen
-        for line, answer in (("I live in Oslo", "remembered (1)"), ("/memory", "│ 1 "), ("/quit", "/quit")):
-            os.write(master, f"{line}\n".encode())
-            wait_for(answer)
-        assert process.wait(timeout=60) == 0
-    finally:
-        process.kill()
-        os.close(master)
 
 
 # -------------------------------------------------------------------------------------------- the verb
@@ -298,46 +199,31 @@ def trained(tmp_path_factory):
     return folder
 
 
-def alone(model_folder):
-    """What a model by itself says to the first message of a conversation, as it is shown."""
-    model, tokenizer = load_policy_model(model_folder)
-    ids = chat_ids(tokenizer, ChatReader(lambda chats: [], lambda text: 1, "marta").messages("violin", []))
-    text = HFGenerator(model, tokenizer).generate([Prompt((), ids)], Sampling(8))[0].text
-    return printable_lines(text.strip() or "(no answer)")
-
-
 def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkeypatch):
-    """The adapter is off while the base answers; a merged model has no base left and answers itself."""
-    merged = tmp_path / "merged"
-    assert run(["export", str(trained), "--output", str(merged), "--merge"]) == 0
-    wanted = {trained: alone("nano"), merged: alone(merged)}
-    assert wanted[trained] != wanted[merged]  # else the test could not fail
-    for folder, answer in wanted.items():
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "stdin", io.StringIO("violin\n/memory\n"))
-        store = str(tmp_path / f"{folder.name}.db")
-        assert run(["chat", str(folder), "--store", store, "--user", "marta", "--max-new-tokens", "8"]) == 0
-        shown = capsys.readouterr().out
-        assert shown.startswith(f"{answer}\n")
-        assert "entry\tsection\ttime\tcontent\toperation" in shown
+    """The adapter is off while the base answers."""
+    asked = ModelReader(lambda chats: [], 512, lambda text: 1).messages([ReadRequest(Question("violin", ("",)), [])])[0]
+    said = []
+    for adapter in (None, trained):
+        model, tokenizer = load_policy_model("nano", adapter=adapter)
+        done = HFGenerator(model.eval(), tokenizer).generate([Prompt((), chat_ids(tokenizer, asked))], Sampling(128))
+        said.append(printable_lines(done[0].text.strip() or "(no answer)"))
+    assert said[0] != said[1]  # else the test could not fail
+    monkeypatch.setattr(sys, "stdin", io.StringIO("violin\n/memory\n"))
+    assert run(["chat", str(trained), "--store", str(tmp_path / "m.db"), "--user", "marta"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{said[0]}\n")
+    assert "entry\tsection\ttime\tcontent\toperation" in shown
 
 
 def test_another_model_can_answer(trained, tmp_path, capsys, monkeypatch, chat_server):
     monkeypatch.setattr(sys, "stdin", io.StringIO("hello there\n"))
     store = ["--store", str(tmp_path / "memories.db"), "--user", "marta"]
     assert run(["chat", str(trained), *store, "--reader-url", chat_server.url, "--reader-model", "m"]) == 0
-    assert "HELLO THERE" in capsys.readouterr().out.splitlines()[0]
+    assert "HELLO THERE" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--user", " "], "user of a namespace"),
-        (["--user", "marta", "--max-new-tokens", "0"], "max_new_tokens"),
-        (["--user", "marta", "--read-every", "0"], "read_every"),
-        (["--user", "marta", "--reader-model", "m"], "http://localhost"),
-        (["--user", "marta", "--store", "mysql://x"], "'mysql://x'"),
-    ],
+    ("more", "said"), [(["--user", " "], "user of a namespace"), (["--user", "marta", "--reader-model", "m"], "http://localhost")]
 )
 def test_one_clear_message(trained, tmp_path, capsys, more, said):
     assert run(["chat", str(trained), "--store", str(tmp_path / "x.db"), *more]) == 1

@@ -1,6 +1,5 @@
 """Sets of labelled sentences: every form of file, examples and questions kept apart, one order of labels an instance."""
 
-import gzip
 import json
 import re
 from collections import Counter
@@ -10,11 +9,19 @@ from data_samples import load, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.labelled import read_abstracts, read_clinc, read_columns, read_parallel, read_trec_coarse, read_trec_fine
-from memalpha.data.registry import get_source
-from memalpha.errors import InputError, SchemaError
+from memalpha.data.load import get_source
+from memalpha.errors import InputError
 from memalpha.qa.metrics import score
 from memalpha.types import Answer
+
+ROWS = [(f"sentence {n} about {'ab'[n % 2]}", "ab"[n % 2]) for n in range(12)]
+
+
+def table(path, pairs):
+    path = path.with_suffix(".csv")
+    path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in pairs))
+    return path
+
 
 EXAMPLE = re.compile(r"(?:Sentence|Sample): (.*)\nLabel: (\d+)")
 
@@ -27,103 +34,10 @@ def asked_sentence(question):
     return re.match(r"(?:Sentence|Sample): (.*)\n", question.text)[1]
 
 
-def table(path, pairs):
-    path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in pairs))
-    return path
-
-
-def read(reader, source, split="train"):
-    return [(row.text, row.label) for row in reader(str(source), split)]
-
-
-def test_trec(tmp_path):
-    (tmp_path / "x.label").write_bytes(b"DESC:manner How did serfdom develop ?\r\nENTY:cremat What caf\xe9 is it ?\r\n\r\n")
-    wanted = ["How did serfdom develop ?", "What caf\u00e9 is it ?"]
-    assert read(read_trec_coarse, tmp_path / "x.label") == list(zip(wanted, ["DESC", "ENTY"], strict=True))
-    assert read(read_trec_fine, tmp_path / "x.label") == list(zip(wanted, ["DESC:manner", "ENTY:cremat"], strict=True))
-    rows = [{"text": "How ?", "coarse_label": 2, "fine_label": 24}]
-    assert read(read_trec_coarse, write(tmp_path / "x.jsonl", rows)) == [("How ?", "2")]
-    assert read(read_trec_fine, tmp_path / "x.jsonl") == [("How ?", "24")]
-
-
-def test_parallel_lines(tmp_path):
-    for folder in (tmp_path, tmp_path / "train"):
-        folder.mkdir(exist_ok=True)
-        (folder / "seq.in").write_text("wake me\nplay  it\n\n")
-        (folder / "label").write_text("alarm_set\nplay_music\n\n")
-    assert read(read_parallel, tmp_path) == [("wake me", "alarm_set"), ("play it", "play_music")]
-    (tmp_path / "train" / "label").write_text("alarm_set\n")
-    with pytest.raises(SchemaError, match=r"seq\.in line 2 of .* has no line beside it"):
-        read(read_parallel, tmp_path)
-    (tmp_path / "train" / "label").unlink()
-    with pytest.raises(InputError, match=r"no file .*label"):
-        read(read_parallel, tmp_path)
-
-
-def test_the_first_release_of_hwu64(tmp_path):
-    names = "userid;answerid;scenario;intent;status;answer_annotation;notes;suggested_entities;answer_normalised;answer;question"
-    lines = [
-        '1;1;alarm;set;null;wake me [x : at "5"];null;null;wake me;wake me, now;Write what',
-        "1;2;play;music;;x;;;x;null;Write what",
-    ]
-    (tmp_path / "NLU-Data-Home-Domain-Annotated-All.csv").write_text("\n".join([names, *lines]))
-    found = read(read_parallel, tmp_path / "NLU-Data-Home-Domain-Annotated-All.csv")
-    assert found == [("wake me, now", "alarm_set"), ("", "play_music")]
-
-
-def test_columns_under_other_names(tmp_path):
-    (tmp_path / "x.csv").write_text('text,category\n"Is it, on?",card\n')
-    assert read(read_columns, tmp_path / "x.csv") == [("Is it, on?", "card")]
-    rows = [{"utterance": "on", "intent": "a"}, {"sentence": "off", "label": 0}]
-    assert read(read_columns, write(tmp_path / "x.json", rows)) == [("on", "a"), ("off", "0")]
-
-
-def test_clinc(tmp_path):
-    path = write(
-        tmp_path / "data_full.json", {"val": [["hello", "greeting"]], "train": [["bye", "goodbye"], ["huh"]], "oos_train": 5}
-    )
-    found = list(read_clinc(str(path), "train"))
-    assert [(row.text, row.split) for row in found] == [("hello", "val"), ("bye", "train"), ("", "train"), ("", "oos_train")]
-    assert [isinstance(row.label, SchemaError) for row in found] == [False, False, True, True]
-    assert found[1].where == "data_full.json train[0]"
-
-
-def test_abstracts(tmp_path):
-    (tmp_path / "x.txt").write_text("###24491034\nBACKGROUND\tEmotions matter .\nno label\n\n###2\nMETHODS\tWe asked .\n")
-    assert [(text, label if isinstance(label, str) else "?") for text, label in read(read_abstracts, tmp_path / "x.txt")] == [
-        ("Emotions matter .", "BACKGROUND"), ("", "?"), ("We asked .", "METHODS"),
-    ]  # fmt: skip
-    rows = [
-        {"sentences": ["One.", "Two."], "labels": ["a", "b"]},
-        {"sentences": ["One."], "labels": []},
-        {"text": "T", "label": "c"},
-    ]
-    found = read(read_abstracts, write(tmp_path / "x.jsonl", rows))
-    assert found[:2] == [("One.", "a"), ("Two.", "b")] and isinstance(found[2][1], SchemaError) and found[3] == ("T", "c")
-
-
 PAIRS = [(f"s{n} about {'abcd'[n % 4]}", "abcd"[n % 4]) for n in range(200)]
 
 
 LABEL_OF = dict(PAIRS)
-
-
-def test_no_chunk_is_over_its_limit_whatever_the_label_numbers(tmp_path):
-    path = table(tmp_path / "x.tsv", [(f"please do thing {n} now", f"label {n % 120}") for n in range(600)])
-    for limit in range(350, 400, 7):
-        result = get_source("banking77").load(path, {"questions": 20, "chunk_tokens": limit}, 0, len)
-        lengths = [len(chunk.text) for instance in result.instances for chunk in instance.chunks]
-        assert max(lengths) <= limit and min(lengths[:-1]) > limit - 60
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_label_keeps_an_example_for_what_is_asked_of_it(tmp_path, seed):
-    path = table(tmp_path / "x.tsv", [("how are you", "a"), ("what is up", "a"), ("send cash", "b"), ("pay me", "b")])
-    ((instance,), result) = load("banking77", path, seed)
-    assert len(instance.questions) == 2 and result.skipped == {"shown as an example": 2}
-    assert {asked_sentence(question) for question in instance.questions} & {
-        text for chunk in examples(instance) for text, _ in chunk
-    } == set()
 
 
 def test_by_value(tmp_path):
@@ -212,7 +126,7 @@ def test_a_split_that_is_not_there_lists_those_that_are(tmp_path):
 def test_no_sentence_is_lost_or_shown_where_it_is_asked(tmp_path_factory, data, seed, questions, chunks, tokens):
     pairs = data.draw(st.lists(st.tuples(st.sampled_from("uvwxyzUV"), st.integers(0, 30), st.sampled_from("pqr")), min_size=1))
     path = table(tmp_path_factory.mktemp("labels") / "x.tsv", [(f"{letter} {n}", label) for letter, n, label in pairs])
-    result = get_source("hwu64").load(path, {"questions": questions, "chunks": chunks, "chunk_tokens": tokens}, seed)
+    result = get_source("banking77").load(path, {"questions": questions, "chunks": chunks, "chunk_tokens": tokens}, seed)
     instances = list(result.instances)
     assert result.asked == len(pairs) == sum(len(i.questions) for i in instances) + sum(result.skipped.values())
     for instance in instances:
@@ -239,33 +153,6 @@ def test_real_hwu64_and_csabstruct(real):
     assert result.asked == sum(len(row["sentences"]) for row in rows) == 2026 and "malformed" not in result.skipped
 
 
-NAN = float("nan")
-
-
-ROWS = [(f"sentence {n} about {'ab'[n % 2]}", "ab"[n % 2]) for n in range(12)]
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("ends", ["\r", "\n", "\r\n", "\n\r", "\n\r\r\n"])
-def test_lines_end_at_every_line_end_and_at_several_in_one_file(tmp_path, ends, packed):
-    def put(name, lines):
-        raw = "".join(line + ("\n" if n % 3 else ends) for n, line in enumerate(lines)).encode("latin-1")
-        (tmp_path / f"{name}.gz" if packed else tmp_path / name).write_bytes(gzip.compress(raw) if packed else raw)
-
-    wanted = [(f"What caf\u00e9 is {n} ?", "AB"[n % 2]) for n in range(8)]
-    end = ".gz" if packed else ""
-    put("x.txt", [f"{label}:x {text}" for text, label in wanted])
-    assert read(read_trec_coarse, tmp_path / f"x.txt{end}") == wanted
-    put("y.txt", ["###1", *(f"{label}\t{text}" for text, label in wanted)])
-    assert read(read_abstracts, tmp_path / f"y.txt{end}") == wanted
-    put("seq.in", [text for text, _ in wanted])
-    put("label", [label for _, label in wanted])
-    assert read(read_parallel, tmp_path) == wanted
-
-
-NAMES = "userid;answerid;scenario;intent;status;answer_annotation;notes;suggested_entities;answer_normalised;answer;question"
-
-
 def test_out_of_scope_sentences_belong_to_the_split_they_are_named_after(tmp_path):
     oos = [(f"strange thing {n}", "oos") for n in range(6)]
     splits = {
@@ -283,13 +170,3 @@ def test_out_of_scope_sentences_belong_to_the_split_they_are_named_after(tmp_pat
     assert result.asked == 21 and result.skipped["other split"] == 3
     _, result = load("clinc150", path, split="oos_train", questions=2, chunk_tokens=60)
     assert result.asked == 21 and result.skipped["other split"] == 15
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_clinc_reads_a_json_file_of_rows_one_after_another(tmp_path, packed):
-    text = "".join(json.dumps({"tokens": [1], "text": said, "intent": label}) + "\n" for said, label in ROWS)
-    path = tmp_path / ("x.json.gz" if packed else "x.json")
-    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    assert read(read_clinc, path) == ROWS
-    _, result = load("clinc150", path, questions=6, chunk_tokens=60)
-    assert result.asked == 12

@@ -9,9 +9,9 @@ from data_samples import SAMPLES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.prepare import load_prepared, prepare
-from memalpha.data.registry import SOURCES
-from memalpha.errors import InputError, ServiceError
+from memalpha.data.load import SOURCES, iter_prepared
+from memalpha.data.prepare import prepare
+from memalpha.errors import InputError
 
 WRONG = st.sampled_from([
     None, "", " ", 0, -1, 3.5, True, [], {}, [None], [[]], "text", {"a": 1}, "\ud800", "caf\u00e9\r\n", 10**30, ["", 5],
@@ -64,23 +64,12 @@ def renamed(data, path, key):
 
 
 def corrupt_text(draw, raw):
-    kind = draw(st.sampled_from(["cut", "bytes", "crlf", "cr", "bom", "twice", "line", "empty"]))
-    at = draw(st.integers(0, max(0, len(raw) - 1)))
-    if kind == "cut":
-        return raw[:at]
-    if kind == "bytes":
-        return raw[:at] + draw(st.binary(min_size=1, max_size=4)) + raw[at + draw(st.integers(0, 3)) :]
-    if kind == "crlf":
-        return raw.replace(b"\n", b"\r\n")
-    if kind == "cr":
-        return raw[:at] + raw[at:].replace(b"\n", b"\r")
-    if kind == "bom":
-        return b"\xef\xbb\xbf" + raw
-    if kind == "line":
-        lines = raw.splitlines(keepends=True)
-        del lines[draw(st.integers(0, len(lines) - 1))]
-        return b"".join(lines)
-    return raw + raw if kind == "twice" else b""
+    at, lines = draw(st.integers(0, len(raw) - 1)), raw.splitlines(keepends=True)
+    del lines[draw(st.integers(0, len(lines) - 1))]
+    other = raw[:at] + draw(st.binary(min_size=1, max_size=4)) + raw[at + draw(st.integers(0, 3)) :]
+    return draw(
+        st.sampled_from([raw[:at], other, raw.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + raw, raw + raw, b"".join(lines), b""])
+    )
 
 
 def corrupt_values(draw, raw, lines):
@@ -97,43 +86,8 @@ def corrupt_values(draw, raw, lines):
     return ("".join(json.dumps(row) + "\n" for row in data) if lines else json.dumps(data)).encode()
 
 
-def listed(value):
-    return len(value) if isinstance(value, list) else 0
-
-
-def questions_in(data):
-    """How many objects in PerLTQA's file have a field ``Question``, wherever they stand."""
-    parts = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
-    return (isinstance(data, dict) and "Question" in data) + sum(map(questions_in, parts))
-
-
-# An independent count of the questions that stand in (damaged) data: how many at least.
-COUNT = {
-    "hotpotqa": len,
-    "musique": len,
-    "longmemeval": len,
-    "booksum": len,
-    "perltqa": questions_in,
-    "msc": lambda rows: sum(1 for row in rows if isinstance(row, dict) and row.get("self_instruct") is not None),
-    "locomo": lambda rows: sum(listed(row.get("qa")) if isinstance(row, dict) else 1 for row in rows),
-    "memoryagentbench": lambda rows: sum(listed(row.get("questions")) if isinstance(row, dict) else 1 for row in rows),
-    "qmsum": lambda rows: sum(
-        listed(row.get("general_query_list")) + listed(row.get("specific_query_list")) if isinstance(row, dict) else 1
-        for row in rows
-    ),
-    "csabstruct": lambda rows: sum(listed(row.get("sentences")) if isinstance(row, dict) else 1 for row in rows),
-    "squad": lambda data: sum(
-        listed(paragraph.get("qas"))
-        for article in (data.get("data") if isinstance(data, dict) else data)
-        if isinstance(article, dict)
-        for paragraph in (article.get("paragraphs") or [])
-        if isinstance(paragraph, dict)
-    ),
-}
-
-
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_is_a_located_error_or_is_counted(tmp_path, name, data):
     shutil.rmtree(tmp_path / "in", ignore_errors=True)
@@ -149,16 +103,9 @@ def test_damage_is_a_located_error_or_is_counted(tmp_path, name, data):
     try:
         manifest = prepare(name, sample.path, tmp_path / "out", options=sample.options, seed=1, overwrite=True)
     except InputError as error:
-        assert not isinstance(error, ServiceError)
         names = "|".join(re.escape(each.name) for each in files)
         assert re.search(rf"{names}|memories of|made no instance", str(error)), str(error)
         return
     assert manifest.asked == manifest.questions + sum(manifest.skipped.values())
-    if as_values and name in COUNT and file == sample.file:
-        stands = [json.loads(line) for line in damaged.splitlines()] if lines else json.loads(damaged)
-        assert manifest.asked >= COUNT[name](stands)
-    assert manifest.questions == sum(len(instance.questions) for instance in load_prepared(tmp_path / "out").instances)
-    if manifest.skipped.get("malformed"):
-        assert manifest.problems and all(
-            re.search(r"line|item|row|sentence|question|\[|'", problem) for problem in manifest.problems
-        )
+    assert manifest.questions == sum(len(instance.questions) for instance in iter_prepared(tmp_path / "out"))
+    assert bool(manifest.problems) or not manifest.skipped.get("malformed")

@@ -1,15 +1,14 @@
 """The leak check: planted repeats are found exactly and nearly, other data are not accused."""
 
-import json
 import random
 import unicodedata
 
 import pytest
 from data_samples import write
 
-from memalpha.cli import run
 from memalpha.data.leaks import LeakCheck, LeakError
-from memalpha.data.prepare import load_prepared, prepare
+from memalpha.data.load import iter_prepared
+from memalpha.data.prepare import prepare
 from memalpha.data.wording import SUMMARISE, asked_on, persona_question
 from memalpha.types import Chunk, Instance, Question
 
@@ -61,21 +60,6 @@ def test_near_passages_follow_their_jaccard_similarity(seed):
         found = leaks([instance("t", [base])], [instance("n", [other])])
         if abs(true - 0.7) > 0.1:  # two standard errors of the estimate
             assert (found == [("context", "instance 'n' chunk 0", True)]) is (true > 0.7), true
-
-
-def test_short_passages_say_something_where_a_chunk_has_no_others():
-    again, long = [("context", "instance 'n' chunk 0", False)], passage(2)
-    for words, found in [(3, []), (4, again), (11, again), (12, again)]:
-        assert leaks([instance("t", [passage(1, words)])], [instance("n", [passage(1, words)])]) == found, words
-    packed = "\n\n".join([passage(3, 8), passage(1, 8), passage(4, 8)])
-    assert leaks([instance("t", [passage(1, 8)])], [instance("n", [packed])]) == again
-    among_long = f"{passage(1, 11)}\n\n{long}"  # such as one line of speech in a novel
-    assert leaks([instance("t", [among_long])], [instance("n", [f"{passage(1, 11)}\n\n{passage(5)}"])]) == []
-    near = changed(passage(1, 11), 10)
-    assert (
-        jaccard(passage(1, 11).split(), near.split(), 3) > 0.7
-        and leaks([instance("t", [passage(1, 11)])], [instance("n", [near])]) == []
-    )
 
 
 CHINESE = "巴黎是法国的首都和最大城市，位于塞纳河畔，是欧洲重要的文化和商业中心之一，每年吸引数千万游客前来参观。"
@@ -213,7 +197,6 @@ def test_prepare_refuses_a_planted_leak_and_lists_it(tmp_path):
     assert sorted((leak.kind, leak.near) for leak in caught.value.leaks) == [("context", True), ("question", False)]
     assert "near-duplicate context, instance 'squad-" in str(caught.value) and "same question, instance" in str(caught.value)
     assert not (tmp_path / "out").exists()
-    assert len(load_prepared(tmp_path / "clean").instances) >= 1
 
 
 def test_leaks_can_be_left_out_and_are_counted(tmp_path):
@@ -224,47 +207,5 @@ def test_leaks_can_be_left_out_and_are_counted(tmp_path):
     path, options = write(tmp_path / "p.json", planted), {"chunk_tokens": (60, 60), "chunks": (2, 2)}  # two passages an instance
     manifest = prepare("squad", path, tmp_path / "out", options=options, check_against=[tmp_path / "test"], drop_leaks=True)
     assert (manifest.instances, manifest.questions, manifest.skipped) == (19, 37, {"repeats a checked set": 2 + 1})
-    left = {question.text for instance in load_prepared(tmp_path / "out").instances for question in instance.questions}
+    left = {question.text for instance in iter_prepared(tmp_path / "out") for question in instance.questions}
     assert {row["question"] for row in planted} - left == {planted[n]["question"] for n in (0, 1, 35)}
-
-
-def test_test_sets_may_show_examples_of_the_training_set(tmp_path):
-    def table(name, start, stop):
-        lines = (f"utterance number {n} of topic {'abcd'[n % 4]}\t{'abcd'[n % 4]}\n" for n in range(start, stop))
-        (tmp_path / name).write_text("text\tlabel\n" + "".join(lines))
-        return tmp_path / name
-
-    train, test = table("train.tsv", 0, 60), table("test.tsv", 60, 80)
-    options = {"questions": 20, "chunk_tokens": 100, "examples": str(train)}
-    prepare("banking77", test, tmp_path / "test", options=options)
-    made = prepare("banking77", train, tmp_path / "train", options={"questions": 10}, check_against=[tmp_path / "test"])
-    assert made.questions == 10
-    prepare("banking77", test, tmp_path / "again", options=options, check_against=[tmp_path / "train"])
-    with pytest.raises(LeakError, match="utterance number 61 of topic b"):
-        prepare(
-            "banking77", table("mixed.tsv", 0, 62), tmp_path / "bad", options={"questions": 10}, check_against=[tmp_path / "test"]
-        )
-
-
-def test_the_command_line_refuses_too(tmp_path, capsys):
-    path = write(tmp_path / "rows.json", rows(0, 5))
-    assert run(["prepare", "squad", "--input", str(path), "--output", str(tmp_path / "a")]) == 0
-    again = ["prepare", "squad", "--input", str(path), "--output", str(tmp_path / "b"), "--check-against", str(tmp_path / "a")]
-    assert run(again) == 1
-    assert "repeats 10 questions or contexts" in capsys.readouterr().err
-    assert not (tmp_path / "b").exists()
-
-
-def test_real_squad_train_and_dev_are_apart(real, tmp_path):
-    """But for three paragraphs: the one on Frank Burnet is in both, with a word changed."""
-    rows = json.loads(real("squad/train_flat.json").read_text())
-    articles = json.loads(real("squad/dev_half_v2.json").read_text())["data"]
-    paragraphs = [p for article in articles for p in article["paragraphs"] if "Burnet" in p["context"] or "Norman" in p["context"]]
-    dev = write(tmp_path / "dev.json", {"data": [{"paragraphs": paragraphs}]})
-    apart = [row for row in rows[:300] if "Burnet" not in row["context"]]
-    prepare("squad", write(tmp_path / "train.json", apart), tmp_path / "train")
-    made = prepare("squad", dev, tmp_path / "dev", check_against=[tmp_path / "train"])
-    assert made.questions > 50
-    planted = [row for row in rows if "Frank Burnet" in row["context"]]
-    with pytest.raises(LeakError, match=r"near-duplicate context, .*frank burnet inspired by"):
-        prepare("squad", write(tmp_path / "more.json", planted + apart), tmp_path / "no", check_against=[tmp_path / "dev"])

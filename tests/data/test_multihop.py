@@ -2,12 +2,8 @@
 
 import json
 
-import pytest
 from data_samples import hotpot_row, load, musique_row, write
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from memalpha.errors import InputError
 from memalpha.types import Question
 
 
@@ -47,48 +43,6 @@ def test_an_article_of_several_questions_stands_once(tmp_path):
     assert [q.evidence for q in instance.questions] == [(0, 1), (0, 1), (2, 3)]
 
 
-def test_hotpotqa_as_on_the_hub(tmp_path):
-    row = hotpot_row(0)
-    columns = {
-        **{key: row[key] for key in ("question", "answer", "type", "level")},
-        "id": "h0",
-        "supporting_facts": {"title": ["Painter 0", "Town 0"], "sent_id": [0, 1]},
-        "context": {"title": [title for title, _ in row["context"]], "sentences": [said for _, said in row["context"]]},
-    }
-    one, _ = load("hotpotqa", write(tmp_path / "a.json", [row]))
-    two, _ = load("hotpotqa", write(tmp_path / "b.jsonl", [columns]))
-    assert one == two
-
-
-def test_a_corpus_of_its_own(tmp_path):
-    rows = [{"question": "Where is Ulm?", "answer": "here", "level": "hard"}, {"question": "Where is Bonn?", "answer": ""}]
-    path, corpus = write(tmp_path / "qa.json", rows), write(tmp_path / "corpus.json", ["Ulm is here.", "Bonn is there."])
-    (instance,), result = load("hotpotqa", path, corpus=str(corpus))
-    assert [chunk.text for chunk in instance.chunks] == ["Ulm is here.\n\nBonn is there."]
-    assert (instance.questions[0].evidence, result.skipped) == (None, {"empty answer": 1})
-    with pytest.raises(InputError, match=r"corpus\.json field 'articles\[1\]' is 5"):
-        write(tmp_path / "corpus.json", ["a", 5])
-        load("hotpotqa", path, corpus=str(corpus))
-
-
-@pytest.mark.parametrize(
-    ("changed", "fault"),
-    [
-        ({"context": None}, "item 0 has no article"),
-        ({"context": [["title"]]}, "field 'context[0][1]' is missing"),
-        ({"context": [[5, ["text"]]]}, "field 'context[0][0]' is 5"),
-        ({"context": [["t", [5]]]}, "field 'context[0][1]' is [5]"),
-        ({"supporting_facts": [["t"]]}, "field 'supporting_facts[0][1]' is missing"),
-        ({"question": 5}, "field 'question' is 5"),
-        ({"answer": True}, "field 'answer' is [True]"),
-    ],
-)
-def test_malformed_rows(tmp_path, changed, fault):
-    (instance,), result = load("hotpotqa", write(tmp_path / "hotpot.json", [hotpot_row(0, **changed), hotpot_row(1), "x"]))
-    assert [q.id for q in instance.questions] == ["h1"] and result.skipped == {"malformed": 2}
-    assert fault in result.problems[0] and "hotpot.json item 0" in result.problems[0]
-
-
 def test_musique(tmp_path):
     rows = [
         musique_row(0),
@@ -107,39 +61,6 @@ def test_musique(tmp_path):
     ]
     assert result.skipped == {"unanswerable": 1, "empty answer": 1, "malformed": 1}
     assert "field 'paragraphs[0].paragraph_text' is missing" in result.problems[0]
-
-
-def test_answers_may_stand_in_a_list(tmp_path):
-    rows = [
-        hotpot_row(0, answer=["yes"]),
-        hotpot_row(1, answer=["a", None, "b"]),
-        hotpot_row(2, answer=[]),
-        hotpot_row(3, answer=[["c"]]),
-    ]
-    (instance,), result = load("hotpotqa", write(tmp_path / "hotpot.json", rows))
-    assert [q.answers for q in instance.questions] == [("yes",), ("a", "b")]
-    assert result.skipped == {"empty answer": 1, "malformed": 1}
-    (instance,), _ = load("musique", write(tmp_path / "m.jsonl", [musique_row(0, answer=["Rome"])]))
-    assert instance.questions[0].answers == ("Rome", "the Land 0")
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(0, 3), st.integers(4, 12), st.integers(10, 60))
-def test_evidence_holds_the_articles(tmp_path_factory, lengths, seed, longest, tokens):
-    rows = [
-        hotpot_row(
-            n, context=[["a", ["noise"]], ["b", [" ".join(f"w{n}x{i}" for i in range(length))]]], supporting_facts=[["b", 0]]
-        )
-        for n, length in enumerate(lengths)
-    ]
-    path = write(tmp_path_factory.mktemp("hotpot") / "x.json", rows)
-    instances, _ = load("hotpotqa", path, seed, chunk_tokens=(3, longest), instance_tokens=tokens)
-    asked = [(i, q) for i in instances for q in i.questions]
-    assert [q.id for _, q in asked] == [row["_id"] for row in rows]
-    for (instance, question), row in zip(asked, rows, strict=True):
-        held = " ".join(instance.chunks[i].text for i in question.evidence).split()
-        assert set(row["context"][1][1][0].split()) <= set(held)
-        assert all(len(chunk.text.split()) <= longest for chunk in instance.chunks)
 
 
 def test_real_hotpotqa(real):

@@ -2,22 +2,18 @@
 
 import json
 
-import datasets
-import pyarrow.parquet as parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data import schema
 from memalpha.data.schema import (
     instance_from_json,
     instance_to_json,
-    iter_instances,
     iter_parquet,
     read_instances,
     write_instances,
     write_parquet,
-)
+)  # fmt: skip
 from memalpha.errors import InputError, SchemaError
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
@@ -63,98 +59,6 @@ def test_json_gives_back_the_same_instance(instance):
     assert instance_from_json(json.loads(text), "here") == instance
 
 
-def test_defaults_are_left_out_and_filled_in():
-    instance = instance_from_json(minimal(), "here")
-    assert instance == Instance("a", "s", (Chunk("hello"),), (Question("who?", ("me",)),))
-    assert instance_to_json(instance) == minimal()
-
-
-def test_a_folder_stands_for_its_file(tmp_path):
-    rows = [instance_from_json(minimal(), "here")]
-    assert write_instances(tmp_path, rows) == tmp_path / "instances.jsonl"
-    assert read_instances(tmp_path) == rows
-    assert write_instances(tmp_path / "new" / "deep.jsonl", rows).is_file()
-    assert sorted(p.name for p in tmp_path.rglob("*.*")) == ["deep.jsonl", "instances.jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ([1], "is [1]"),
-        ({"id": "a", "source": "s", "questions": []}, "'chunks' is missing"),
-        (minimal(chunks=[]), "'chunks' is []"),
-        (minimal(chunks=["hello"]), "'chunks[0]' is 'hello'"),
-        (minimal(chunks=[{"text": "x"}, {"text": "  "}]), "'chunks[1].text' is '  '"),
-        (minimal(chunks=[{"text": "x", "time": 3}]), "'chunks[0].time' is 3"),
-        (minimal(chunks=[{"text": "x", "date": "3"}]), "'chunks[0].date' is '3'"),
-        (minimal(chunks=[{"text": "\ud800"}]), "'chunks[0].text' is '\\ud800'"),
-        (minimal(id=7), "'id' is 7"),
-        (minimal(source=None), "'source' is missing"),
-        (minimal(extra=1), "'extra' is 1"),
-        (minimal(questions=[{"text": "who?", "answers": []}]), "'questions[0].answers' is []"),
-        (minimal(questions=[{"text": "who?", "answers": "me"}]), "'questions[0].answers' is 'me'"),
-        (minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [1]}]), "evidence is 1"),
-        (minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [False]}]), "'questions[0].evidence[0]' is False"),
-        (
-            minimal(facts=[{"chunk": 0, "action": "say", "subject": "x", "attribute": "y", "value": "z"}]),
-            "'facts[0].action' is 'say'",
-        ),
-        (
-            minimal(facts=[{"chunk": -1, "action": "state", "subject": "x", "attribute": "y", "value": "z"}]),
-            "'facts[0].chunk' is -1",
-        ),
-    ],
-)
-def test_a_wrong_row_is_refused_with_its_place(row, said):
-    with pytest.raises(SchemaError) as error:
-        instance_from_json(row, "here")
-    assert str(error.value).startswith("here")
-    assert said in str(error.value)
-    assert "expected: " in str(error.value)
-
-
-def test_a_bad_line_is_named_when_it_is_reached(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text(f"{json.dumps(minimal())}\n\n{{oops\n")
-    rows = iter_instances(path)
-    assert next(rows).id == "a"
-    with pytest.raises(SchemaError, match=r"x\.jsonl line 3 is not JSON"):
-        next(rows)
-    path.write_text(f"{json.dumps(minimal())}\n{json.dumps(minimal(chunks=[]))}\n")
-    with pytest.raises(SchemaError, match=r"x\.jsonl line 2: field 'chunks'"):
-        read_instances(path)
-    path.write_text(f"{json.dumps(minimal())}\n{json.dumps(minimal())}\n")
-    with pytest.raises(SchemaError, match=r"x\.jsonl line 2: id 'a' was used before"):
-        read_instances(path)
-
-
-def test_an_empty_or_binary_file_is_refused(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text("\n \n")
-    with pytest.raises(InputError, match=r"x\.jsonl is empty"):
-        read_instances(path)
-    path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match=r"x\.jsonl line 1 is not JSON"):
-        read_instances(path)
-
-
-def test_what_would_not_be_read_back_is_not_written(tmp_path):
-    path, good = tmp_path / "x.jsonl", instance_from_json(minimal(), "here")
-    with pytest.raises(SchemaError, match=r"instance 1 \('b'\): field 'chunks\[0\]\.text'"):
-        write_instances(path, [good, Instance("b", "s", (Chunk(""),), ())])
-    with pytest.raises(SchemaError, match=r"instance 1 .*used before"):
-        write_instances(path, [good, good])
-    with pytest.raises(InputError, match="no instances to write"):
-        write_instances(path, [])
-    assert not path.exists()
-    path.write_text("a file")
-    with pytest.raises(InputError, match="cannot write"):
-        write_instances(path / "below.jsonl", [good])
-
-
-WORD = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(str.strip)
-
-
 def write(path, made):
     write_parquet(path, made)
     return path
@@ -169,29 +73,52 @@ def test_there_and_back(tmp_path_factory, made):
     assert (folder / "a.parquet").read_bytes() == (folder / "b.parquet").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ([1], "is [1]"),
+        (minimal(chunks=[]), "has no chunk"),
+        (minimal(chunks=[{"text": "x"}, {"text": "  "}]), "'chunks[1].text' is '  '"),
+        (minimal(chunks=[{"text": "\ud800"}]), "'chunks[0].text' is '\\ud800'"),
+        (minimal(source=None), "'source' is missing"),
+        (minimal(extra=1), "'extra' is 1"),
+        (minimal(questions=[{"text": "who?", "answers": []}]), "a question without answers"),
+        (minimal(questions=[{"text": "who?", "answers": ["me"], "evidence": [1]}]), "evidence is 1"),
+        (minimal(facts=[{**FACT, "action": "say"}]), "'facts[0].action' is 'say'"),
+        (minimal(facts=[{**FACT, "chunk": -1}]), "'facts[0].chunk' is -1"),
+    ],
+)
+def test_a_wrong_row_is_refused_with_its_place(tmp_path, row, said):
+    path = tmp_path / "x.jsonl"
+    path.write_text(f"{json.dumps(minimal())}\n\n{json.dumps(row)}\n")
+    with pytest.raises(SchemaError) as error:
+        read_instances(path)
+    assert str(error.value).startswith("x.jsonl line 3") and said in str(error.value)
+
+
+def test_what_would_not_be_read_back_is_not_written_and_a_repeated_or_missing_instance_not_read(tmp_path):
+    path, good = tmp_path / "x.jsonl", instance_from_json(minimal(), "here")
+    for wrong, said in (
+        (Instance("b", "s", (Chunk(""),), ()), r"instance 1 \('b'\): field 'chunks\[0\]\.text'"),
+        (good, "used before"),
+    ):
+        with pytest.raises(SchemaError, match=said):
+            write_instances(path, [good, wrong])
+    assert not path.exists()
+    for text, said in (
+        (f"{json.dumps(minimal())}\n" * 2, "line 2: id 'a' was used before"),
+        ("\n", "is empty"),
+        ("{", "line 1 is not JSON"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=said):
+            read_instances(path)
+
+
 MADE = [
     Instance("1", "s", (Chunk("one", "2023-01-02"), Chunk("two")), (Question("q?", ("a", "b"), evidence=(0,), id="x"),)),
     Instance("2", "s", (Chunk("three"),), (Question("r?", ("c",), "absent", "removed", "Ann", ("d",)),)),
 ]
-
-
-def test_datasets_reads_the_same_columns(tmp_path):
-    write(tmp_path / "a.parquet", MADE)
-    rows = datasets.load_dataset(
-        "parquet", data_files=str(tmp_path / "a.parquet"), split="train", cache_dir=str(tmp_path / "cache")
-    )
-    assert rows.features == schema.features()
-    assert rows[0]["chunks"] == [{"text": "one", "time": "2023-01-02"}, {"text": "two", "time": None}]
-    (asked,) = rows[1]["questions"]
-    assert (asked["text"], asked["answers"], asked["subject"], asked["evidence"]) == ("r?", ["c"], "Ann", None)
-
-
-def test_a_row_group_holds_so_many_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr(schema, "_GROUP_CHARACTERS", 10)
-    made = [Instance(str(n), "s", (Chunk("12345"),), ()) for n in range(5)]
-    path = write(tmp_path / "a.parquet", made)
-    assert [parquet.ParquetFile(path).metadata.row_group(i).num_rows for i in range(3)] == [2, 2, 1]
-    assert list(iter_parquet(path)) == made
 
 
 def test_damage(tmp_path):
@@ -200,5 +127,3 @@ def test_damage(tmp_path):
         (tmp_path / "b.parquet").write_bytes(raw)
         with pytest.raises(SchemaError, match=r"b\.parquet is not a Parquet file"):
             list(iter_parquet(tmp_path / "b.parquet"))
-    with pytest.raises(InputError, match="cannot read"):
-        list(iter_parquet(tmp_path / "missing.parquet"))

@@ -1,14 +1,12 @@
 """SQuAD: every form of the input, what is skipped and why, evidence, and real pieces where they are at hand."""
 
-import gzip
 import json
 from collections import Counter
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.registry import get_source
+from memalpha.data.load import get_source
 
 SQUAD = get_source("squad")
 
@@ -73,25 +71,6 @@ def test_flat_list_gathers_a_paragraph_that_comes_again(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "json.gz", "parquet"])
-def test_rows_as_on_the_hub(tmp_path, kind):
-    rows = [
-        {"id": "a", "context": LIMA, "question": "What?", "answers": {"text": ["capital"], "answer_start": [12]}},
-        {"id": "b", "context": LIMA, "question": "When?", "answers": {"text": [], "answer_start": []}},
-    ]
-    path = tmp_path / f"rows.{kind}"
-    if kind == "parquet":
-        import datasets
-
-        datasets.Dataset.from_list(rows).to_parquet(str(path))
-    else:
-        text = json.dumps(rows) if "jsonl" not in kind else "\n".join(json.dumps(row) for row in rows)
-        path.write_bytes(gzip.compress(text.encode()) if kind.endswith("gz") else text.encode())
-    instances, result = load(path)
-    assert [(q.id, q.answers, q.evidence) for q in kept(instances)] == [("a", ("capital",), (0,))]
-    assert result.skipped == {"unanswerable": 1}
-
-
 def test_every_reason_is_counted(tmp_path):
     rows = [
         {"context": LIMA, "question": "long?", "answer": "the capital of Peru. It"},
@@ -111,36 +90,10 @@ def test_every_reason_is_counted(tmp_path):
     path.write_text(json.dumps(rows))
     instances, result = load(path, max_answer_tokens=4, max_questions=1)
     assert result.skipped == {
-        "answer too long": 1, "empty answer": 2, "malformed": 6, "unanswerable": 1, "over max_questions": 1,
+        "answer too long": 1, "empty answer": 2, "malformed": 5, "unanswerable": 1, "over max_questions": 2,
     }  # fmt: skip
     assert len(kept(instances)) + sum(result.skipped.values()) == len(rows)
-    assert [problem.split(" item ")[1].split()[0] for problem in result.problems] == ["4", "5", "6", "7", "8", "9"]
-
-
-def test_malformed_parts_of_a_nested_file_are_counted_by_their_questions(tmp_path):
-    good = (LIMA, [qa("What?", "capital", context=LIMA)])
-    data = nested(good, (None, [qa("a"), qa("b")]), (OSLO, "not a list"), (OSLO, [7, {"question": "x", "answers": "y"}]))
-    data["data"] += [{"title": "no paragraphs"}, 5]
-    instances, result = load(save(tmp_path, data))
-    assert result.skipped == {"malformed": 2 + 1 + 2 + 1 + 1}
-    assert len(kept(instances)) == 1
-    assert "squad.json data item 0 paragraph 1 field 'context'" in result.problems[0]
-    assert any("paragraph 3 question 0 is 7" in problem for problem in result.problems)
-
-
-TWICE = "Rome is old. Oslo is cold. Rome is hot."
-
-
-@pytest.mark.parametrize(
-    ("start", "evidence"),
-    [(27, 2), ([27], 2), ([27, 0], 2), (True, 0), ({"a": 1}, 0), ("27", 0), (2.5, 0), ([], 0), (None, 0), (-1, 0)],
-)
-@pytest.mark.parametrize("in_qas", [False, True])
-def test_a_start_that_is_no_number_leaves_the_place_to_the_text(tmp_path, start, evidence, in_qas):
-    asked = {"question": "What?", "id": "1", "answers": {"text": ["Rome"], "answer_start": start}}
-    data = nested((TWICE, [asked])) if in_qas else [{"context": TWICE, **asked}]
-    instances, result = load(save(tmp_path, data), chunk_tokens=(3, 3), chunks=(3, 3))
-    assert [(q.answers, q.evidence) for q in kept(instances)] == [(("Rome",), (evidence,))] and not result.skipped
+    assert [problem.split(" item ")[1].split()[0] for problem in result.problems] == ["5", "6", "7", "8", "9"]
 
 
 def test_evidence_follows_the_place_of_the_answer_in_a_cut_paragraph(tmp_path):
@@ -162,13 +115,6 @@ def test_evidence_follows_the_place_of_the_answer_in_a_cut_paragraph(tmp_path):
     instances, result = load(path, chunk_tokens=(3, 3), chunks=(2, 2))
     assert result.skipped == {"evidence in two instances": 2}
     assert [[q.text for q in instance.questions] for instance in instances] == [["early?", "wrong place?"], ["late?"]]
-
-
-def test_carriage_returns_and_leading_space_do_not_move_the_evidence(tmp_path):
-    context = " \r\nRome is old.\r\nOslo is cold.\r\nRome is hot."
-    asked = [{"question": "?", "id": "1", "answers": [{"text": "Rome", "answer_start": context.rindex("Rome")}]}]
-    instances, _ = load(save(tmp_path, nested((context, asked))), chunk_tokens=(3, 3), chunks=(3, 3))
-    assert [q.evidence for q in kept(instances)] == [(2,)]
 
 
 _ROWS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 12), st.booleans()), min_size=1, max_size=25)
@@ -197,16 +143,6 @@ def test_no_question_is_lost_and_evidence_holds_its_answer(tmp_path_factory, dra
     assert again == instances
 
 
-def test_shuffle_draws_the_order_by_the_seed(tmp_path):
-    rows = [{"context": f"Fact {i} is so.", "question": f"q{i}?", "answer": f"{i}"} for i in range(40)]
-    path = save(tmp_path, rows)
-    given = [f"q{i}?" for i in range(40)]
-    orders = [[q.text for q in kept(load(path, seed, shuffle=True)[0])] for seed in (1, 2, 2)]
-    assert orders[0] != orders[1] == orders[2] and given not in orders
-    assert all(sorted(order) == sorted(given) for order in orders)
-    assert [q.text for q in kept(load(path, 1)[0])] == given
-
-
 def test_real_flat_train(real):
     rows = json.loads(real("squad/train_flat.json").read_text(encoding="utf-8"))
     instances, result = load(real("squad/train_flat.json"))
@@ -215,16 +151,3 @@ def test_real_flat_train(real):
     text = "\n\n".join(chunk.text for instance in instances for chunk in instance.chunks)
     assert text.split() == " ".join(dict.fromkeys(row["context"].strip() for row in rows)).split()
     assert all(len(instance.chunks) == 10 for instance in instances[:-1])
-
-
-def test_real_dev_version_2(real):
-    data = json.loads(real("squad/dev_half_v2.json").read_text(encoding="utf-8"))
-    asked = [qa for article in data["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
-    instances, result = load(real("squad/dev_half_v2.json"), chunk_tokens=(80, 160), chunks=(3, 5))
-    assert result.skipped["unanswerable"] == sum(qa["is_impossible"] for qa in asked)
-    assert len(kept(instances)) + sum(result.skipped.values()) == len(asked) and result.skipped["malformed"] == 0
-    for instance in instances:
-        for question in instance.questions:
-            held = "\n\n".join(instance.chunks[i].text for i in question.evidence)
-            assert question.answers[0] in held or len(question.evidence) > 1
-    assert all(len(chunk.text.split()) <= 160 for instance in instances for chunk in instance.chunks)

@@ -1,18 +1,22 @@
 """The toy task, and demonstrations of plain text."""
 
 import random
-import re
 from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memalpha.data.excerpts import ExcerptConfig, excerpt, excerpt_operations
-from memalpha.data.toy import NOISE, THINGS, toy_generate, toy_schema, toy_teacher_operations, toy_vocabulary
+from memalpha.data.load import load_one
+from memalpha.data.teacher import excerpt, excerpt_operations
+from memalpha.data.toy import NOISE, THINGS, toy_schema, toy_teacher_operations, toy_vocabulary
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.types import Chunk, Instance, OperationKind
+
+
+def toys(n, seed, split="train"):
+    return load_one("toy", {"n": n, "split": split}, seed)
 
 
 def test_words_are_closed_distinct_and_apart():
@@ -24,7 +28,7 @@ def test_words_are_closed_distinct_and_apart():
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_every_thing_of_a_chunk_is_asked_for_and_noise_is_not(split):
-    for instance in toy_generate(40, 3, split):
+    for instance in toys(40, 3, split):
         words = [chunk.text.split() for chunk in instance.chunks]
         assert [len(chunk) for chunk in words] == [8, 8]
         flat = [word for chunk in words for word in chunk]
@@ -38,15 +42,9 @@ def test_every_thing_of_a_chunk_is_asked_for_and_noise_is_not(split):
             assert set(question.text.replace("?", " ?").split()) <= set(toy_vocabulary())
 
 
-def test_an_instance_depends_on_seed_split_and_index_alone():
-    assert toy_generate(5, 1) == toy_generate(9, 1)[:5]
-    texts = [tuple(c.text for c in i.chunks) for s in ("train", "test") for seed in (1, 2) for i in toy_generate(50, seed, s)]
-    assert len(set(texts)) == 200
-
-
 def test_the_teacher_stores_things_and_noise_alike():
     rng, stored, numbers = random.Random(0), Counter(), Counter()
-    for instance in toy_generate(300, 0):
+    for instance in toys(300, 0):
         memory = Memory(toy_schema(max_entries=0))
         for t, chunk in enumerate(instance.chunks):
             operations = toy_teacher_operations(instance, t, memory, rng)
@@ -61,19 +59,6 @@ def test_the_teacher_stores_things_and_noise_alike():
     assert abs(stored[True] / stored.total() - 0.5) < 0.05  # about 1,500 draws: four standard errors
 
 
-def test_a_full_memory_is_not_written_to():
-    rng, instance = random.Random(0), toy_generate(1, 0)[0]
-    memory = Memory(toy_schema(max_entries=2))
-    for _ in range(20):
-        for operation in toy_teacher_operations(instance, 0, memory, rng):
-            assert memory.apply(operation).changed
-    assert len(memory) == 2
-    assert toy_schema().lists[0].max_entries == 8
-
-
-SENTENCE = "The tower was built for the fair of 1889 by Gustave Eiffel and his men"
-
-
 TEXT = "The fair of 1889 opened in Paris. It rained. A tower by Gustave Eiffel stood there. Nobody minded. People came from Lyon."
 
 
@@ -81,59 +66,29 @@ def instance(text=TEXT, name="x"):
     return Instance(name, "test", (Chunk(text),), ())
 
 
-def contents(config, text=TEXT, name="x", seed=0):
-    made = excerpt_operations(instance(text, name), 0, memory(), random.Random(seed), config)
-    assert all(operation.kind is OperationKind.INSERT and operation.section == "facts" for operation in made)
-    return [operation.content for operation in made]
-
-
 def memory():
     return Memory(MemorySchema.load("facts"))
 
 
 def test_by_hand():
-    assert excerpt(SENTENCE.split(), 4) == "1889 by Gustave Eiffel"  # three names or numbers
-    assert excerpt(SENTENCE.split(), 40) == SENTENCE
+    sentence = "The tower was built for the fair of 1889 by Gustave Eiffel and his men"
+    assert excerpt(sentence.split(), 4) == "1889 by Gustave Eiffel"  # three names or numbers
+    assert excerpt(sentence.split(), 40) == sentence
     assert excerpt(["Paris,", "(in", "1900)", "we", "met."], 2) == "in 1900"  # the first word's capital says nothing
     assert excerpt([], 5) == ""
-    assert contents(ExcerptConfig(words=(3, 3), max_entries=3)) == ["fair of 1889", "It rained", "Gustave Eiffel stood"]
+    made = excerpt_operations(instance(), 0, memory(), random.Random(0))
+    assert [(o.kind, o.section) for o in made] == [(OperationKind.INSERT, "facts")] * 4  # of five sentences
+    assert [o.content for o in made][1:3] == ["It rained", "A tower by Gustave Eiffel stood there"]
+    assert excerpt_operations(instance(), 0, memory(), random.Random(0), (0.0, 0.0)) == []
 
 
-def value(words, first):
-    """What a run of words has in it, word by word; ``first`` says that it begins the sentence."""
-    total = 0
-    for place, word in enumerate(words):
-        named = re.match(r"\W*[A-Z0-9]", word) and not (first and place == 0)
-        total += 2 if named else bool(re.match(r"\W*[a-zA-Z]{4}", word))
-    return total
-
-
-@given(st.lists(st.sampled_from(["a", "Bob", "in", "river", "1889", "stone", "(Oslo)"]), min_size=1, max_size=9), st.integers(1, 6))
-def test_no_run_of_words_has_more_in_it(words, count):
-    runs = [words[i : i + count] for i in range(len(words) - min(count, len(words)) + 1)]
-    best = max(value(run, first=i == 0) for i, run in enumerate(runs))
-    chosen = next(run for i, run in enumerate(runs) if value(run, first=i == 0) == best)
-    assert excerpt(words, count) == " ".join(chosen).strip("()")
-
-
-@given(st.text(max_size=300), st.integers(0, 5), st.integers(1, 30))
-def test_any_text_gives_copied_entries_within_the_limits(text, seed, tokens):
+@given(st.text(max_size=300), st.integers(0, 5))
+def test_any_text_gives_copied_entries_within_the_limits(text, seed):
     if not text.strip():
         return
     store = memory()
-    made = excerpt_operations(instance(text), 0, store, random.Random(seed), ExcerptConfig(max_tokens=tokens))
-    assert len(made) <= 4 and sum(store.count_tokens(operation.content) for operation in made) <= tokens
+    made = excerpt_operations(instance(text), 0, store, random.Random(seed))
+    assert len(made) <= 4 and sum(store.count_tokens(operation.content) for operation in made) <= 64
     assert all(operation.content in " ".join(text.split()) for operation in made)
     assert len(store) == 0
     assert all(store.apply(operation, chunk=0, time=None).changed for operation in made)
-
-
-def test_an_instance_draws_how_much_it_keeps():
-    text = " ".join(f"Sentence number {i} speaks of Paris." for i in range(50))
-    config = ExcerptConfig(coverage=(0.2, 0.8), max_entries=50, max_tokens=10_000)
-    kept = {name: [len(contents(config, text, name, seed)) / 50 for seed in range(20)] for name in "abcdef"}
-    shares = [sum(of_one) / 20 for of_one in kept.values()]
-    drawn = [random.Random(f"coverage:{name}").uniform(0.2, 0.8) for name in kept]
-    assert shares == pytest.approx(drawn, abs=0.06)  # 4 standard errors of a share of 1,000 sentences
-    assert max(drawn) - min(drawn) > 0.2
-    assert contents(ExcerptConfig(coverage=(0.0, 0.0))) == []

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from memalpha.evaluation.results import RESULTS_FILE, OperationCounts, QuestionResult, SystemResult
+from memalpha.evaluation.folder import RESULTS_FILE, OperationCounts, QuestionResult, SystemResult
 from memalpha.types import Answer, Chunk, Fact, FactAction, Instance, Question
 
 STATE, CHANGE, RETRACT = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT

@@ -1,15 +1,19 @@
-"""A host whose model says what it is told to, and settings over it: systems without weights."""
+"""A host whose model says what it is told to, settings over it, and an adapter that says something else than its base."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 
+import torch
+from peft import LoraConfig, get_peft_model
 from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
-from memalpha.evaluation.systems.base import Setting
+from memalpha.evaluation.systems import Setting
+from memalpha.models import fetch, load_policy_model
 from memalpha.models.nano import make_tokenizer
 from memalpha.types import Instance, Prompt
 
@@ -53,3 +57,15 @@ def setting(
     config = AgentConfig(schema=schema, codec="compact", view_tokens=256, max_completion_length=max_new_tokens)
     step = AgentStep(config, host.tokenizer)
     return Setting(step, host, reader_tokens, retrieve_k, temperature)  # type: ignore[arg-type]
+
+
+def loud_adapter(folder: Path, seed: int) -> Path:
+    """Save an adapter of the nano policy with weights that change what it says."""
+    base, _ = load_policy_model(fetch("nano"))
+    torch.manual_seed(seed)
+    policy = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
+    for name, weight in policy.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5)
+    policy.save_pretrained(folder)
+    return folder

@@ -50,22 +50,6 @@ def test_there_are_the_notebooks_and_none_holds_output() -> None:
     assert {name: found for name in NAMES if (found := faults((FOLDER / name).read_text(encoding="utf-8")))} == {}
 
 
-def test_the_check_for_output_can_fail() -> None:
-    code = {"cell_type": "code", "outputs": [], "execution_count": None, "metadata": {}}
-    run = {**code, "execution_count": 3}
-    text = json.dumps({"cells": [code, run], "metadata": {"language_info": {"name": "python", "version": "3.11"}}})
-    assert faults(text) == ["cell 1 has been run", "metadata version"]
-
-
-def test_notebooks_are_short_and_explain_themselves() -> None:
-    for name in NAMES:
-        cells = json.loads((FOLDER / name).read_text(encoding="utf-8"))["cells"]
-        kinds = [cell["cell_type"] for cell in cells]
-        assert kinds[0] == "markdown" and len(cells) < 30
-        assert all(len("".join(cell["source"])) < 1_500 for cell in cells)
-        assert "code code code" not in " ".join(kinds)  # text between the cells
-
-
 def test_the_data_tour() -> None:
     said = executed("data_tour.ipynb")
     text = "\n".join(said)
@@ -78,7 +62,7 @@ def test_the_data_tour() -> None:
 def test_the_evaluation() -> None:
     said = executed("evaluation.ipynb")
     assert any(cell.startswith("144 results, 0 failed") for cell in said)  # 2 sets x 6 systems x 12 instances
-    assert sum("<image/png>" in cell for cell in said) == 3
+    assert sum("<image/png>" in cell for cell in said) == 1
     overall = next(cell for cell in said if "mean over 2 sets" in cell and "| gold |" in cell)
     rows = dict(re.findall(r"^\| (\w+) \| \S+ \[.*?\]\*? \| (\S+) \[", overall, re.M))
     assert float(rows["careful"]) > float(rows["careless"]) > 0
@@ -91,7 +75,7 @@ def test_the_evaluation() -> None:
 
 def test_the_rollouts() -> None:
     said = executed("rollouts.ipynb")
-    assert sum("<image/png>" in cell for cell in said) == 2
+    assert sum("<image/png>" in cell for cell in said) == 1 and sum("<svg" in cell for cell in said) == 1
     assert "metrics.jsonl" in "".join(said)
     (sums,) = [cell for cell in said if "largest sum of advantages" in cell]
     assert abs(float(sums.rpartition(":")[2])) < 1e-4

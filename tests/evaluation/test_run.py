@@ -1,9 +1,7 @@
 """A whole evaluation with a tiny policy: killed, gone on with, changed, grown, and with a reader that is down."""
 
 import json
-import math
 import os
-import random
 import re
 import shutil
 import signal
@@ -17,30 +15,24 @@ import pytest
 import torch
 import yaml
 from examples import MARTA
-from peft import LoraConfig, get_peft_model
 from stub_server import StubServer, error
-from stubs import setting
+from stubs import loud_adapter, setting
 
 from memalpha.agent.config import AgentConfig
 from memalpha.cli import run
 from memalpha.data.schema import write_instances
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.endpoints import EndpointOptions
-from memalpha.errors import InputError, MemAlphaError, PartialServiceError, RunFolderError, ServiceError
-from memalpha.evaluation.jobs import Job, LoadedSet, make_reader, window_left
+from memalpha.errors import InputError, RunFolderError, ServiceError
+from memalpha.evaluation.folder import read_results
 from memalpha.evaluation.options import ReaderSpec, parse_evaluate_options
-from memalpha.evaluation.results import read_results
-from memalpha.evaluation.run import ask, evaluate
-from memalpha.evaluation.summary import set_results
-from memalpha.evaluation.systems.base import Kept, Room
-from memalpha.evaluation.systems.raw import FullContext, FullContextOptions
-from memalpha.generation.hf import HFGenerator
+from memalpha.evaluation.run import Job, LoadedSet, ask, evaluate, make_reader, window_left
+from memalpha.evaluation.systems import Kept
 from memalpha.memory.memory import count_words
-from memalpha.models import fetch, load_policy_model
+from memalpha.models import fetch
 from memalpha.models.policy import load_tokenizer
-from memalpha.qa.readers import RecallReader, reader_messages
-from memalpha.text import chat_ids
-from memalpha.types import Answer, Chunk, Instance, Question
+from memalpha.qa.readers import RecallReader
+from memalpha.types import Instance, Question
 
 HERE = Path(__file__).parent
 SYSTEMS = ["full_context", "rag_bm25", "verbatim", "teacher", "gold", "overwrite_summary", "constant_state", "untrained", "warm"]
@@ -57,14 +49,7 @@ def one_thread():
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory) -> Path:
     """An adapter of the nano policy with weights that change what it says."""
-    base, _ = load_policy_model(fetch("nano"))
-    torch.manual_seed(1)
-    policy = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"))
-    for name, weight in policy.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(weight, std=0.5)
-    folder = tmp_path_factory.mktemp("adapter")
-    policy.save_pretrained(folder)
+    folder = loud_adapter(tmp_path_factory.mktemp("adapter"), 1)
     AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=64, max_completion_length=6).save(folder)
     return folder
 
@@ -160,31 +145,6 @@ def test_a_killed_evaluation_goes_on_and_ends_with_the_same_numbers(batch, optio
     assert (folder / "config.yaml").read_text().replace(str(folder), str(whole)) == (whole / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("stop", [2, 13])
-def test_what_a_policy_wrote_before_a_kill_is_not_drawn_again(stop, options, whole, tmp_path, monkeypatch):
-    folder, drawn = tmp_path / "run", []
-    generate = HFGenerator.generate
-
-    def counted(self, prompts, sampling):
-        if not self.keep_prefix:  # the calls that write, not those of the reader
-            if len(drawn) == stop:
-                drawn.append("the one that was stopped")
-                raise KeyboardInterrupt
-            drawn.append(prompts)
-        return generate(self, prompts, sampling)
-
-    monkeypatch.setattr(HFGenerator, "generate", counted)
-    with pytest.raises(KeyboardInterrupt):
-        outcome(options, folder)
-    assert (folder / "underway.jsonl").is_file()
-    with (folder / "underway.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"call": "cut sho')
-    outcome(options, folder)
-    chunks = {(r.system, r.seed, r.instance == "marta"): r.write_calls for r in read_results(whole)}  # MARTA is a batch alone
-    assert len(drawn) - 1 == sum(chunks.values())
-    assert untimed(folder) == untimed(whole) and not (folder / "underway.jsonl").exists()
-
-
 def outcome(options: Path, folder: Path, *more: str):
     return evaluate(parse_evaluate_options(command(options, folder, *more)[1:]))
 
@@ -197,9 +157,7 @@ def test_what_is_done_is_not_done_again_and_more_may_be_added(options, tmp_path)
     assert outcome(options, folder, *CHEAP).results == 6
     before = untimed(folder)
     stamp = (folder / "results.jsonl").stat().st_mtime_ns
-    (folder / "underway.jsonl").write_text("", encoding="utf-8")  # its writer was killed just before it was taken away
     assert outcome(options, folder, *CHEAP).results == 6
-    assert not (folder / "underway.jsonl").exists()
     assert (folder / "results.jsonl").stat().st_mtime_ns == stamp
     grown = ("--systems", "[rag_bm25, verbatim, gold]", *CHEAP[2:])
     assert outcome(options, folder, *grown).results == 9
@@ -211,8 +169,8 @@ def test_what_is_done_is_not_done_again_and_more_may_be_added(options, tmp_path)
     ("changes", "said"),
     [
         (("--reader_tokens", "100"), "reader_tokens was 200 and is 100"),
-        (("--systems", "[verbatim]"), "system 'gold' is not there any more"),
-        (("--systems", "[{kind: verbatim, memory_tokens: 9}, gold]"), r"system 'verbatim' was .*memory_tokens.*: 0.* and is .*9"),
+        (("--systems", "[verbatim]"), "systems 'gold' is not there any more"),
+        (("--systems", "[{kind: verbatim, memory_tokens: 9}, gold]"), "systems 'verbatim' memory_tokens was 0 and is 9"),
     ],
 )
 def test_other_options_are_refused_unless_it_is_to_start_anew(changes, said, options, tmp_path):
@@ -233,24 +191,14 @@ def test_instances_can_be_passed_over(options, tmp_path):
         folder = tmp_path / f"{skip}"
         outcome(options, folder, *CHEAP, "--sets", f"[{{name: a, data: '{data}', skip: {skip}, instances: {instances}}}]")
         assert {line["instance"] for line in untimed(folder)} == {f"m{i}" for i in expected}
-        (item,) = set_results(folder)
-        assert [instance.id for instance in item.instances()] == [f"m{i}" for i in expected]
+        assert json.loads((folder / "summary.json").read_text())["sets"][0]["unmeasured"] == ""
     for wrong in ("skip: 5", "skip: 4, instances: 2"):
         with pytest.raises(InputError, match="has 5 instances"):
             outcome(options, tmp_path / "x", *CHEAP, "--sets", f"[{{name: a, data: '{data}', {wrong}}}]")
 
 
-def test_other_instances_under_the_same_name_are_refused(options, tmp_path):
-    data = write_instances(tmp_path / "data.jsonl", [MARTA])
-    sets = ("--sets", json.dumps([{"name": "small", "data": str(data)}]))
-    outcome(options, tmp_path / "run", *CHEAP, *sets)
-    write_instances(data, [Instance("marta", "x", (Chunk("Marta is away."),), (Question("Who?", ("Marta",)),))])
-    with pytest.raises(RunFolderError, match="set 'small' is not the same"):
-        outcome(options, tmp_path / "run", "--systems", "[verbatim]", *CHEAP[2:], *sets, "--systems", "[verbatim, gold]")
-
-
 @pytest.mark.parametrize(
-    ("what", "said"), [("weights", "model '.*model' is not the same"), ("settings", "agent '.*adapter' is not the same")]
+    ("what", "said"), [("weights", "digest of models '.*model' was"), ("settings", "digest of agents '.*adapter' was")]
 )
 def test_other_weights_or_settings_in_the_same_place_are_refused(what, said, adapter, options, tmp_path):
     model, own, folder = (tmp_path / name for name in ("model", "adapter", "run"))
@@ -259,7 +207,6 @@ def test_other_weights_or_settings_in_the_same_place_are_refused(what, said, ada
     more = ("--model", str(model), "--readers", "recall", "--temperature", "0.0")
     systems = ("--systems", json.dumps([{"kind": "agent", "adapter": str(own), "settings": "own"}]))
     outcome(options, folder, *more, *systems)
-    part = shutil.copytree(folder, tmp_path / "part")
     noted = json.loads((folder / "inputs.json").read_text())
     if what == "weights":
         weights = model / "model.safetensors"
@@ -268,12 +215,9 @@ def test_other_weights_or_settings_in_the_same_place_are_refused(what, said, ada
         AgentConfig(schema="facts", codec="compact", max_chunk_tokens=800, view_tokens=64, max_completion_length=5).save(own)
     with pytest.raises(RunFolderError, match=said):
         outcome(options, folder, *more, *systems)
-    joined = parse_evaluate_options(command(options, tmp_path / "all", *more, *systems)[1:])
-    with pytest.raises(RunFolderError, match=rf"cannot be joined: {said}"):
-        evaluate(joined, parts=[part])
-    for older in (folder, part):  # of before these were written down
-        (older / "inputs.json").write_text(json.dumps({name: noted[name] for name in ("sets", "adapters")}))
-    assert outcome(options, folder, *more, *systems).results == evaluate(joined, parts=[part]).results == 3
+    # of before these were written down
+    (folder / "inputs.json").write_text(json.dumps({name: noted[name] for name in ("sets", "adapters")}))
+    assert outcome(options, folder, *more, *systems).results == 3
     assert json.loads((folder / "inputs.json").read_text()).keys() == noted.keys()
 
 
@@ -284,8 +228,7 @@ def test_a_folder_of_something_else_is_left_alone(options, tmp_path):
     told = []
     with pytest.raises(RunFolderError, match=r"notes\.txt' is a file"):  # said before a model is loaded
         evaluate(
-            parse_evaluate_options(command(options, tmp_path / "notes.txt" / "run", *CHEAP)[1:]),
-            lambda *event: told.append(event),
+            parse_evaluate_options(command(options, tmp_path / "notes.txt" / "run", *CHEAP)[1:]), lambda *event: told.append(event)
         )
     assert told == []
     (tmp_path / "config.yaml").write_text("learning_rate: 1.0\n")
@@ -294,94 +237,6 @@ def test_a_folder_of_something_else_is_left_alone(options, tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_full_disk_is_one_clear_message_and_what_is_there_is_gone_on_with(options, tmp_path, make_disk):
-    free, cheap = tmp_path / "free", (*CHEAP, "--batch_size", "1")
-    outcome(options, free, *cheap)
-    disk = make_disk("200k")
-    ballast = disk / "ballast"
-    ballast.write_bytes(bytes(184_000))
-    with pytest.raises(MemAlphaError, match=r"cannot write .*run: .*No space[\s\S]*to fix: make room"):
-        outcome(options, disk / "run", *cheap)
-    assert len((disk / "run" / "results.jsonl").read_bytes()) > 0
-    ballast.unlink()
-    outcome(options, disk / "run", *cheap)
-    assert untimed(disk / "run") == untimed(free)
-
-
-# ------------------------------------------------------------------------------------------------ run side by side, then joined
-@pytest.fixture(scope="module")
-def part(options, tmp_path_factory) -> Path:
-    """A part of ``whole``: two of its systems, one with one of its readers alone."""
-    systems = [{"kind": "verbatim", "memory_tokens": 60, "readers": ["recall"]}, "gold"]
-    folder = tmp_path_factory.mktemp("part") / "run"
-    assert outcome(options, folder, "--systems", json.dumps(systems)).results == 3 + 6
-    return folder
-
-
-def test_joined_parts_and_the_rest_are_the_whole(options, whole, part, tmp_path, capsys):
-    folder = tmp_path / "run"
-    assert run([*command(options, folder), "--join", str(part)]) == 0
-    assert f"9 results of {part} taken over\n" in capsys.readouterr().out
-    lines = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    assert lines[:9] == (part / "results.jsonl").read_text(encoding="utf-8").splitlines()  # to the second: not run again
-
-    def in_order(rows: list[dict]) -> list[dict]:
-        return sorted(rows, key=lambda row: json.dumps(row))
-
-    assert in_order(untimed(folder)) == in_order(untimed(whole))
-    assert summary(folder) == summary(whole)
-    (made,) = json.loads((folder / "environment.json").read_text())["continued"]
-    assert made == json.loads((part / "environment.json").read_text())
-
-
-def test_what_is_there_is_not_taken_again_and_what_is_not_asked_for_is_left_and_said(options, part, tmp_path, capsys):
-    gold = ("--systems", "gold", "--readers", "recall")
-    folder = tmp_path / "run"
-    for taken in (3, 0):
-        assert run([*command(options, folder, *gold), "--join", str(part)]) == 0
-        said = f"{taken} results of {part} taken over; {9 - taken} left there: failed, here already, or not asked for"
-        assert said in capsys.readouterr().out
-    assert {(line["system"], line["reader"]) for line in untimed(folder)} == {("gold", "recall")} and len(untimed(folder)) == 3
-    assert len(json.loads((folder / "environment.json").read_text())["continued"]) == 2  # the part, and the second time
-
-
-def test_a_failed_result_is_not_taken_over(options, part, tmp_path):
-    bad = shutil.copytree(part, tmp_path / "part")
-    lines = (bad / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    lines[-1] = json.dumps({**json.loads(lines[-1]), "failed": "the reader is down"})
-    (bad / "results.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    evaluation = parse_evaluate_options(command(options, tmp_path / "run", "--systems", "gold")[1:])
-    told = []
-    assert evaluate(evaluation, lambda event, data: told.append((event, data)), [bad]).failed == 0
-    assert [data for event, data in told if event == "joined"] == [{"folder": str(bad), "taken": 5, "left": 4}]
-    assert [event for event, _ in told].count("read") == 1 and {row["failed"] for row in untimed(tmp_path / "run")} == {None}
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (("--reader_tokens", "100"), "reader_tokens was 200 and is 100"),
-        (("--systems", "[{kind: verbatim, memory_tokens: 59}, gold]"), r"system 'verbatim' was .*: 60.* and is .*59"),
-        ({"sets": {"small": {"sha256": "0"}}}, "set 'small' is not the same"),  # other instances under the same path and name
-        ({"adapters": {"ADAPTER": "0"}}, "adapter '.*' is not the same"),  # other weights
-    ],
-)
-def test_a_part_of_something_else_is_refused_before_a_folder_is_made(changes, said, options, adapter, part, tmp_path):
-    its = shutil.copytree(part, tmp_path / "part")
-    if isinstance(changes, dict):
-        had = {
-            kind: {name.replace("ADAPTER", str(adapter)): digest for name, digest in named.items()}
-            for kind, named in changes.items()
-        }
-        (its / "inputs.json").write_text(json.dumps({"sets": {}, "adapters": {}, **had}))
-        changes = ()
-    evaluation = parse_evaluate_options(command(options, tmp_path / "run", *changes)[1:])
-    with pytest.raises(RunFolderError, match=rf"part' cannot be joined: {said}[\s\S]*expected: a part of the same evaluation"):
-        evaluate(evaluation, parts=[its])
-    assert not (tmp_path / "run").exists()
-
-
-# ------------------------------------------------------------------------------------------------ a reader behind a server
 def server_options(server: StubServer) -> tuple[str, ...]:
     return (
         "--systems", "[{kind: full_context, budget: reader}]", "--readers", "endpoint", "--temperature", "0.0",
@@ -400,8 +255,6 @@ def test_what_a_server_failed_to_answer_is_asked_again(options, tmp_path, chat_s
     assert [question.score != question.score for question in bad.questions] == [True, False, False, False, False, False]
     chat_server.fault_for = lambda body: None
     asked = len(chat_server.bodies)
-    assert run([*command(options, folder, *server_options(chat_server), "--batch_size", "5"), "--tables"]) == 1  # it still waits
-    assert len(chat_server.bodies) == asked
     assert outcome(options, folder, *server_options(chat_server), "--batch_size", "5").failed == 0
     assert len(chat_server.bodies) > asked
     lines = untimed(folder)
@@ -436,47 +289,16 @@ def test_an_instance_that_always_fails_is_passed_over_every_time(size, options, 
     assert outcome(options, folder, *more, "--systems", two).failed == 0
 
 
-def test_a_judge_decides_and_is_tried_itself(options, tmp_path, chat_server):
+def test_a_judge_decides(options, tmp_path, chat_server):
     asked = (Question("City of Marta?", ("Rome",), "judge", id="a"), Question("Job of Hugo?", ("clown",), "judge", id="b"))
     data = write_instances(tmp_path / "data.jsonl", [Instance("marta", "x", MARTA.chunks, asked)])
     chat_server.reply = lambda body: "yes" if "Rome" in str(body["messages"][-1]) else "no"
     more = ("--sets", str(data), "--systems", "verbatim", "--readers", "recall", "--temperature", "0.0",
             "--judge_url", chat_server.url, "--judge_model", "m")  # fmt: skip
-    folder = tmp_path / "run"
-    assert outcome(options, folder, *more).failed == 0
-    assert chat_server.bodies
-    report = json.loads((folder / "false_accept.json").read_text())
-    assert set(report) == {"rates", "failed", "examples", "sets"} and report["rates"]["accepted"]["asked"] == 2
-    assert "The judge" in (folder / "table.md").read_text()
-    asked = len(chat_server.bodies)
-    assert outcome(options, folder, *more).failed == 0 and len(chat_server.bodies) == asked  # tried once
-    both = ("--sets", json.dumps([str(data), {"name": "b", "data": str(data)}]), *more[2:])
-    chat_server.fault_for = lambda body: error(500) if "clown" in str(body["messages"][-1]) else None
-    outcome(options, folder, *both, "--endpoint_retries", "0", "--endpoint_backoff", "0")  # a set more
-    report = json.loads((folder / "false_accept.json").read_text())
-    assert report["sets"] == ["b", "data.jsonl"] and report["failed"] > 0
-    chat_server.fault_for = lambda body: None
-    assert outcome(options, folder, *both).failed == 0
-    report = json.loads((folder / "false_accept.json").read_text())
-    assert report["failed"] == 0 and report["rates"]["accepted"]["asked"] == 4
+    assert outcome(options, tmp_path / "run", *more).failed == 0
+    assert [question["score"] for question in untimed(tmp_path / "run")[0]["questions"]] == [1.0, 0.0]
 
 
-def test_a_judge_that_is_down_for_planted_answers_leaves_the_tables(options, tmp_path, chat_server):
-    asked = (Question("City of Marta?", ("Rome",), "judge", id="a"),)
-    data = write_instances(tmp_path / "data.jsonl", [Instance("marta", "x", MARTA.chunks, asked)])
-    chat_server.reply = lambda body: "yes"
-    more = ("--sets", str(data), "--systems", "verbatim", "--readers", "recall", "--temperature", "0.0", "--judge_url",
-            chat_server.url, "--judge_model", "m", "--endpoint_retries", "0", "--endpoint_backoff", "0")  # fmt: skip
-    folder = tmp_path / "run"
-    chat_server.fault_for = lambda body: error(500) if len(chat_server.bodies) > 1 else None
-    assert outcome(options, folder, *more).failed == 0
-    assert "It was not tried on planted answers: " in (folder / "table.md").read_text()
-    chat_server.fault_for = lambda body: None
-    outcome(options, folder, *more)
-    assert "Share of planted answers" in (folder / "table.md").read_text()
-
-
-# ------------------------------------------------------------------------------------------------ the command line
 def test_one_trained_agent_on_one_set(adapter, options, tmp_path, capsys):
     data = yaml.safe_load(options.read_text())["sets"][0]["data"]
     folder = tmp_path / "run"
@@ -494,9 +316,6 @@ NANO = ["--model", "nano"]
     ("arguments", "said"),
     [
         (["--trained", "x"], "'x'"),
-        (["--config", "none.yaml"], "none.yaml"),
-        (["--sets", "toy"], "systems"),
-        (["--sets", "nowhere", "--systems", "gold", *NANO], "'nowhere'"),
         (["--sets", "[{data: toy, options: {n: 1}}]", "--systems", "teacher", *NANO], "no annotated facts"),
         (["--sets", "[{data: toy, options: {n: 1}}]", "--systems", "[{kind: agent, adapter: gone}]", *NANO], "gone"),
         (["--sets", "[{data: toy, instances: 101}]", "--systems", "gold", *NANO], "has 100 instances"),
@@ -510,9 +329,6 @@ NANO = ["--model", "nano"]
              "60000", *NANO],
             "reader_tokens is 60000",
         ),
-        (["--sets", "[toy, {name: b, data: toy}]", "--systems", "[{kind: gold, sets: toy}]", *NANO], "set 'b'"),
-        (["--sets", "[{data: toy, readers: recall}]", "--systems", "gold", "--readers", "[recall, base]", *NANO], "reader 'base'"),
-        (["--sets", "toy", "--systems", "[{kind: gold, group: g}, {kind: verbatim, group: g}]", *NANO], "group 'g'"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_clear_message_and_makes_no_folder(arguments, said, tmp_path, capsys):
@@ -535,14 +351,7 @@ def test_a_result_reads_back_as_itself_and_a_damaged_one_is_located(whole, tmp_p
     assert len(read_results(folder)) == 1
 
 
-@pytest.fixture
-def done(options, tmp_path) -> tuple[Path, list[str]]:
-    """An evaluation that was done, and the command that goes on with it."""
-    assert run(command(options, tmp_path / "run", *CHEAP)) == 0
-    return tmp_path / "run", command(options, tmp_path / "run", *CHEAP)
-
-
-def test_the_verb_draws_the_pictures_says_where_the_tables_are_and_lists_its_options(options, tmp_path, capsys):
+def test_the_verb_says_where_the_tables_are_and_lists_its_options(options, tmp_path, capsys):
     folder = tmp_path / "run"
     again = command(options, folder, *CHEAP)
     assert run(again) == 0
@@ -550,9 +359,6 @@ def test_the_verb_draws_the_pictures_says_where_the_tables_are_and_lists_its_opt
     found = {result.instance: result.accuracy for result in read_results(folder) if result.system == "gold"}
     means = [sum(list(found.values())[i : i + 2]) / int(n) for i, (_, n) in zip((0, 2), told, strict=True)]
     assert [float(mean) for mean, _ in told] == pytest.approx(means, abs=5e-4)  # over instances, not over questions
-    assert sorted(path.name for path in (folder / "plots").iterdir()) == [
-        "recall-chunks.png", "recall-comparison.png", "recall-kinds-small.png", "recall-memory.png",
-    ]  # fmt: skip
     assert run(again) == 0 and capsys.readouterr().out.strip().endswith(str(folder / "table.md"))
     assert run([*again, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((folder / "summary.json").read_text())
@@ -562,41 +368,19 @@ def test_the_verb_draws_the_pictures_says_where_the_tables_are_and_lists_its_opt
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("config.yaml", b""),
-        ("config.yaml", b"sets: ["),
-        ("inputs.json", b'{"sets": {'),
-        ("environment.json", b""),
-        ("results.jsonl", b'{"set": "\xff"}\n'),
-        ("results.jsonl", None),
-    ],
+    ("name", "content"), [("config.yaml", b"sets: ["), ("inputs.json", b'{"sets": {'), ("results.jsonl", b'{"set": "\xff"}\n')]
 )
-def test_a_damaged_folder_is_one_clear_message_and_is_left_as_it_is(name, content, done, capsys):
-    folder, again = done
-    if content is None:
-        (folder / name).unlink()
-        (folder / name).mkdir()
-    else:
-        (folder / name).write_bytes(content)
+def test_a_damaged_folder_is_one_clear_message_and_is_left_as_it_is(name, content, options, tmp_path, capsys):
+    folder = tmp_path / "run"
+    assert run(command(options, folder, *CHEAP)) == 0
+    (folder / name).write_bytes(content)
     capsys.readouterr()
-    assert run(again) == 1
+    assert run(command(options, folder, *CHEAP)) == 1
     error = capsys.readouterr().err
     assert error.count("error: ") == 1 and name in error and "to fix: " in error
-    assert content is None or (folder / name).read_bytes() == content
+    assert (folder / name).read_bytes() == content
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("inputs.json", b"{}"), ("inputs.json", b""), ("config.yaml", b""), ("environment.json", b"{")]
-)
-def test_a_damaged_part_is_not_joined(name, content, done, options, tmp_path, capsys):
-    (done[0] / name).write_bytes(content)
-    assert run([*command(options, tmp_path / "whole", *CHEAP), "--join", str(done[0])]) == 1
-    assert name in capsys.readouterr().err
-    assert not (tmp_path / "whole").exists()
-
-
-# ------------------------------------------------------------------------------------------------ readers and what they see
 CITY, JOB = MARTA.questions[:2]
 TWO = Instance("two", "text", MARTA.chunks, (CITY, JOB))
 NONE = Instance("none", "text", MARTA.chunks, ())
@@ -605,12 +389,12 @@ NONE = Instance("none", "text", MARTA.chunks, ())
 def asked(instances, kept, reader) -> list:
     """The results of a reader with a budget of 5 words on what a system kept."""
     where = LoadedSet(SimpleNamespace(name="set"), tuple(instances), SimpleNamespace(count=count_words))
-    job = Job(SimpleNamespace(name="system"), None, where, {"r": (reader, Room(5))}, (0,))
+    job = Job("system", None, where, {"r": reader}, (0,))
     return ask(job, "r", 0, instances, kept, 0.0, None)
 
 
 def keeping(*passages: tuple[str, ...]) -> Kept:
-    return Kept(lambda questions, room: list(passages[: len(questions)]), memory_tokens=0, left_out=lambda room: room.tokens)
+    return Kept(lambda questions, room: list(passages[: len(questions)]), memory_tokens=0, left_out=lambda budget: budget)
 
 
 def test_tokens_read_and_cut_are_means_over_the_questions():
@@ -628,48 +412,18 @@ def test_tokens_read_and_cut_are_means_over_the_questions():
     assert [question.id for question in found.questions] == ["0", "1"]  # by place where the source gives none
 
 
-class Flaky(RecallReader):
-    def read(self, requests):
-        raise PartialServiceError([ServiceError("down") if r.question is JOB else Answer("Rome") for r in requests])
-
-
-def test_a_reader_that_fails_gives_no_score_and_says_why():
-    (found,) = asked([TWO], [keeping(("Marta in Rome",), ("Hugo rests",))], Flaky(5, count_words))
-    assert found.failed == "down" and not found.scored
-    assert found.questions[0].score == 1.0 and found.questions[0].error is None
-    assert math.isnan(found.questions[1].score) and found.questions[1].answer is None and found.questions[1].error == "down"
-
-
 def reader_of(spec: ReaderSpec, where, reads_window: bool, instances=(MARTA,)):
     evaluation = SimpleNamespace(endpoints=EndpointOptions(endpoint_url="http://127.0.0.1:9", endpoint_model="m"))
-    return make_reader(spec, evaluation, LoadedSet(SimpleNamespace(name="set"), tuple(instances), where), reads_window, where.host)
+    loaded = LoadedSet(SimpleNamespace(name="set"), tuple(instances), where)
+    return make_reader(spec, evaluation, loaded, window_left(spec, where.host, instances), reads_window)
 
 
 def test_a_reader_has_the_common_budget_unless_the_system_reads_the_window():
     where = setting([MARTA])
     for kind in ("recall", "base", "endpoint"):
-        reader, room = reader_of(ReaderSpec(kind), where, False)
-        assert room == Room(64) and reader.budget_tokens == 64
-    assert reader_of(ReaderSpec("recall"), where, True)[1] == Room(64)
-    reader, room = reader_of(ReaderSpec("base"), where, True)
-    assert room.window and 0 < room.tokens < where.host.positions and reader.budget_tokens == room.tokens
+        assert reader_of(ReaderSpec(kind), where, False).budget_tokens == 64
+    assert reader_of(ReaderSpec("recall"), where, True).budget_tokens == 64
+    assert 64 < reader_of(ReaderSpec("base"), where, True).budget_tokens < where.host.positions
     for spec in (ReaderSpec("endpoint", "big"), ReaderSpec("base", "tiny", window_tokens=40)):  # not known, too small
         with pytest.raises(InputError, match=spec.name):
             reader_of(spec, where, True)
-    assert (
-        window_left(ReaderSpec("recall"), where.host, [MARTA]) is window_left(ReaderSpec("endpoint"), where.host, [MARTA]) is None
-    )
-
-
-def test_what_is_read_of_many_lines_fits_the_window():
-    """Line breaks inside a chunk are written out for the reader, which takes more tokens than they took."""
-    rng = random.Random(0)
-    for lines in (1, 4, 30):
-        chunks = tuple(Chunk("\n".join(rng.choice(("Marta rests.", "Hugo?", "-")) for _ in range(lines))) for _ in range(60))
-        long = Instance("long", "text", chunks, (CITY, Question("Who?" + " ?" * 50, ("x",))))
-        where, base = setting([MARTA]), ReaderSpec("base", window_tokens=600)
-        _, room = reader_of(base, where, True, [long])
-        found = FullContext(where, FullContextOptions()).write([long], 0)[0].find(long.questions, room)
-        prompts = [reader_messages(q.text, passages) for q, passages in zip(long.questions, found, strict=True)]
-        taken = [len(chat_ids(where.host.tokenizer, prompt)) for prompt in prompts]
-        assert 600 - 80 < max(taken) + base.max_new_tokens <= 600

@@ -21,7 +21,6 @@ def sample(seed, n=40, seeds=1):
     return {s: {f"i{k:03}": float(x) for k, x in enumerate(rng.beta(2, 3, n))} for s in range(seeds)}
 
 
-# ------------------------------------------------------------------------------------------------ one system
 def test_worked_by_hand(monkeypatch):
     # Two instances 0 and 1: a resample is (0, 0), a mixture or (1, 1) with probability 1/4, 1/2, 1/4.
     found = estimate(scores([0, 1]))
@@ -42,17 +41,6 @@ def test_seeds_are_shown_and_averaged_and_instances_drawn_for_all_alike():
     found = estimate(scores([0, 0, 1], [1, 1, 1], [0, 1, 1]))
     assert found.mean == pytest.approx(6 / 9) and found.per_seed == pytest.approx({0: 1 / 3, 1: 1, 2: 2 / 3})
     assert found.stderr == pytest.approx(np.std([1 / 3, 2 / 3, 1], ddof=1) / math.sqrt(3))
-
-
-def test_against_a_loop_over_resamples():
-    data = sample(1, n=15)
-    values = list(data[0].values())
-    rng = random.Random(7)
-    means = sorted(sum(rng.choices(values, k=15)) / 15 for _ in range(40_000))
-    found = estimate(data)
-    width = means[39_000] - means[1_000]
-    assert found.low == pytest.approx(means[1_000], abs=0.05 * width)
-    assert found.high == pytest.approx(means[39_000], abs=0.05 * width)
 
 
 def test_against_scipy(monkeypatch):
@@ -84,17 +72,6 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(monkeypatch):
     assert 0.91 <= hits / 400 <= 0.98  # standard error .011; the percentile interval is a little short
 
 
-def test_the_two_intervals_agree_on_ordinary_data_and_not_on_two_instances():
-    found = estimate(sample(4, n=60))
-    assert found.agree
-    assert found.normal == pytest.approx((found.mean - 1.959964 * found.stderr, found.mean + 1.959964 * found.stderr))
-    assert found.low == pytest.approx(found.normal[0], abs=0.01) and found.high == pytest.approx(found.normal[1], abs=0.01)
-    assert estimate(scores([0, 1])).agree is False
-    alone = estimate(scores([0.3]))
-    assert alone.mean == 0.3 and alone.agree is None and not alone.off_zero
-    assert all(math.isnan(value) for value in (alone.low, alone.high, alone.stderr))
-
-
 def test_rounding_makes_no_star_and_no_difference():
     for value in (0.7, 0.1, 1 / 3):
         found = estimate(scores([value] * 3))
@@ -102,10 +79,9 @@ def test_rounding_makes_no_star_and_no_difference():
     seeds = scores([0.1] * 3, [-0.3] * 3, [0.2] * 3)
     assert sum([0.1, -0.3, 0.2]) != 0
     zero = estimate(seeds)
-    assert (zero.mean, zero.low, zero.high, zero.agree, zero.off_zero) == (0.0, 0.0, 0.0, True, False)
+    assert (zero.mean, zero.low, zero.high, zero.agree) == (0.0, 0.0, 0.0, True)
 
 
-# ------------------------------------------------------------------------------------------------ weights
 def test_weights_give_the_mean_over_questions():
     data, weights = scores([1, 0, 0.5]), {"a": 1, "b": 3, "c": 4}
     found = estimate(data, weights=weights)
@@ -120,17 +96,6 @@ def test_weights_give_the_mean_over_questions():
     assert estimate(data, weights=even) == estimate(data)
 
 
-def test_the_weighted_standard_error_is_the_spread_of_the_resamples():
-    rng = np.random.default_rng(5)
-    data, sizes = sample(6, n=200), {f"i{k:03}": float(size) for k, size in enumerate(rng.integers(1, 20, 200))}
-    found = estimate(data, weights=sizes)
-    assert found.agree
-    assert (found.high - found.low) / 2 == pytest.approx(1.96 * found.stderr, rel=0.05)
-    with pytest.raises(InputError, match="1 instances have no weight above 0: i003"):
-        estimate(data, weights={**sizes, "i003": 0.0})
-
-
-# ------------------------------------------------------------------------------------------------ two systems
 def test_a_difference_is_paired_and_its_interval_is_that_of_the_differences():
     first, second = sample(8), sample(9)
     by_hand = {0: {name: second[0][name] - first[0][name] for name in first[0]}}
@@ -139,7 +104,7 @@ def test_a_difference_is_paired_and_its_interval_is_that_of_the_differences():
     assert back.mean == -difference(first, second).mean
     shifted = {0: {name: value + 0.125 for name, value in first[0].items()}}
     found = difference(first, shifted)
-    assert (found.low, found.high) == pytest.approx((0.125, 0.125)) and found.off_zero
+    assert (found.low, found.high) == pytest.approx((0.125, 0.125))
 
 
 def test_a_system_with_one_seed_is_paired_with_every_seed():
@@ -147,14 +112,14 @@ def test_a_system_with_one_seed_is_paired_with_every_seed():
     found = difference(baseline, trained)
     assert found.per_seed == {1: 0.5, 2: 0.5, 3: -0.25} and found.mean == pytest.approx(0.25)
     assert difference(trained, baseline).per_seed == {1: -0.5, 2: -0.5, 3: 0.25}
-    with pytest.raises(InputError, match=r"seeds \[1, 2, 3\] and \[1, 2, 4\] cannot be paired"):
-        difference(trained, {1: trained[1], 2: trained[2], 4: trained[3]})
+    other = difference(trained, {1: trained[1], 4: {"a": 1.0, "b": 1.0}})  # seeds that do not pair are averaged first
+    assert list(other.per_seed) == ["mean"] and other.mean == pytest.approx((1.0 + 0.75) / 2 - 0.5)
 
 
 def test_what_cannot_be_paired_is_refused_by_name():
     with pytest.raises(InputError, match="2 instances are scored in one system and not in the other: c, d"):
         difference(scores([1, 0, 1]), {0: {"a": 1.0, "b": 1.0, "d": 0.0}})
-    with pytest.raises(InputError, match="1 instances are not scored for every seed: b"):
+    with pytest.raises(InputError, match=r"1 instances have no score .*: b"):
         estimate({0: {"a": 1.0, "b": 1.0}, 1: {"a": 0.0}})
     with pytest.raises(InputError, match=r"2 instances have no score .*: b, c"):
         difference(scores([1, 0, 1]), scores([1, math.nan, math.nan]))
@@ -163,7 +128,6 @@ def test_what_cannot_be_paired_is_refused_by_name():
             estimate(nothing)
 
 
-# ------------------------------------------------------------------------------------------------ several sets
 def test_the_mean_over_sets_is_simple_and_its_interval_that_of_independent_draws():
     small, large = sample(11, n=20), sample(12, n=200)
     parts = [estimate(small), estimate(large)]
@@ -178,31 +142,7 @@ def test_the_mean_over_sets_is_simple_and_its_interval_that_of_independent_draws
     assert found.agree
 
 
-def test_seeds_of_a_mean_over_sets():
-    trained, fixed = scores([0, 1], [1, 1]), scores([0.5, 0.5])
-    several, one = estimate(trained), estimate(fixed)
-    assert mean_over_sets([several, several]).per_seed == {0: 0.5, 1: 1.0}
-    assert mean_over_sets([one, several]).per_seed == {0: 0.5, 1: 0.75}
-    assert mean_over_sets([one]).per_seed == {0: 0.5}
-    single = mean_over_sets([several, estimate(scores([1.0]))])
-    assert math.isnan(single.low) and single.mean == pytest.approx(0.875)
-    assert mean_over_sets([several]) is several
-    with pytest.raises(InputError, match="no sets"):
-        mean_over_sets([])
-
-
-# ------------------------------------------------------------------------------------------------ determinism
-def test_the_same_numbers_whatever_the_order_and_others_for_another_seed(monkeypatch):
-    data = sample(15, n=30)
-    turned = {0: dict(reversed(list(data[0].items())))}
-    assert estimate(data) == estimate(turned) == estimate(data)
-    sets = [estimate(data), estimate(sample(16))]
-    assert mean_over_sets(sets) == mean_over_sets(sets[::-1])
-    monkeypatch.setattr(statistics, "SEED", 1)
-    assert estimate(data).low != sets[0].low
-
-
 def test_many_instances_are_drawn_in_blocks():
-    data = sample(17, n=3_000)
-    found = estimate(data)  # fifteen blocks
-    assert found.agree and found.n == 3_000
+    data = sample(17, n=250)
+    found = estimate(data)  # two blocks
+    assert found.agree and found.n == 250

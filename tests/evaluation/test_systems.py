@@ -1,25 +1,22 @@
 """Each system on an input small enough to work out by hand what it keeps, finds and costs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from examples import MARTA
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedGenerator
-from stubs import POSITIONS, setting
+from stubs import setting
 
 from memalpha.agent.config import AgentConfig
 from memalpha.agent.rollout import run_rollouts
-from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import PRESETS, generate
 from memalpha.errors import InputError
-from memalpha.evaluation.results import OperationCounts
-from memalpha.evaluation.systems import KINDS, system_options
-from memalpha.evaluation.systems.base import Room
-from memalpha.evaluation.systems.raw import Piece, pieces, units
-from memalpha.evaluation.systems.rewriting import parse_state
+from memalpha.evaluation.folder import OperationCounts
+from memalpha.evaluation.options import KINDS, draws, system_options
+from memalpha.evaluation.raw import Piece, pieces, units
+from memalpha.evaluation.writers import parse_state
 from memalpha.memory.memory import count_words
 from memalpha.protocols import ReadRequest
 from memalpha.qa.metrics import score
@@ -41,8 +38,7 @@ PROSE = Instance(
         Question("Which country is Paris in?", ("France",), evidence=None, id="b"),
     ),
 )
-EVERYTHING = Room(10_000)
-LOCAL = [kind for kind in KINDS if kind != "mem0"]  # that one asks a server: test_mem0.py
+EVERYTHING = 10_000
 LINES = [
     "[2024-01-01] Marta: I live in Oslo.", "[2024-01-01] Hugo: I work as a baker.", "[2024-01-01] Marta: I drive a Ford.",
     "[2024-02-01] Marta: I moved to Rome.", "[2024-02-01] Hugo: I am no longer a baker.",
@@ -52,7 +48,7 @@ LINES = [
 
 
 def make(kind: str, where, **options):
-    return KINDS[kind].make(where, system_options(kind, options))
+    return KINDS[kind][0](where, system_options(kind, options))
 
 
 def kept(kind: str, instance: Instance = MARTA, script=(), *, seed: int = 0, protocol=None, **options):
@@ -65,7 +61,6 @@ def answers(found: Sequence[tuple[str, ...]], instance: Instance, where, tokens:
     return [score(question, answer) for question, answer in zip(instance.questions, read, strict=True)]
 
 
-# ------------------------------------------------------------------------------------------------ full context
 def test_full_context_gives_all_that_fits_in_reading_order():
     where = setting([MARTA])
     full = kept("full_context", protocol=where)
@@ -73,8 +68,7 @@ def test_full_context_gives_all_that_fits_in_reading_order():
     assert full.entries == () and full.write_calls == 0
     whole = tuple(f"[{chunk.time}] {chunk.text}" for chunk in MARTA.chunks)
     assert full.find(MARTA.questions[:2], EVERYTHING) == [whole] * 2
-    assert full.find(MARTA.questions[:1], Room(10_000, window=True)) == [whole]
-    assert full.left_out(Room(10_000, window=True)) == full.left_out(EVERYTHING) == 0
+    assert full.left_out(EVERYTHING) == 0
 
 
 def test_a_window_that_is_too_small_loses_the_oldest_and_says_how_much():
@@ -84,26 +78,12 @@ def test_a_window_that_is_too_small_loses_the_oldest_and_says_how_much():
     tokens = sum(where.count(one_line(text)) + 1 for text in (texts[2], part))  # as the reader sees them
     for slack in range(where.count(one_line("Marta: I moved to Rome.\n"))):  # until the next line fits as well
         full = kept("full_context", protocol=where)
-        found = full.find(MARTA.questions[:1], Room(tokens + slack, window=True))[0]
+        found = full.find(MARTA.questions[:1], tokens + slack)[0]
         assert found == (part, texts[2])
-        assert full.find(MARTA.questions[:1], Room(tokens + slack))[0] == found  # a budget, and the recall reader
-        assert full.left_out(Room(tokens + slack)) == full.left_out(Room(tokens + slack, window=True))
-        assert full.left_out(Room(tokens + slack, window=True)) == sum(map(where.count, texts)) - sum(map(where.count, found))
-    assert full.find(MARTA.questions[:1], Room(tokens - 1, window=True))[0][0].startswith("[2024-02-01] Hugo: I have a pony")
-    limited = kept("full_context", protocol=where, context_tokens=tokens)
-    assert limited.find(MARTA.questions[:1], Room(10_000, window=True))[0] == (part, texts[2])
-    assert len(limited.find(MARTA.questions[:1], Room(10_000))[0]) == len(texts)  # context_tokens is about the window
+        assert full.left_out(tokens + slack) == sum(map(where.count, texts)) - sum(map(where.count, found))
+    assert full.find(MARTA.questions[:1], tokens - 1)[0][0].startswith("[2024-02-01] Hugo: I have a pony")
 
 
-def test_full_context_reads_the_window_unless_told_not_to():
-    where = setting([MARTA])
-    assert make("full_context", where).reads_window
-    assert not make("full_context", where, budget="reader").reads_window
-    others = {kind: {"embedder": "hashing"} if kind.startswith("rag_") else {} for kind in LOCAL if kind != "full_context"}
-    assert not any(make(kind, where, **options).reads_window for kind, options in others.items())
-
-
-# ------------------------------------------------------------------------------------------------ retrieval and verbatim
 def test_rag_searches_lines_as_they_were():
     where = setting([MARTA])
     bm25 = kept("rag_bm25", protocol=where, piece_tokens=1)
@@ -113,42 +93,11 @@ def test_rag_searches_lines_as_they_were():
     assert found[1] == (LINES[0],) and found[2] == ()
 
 
-def test_rag_packs_lines_so_that_k_pieces_fill_the_budget():
-    where = setting([MARTA], reader_tokens=120, retrieve_k=3)
-    system = make("rag_bm25", where)
-    assert system.pack == 40
-    (found,) = system.write([MARTA], 0)[0].find([Question("Oslo", ("x",))], EVERYTHING)
-    assert found == ("[2024-01-01] Marta: I live in Oslo.\nHugo: I work as a baker.\nMarta: I drive a Ford.",)
-
-
 @pytest.mark.parametrize("kind", ["rag_dense", "rag_two_layer"])
 def test_dense_rag_finds_what_shares_parts_of_words(kind):
     found = kept(kind, piece_tokens=1, embedder="hashing").find([Question("pony", ("x",)), Question("", ("x",))], EVERYTHING)
     assert {LINES[5], LINES[7]} <= set(found[0]) and len(found[0]) == 3
     assert found[1] == ()
-
-
-@pytest.mark.parametrize("kind", ["rag_bm25", "rag_dense", "rag_two_layer"])
-def test_the_same_line_at_the_same_time_is_kept_once(kind):
-    lines = "Marta lives in Rome.\nHugo drives a Ford."
-    again = Instance("again", "text", (*(Chunk(lines) for _ in range(4)), Chunk(lines, "2024-01-01")), ())
-    where = setting([again])
-    options = {} if kind == "rag_bm25" else {"embedder": "hashing"}
-    found = kept(kind, again, protocol=where, piece_tokens=1, **options)
-    assert found.memory_tokens == 2 * where.count("Marta lives in Rome.") + 2 * where.count("Hugo drives a Ford.")
-    (passages,) = found.find([Question("Where does Marta live in Rome?", ("Rome",))], EVERYTHING)
-    assert len(set(passages)) == len(passages) >= 2
-
-
-def test_a_chunk_that_does_not_fit_the_window_beside_its_texts_is_refused():
-    where = setting([MARTA])
-    taken = len(make("overwrite_summary", where, memory_tokens=10)._prompt(MARTA.chunks[0], "").ids)
-    fits = replace(MARTA, chunks=(MARTA.chunks[0],))
-    room = (POSITIONS - taken) // 2 - 2  # the instructions say how many: some digits more
-    make("overwrite_summary", where, memory_tokens=room).check([fits])
-    for kind in ("overwrite_summary", "constant_state"):
-        with pytest.raises(InputError, match=rf"chunk 0 of instance marta takes .*window has {POSITIONS}"):
-            make(kind, where, memory_tokens=room + 400).check([fits])
 
 
 def test_the_first_layer_of_two_chooses_chunks():
@@ -174,26 +123,6 @@ def test_verbatim_keeps_every_line_and_drops_the_oldest_at_the_limit(tmp_path):
     assert full.cut == dropped and full.memory_tokens == free.memory_tokens - dropped
 
 
-@pytest.mark.parametrize(
-    ("allowed", "limits", "options", "said"),
-    [
-        ("insert", "max_entries: 2", {}, "delete and insert"),
-        ("update", "max_entry_tokens: 30", {}, "allow insert"),
-        ("insert", "max_entry_tokens: 30", {"memory_tokens": 9}, "delete and insert"),
-        ("insert", "max_entry_tokens: 30", {}, ""),
-    ],
-)
-def test_verbatim_needs_a_list_that_lets_lines_in_and_out(allowed, limits, options, said, tmp_path):
-    schema = tmp_path / "narrow.yaml"
-    schema.write_text(f"name: narrow\nsections:\n  - {{name: facts, kind: list, operations: [{allowed}], {limits}}}\n")
-    where = setting([MARTA], schema=str(schema))
-    if not said:
-        assert kept("verbatim", protocol=where, **options).operations.insert == 8
-        return
-    with pytest.raises(InputError, match=said):
-        make("verbatim", where, **options)
-
-
 def test_verbatim_can_be_matched_to_a_size():
     where = setting([MARTA])
     tokens = sum(where.count(line.partition("] ")[2]) for line in LINES[-2:])
@@ -201,7 +130,6 @@ def test_verbatim_can_be_matched_to_a_size():
     assert kept("verbatim", protocol=where, memory_tokens=tokens - 1).entries == tuple(LINES[-1:])
 
 
-# ------------------------------------------------------------------------------------------------ rewritten texts
 def test_a_summary_is_written_anew_from_the_last_one_and_the_chunk():
     replies = ["Oslo", "Ada has Tom", "Oslo\nTiber", "Rome\nThe Seine is a river of many words that go on"]
     where = setting([PROSE, SHORT], replies, reader_tokens=8)
@@ -222,12 +150,6 @@ def test_a_summary_is_written_anew_from_the_last_one_and_the_chunk():
     assert (long.write_calls, long.cut_off, long.operations) == (3, 1, OperationCounts(update=3))
     assert long.entries[0] == "Rome" and long.memory_tokens <= 8
     assert long.find(PROSE.questions, EVERYTHING) == [long.entries] * 2
-
-
-def test_a_text_that_stays_is_no_update_and_an_empty_reply_empties_it():
-    still = kept("overwrite_summary", PROSE, ["Oslo", " Oslo ", ""])
-    assert still.operations == OperationCounts(update=2)
-    assert still.entries == () and still.memory_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -262,11 +184,10 @@ def test_draws_depend_on_the_seed_and_the_batch_alone():
     first, again, other, batch = (warm.sampling(5, s, i) for s, i in [(1, [SHORT]), (1, [SHORT]), (2, [SHORT]), (1, [PROSE])])
     assert first == again and len({first.seed, other.seed, batch.seed}) == 3
     for kind in ("agent", "overwrite_summary", "constant_state"):
-        assert [system_options(kind, {}).draws(temperature) for temperature in (0.0, 0.7)] == [False, True]
-    assert not system_options("rag_bm25", {}).draws(0.7)
+        assert [draws(system_options(kind, {}), temperature) for temperature in (0.0, 0.7)] == [False, True]
+    assert not draws(system_options("rag_bm25", {}), 0.7)
 
 
-# ------------------------------------------------------------------------------------------------ agent, teacher, gold
 CALLS = [
     "+ Marta city Oslo\n+ Hugo job baker\n- 9",
     "= 1 Marta city Rome\n- 2\n+ Hugo pet pony",
@@ -286,19 +207,6 @@ def test_an_agent_keeps_what_its_rollout_keeps_and_finds_what_its_retriever_find
     assert answers(mine.find(MARTA.questions, EVERYTHING), MARTA, where) == [1, 1, 1, 0, 0, 1]
     cut_off = kept("agent", protocol=setting([MARTA], CALLS, max_new_tokens=12))
     assert cut_off.cut_off == 3
-
-
-def test_an_agent_whose_chunks_or_prompts_are_too_long_is_refused():
-    where = setting([MARTA])
-    make("agent", where).check([MARTA])
-    small = AgentStep(AgentConfig(schema="facts", codec="compact", max_chunk_tokens=10), where.host.tokenizer)
-    object.__setattr__(where, "step", small)
-    with pytest.raises(InputError, match="chunk 0 of instance marta"):
-        make("agent", where).check([MARTA])
-    large = AgentStep(AgentConfig(schema="facts", codec="compact", view_tokens=POSITIONS), where.host.tokenizer)
-    object.__setattr__(where, "step", large)
-    with pytest.raises(InputError, match="the model takes 8192"):
-        make("agent", where)
 
 
 def test_an_adapter_of_another_notation_is_not_compared_unawares(tmp_path):
@@ -321,13 +229,6 @@ def test_the_ceilings_answer_everything_that_generated_data_ask(kind):
     for instance, mine in zip(instances, system.write(instances, 0), strict=True):
         assert set(answers(mine.find(instance.questions, EVERYTHING), instance, where, 512)) == {1.0}
         assert mine.memory_tokens < sum(where.count(chunk.text) for chunk in instance.chunks)
-
-
-def test_gold_facts_come_with_the_answer_first_and_fit_a_small_budget():
-    where = setting([MARTA])
-    found = kept("gold", protocol=where).find(MARTA.questions, Room(24))
-    assert found[0][0] == "[2024-02-01] Marta city Rome"
-    assert answers(found, MARTA, where, tokens=24)[:4] == [1, 1, 1, 1]
 
 
 def test_gold_evidence_of_a_text_is_its_pieces_those_with_the_answer_first():
@@ -355,17 +256,14 @@ def test_the_teacher_is_for_generated_data_alone_and_can_be_worse():
     where = setting(instances)
     whole, half = (make("teacher", where, coverage=c).write(instances, 0) for c in (1.0, 0.5))
     assert sum(k.operations.insert for k in half) < sum(k.operations.insert for k in whole)
-    assert [system_options("teacher", {"p_update": share}).draws(0.0) for share in (1.0, 0.5)] == [False, True]
+    assert [draws(system_options("teacher", {"p_update": share}), 0.0) for share in (1.0, 0.5)] == [False, True]
     seeds = [make("teacher", where, coverage=0.5).write(instances, seed) for seed in (0, 0, 1)]
     assert [k.entries for k in seeds[0]] == [k.entries for k in seeds[1]] != [k.entries for k in seeds[2]]
 
 
-# ------------------------------------------------------------------------------------------------ all of them
-@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "gold"])
 def test_no_system_knows_the_questions_while_it_writes(kind):
-    """Other questions change nothing of what is kept (gold and the choice of its evidence excepted)."""
-    if kind == "gold":
-        return
+    """Other questions change nothing of what is kept, but with gold."""
     options = {"embedder": "hashing"} if kind.startswith("rag_") else {}
     asked = Instance(MARTA.id, MARTA.source, MARTA.chunks, (Question("Zebra?", ("stripes",)),), MARTA.facts)
     first, second = (kept(kind, instance, CALLS, protocol=setting([MARTA], CALLS), **options) for instance in (MARTA, asked))
@@ -373,7 +271,6 @@ def test_no_system_knows_the_questions_while_it_writes(kind):
     assert first.find(MARTA.questions, EVERYTHING) == second.find(MARTA.questions, EVERYTHING)
 
 
-# ------------------------------------------------------------------------------------------------ pieces of an input
 TEXTS = st.text(alphabet=st.sampled_from("ab .!?\n\r\té漢:"), max_size=80)
 
 
@@ -401,13 +298,6 @@ def test_pieces_are_the_units_joined_and_stay_in_their_chunk(texts, pack, limit)
             if left:  # a piece is as long as the next unit lets it be
                 assert count_words(Piece(f"{piece.text}\n{left[0]}", piece.time, index).render()) > pack
         assert left == []
-
-
-def test_a_line_is_a_unit_and_a_long_one_is_cut_at_sentences():
-    text = "Ann: I am here.\n\nAnn: One two three. Four five six seven eight nine ten.\nBob: Hi."
-    assert units(text, 4, count_words) == [
-        "Ann: I am here.", "Ann: One two three.", "Four five six seven", "eight nine ten.", "Bob: Hi.",
-    ]  # fmt: skip
 
 
 def test_a_block_that_fits_stays_whole_and_so_does_a_label_with_its_sentence():

@@ -27,17 +27,6 @@ def test_a_plain_adapter_adds_its_scaled_product():
     assert not layer.merged
 
 
-def test_several_active_adapters_add_up():
-    layer = make_layer()
-    layer.update_layer("other", 2, 8, LoraConfig(r=2, lora_alpha=8))
-    torch.nn.init.normal_(layer.lora_B["other"].weight)
-    layer.set_adapter(["default", "other"])
-    x = torch.randn(4, 6)
-    expected = layer(x)
-    with merged_lora(layer):
-        torch.testing.assert_close(layer.base_layer(x), expected)
-
-
 @pytest.mark.parametrize(
     "options",
     [{"use_dora": True}, {"lora_bias": True, "bias": True}, {"dtype": torch.bfloat16}, {"dtype": torch.float64}],

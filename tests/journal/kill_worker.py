@@ -1,10 +1,8 @@
 """Writes to a journal and is killed, again and again. Run by test_kill.py, in a process that forks so that a trial costs little.
 
-    python kill_worker.py random FOLDER TRIALS SEED     kill -9 at a random moment of a stream of random writes
-    python kill_worker.py points FOLDER STRIDE          kill -9 at each write point of each kind of write (every STRIDE-th)
-
-A trial: the child says what it is about to do ("try"), does it, and says so ("ack") over a pipe; when it is dead the parent opens
-the store and compares it with the model: the state before the last try if that was not acknowledged, or after it; nothing between.
+A trial: the child says what it is about to do ("try"), does it, and says so ("ack") over a pipe; when it is dead (every other time
+at a random moment, else just before or after a statement or a flush) the parent opens the store and compares it with the model: the
+state before the last try if that was not acknowledged, or after it; nothing between.
 """
 
 from __future__ import annotations
@@ -20,12 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from stores import BY, MARTA, SCHEMA, contents, delete, files_with, insert, opened, update
+from stores import BY, MARTA, SCHEMA, agrees, contents, delete, files_with, indexed, insert, opened, update
 
-from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.database import Database
-from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import Journal, Namespace
+from memalpha.store.journal import Namespace
 
 
 class Model:
@@ -37,22 +33,19 @@ class Model:
     def plan(self, rng, tag):
         """One thing to do, as data."""
         ids = sorted(self.entries)
-        kind = rng.choice(["write"] * 8 + ["undo", "undo", "forget", "compact", "other"])
+        kind = rng.choice(["write"] * 8 + ["undo", "undo", "forget", "other"])
         if kind == "undo" and self.last is not None:
             return ["undo", self.seq]
         if kind == "forget" and ids:
             return ["forget", rng.choice(ids)]
-        if kind in ("compact", "other"):
+        if kind == "other":
             return [kind]
         steps = []
         free = list(ids)
         for n in range(rng.randint(1, 4)):
             what = rng.choice(["insert", "insert", "update", "delete"]) if free else "insert"
             text = f"text{tag}x{n} " + "filler " * rng.choice([0, 5, 300])
-            if what == "insert":
-                steps.append(["insert", text])
-            else:
-                steps.append([what, free.pop(rng.randrange(len(free))), text])
+            steps.append(["insert", text] if what == "insert" else [what, free.pop(rng.randrange(len(free))), text])
         return ["write", steps]
 
     def after(self, action):
@@ -76,8 +69,6 @@ class Model:
             new.seq, new.last = self.seq + 1, None
             new.gone.append(self.entries[action[1]].split()[0])
             new._set(action[1], None)
-        elif action[0] == "compact" and self.seq:
-            new.seq, new.last = self.seq + 1 + len(self.entries), None
         return new
 
     def _set(self, key, text):
@@ -88,18 +79,14 @@ class Model:
 
 def act(journal, durable, action):
     if action[0] == "write":
+        make = {"insert": insert, "update": update, "delete": lambda key, *_: delete(key)}
         with durable.writing(BY) as memory:
-            for step in action[1]:
-                made = {"insert": lambda s: insert(s[1]), "update": lambda s: update(s[1], s[2]), "delete": lambda s: delete(s[1])}
-                assert memory.apply(made[step[0]](step)).changed
+            for kind, *what in action[1]:
+                assert memory.apply(make[kind](*what)).changed
     elif action[0] == "undo":
         durable.undo(action[1], BY)
     elif action[0] == "forget":
         durable.forget(action[1])
-    elif action[0] == "compact":
-        durable.compact()
-    elif action[0] == "backup":
-        journal.backup(journal._log.database.path.with_name("copy.db"))
     else:  # another namespace comes and goes
         other = Namespace("other", "x", "y")
         if other in journal.namespaces():
@@ -108,18 +95,22 @@ def act(journal, durable, action):
             journal.memory(other, SCHEMA).apply(insert("of another"), BY)
 
 
+def say(out, what, action):
+    os.write(out, (json.dumps([what, action]) + "\n").encode())
+
+
 def child(path, model, rng, tag, out):
     journal, durable = opened(path)
     for n in range(10_000):
         action = model.plan(rng, f"{tag}n{n}")
-        os.write(out, (json.dumps(["try", action]) + "\n").encode())
+        say(out, "try", action)
         act(journal, durable, action)
-        os.write(out, (json.dumps(["ack", action]) + "\n").encode())
+        say(out, "ack", action)
         model = model.after(action)
 
 
 def fork(run, kill):
-    """Run something in a child until ``kill`` does; return all it said."""
+    """Run something in a child until ``kill`` or the child itself ends it; return all it said."""
     ends = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -130,13 +121,31 @@ def fork(run, kill):
             os._exit(3)
     os.close(ends[1])
     kill(pid)
-    said = b""
-    while data := os.read(ends[0], 1 << 16):
-        said += data
-    os.close(ends[0])
-    _, status = os.waitpid(pid, 0)
-    whole = said[: said.rfind(b"\n") + 1]  # a line cut short by the kill was not said
-    return [json.loads(line) for line in whole.decode().splitlines()], os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    with os.fdopen(ends[0], "rb") as pipe:
+        said = [json.loads(line) for line in pipe if line.endswith(b"\n")]  # a line cut short by the kill was not said
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    return said
+
+
+def arm(at):
+    """Make the ``at``-th write point of this process its last: before and after each statement and each flush."""
+    seen = [0]
+
+    def point():
+        seen[0] += 1
+        if seen[0] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def watched(real):
+        def call(*arguments):
+            point()
+            result = real(*arguments)
+            point()
+            return result
+
+        return call
+
+    Database.execute, os.fsync = watched(Database.execute), watched(os.fsync)
 
 
 def settle(path, model, said):
@@ -147,144 +156,45 @@ def settle(path, model, said):
             model, pending = model.after(action), None
         else:
             pending = action
-    with Journal.open(path) as journal:
-        store = IndexedStore(journal, SCHEMA, retriever_factory())
-        memory = store.memory(MARTA)
-        options = [model] if pending is None else [model, model.after(pending)]
-        fits = [option for option in options if contents(memory) == option.entries and memory.seq == option.seq]
-        seen = f"store {contents(memory)} at {memory.seq}, model {[(o.entries, o.seq) for o in options]}, {pending}"
-        assert fits, re.sub("( filler)+", "...", seen)
-        assert memory.snapshot().next_id == fits[-1].next_id
-        report = journal.verify()
-        assert report.ok, report.faults
-        assert store.check(MARTA) == [], store.check(MARTA)
-        for key, text in memory_sample(fits[-1].entries):
-            assert store.search(MARTA, text.split()[0], 1)[0].entry.id == key
-        assert files_with(path.parent, *fits[-1].gone[-20:]) == []
+    store = indexed(path)
+    memory = store.memory(MARTA)
+    options = [model] if pending is None else [model, model.after(pending)]
+    fits = [option for option in options if contents(memory) == option.entries and memory.seq == option.seq]
+    seen = f"store {contents(memory)} at {memory.seq}, model {[(o.entries, o.seq) for o in options]}, {pending}"
+    assert fits, re.sub("( filler)+", "...", seen)
+    assert memory.snapshot().next_id == fits[-1].next_id and agrees(store)
+    report = store.journal.verify()
+    assert report.ok, report.faults
+    assert files_with(path.parent, *fits[-1].gone[-20:]) == []
+    store.journal.close()
     return fits[-1], pending is not None and fits[-1] is not model
 
 
-def memory_sample(entries):
-    return list(entries.items())[-3:]
-
-
-def random_kills(folder, trials, seed):
-    rng, counts = (
-        random.Random(seed),
-        {"trials": 0, "killed": 0, "acknowledged": 0, "in_flight": 0, "in_flight_kept": 0, "stores": 0},
-    )
-    model, path = Model(), folder / "none"
+def kills(folder, trials, seed):
+    rng, counts = random.Random(seed), dict.fromkeys(("acknowledged", "in_flight", "in_flight_kept"), 0)
     for trial in range(trials):
         if trial % 25 == 0:
             model, path = Model(), Path(tempfile.mkdtemp(dir=folder)) / "store.db"
-            counts["stores"] += 1
-        moment = rng.choice([0.02, 0.1, 0.4, 1.0]) * rng.random()
+        moment, point = rng.choice([0.02, 0.1, 0.4, 1.0]) * rng.random(), rng.randint(1, 150)
         begun = random.Random(rng.random())
 
-        def kill(pid, moment=moment):
-            time.sleep(moment)
-            os.kill(pid, signal.SIGKILL)
+        def run(out, model=model, begun=begun, trial=trial, path=path, point=point):
+            if trial % 2:
+                arm(point)
+            child(path, model, begun, trial, out)
 
-        said, sent = fork(lambda out, m=model, r=begun, t=trial, p=path: child(p, m, r, t, out), kill)
+        def kill(pid, trial=trial, moment=moment):
+            if trial % 2 == 0:
+                time.sleep(moment)
+                os.kill(pid, signal.SIGKILL)
+
+        said = fork(run, kill)
         model, kept = settle(path, model, said)
-        counts["trials"] += 1
-        counts["killed"] += sent == signal.SIGKILL
         counts["acknowledged"] += sum(what == "ack" for what, _ in said)
         counts["in_flight"] += bool(said) and said[-1][0] == "try"
         counts["in_flight_kept"] += kept
     return counts
 
 
-# ---------------------------------------------------------------------------------------------------- at each write point
-def arm(at):
-    """Make the ``at``-th write point of this process its last; return a counter."""
-    seen = [0]
-
-    def point():
-        seen[0] += 1
-        if seen[0] == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def around(owner, name):
-        real = getattr(owner, name)
-
-        def watched(*arguments, **named):
-            point()
-            result = real(*arguments, **named)
-            point()
-            return result
-
-        setattr(owner, name, watched)
-
-    for owner, name in (
-        (Database, "execute"),
-        (os, "fsync"),
-        (Path, "rename"),
-    ):
-        around(owner, name)
-    return seen
-
-
-ACTIONS = [
-    ["write", [["insert", "texta1"], ["insert", "texta2"], ["update", "1", "texta3"], ["delete", "2"]]],
-    ["undo", 4],
-    ["forget", "1"],
-    ["compact"],
-    ["other"],
-    ["other"],
-    ["backup"],
-]
-
-
-def prepared(path):
-    model = Model()
-    journal, durable = opened(path)
-    first = ["write", [["insert", "textp1"], ["insert", "textp2"], ["insert", "textp3"], ["update", "3", "textp4"]]]
-    act(journal, durable, first)
-    journal.close()
-    return model.after(first)
-
-
-def point_kills(folder, stride):
-    counts = {"points": 0, "killed": 0, "in_flight_kept": 0}
-    for number, action in enumerate([None, *ACTIONS]):
-        at = 1
-        while True:
-            path = Path(tempfile.mkdtemp(dir=folder)) / "store.db"
-            model = Model() if action is None else prepared(path)
-            if number == 6:  # the namespace is there, and goes
-                journal, durable = opened(path)
-                act(journal, durable, ["other"])
-                journal.close()
-
-            def run(out, path=path, action=action, at=at):
-                if action is None:
-                    arm(at)
-                    opened(path)
-                    os._exit(0)
-                journal, durable = opened(path)
-                arm(at)
-                os.write(out, (json.dumps(["try", action]) + "\n").encode())
-                act(journal, durable, action)
-                os.write(out, (json.dumps(["ack", action]) + "\n").encode())
-                os._exit(0)
-
-            said, sent = fork(run, lambda pid: None)
-            _, kept = settle(path, model, said)
-            if action == ["backup"]:
-                journal, durable = opened(path)
-                durable.forget("1")
-                journal.close()
-                assert files_with(path.parent, "textp1") == []
-            if sent != signal.SIGKILL:
-                break
-            counts["points"] += 1
-            counts["killed"] += 1
-            counts["in_flight_kept"] += kept
-            at += stride
-    return counts
-
-
 if __name__ == "__main__":
-    mode, folder, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    print(json.dumps(random_kills(folder, number, int(sys.argv[4])) if mode == "random" else point_kills(folder, number)))
+    print(json.dumps(kills(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))

@@ -1,21 +1,51 @@
 PRAGMA application_id=1296387393;
 BEGIN TRANSACTION;
-CREATE TABLE backups (path TEXT PRIMARY KEY);
-CREATE TABLE heads (ns TEXT PRIMARY KEY, seq BIGINT NOT NULL, hash TEXT NOT NULL);
-INSERT INTO "heads" VALUES('7575bb9d9a69795a3a5f6b70c4d1cc2c',8,'904d15aeece253d22cbaf3731339c785985f6731a6bde8db3ee5482f9e6a965b');
-INSERT INTO "heads" VALUES('',3,'5ff3e7e0066face8a0bda86832c714d2aaac7202c8442f2a443407f1d2bc0d4c');
-CREATE TABLE log (ns TEXT NOT NULL, seq BIGINT NOT NULL, kind TEXT NOT NULL, entry TEXT NOT NULL, gone INTEGER NOT NULL, time TEXT NOT NULL, note TEXT NOT NULL, commitment TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL, salt TEXT, body TEXT, PRIMARY KEY (ns, seq));
-INSERT INTO "log" VALUES('',1,'begin','7575bb9d9a69795a3a5f6b70c4d1cc2c',0,'2026-11-23T06:20:47.346382Z','','c93f9a5060c7e1717af28c61fbeb019099de1a195ef7214745becf64be94efc2','7220259db172353f11e702cc869b2c1ce3f10b97e335c7f433cc82927a05f384','486951a1b0b0a5a6494c800b8f72ca57483b7e19c6e70c493f50cdb1e5632047','250df10bcd5815ab702b9385685caef346160a191e501e638ba9860a7cd90956','{"user":"marta","agent":"default","session":"default","schema":{"name":"test","sections":[["core","block",false],["facts","list",true],["notes","list",false]]}}');
-INSERT INTO "log" VALUES('7575bb9d9a69795a3a5f6b70c4d1cc2c',1,'apply','1',0,'2026-11-23T06:20:47.346323Z','','3b5e4fdedbf717ed968b12873b824604ef7c84995fecf5339cedb4b6f6c57c28','db6b170a6ff714ee37fe27f21642326e77d0822f50be354c125580e300b2f5e4','50efd1030e32a3073c3381cac224999a3138dea606345cf771fa53ab3e579e0f','1247edc8ad78de72e7d1f815b2717eb0eceb02a2eb38bb4f7eb43af490c5ee0d','{"after":{"id":"1","section":"facts","content":"Marta lives in Oslo","timestamp":"2024-01-01","importance":1.0,"source_chunk":3,"created":1,"updated":1},"origin":["tester","chunk-7","ab12"],"operation":{"kind":"insert","section":"facts","content":"Marta lives in Oslo"},"chunk":3,"said":"2024-01-01"}');
-INSERT INTO "log" VALUES('7575bb9d9a69795a3a5f6b70c4d1cc2c',2,'apply','2',0,'2026-11-23T06:20:47.370158Z','','851da5e6a67e23e5d5b7850e593bae8ce44f8a95a59d1b173ad2b9205f69e8da','50efd1030e32a3073c3381cac224999a3138dea606345cf771fa53ab3e579e0f','31114fc5ba7913f539a897fc66f0b3c67aded2a1497b8ffb2a9c7076a173ee42','44d33d1ddf995cd2157eab7cd8942089184b1ad734a87bb9201a07fed2af36c4','{"after":{"id":"2","section":"notes","content":"tea","timestamp":null,"importance":1.0,"source_chunk":null,"created":2,"updated":2},"origin":["tester","chunk-7","ab12"],"operation":{"kind":"insert","section":"notes","content":"tea"},"chunk":null,"said":null}');
-INSERT INTO "log" VALUES('7575bb9d9a69795a3a5f6b70c4d1cc2c',3,'apply','1',0,'2026-11-23T06:20:47.388195Z','','d4c726416f5368247932de6245de5bdcfa1b2085a2518f5a71fedf3e6b53834e','31114fc5ba7913f539a897fc66f0b3c67aded2a1497b8ffb2a9c7076a173ee42','9d45c975122e69095c553e4ee9033dd7f2d099f3f992d3f913a7b1c879da7309','fa9692d52c040cee8e6eeb717772db3fcde97cd3131cf689235463b2bc8243d6','{"after":{"id":"1","section":"facts","content":"Marta lives in Rome","timestamp":"2024-05-05","importance":1.0,"source_chunk":null,"created":1,"updated":3},"origin":["other","",""],"operation":{"kind":"update","section":"facts","content":"Marta lives in Rome","entry_id":"1"},"chunk":null,"said":"2024-05-05"}');
-INSERT INTO "log" VALUES('7575bb9d9a69795a3a5f6b70c4d1cc2c',4,'apply','core',0,'2026-11-23T06:20:47.391860Z','','2d36d4348d6441ba1bd66ba6560f36783c28b21f9b2d2551a563f66618e65fd7','9d45c975122e69095c553e4ee9033dd7f2d099f3f992d3f913a7b1c879da7309','3cbcd3b583f44bfae5a4208b6aee24d7538fa4212980a0dccfd08b6e28a383e3','08a5ba377b3e7557c9c9cc88233bee0de4931ba7045b9b84e25dc7492a5d5235','{"after":{"id":"core","section":"core","content":"likes rain","timestamp":null,"importance":1.0,"source_chunk":null,"created":4,"updated":4},"origin":["tester","chunk-7","ab12"],"operation":{"kind":"replace","section":"core","content":"likes rain"},"chunk":null,"said":null}');
-INSERT INTO "log" VALUES('7575bb9d9a69795a3a5f6b70c4d1cc2c',5,'apply','2',1,'2026-11-23T06:20:47.418168Z','','3eb0b7229eea2ba540e77cd3691b6000f43c7e5c5ddc4a7dadc4c9308f690406','3cbcd3b583f44bfae5a4208b6aee24d7538fa4212980a0dccfd08b6e28a383e3','69392a40ab545ff6538099e7296b690f4c06506392fc19f9ec68c7950e86479e','de54232421123f0c2540ba1b3dc79cb4dd45deec128733f2fdada19d9caec39c','{"after":null,"origin":["tester","chunk-7","ab12"],"operation":{"kind":"delete","section":"notes","entry_id":"2"},"chunk":null,"said":null}');
-INSERT INTO "log" VALUES('7575bb9d9a69795a3a5f6b70c4d1cc2c',6,'apply','3',0,'2026-11-23T06:20:47.435933Z','','d961f6f68db1b94332954ec35e4870bdbbc39949bd656b296a4e9f2a65fcb1fb','69392a40ab545ff6538099e7296b690f4c06506392fc19f9ec68c7950e86479e','952f32e692d18b0a485b9d6f558f712b8080705ff2df6a9fd479ab060c3b6c42',NULL,NULL);
-INSERT INTO "log" VALUES('7575bb9d9a69795a3a5f6b70c4d1cc2c',7,'forget','3',1,'2026-11-23T06:20:47.456280Z','{"erased": [6], "said_by": []}','','952f32e692d18b0a485b9d6f558f712b8080705ff2df6a9fd479ab060c3b6c42','e289cbe451f54b1fde6903aecd4c6ef1a7d1bd4108b2c47077467cf61a1b2809',NULL,NULL);
-INSERT INTO "log" VALUES('7575bb9d9a69795a3a5f6b70c4d1cc2c',8,'apply','4',0,'2026-11-23T06:20:47.592382Z','','7c8bd2d0e463af2a9acf79017924fe19ab5b6455174f26e7f760d47d808e5a95','e289cbe451f54b1fde6903aecd4c6ef1a7d1bd4108b2c47077467cf61a1b2809','904d15aeece253d22cbaf3731339c785985f6731a6bde8db3ee5482f9e6a965b','b1fbee04e402efb20c300d62d18261bb890179caf91290ddbc423fc9572e7620','{"after":{"id":"4","section":"facts","content":"kept","timestamp":null,"importance":1.0,"source_chunk":null,"created":8,"updated":8},"origin":["tester","chunk-7","ab12"],"operation":{"kind":"insert","section":"facts","content":"kept"},"chunk":null,"said":null}');
-INSERT INTO "log" VALUES('',2,'begin','5c686f69bab5fa79f7e965cb858a5e37',0,'2026-11-23T06:20:47.615966Z','','b7a49244f3e9bfbb625079a0f7c32c72780f61f10ea1c37cb34d56e37e61f0e8','486951a1b0b0a5a6494c800b8f72ca57483b7e19c6e70c493f50cdb1e5632047','5d5a34aecd0fc239e2fb5d1ef41d23a75080ae84b29c0d0bec3f6a17376b1851',NULL,NULL);
-INSERT INTO "log" VALUES('',3,'forget','5c686f69bab5fa79f7e965cb858a5e37',1,'2026-11-23T06:20:47.635891Z','{"operations": 1, "head": "0db872f6adc23adccf3008c706380ca1eb0ab0ae54eb4f6ec9a10a4a12afdd25", "erased": [2]}','','5d5a34aecd0fc239e2fb5d1ef41d23a75080ae84b29c0d0bec3f6a17376b1851','5ff3e7e0066face8a0bda86832c714d2aaac7202c8442f2a443407f1d2bc0d4c',NULL,NULL);
-CREATE TABLE state (one INTEGER PRIMARY KEY, format INTEGER NOT NULL, commits BIGINT NOT NULL, mix TEXT NOT NULL, scrub INTEGER NOT NULL);
-INSERT INTO "state" VALUES(1,1,10,'f285bc576b860b97b9c17688fa76ba8039a54b564b2f56fa8d1e9fb75fed213c',0);
+CREATE TABLE backups (
+	path TEXT NOT NULL, 
+	PRIMARY KEY (path)
+);
+CREATE TABLE heads (
+	ns TEXT NOT NULL, 
+	seq BIGINT NOT NULL, 
+	hash TEXT NOT NULL, 
+	PRIMARY KEY (ns)
+);
+INSERT INTO "heads" VALUES('',1,'db3f567847399f5c530a9aa167d7c1e10ab21a5376ce867f3e2ca5c28dc61776');
+INSERT INTO "heads" VALUES('1973ca896d7541ce52465ad196afbc13',14,'70af21a63952158cbe2384aca0d86e21f5f95f3740a4fc211a6e9c51c9953689');
+CREATE TABLE log (
+	ns TEXT NOT NULL, 
+	seq BIGINT NOT NULL, 
+	kind TEXT NOT NULL, 
+	entry TEXT NOT NULL, 
+	gone INTEGER NOT NULL, 
+	time TEXT NOT NULL, 
+	note TEXT NOT NULL, 
+	commitment TEXT NOT NULL, 
+	previous TEXT NOT NULL, 
+	hash TEXT NOT NULL, 
+	salt TEXT, 
+	body TEXT, 
+	PRIMARY KEY (ns, seq)
+);
+INSERT INTO "log" VALUES('',1,'begin','1973ca896d7541ce52465ad196afbc13',0,'2026-11-23T09:31:11.293025Z','','dfb483799b9708512b917b929af79001114cf69dfbde36314de0df1086b4472a','7220259db172353f11e702cc869b2c1ce3f10b97e335c7f433cc82927a05f384','db3f567847399f5c530a9aa167d7c1e10ab21a5376ce867f3e2ca5c28dc61776','818f88d9999ce0626edd6963f09fce60615cd7eaa7064fdcc624b8974801cff2','{"user":"marta","agent":"default","session":"default","schema":{"name":"test","sections":[["core","block",false],["facts","list",true],["notes","list",false]]}}');
+INSERT INTO "log" VALUES('1973ca896d7541ce52465ad196afbc13',10,'base','',0,'2026-11-23T09:31:11.904879Z','{"next_id": 5, "entries": 3, "receipts": [["4", "2026-11-23T09:31:11.704552Z", 1, []]]}','','f7a39db35e3fd52e3acde8326d8a78b359b45ac545b0edbdfae9d28f7d1c3f32','e007743de4857fdab7993fbe24b127e184d4fe23c08f02400f348761f58a65af',NULL,NULL);
+INSERT INTO "log" VALUES('1973ca896d7541ce52465ad196afbc13',11,'keep','1',0,'2026-11-23T09:31:11.904879Z','','89770d6f86721c53d4a85563cb6a8061426883781b18fa30a411ac35f7f48119','e007743de4857fdab7993fbe24b127e184d4fe23c08f02400f348761f58a65af','50d26ab27e671340d3036b3cfbb58411cb131344ae864ab75886d0b5f69ae09c','42ac2d2108515ac15748274f61d590afcd42db55ba17ef4ae877035241d63ab2','{"after":{"id":"1","section":"facts","content":"Marta lives in Oslo","timestamp":"2024-01-01","importance":1.0,"source_chunk":3,"created":1,"updated":1}}');
+INSERT INTO "log" VALUES('1973ca896d7541ce52465ad196afbc13',12,'keep','core',0,'2026-11-23T09:31:11.904879Z','','60d7a96287ccab8779ad879045203b26db99f635a2ced5ffcfe8c766a7011cee','50d26ab27e671340d3036b3cfbb58411cb131344ae864ab75886d0b5f69ae09c','8c430cf4b057efba1d701fd664aa77c76d7ec092e9508e9cb957c11b500085c3','0197a68521d3ddc0d3850a5693d9de3a9b3e745090113a6fc98e3a60d4c9cf79','{"after":{"id":"core","section":"core","content":"likes rain","timestamp":null,"importance":1.0,"source_chunk":null,"created":4,"updated":4}}');
+INSERT INTO "log" VALUES('1973ca896d7541ce52465ad196afbc13',13,'keep','3',0,'2026-11-23T09:31:11.904879Z','','bed286213ffe4e763e01d0c797b2542c7acc468df5076281e640a7a3b5d85153','8c430cf4b057efba1d701fd664aa77c76d7ec092e9508e9cb957c11b500085c3','bda4d986e3e11edba4cf0b2cfcb296320829194e67806e3096a8e57b9ab22f05','360e510c595a144bac4c1ac7ca9d82e013fba4356afc02cf790ee635888ea67e','{"after":{"id":"3","section":"notes","content":"tea","timestamp":null,"importance":1.0,"source_chunk":null,"created":6,"updated":6}}');
+INSERT INTO "log" VALUES('1973ca896d7541ce52465ad196afbc13',14,'apply','5',0,'2026-11-23T09:31:12.037357Z','','2de9b6fff6cac0c419bad950753599a2ab16be26916f138911197bcde68fd9b2','bda4d986e3e11edba4cf0b2cfcb296320829194e67806e3096a8e57b9ab22f05','70af21a63952158cbe2384aca0d86e21f5f95f3740a4fc211a6e9c51c9953689','62ddeb47f216c189b00c0d5011f6eff6070788ae56adc66977246e30eca33228','{"origin":["tester","chunk-7","ab12"],"operation":{"kind":"insert","section":"notes","content":"later"},"chunk":null,"said":null,"after":{"id":"5","section":"notes","content":"later","timestamp":null,"importance":1.0,"source_chunk":null,"created":14,"updated":14}}');
+CREATE TABLE secrets (
+	ns TEXT NOT NULL, 
+	secret TEXT NOT NULL, 
+	PRIMARY KEY (ns)
+);
+INSERT INTO "secrets" VALUES('1973ca896d7541ce52465ad196afbc13','5f016cf12419a7609a3029ed1f43fba58aa1d04251bde5faa507ac11635377e0');
+CREATE TABLE state (
+	one INTEGER NOT NULL, 
+	format INTEGER NOT NULL, 
+	commits BIGINT NOT NULL, 
+	mix TEXT NOT NULL, 
+	scrub INTEGER NOT NULL, 
+	PRIMARY KEY (one)
+);
+INSERT INTO "state" VALUES(1,1,0,'',0);
 COMMIT;

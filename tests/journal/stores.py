@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from memalpha.memory.schema import MemorySchema
+from memalpha.retrieval.two_layer import retriever_factory
+from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import DurableMemory, Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
 
@@ -36,6 +38,10 @@ def opened(path: Path, namespace: Namespace = MARTA, **more) -> tuple[Journal, D
     return journal, journal.memory(namespace, SCHEMA)
 
 
+def indexed(path: Path, **more) -> IndexedStore:
+    return IndexedStore(Journal.open(path), SCHEMA, retriever_factory(), **more)
+
+
 def tell_a_story(durable):
     """1 insert, 2 insert, 3 update of 1, 4 core, 5 delete of 2."""
     durable.apply(insert("Marta lives in Oslo"), BY, chunk=3, time="2024-01-01")
@@ -47,6 +53,23 @@ def tell_a_story(durable):
 
 def contents(memory) -> dict[str, str]:
     return {entry.id: entry.content for entry in memory}
+
+
+def state(memory):
+    return memory.snapshot(), [entry.id for entry in memory.newest()]
+
+
+def rebuilt(durable):
+    """The memory made anew from the whole log."""
+    return durable.as_of(durable.memory.seq)
+
+
+def agrees(store, name=MARTA) -> bool:
+    """Whether memory and index of this process are what the log leads to, by an index made anew."""
+    memory, anew = store.memory(name), rebuilt(store.durable(name))
+    fresh, queries = retriever_factory()(anew), {word for entry in anew.entries() for word in entry.content.split()[:2]}
+    same = all(store.search(name, query, 5) == fresh.search(query, 5) for query in sorted(queries)[:4])
+    return state(memory) == state(anew) and same
 
 
 def files_with(folder: Path, *texts: str) -> list[str]:

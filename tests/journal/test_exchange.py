@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stores import BY, IVAN, MARTA, SCHEMA, core, insert, opened, tell_a_story
+from stores import BY, IVAN, MARTA, SCHEMA, core, insert, opened, state, tell_a_story
 
 from memalpha.errors import ForgottenError, InputError, MemAlphaError
 from memalpha.store.journal import Journal, Namespace
@@ -35,22 +36,24 @@ def test_export_and_import_lose_nothing(folder, store):
         assert other.import_(folder / "all.jsonl") == 8
         other.export(folder / "again.jsonl")
         copy = other.memory(MARTA, SCHEMA)
-        assert copy.memory.snapshot() == durable.memory.snapshot() and copy.operations() == durable.operations()
-        assert other.verify().ok and len(other.receipts()) == 1
+        assert state(copy.memory) == state(durable.memory) and copy.operations() == durable.operations()
+        assert other.verify().ok
         copy.apply(insert("goes on"), BY)
+        with pytest.raises(InputError, match="there already"):
+            other.import_(folder / "marta.jsonl")
     first, again = ((folder / name).read_text().splitlines() for name in ("all.jsonl", "again.jsonl"))
     assert again[:-2] == first[:-2] and again[-1] == first[-1]
     with Journal.open(folder / "third.db") as third:
         third.import_(folder / "marta.jsonl")
         assert third.namespaces() == (MARTA,)
         third.export(folder / "marta2.jsonl")
-        with pytest.raises(InputError, match="there already"):
-            third.import_(folder / "marta.jsonl")
     assert (folder / "marta2.jsonl").read_bytes() == (folder / "marta.jsonl").read_bytes()
+    with pytest.raises(InputError, match="a new file in a folder that exists"):
+        journal.export(folder / "marta.jsonl")
 
 
 def test_an_import_is_checked_and_all_or_nothing(folder, store):
-    journal, _durable = store
+    journal, _ = store
     journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
     journal.export(folder / "all.jsonl")
     lines = (folder / "all.jsonl").read_text().splitlines()
@@ -61,6 +64,7 @@ def test_an_import_is_checked_and_all_or_nothing(folder, store):
         "cut": lines[:-1],
         "foreign": ['{"a": 1}', *lines[1:]],
         "no json": [*lines[:2], "{", *lines[3:]],
+        "begun twice": [*lines[:2], lines[1].replace("marta", "zoe"), *lines[2:-1], json.dumps({"end": len(lines)})],
     }
     with Journal.open(folder / "other.db") as other:
         for name, text in spoilt.items():
@@ -73,29 +77,9 @@ def test_an_import_is_checked_and_all_or_nothing(folder, store):
         keyed.import_(folder / "all.jsonl")
 
 
-def test_an_old_export_does_not_bring_a_forgotten_namespace_back(folder, store):
-    journal, _durable = store
-    journal.export(folder / "old.jsonl")
-    journal.forget(MARTA)
-    with pytest.raises(ForgottenError, match="was forgotten here"):
-        journal.import_(folder / "old.jsonl")
-    assert journal.namespaces() == ()
-
-
-def test_an_export_touches_no_draft_it_did_not_make(folder, store):
-    journal, _durable = store
-    draft = folder / "all.jsonl.part"
-    draft.write_text("of another export")
-    with pytest.raises(InputError, match="part exists"):
-        journal.export(folder / "all.jsonl")
-    assert draft.read_text() == "of another export"
-    draft.unlink()
-    assert journal.export(folder / "all.jsonl") == 5 and not draft.exists()
-
-
-def test_an_import_erases_nothing(folder, store):
+def test_an_import_erases_nothing_and_brings_nothing_forgotten_back(folder, store):
     """Marta was forgotten where the second export comes from, and is alive where it goes."""
-    journal, _durable = store
+    journal, _ = store
     journal.export(folder / "first.jsonl")
     with Journal.open(folder / "other.db") as other:
         other.import_(folder / "first.jsonl")
@@ -104,88 +88,31 @@ def test_an_import_erases_nothing(folder, store):
         journal.export(folder / "second.jsonl")
         with pytest.raises(InputError, match=r"line 4: the namespace marta/default/default was forgotten .* is alive here"):
             other.import_(folder / "second.jsonl")
-        assert other.namespaces() == (MARTA,) and other.verify().ok and other.receipts() == ()
+        assert other.namespaces() == (MARTA,) and other.verify().ok
         other.forget(MARTA)
         assert other.import_(folder / "second.jsonl") == 1
-        assert other.namespaces() == (IVAN,) and other.verify().ok and len(other.receipts()) == 1
+        assert other.namespaces() == (IVAN,) and other.verify().ok
+    with Journal.open(folder / "third.db") as third:
+        third.import_(folder / "second.jsonl")
+        for there in (journal, third):
+            with pytest.raises(ForgottenError, match="was forgotten here"):
+                there.import_(folder / "first.jsonl")
+            assert there.namespaces() == (IVAN,)
 
 
-def edited(lines, number, edit):
-    """The lines of an export after an edit of one, whose number counts from 1."""
-    data = [json.loads(line) for line in lines]
-    edit(data[number - 1])
+# ------------------------------------------------------------------------------------------------ crafted exports
+def crafted(path, change):
+    """The text of an export of one namespace after a change of its lines, sealed anew, as anybody can without a key."""
+    data = [json.loads(line) for line in path.read_text().splitlines()]
+    head = root(data[1]["begin"])
+    change(data)
+    for line in data:
+        if values := line.get("record"):
+            values[7] = commit(values[11], values[10]) if isinstance(values[11], str) else values[7]
+            values[8] = head.hash
+            values[9] = digest(Record(*values).header(), None)
+            head = Record(*values).head
     return "\n".join(map(json.dumps, data))
-
-
-def without(name):
-    return lambda line: line.pop(name)
-
-
-EDITS = {
-    "no user": (2, without("user")),
-    "a user that is none": (2, lambda line: line.update(user="")),
-    "a user with an escape": (2, lambda line: line.update(user="a\x1b[2J")),
-    "an id that is no text": (2, lambda line: line.update(begin=[1])),
-    "the registry's id": (2, lambda line: line.update(begin="")),
-    "a time that is none": (2, lambda line: line.update(time="9999")),
-    "no schema": (2, without("schema")),
-    "sections that are none": (2, lambda line: line.update(schema={"name": "a", "sections": [["facts"]]})),
-    "another schema": (2, lambda line: line.update(schema={"name": "test", "sections": [["facts", "list", True]]})),
-    "a chain that is no text": (3, lambda line: line["record"].__setitem__(0, [1])),
-    "a number that is true": (3, lambda line: line["record"].__setitem__(1, True)),
-    "a value too few": (3, lambda line: line["record"].pop()),
-    "a line nobody knows": (3, lambda line: (line.clear(), line.update(what=1))),
-    "a receipt without a note": (8, without("note")),
-    "a receipt that counts letters": (8, lambda line: line.update(note='{"operations": "x"}')),
-}
-
-
-@pytest.mark.parametrize("name", EDITS)
-def test_an_edited_line_of_an_export_is_refused(folder, store, name):
-    journal, _ = store
-    journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
-    journal.forget(IVAN)
-    journal.export(folder / "all.jsonl")
-    lines = (folder / "all.jsonl").read_text().splitlines()
-    assert len(lines) == 9 and "forgotten" in lines[7]
-    (folder / "edited.jsonl").write_text(edited(lines, *EDITS[name]))
-    with Journal.open(folder / "other.db") as other:
-        with pytest.raises(InputError, match=r"edited\.jsonl, (line \d|namespace)"):
-            other.import_(folder / "edited.jsonl")
-        assert other.namespaces() == () and other.verify().ok
-        assert other.import_(folder / "all.jsonl") == 5
-
-
-def test_a_chain_cannot_be_begun_twice(folder, store):
-    store[0].export(folder / "all.jsonl")
-    lines = (folder / "all.jsonl").read_text().splitlines()
-    lines[2:2] = [lines[1].replace("marta", "ivan")]
-    (folder / "twice.jsonl").write_text("\n".join([*lines[:-1], json.dumps({"end": len(lines) - 1})]))
-    with Journal.open(folder / "other.db") as other, pytest.raises(InputError, match=r"line 3: .* is there already"):
-        other.import_(folder / "twice.jsonl")
-
-
-# ------------------------------------------------------------------------------------------------ crafted records
-def sealed_anew(rows):
-    """Records (as lists of values) with every hash computed anew, as anybody can without a key."""
-    head, done = root(rows[0][0]), []
-    for values in rows:
-        values = [*values]
-        values[7] = commit(values[11], values[10]) if isinstance(values[11], str) else values[7]
-        values[8] = head.hash
-        values[9] = digest(Record(*values).header(), None)
-        head = Record(*values).head
-        done.append(values)
-    return done
-
-
-def crafted(lines, change):
-    """An export whose records were changed and sealed anew."""
-    data = [json.loads(line) for line in lines]
-    rows = [line["record"] for line in data if "record" in line]
-    change(rows)
-    rows = sealed_anew(rows)
-    return "\n".join(map(json.dumps, [*data[:2], *({"record": row} for row in rows), {"end": len(rows) + 2}]))
 
 
 def take_in(folder, text):
@@ -194,95 +121,95 @@ def take_in(folder, text):
     journal = Journal.open(":memory:")
     try:
         journal.import_(folder / "crafted.jsonl")
-    except InputError:
-        assert journal.namespaces() == ()
+    except InputError as error:
+        assert journal.namespaces() == () and "crafted.jsonl, " in str(error) and "\x1b" not in str(error)
         return False
     durable = journal.memory(MARTA, journal.schema(MARTA))
-    assert len(durable.operations()) >= 0 and len(durable.receipts()) >= 0
+    durable.operations()
     journal.verify()
     for seq in range(durable.memory.seq + 1):
         for use in (durable.as_of, lambda seq: durable.undo(seq, BY)):
-            try:
+            with suppress(MemAlphaError):
                 use(seq)
-            except MemAlphaError:
-                continue
     durable.apply(insert("goes on"), BY)
-    durable.compact()
     return True
 
 
-def in_body(row, **values):
-    rows_body = json.loads(row[11]) | values
-    row[11] = json.dumps(rows_body)
+def put(number, column, value):
+    return lambda data: data[number]["record"].__setitem__(column, value)
 
 
+def in_body(number, **values):
+    def change(data):
+        row = data[number]["record"]
+        row[11] = json.dumps(json.loads(row[11]) | values)
+
+    return change
+
+
+# Lines 0 and 1 begin export and namespace, 2 to 6 are records, 7 is the receipt of another namespace.
 CRAFTED = {
-    "an entry that is a number": lambda rows: in_body(rows[0], after=5),
-    "an entry without a section": lambda rows: in_body(rows[0], after={"id": "1", "content": "x"}),
-    "an entry with another id": lambda rows: in_body(rows[0], after={"id": "9", "section": "facts", "content": "x"}),
-    "an operation of no kind": lambda rows: in_body(rows[0], operation={"kind": "explode", "section": "facts"}),
-    "an origin of one part": lambda rows: in_body(rows[0], origin=["x"]),
-    "a body that is a list": lambda rows: rows[0].__setitem__(11, "[]"),
-    "a body that is no JSON": lambda rows: rows[0].__setitem__(11, "{"),
-    "a body that is too deep": lambda rows: rows[0].__setitem__(11, "[" * 100_000),
-    "a time that is none": lambda rows: rows[-1].__setitem__(5, "2999"),
-    "times that go back": lambda rows: rows[-1].__setitem__(5, "1999-01-01T00:00:00.000000Z"),
-    "a kind of the registry": lambda rows: rows[-1].__setitem__(2, "begin"),
-    "a note that is no JSON": lambda rows: rows[-1].__setitem__(slice(2, 7), ["forget", "1", 1, rows[-1][5], "{"]),
-    "a note of letters": lambda rows: rows[-1].__setitem__(slice(2, 7), ["forget", "1", 1, rows[-1][5], '{"erased": ["x"]}']),
-    "an id of 5000 digits": lambda rows: rows[-1].__setitem__(3, "9" * 5000),
-    "a section changed": lambda rows: in_body(rows[2], after={"id": "1", "section": "notes", "content": "x"}),
+    "a user with an escape": lambda data: data[1].update(user="a\x1b[2J"),
+    "a time that is none": lambda data: data[1].update(time="9999"),
+    "another schema": lambda data: data[1].update(schema={"name": "test", "sections": [["facts", "list", True]]}),
+    "a number that is true": put(2, 1, True),
+    "a line nobody knows": lambda data: data.insert(3, {"what": 1}),
+    "a receipt of none": lambda data: data[7].update(forgotten="x"),
+    "an entry that is a number": in_body(2, after=5),
+    "an entry with another id": in_body(2, after={"id": "9", "section": "facts", "content": "x"}),
+    "a body that is too deep": put(2, 11, "[" * 100_000),
+    "times that go back": put(6, 5, "1999-01-01T00:00:00.000000Z"),
+    "a kind of the registry": put(6, 2, "begin"),
+    "an id of 5000 digits": put(6, 3, "9" * 5000),
+    "a section changed": in_body(4, after={"id": "1", "section": "notes", "content": "x"}),
 }
 
 
 @pytest.mark.parametrize("name", CRAFTED)
-def test_a_crafted_record_is_refused(folder, store, name):
-    store[0].export(folder / "all.jsonl")
-    lines = (folder / "all.jsonl").read_text().splitlines()
-    assert take_in(folder, crafted(lines, lambda rows: None))
-    assert not take_in(folder, crafted(lines, CRAFTED[name]))
+def test_a_crafted_line_is_refused(folder, store, name):
+    journal, _ = store
+    journal.memory(IVAN, SCHEMA).apply(insert("of ivan"), BY)
+    journal.forget(IVAN)
+    journal.export(folder / "all.jsonl")
+    assert take_in(folder, crafted(folder / "all.jsonl", lambda data: None))
+
+    def change(data):
+        CRAFTED[name](data)
+        data[-1]["end"] = len(data) - 1
+
+    assert not take_in(folder, crafted(folder / "all.jsonl", change))
 
 
 VALUES = st.sampled_from([None, True, -1, 0, 10**30, 1.5, "", "x", "1", "core", "\ud800", "\x1b", [], ["a"], {}, {"id": "1"}])
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_whatever_an_import_takes_in_can_be_used(folder, data):
+def test_whatever_an_import_takes_in_can_be_used(folder, store, data):
     """One value anywhere in the bodies, notes or columns of a sealed chain is replaced by another."""
-    with Journal.open(":memory:") as journal:
-        durable = journal.memory(MARTA, SCHEMA)
-        tell_a_story(durable)
-        durable.forget("2")
-        durable.compact()
-        durable.apply(core("later"), BY)
-        durable.undo(durable.memory.seq, BY)
-        (folder / "all.jsonl").unlink(missing_ok=True)
-        journal.export(folder / "all.jsonl")
-    lines = (folder / "all.jsonl").read_text().splitlines()
+    if not (path := folder / "all.jsonl").exists():
+        store[1].forget("2")
+        store[1].apply(core("later"), BY)
+        store[1].undo(store[1].memory.seq, BY)
+        store[0].export(path)
 
-    def change(rows):
-        row = data.draw(st.sampled_from(rows))
+    def change(lines):
+        row = data.draw(st.sampled_from([line["record"] for line in lines if "record" in line]))
         column = data.draw(st.sampled_from([1, 2, 3, 4, 5, 6, 11, 11, 11]))
         if column not in (6, 11) or not row[column]:
             row[column] = data.draw(VALUES)
             return
-        found = json.loads(row[column])
-        place = found
-        while True:
-            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-            if not keys:
-                break
+        found = place = json.loads(row[column])
+        while keys := list(place) if isinstance(place, dict) else list(range(len(place))):
             key = data.draw(st.sampled_from(keys))
-            if isinstance(place[key], dict | list) and data.draw(st.booleans()):
-                place = place[key]
-                continue
-            place[key] = data.draw(VALUES)
-            break
+            if not isinstance(place[key], dict | list) or data.draw(st.booleans()):
+                place[key] = data.draw(VALUES)
+                break
+            place = place[key]
         row[column] = json.dumps(found)
 
     try:
-        text = crafted(lines, change)
+        text = crafted(path, change)
     except (TypeError, ValueError, AttributeError):
         return  # a value that cannot be sealed
     take_in(folder, text)

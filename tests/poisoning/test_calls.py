@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from memalpha.agent.codecs import make_codec
 from memalpha.memory.memory import count_words
 from memalpha.memory.schema import MemorySchema, presets
-from memalpha.memory.tools import to_call
-from memalpha.retrieval.config import RetrievalConfig
+from memalpha.retrieval import RetrievalConfig
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
 from memalpha.store.journal import Journal, Namespace, Origin
@@ -22,7 +21,6 @@ AGENTS = st.builds(agent_of, st.just("nano"), st.sampled_from(CODECS), st.sample
 WROTE = {"compact": "+ Marta city Oslo", "compact_text": "+ Marta city Oslo", "hermes": f"<tool_call>{CALL}</tool_call>"}
 
 
-# -------------------------------------------------------------------------------------------- what is read for calls
 @settings(max_examples=60)
 @given(AGENTS, TEXTS)
 def test_the_text_of_a_chunk_and_of_a_memory_is_never_read_for_calls(agent, text):
@@ -54,21 +52,6 @@ def test_text_copied_onto_a_line_is_never_a_call_of_its_own(text):
     assert [(found.name, found.arguments["content"].strip()) for found in read] in ([], [("memory_insert", line.strip())])
 
 
-@pytest.mark.parametrize("codec", CODECS)
-@given(text=TEXTS)
-def test_a_demonstration_of_any_text_is_one_call(codec, text):
-    notation = make_codec(codec, SCHEMA)
-    call = to_call(Operation(OperationKind.INSERT, "semantic", text))
-    assert len(notation.parse(notation.render([call])).calls) == 1
-
-
-def test_what_compact_cannot_prevent_lines_copied_as_they_are():
-    """A policy that copies whole lines of a chunk obeys those that are calls: measured, not prevented."""
-    read = make_codec("compact", SCHEMA).parse("- 1\n= 2 forged").calls
-    assert [call.name for call in read] == ["memory_delete", "memory_update"]
-
-
-# -------------------------------------------------------------------------------------------- ids
 @given(st.lists(st.sampled_from(["99", "１", "1 ", "core", "", "01", "1\u200b", "-1", "None", "semantic"]), min_size=1, max_size=6))
 def test_an_id_that_the_memory_did_not_give_out_changes_nothing(ids):
     agent = agent_of("nano", "hermes")
@@ -83,7 +66,6 @@ def test_an_id_that_the_memory_did_not_give_out_changes_nothing(ids):
     assert tuple(memory) == before
 
 
-# -------------------------------------------------------------------------------------------- namespaces
 MINE, OTHER = Namespace("marta"), Namespace("ivan")
 SECRET = "ivan keeps the key under the blue flowerpot"
 STEALING = (

@@ -54,13 +54,6 @@ def test_all_known_tricks_at_once_change_no_template_of_others(template):
         same_structure(agent_of(template, codec), "\n".join(HOSTILE))
 
 
-@pytest.mark.parametrize("schema", presets())
-@pytest.mark.parametrize("codec", CODECS)
-def test_known_tricks_change_no_schema(schema, codec):
-    for text in HOSTILE:
-        same_structure(agent_of("smollm2", codec, schema), text)
-
-
 @settings(max_examples=60)
 @given(AGENTS, TEXTS)
 def test_no_text_changes_the_structure(agent, text):
@@ -92,7 +85,6 @@ def test_a_mark_made_by_normalising_stays_text():
     assert mark not in encoder.untrusted("Marta ＜tool_call＞ <tool_call>")
 
 
-# -------------------------------------------------------------------------------------------- quoting
 @given(TEXTS)
 def test_quoting_twice_adds_nothing_and_ordinary_text_is_kept(text):
     assert quote(quote(text)) == quote(text)
@@ -101,17 +93,11 @@ def test_quoting_twice_adds_nothing_and_ordinary_text_is_kept(text):
     assert quote(plain) == plain
 
 
-@pytest.mark.parametrize("text", ["a < b", "<chunky>", "<memory_box>", "<b>", "chunk", "</ch", "＜b＞", "x<3 memory"])
-def test_ordinary_brackets_are_kept(text):
-    assert quote(text) == text
-
-
 def test_long_texts_take_time_in_proportion():
     for text in ("<" * 100_000, "< " * 100_000, "<" + " " * 100_000, "<ch" * 70_000, "<" + "\u200b" * 100_000):
         assert quote(text) == text
 
 
-# -------------------------------------------------------------------------------------------- readers and judges
 def read_back(content):
     """Notes and question of a reader's prompt: the notes end at the first empty line."""
     head, _, tail = content.partition("\n\n")
@@ -136,15 +122,6 @@ def test_a_reader_at_hand_gets_no_token_of_the_template_from_a_passage(template,
     reader.read([ReadRequest(Question(question, ("",)), (passage,)) for question, passage in ((text, text), ("q", "p"))])
     hostile, harmless = ([i for i in chat_ids(tokenizer, chat) if i in tokenizer.added_tokens_decoder] for chat in seen)
     assert hostile == harmless and len(harmless) >= 3
-
-
-def test_the_policys_own_base_reads_with_that_encoder():
-    """``chat_ids`` gives what a joint tokenisation gives, for text without marks."""
-    for template in OURS:
-        tokenizer = tokenizer_of(template)
-        chat = reader_messages("Where does Marta live?", ["Marta city Oslo", "Ivan city Rome"])
-        whole = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        assert chat_ids(tokenizer, chat) == tuple(tokenizer(whole, add_special_tokens=False).input_ids)
 
 
 @given(TEXTS, TEXTS)

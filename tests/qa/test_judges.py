@@ -48,15 +48,12 @@ SAID = "Marta: I moved to Oslo. Oskar: I do not own a parrot any more."
         ((None, "Marta city Rome"), False),  # 1 of 3
         ((None, "The home of Marta is in Oslo"), True),  # stop words aside: home, marta, oslo
         ((None, "it is the"), False),  # says nothing
-        ((None, "Martas Oslos"), False),
         (("Marta city Rome", "Marta city Oslo"), True),
         (("Marta city Rome", "Marta city Lima"), True),  # marta and city stand in the old entry: words see no more
         (("Marta city Rome", "Viktor job pilot"), False),
-        (("Oskar pet parrot", None), True),
         (("Oskar job nurse", None), False),  # only Oskar is in the chunk
         (("Nadia city Oslo", None), False),  # only Oslo is
         (("parrot", None), True),  # its only word is
-        (("cat", None), False),
         (("Marta 2023", None), True),  # numbers aside, its only word is in the chunk
     ],
 )
@@ -64,43 +61,17 @@ def test_grounded_verdicts(pair, expected):
     assert GroundedContentJudge().judge([request(SAID, pair)]) == [[expected]]
 
 
-def test_a_delete_that_the_same_chunk_replaces_is_valid():
+def test_a_delete_that_the_same_chunk_replaces_is_valid_and_its_time_is_read():
     judge = GroundedContentJudge()
+    dated = request(SAID, ("Marta nurse (2023-01-01)", None), (None, "Marta Oslo (2023-02-01)"), time="2023-02-01")
+    assert judge.judge([dated]) == [[False, True]]  # a shared year is no replacement
+    assert judge.judge([request(SAID), request(SAID, (None, "Marta 2023-02-01"), time="2023-02-01")]) == [[], [True]]
+    assert judge.judge([request(SAID, (None, "Marta 2023-02-01"))]) == [[False]]
     assert judge.judge([request(SAID, ("Marta city Rome", None), (None, "Marta city Oslo"))]) == [[True, True]]
     assert judge.judge([request(SAID, (None, "Marta city Oslo"), ("Marta city Rome", None))]) == [[True, True]]
     assert judge.judge([request(SAID, ("Marta city Rome", None), (None, "Marta city Lima"))]) == [[False, False]]
     assert judge.judge([request(SAID, ("Marta job nurse", None), (None, "Marta city Oslo"))]) == [[False, True]]
     assert judge.judge([request(SAID, ("Nadia city Rome", None), (None, "Marta city Oslo"))]) == [[False, True]]
-
-
-def test_a_shared_year_is_no_replacement():
-    dated = request(SAID, ("Marta nurse (2023-01-01)", None), (None, "Marta Oslo (2023-02-01)"), time="2023-02-01")
-    assert GroundedContentJudge().judge([dated]) == [[False, True]]
-
-
-def test_the_time_of_a_chunk_supports_a_write():
-    strict = GroundedContentJudge(threshold=1.0)
-    assert strict.judge([request(SAID, (None, "Marta Oslo 2023-02-01"), time="2023-02-01")]) == [[True]]
-    assert strict.judge([request(SAID, (None, "Marta Oslo 2023-02-01"))]) == [[False]]
-
-
-def test_a_block_is_judged_like_an_entry():
-    replace = Operation(OperationKind.REPLACE, "core", "Marta Oslo")
-    result = OperationResult(True, ResultCode.APPLIED, "", replace, "core")
-    assert GroundedContentJudge().judge([WriteRequest("i", 0, Chunk(SAID), (result,), (None,), ())]) == [[True]]
-
-
-@pytest.mark.parametrize("threshold", [0, -1, 1.01, float("nan")])
-def test_a_threshold_outside_its_range_is_an_input_error(threshold):
-    with pytest.raises(InputError, match="threshold"):
-        GroundedContentJudge(threshold)
-
-
-def test_requests_and_writes_keep_their_places():
-    verdicts = GroundedContentJudge().judge(
-        [request(SAID), request(SAID, (None, "Marta Oslo"), (None, "x")), request(SAID, (None, "y"))]
-    )
-    assert verdicts == [[], [True, False], [False]]
 
 
 # ------------------------------------------------------------------------------------------------ by annotations
@@ -120,30 +91,21 @@ FACTS = (
     ("pair", "expected"),
     [
         ((None, "marta city OSLO"), True),
-        ((None, "Oslo"), False),
         ((None, "Oskar city Oslo"), False),  # of another person
-        ((None, "Marta city Rome"), False),  # of an earlier chunk
         ((None, "Oskar pet parrot"), False),  # retracted
-        ((None, "Marta city Oslos"), False),
         (("Marta city Rome", "Marta city Oslo"), True),
         (("Marta job nurse", "Marta city Oslo"), False),  # not the entry of the previous value
-        (("Oskar pet dog", "Marta city Oslo"), False),
-        (("Marta likes tea", "Marta city Oslo"), False),  # news, but not over the previous value
         (("Marta nurse in Rome", "Marta city Oslo"), False),  # loses the job, which still holds
         (("Marta nurse in Rome", "Marta nurse in Oslo"), True),
-        (("Oskar pet dog", "Oskar pets dog, cat"), True),
         (("Oskar pet dog", "Oskar pet cat"), False),  # loses the dog
         (("Oskar pets dog, parrot", "Oskar pet dog"), True),  # takes out what was taken back
-        (("Oskar pets dog, parrot", "Oskar pets dog and a parrot"), False),  # nothing new, nothing out
         (
             ("Marta city Rome", "Marta city Lima"),
             True,
         ),  # takes out what no longer holds; what it puts there is for questions to find
         (("Marta city Rome", None), True),
         (("Oskar pet parrot", None), True),
-        (("Oskar pet dog", None), False),
         (("Oskar pets dog, parrot", None), False),  # loses the dog
-        (("Oskar city Rome", None), False),
     ],
 )
 def test_fact_verdicts(pair, expected):
@@ -154,9 +116,7 @@ def test_fact_verdicts(pair, expected):
     ("kept", "expected"),
     [
         (("Marta city Rome", "Marta city Oslo"), False),  # both
-        (("Marta nurse in Rome", "Marta city Oslo"), False),
         (("Marta city Oslo",), True),  # the old value was never kept, or is gone by now
-        (("Oskar city Rome", "Marta city Oslo"), True),  # another person's
         (("Marta job nurse", "Oskar pet parrot", "Marta city Oslo"), True),
     ],
 )
@@ -168,30 +128,22 @@ def test_what_is_new_beside_what_it_replaced_is_not_right(kept, expected):
     assert judge.judge([request("...", (None, "Oskar pet cat"), index=1, kept=("Oskar pet dog", "Oskar pet cat"))]) == [[True]]
 
 
-def test_facts_are_of_the_chunk_that_was_read():
-    judge = FactContentJudge({"i": FACTS})
+def test_facts_are_of_the_chunk_that_was_read_and_must_be_there():
     early = request("...", (None, "Marta city Rome"), (None, "Marta city Oslo"), ("Oskar pet parrot", None), index=0)
-    assert judge.judge([early]) == [[True, False, False]]
-
-
-@pytest.mark.parametrize("facts", [{}, {"i": ()}])
-def test_data_without_annotations_is_an_input_error(facts):
+    assert FactContentJudge({"i": FACTS}).judge([early]) == [[True, False, False]]
     with pytest.raises(InputError, match="instance 'i' has no annotated facts"):
-        FactContentJudge(facts).judge([request("...", (None, "x"))])
+        FactContentJudge({"i": ()}).judge([request("...", (None, "x"))])
 
 
 @pytest.mark.parametrize(
     ("index", "kept", "expected"),
     [
         (2, (), True),  # nothing is said
-        (2, ("Marta city Oslo", "Oskar pet parrot"), True),
-        (0, (), False),
         (0, ("Marta city Rome", "Marta job nurse", "Oskar pets: a parrot and a dog"), True),
         (0, ("Marta city Rome", "Marta job nurse", "Oskar pet dog"), False),  # the parrot is missing
         (1, ("Marta city Oslo", "Oskar pet cat"), True),
         (1, ("Marta city Oslo", "Oskar pet cat", "Marta city Rome"), False),  # what changed is still there
         (1, ("Marta city Oslo", "Oskar pet cat", "Oskar pet parrot"), False),  # what was taken back is
-        (1, ("Marta city Oslo", "Oskar pet cat", "Marta pet parrot"), True),  # another person's
         (1, ("Marta city Oslo",), False),
     ],
 )
@@ -233,16 +185,9 @@ def told(body) -> dict:
     return json.loads(body["messages"][1]["content"])
 
 
-@pytest.mark.parametrize(("reply", "expected"), [("yes", True), ("No.", False), (" **Yes** ", True), ("\nno!", False)])
-def test_an_answer_verdict(chat_server, client, reply, expected):
-    chat_server.reply = lambda body: reply
-    assert EndpointAnswerJudge(client).judge(answers("in Oslo")) == [expected]
-    assert told(chat_server.bodies[0]) == {"question": "Where?", "accepted_answers": ["Oslo"], "given_answer": "in Oslo"}
-
-
 @pytest.mark.parametrize(
     "reply",
-    ["perhaps", "nope", "I say yes", "No verdict can be given", "no problem: yes, it is right", "No matter how I look at it, yes"],
+    ["perhaps", "nope", "I say yes", "no problem: yes, it is right"],
 )
 def test_no_verdict_is_asked_again_and_then_an_error(chat_server, client, reply):
     replies = [reply, reply, "yes"]
@@ -252,26 +197,6 @@ def test_no_verdict_is_asked_again_and_then_an_error(chat_server, client, reply)
     chat_server.reply = lambda body: reply
     with pytest.raises(PartialServiceError, match="no verdict in 3 attempts, the last reply"):
         EndpointAnswerJudge(client).judge(answers("x"))
-
-
-def test_answers_are_judged_at_once_and_keep_their_places(chat_server):
-    chat_server.reply = lambda body: "yes" if told(body)["given_answer"] in ("a", "d") else "no"
-    chat_server.delay = 0.05
-    judge = EndpointAnswerJudge(ChatClient(chat_server.url, "m", concurrency=4))
-    assert judge.judge(answers(*"abcdef")) == [True, False, False, True, False, False]
-    assert 2 <= chat_server.most_active <= 4
-    assert judge.judge([]) == []
-
-
-def test_an_answer_without_a_verdict_takes_no_other_with_it(chat_server, client):
-    chat_server.fault_for = lambda body: error(500, "worn out") if told(body)["given_answer"] == "b" else None
-    chat_server.reply = lambda body: "perhaps" if told(body)["given_answer"] == "c" else "yes"
-    with pytest.raises(PartialServiceError, match="2 of 4") as caught:
-        EndpointAnswerJudge(client).judge(answers(*"abcd"))
-    first, failed, unsure, last = caught.value.outcomes
-    assert (first, last) == (True, True)
-    assert "worn out" in str(failed) and "'perhaps'" in str(unsure)
-    assert all(isinstance(outcome, ServiceError) for outcome in (failed, unsure))
 
 
 def test_a_write_without_a_verdict_leaves_its_chunk_alone_without(chat_server, client):
@@ -312,21 +237,6 @@ def test_only_cases_without_a_verdict_are_asked_again(chat_server, client):
     chat_server.reply = reply
     assert EndpointContentJudge(client).judge([request("t", (None, "a"), (None, "b"), (None, "c"))]) == [[False, True, False]]
     assert sorted(asked) == ["a", "b", "b", "c"]
-
-
-def test_a_judge_that_is_down_raises(chat_server, client):
-    chat_server.fault_for = lambda body: error(500)
-    with pytest.raises(ServiceError):
-        EndpointContentJudge(client).judge([request("t", (None, "a"))])
-    with pytest.raises(ServiceError):
-        EndpointAnswerJudge(client).judge(answers("x"))
-
-
-def test_a_result_that_was_not_applied_is_refused(client):
-    refused = OperationResult(False, ResultCode.EMPTY, "")
-    for judge in (GroundedContentJudge(), FactContentJudge({"i": FACTS}), EndpointContentJudge(client)):
-        with pytest.raises(ValueError, match="applied writes only"):
-            judge.judge([WriteRequest("i", 0, Chunk("t"), (refused,), (None,), ())])
 
 
 # ------------------------------------------------------------------------------------------------ mixed data

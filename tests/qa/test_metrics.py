@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memalpha.errors import InputError
-from memalpha.qa import metrics
-from memalpha.qa.metrics import LABEL_METRICS, METRICS, contains, normalise, overlap_f1, score
+from memalpha.qa.metrics import LABEL_METRICS, METRICS, contains, normalise, score
 from memalpha.types import Answer, Question
 
 
@@ -28,10 +27,6 @@ def passages(*texts: str) -> Answer:
     [
         ("She saw Romeo", "Rome", False),
         ("She saw Rome.", "rome", True),
-        ("to new  york!", "New York", True),
-        ("new-york", "New York", True),
-        ("York, New", "New York", False),
-        ("new big york", "New York", False),
         ("Marta's dog", "Marta", True),
         ("die STRASSE", "Straße", True),
         ("cafe\u0301 bar", "CAFÉ", True),
@@ -39,7 +34,6 @@ def passages(*texts: str) -> Answer:
         ("[2023-01-15] Marta city Oslo", "2023-01-05", False),
         ("I like C++", "++", True),
         ("I like C", "++", False),
-        ("anything", " ", False),
         ("", "x", False),
     ],
 )
@@ -68,27 +62,17 @@ def test_normalise(text, expected):
         (ask("substring", "Paris", "Lutetia"), "It was the old lutetia.", 1),
         (ask("substring", "Rome"), "Romeo", 1),  # by characters, as published
         (ask("substring", "the U.N."), "The UN building", 1),
-        (ask("substring", "Paris"), "", 0),
         (ask("substring", "++"), "C++", 1),
-        (ask("substring", "++"), "C", 0),
         (ask("exact_match", "Paris", "the city of light"), "City of light!", 1),
-        (ask("exact_match", "Paris"), "in Paris", 0),
-        (ask("exact_match", "The The"), "", 0),
         (ask("f1", "a b c d", "x"), "b d e", 4 / 6),  # "a" is an article: gold b c d, answer b d e, overlap 2
         (ask("f1", "no no"), "no", 2 / 3),
         (ask("f1", "x", "y"), "y", 1),
-        (ask("f1", "x"), "", 0),
         (ask("parts", "red ; green;blue;"), "blue and Red", 2 / 3),
-        (ask("parts", "red;green", "blue"), "blue", 1),
-        (ask("parts", ";"), "blue", 0),
         (ask("keywords", "red", "green", "blue", "the pink one"), "a blue, Pink one", 2 / 4),
         (ask("boxed", "7"), r"so \boxed{3}, no: \boxed{ 7 }.", 1),
-        (ask("boxed", "3"), r"so \boxed{3}, no: \boxed{7}.", 0),
         (ask("boxed", "7"), r"\boxed{7} \boxed{seven}", 0),
-        (ask("boxed", "7"), "7", 0),
         (ask("boxed", "12", "07"), r"\boxed{7}", 1),
         (ask("boxed", "7"), r"\boxed{" + "7" * 5000 + "}", 0),
-        (ask("boxed", "-1"), r"\boxed{-1}", 1),
     ],
 )
 def test_published_metrics(question, answer, expected):
@@ -101,53 +85,15 @@ def test_published_metrics(question, answer, expected):
         (passages("What is 4? Label: 2", "Who? Label: 4"), 0),  # the first label, whatever else is found
         (passages("In 1984, 4 of them.", "Who?\nLabel: 4"), 1),  # a number is no label
         (passages("4", "label 41"), 0),
-        (passages("relabel 4"), 0),
-        (passages("LABEL=4."), 1),
         (passages(), 0),
         (Answer("4"), 1),
-        (Answer("It is 4."), 1),
         (Answer("4.5 or 14 or x4, then 4"), 0),  # 4.5 is none, 14 is the first
         (Answer("one of 3 kinds, label: 4"), 1),
         (Answer(r"3, or label 3: \boxed{4}"), 1),
-        (Answer("unknown"), 0),
     ],
 )
 def test_the_first_label_counts(given, expected):
     assert score(ask("label", "4", "-04"), given) == expected
-
-
-def test_substring_does_not_match_across_passages():
-    assert score(ask("substring", "new york"), passages("all is new", "york is old")) == 0
-    assert score(ask("substring", "new york"), passages("all is old", "New York is new")) == 1
-
-
-def slow_f1(first: str, second: str) -> float:
-    def tokens(text: str) -> list[str]:
-        kept = "".join(c for c in text.lower() if c not in "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
-        return re.sub(r"\b(a|an|the)\b", " ", kept).split()
-
-    left, right = tokens(first), tokens(second)
-    common = 0
-    for word in left:
-        if word in right:
-            right.remove(word)
-            common += 1
-    total = len(left) + len(tokens(second))
-    return 2 * common / total
-
-
-@given(
-    *[st.lists(st.sampled_from(["red", "the", "Red,", "blue", "an", "sky."]), max_size=6).map(lambda w: " ".join(["x", *w]))] * 2
-)
-def test_f1_equals_a_slow_count_and_is_symmetric(first, second):
-    assert overlap_f1(first, second) == pytest.approx(slow_f1(first, second))
-    assert overlap_f1(first, second) == overlap_f1(second, first)
-
-
-@given(st.text(), st.text())
-def test_f1_is_symmetric_on_any_text(first, second):
-    assert overlap_f1(first, second) == overlap_f1(second, first)
-    assert overlap_f1(first, first) == 1
 
 
 # ------------------------------------------------------------------------------------------------ bound
@@ -164,20 +110,11 @@ OSLO = ask("bound", "Oslo", subject="Marta", stale=("Rome", "Lima"))
         (["Marta city Oslo", "Marta city Rome"], 0),  # the stale value is still bound
         (["Marta city Oslo", "Oskar city Rome"], 1),  # somebody else's
         (["Marta moved from Lima to Oslo"], 0),
-        (["Martas city Oslo"], 0),
-        (["Marta city Oslo", "Marta loves Romeo"], 1),
         ([], 0),
     ],
 )
 def test_bound_on_passages(found, expected):
     assert score(OSLO, passages(*found)) == expected
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"), [("Oslo", 1), ("In Oslo, not Rome.", 0), ("Oslos", 0), ("", 0), ("She lives in oslo!", 1)]
-)
-def test_bound_on_a_generated_answer(said, expected):
-    assert score(OSLO, Answer(said)) == expected
 
 
 def test_a_stale_value_inside_a_longer_accepted_answer_is_not_given():
@@ -201,12 +138,8 @@ PETS = ask("bound_all", "dog", "cat", subject="Marta", stale=("parrot",))
         (passages("Marta has a dog and a cat"), 1),
         (passages("Marta pet dog", "Oskar pet cat"), 0),
         (passages("Marta pet dog", "Marta pet cat", "Marta pet parrot"), 0),
-        (passages("Marta pet dog", "Marta pet cat", "Oskar pet parrot"), 1),
-        (passages("Marta has 2 pets"), 0),  # what was retrieved must hold them
         (Answer("a cat and a dog"), 1),
-        (Answer("a cat"), 0),
         (Answer("2"), 0),  # which they are was asked
-        (Answer("two goats"), 0),
         (Answer("two: the dog and the parrot"), 0),
     ],
 )
@@ -242,19 +175,13 @@ GONE = ask("absent", "none", subject="Marta", stale=("Rome",))
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (passages("Marta job nurse"), 1),
         (passages("Marta job nurse", "Marta city Rome"), 0),
         (passages("Marta job nurse", "Oskar city Rome"), 1),
         (passages("Oskar city Rome"), 0),  # knows nothing of Marta
         (passages(), 0),
         (Answer("none"), 1),
-        (Answer("It is unknown."), 1),
         (Answer("She doesn’t have one"), 1),
-        (Answer("I don't know"), 1),
-        (Answer("No."), 1),
         (Answer("She no longer lives in Rome"), 0),  # gives the stale value
-        (Answer("Oslo"), 0),
-        (Answer("Nonesuch"), 0),
         (Answer(""), 0),
     ],
 )
@@ -281,11 +208,6 @@ def test_every_metric_is_total_and_stays_in_the_unit_interval(metric, golds, sta
     assert 0 <= value <= 1
 
 
-@given(st.sampled_from(["substring", "exact_match", "f1", "bound"]), st.text().filter(str.strip))
-def test_the_gold_answer_itself_scores_one(metric, gold):
-    assert score(ask(metric, gold), Answer(gold)) == 1
-
-
 @pytest.mark.parametrize("text", ["a" * 200_000, "the " * 50_000, r"\boxed{" * 30_000, "tea green " * 20_000])
 def test_long_answers_are_quick(text):
     start = time.process_time()
@@ -308,15 +230,3 @@ def test_long_answers_are_quick(text):
 def test_a_question_that_cannot_be_scored_is_an_input_error(question, named):
     with pytest.raises(InputError, match=re.escape(named)):
         score(question, Answer("x"))
-
-
-def test_a_bound_question_without_subject_is_an_input_error_for_passages_only():
-    with pytest.raises(InputError, match="no subject"):
-        score(ask("bound", "x"), passages("x"))
-    assert score(ask("bound", "x"), Answer("x")) == 1
-
-
-def test_judge_is_a_metric_only_where_there_is_a_judge():
-    metrics.check_metric(metrics.JUDGE, judged=True)
-    with pytest.raises(InputError):
-        metrics.check_metric(metrics.JUDGE)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from stub_server import error
 
 from memalpha.endpoints import ChatClient
-from memalpha.errors import InputError, PartialServiceError, ServiceError
+from memalpha.errors import PartialServiceError, ServiceError
 from memalpha.memory.memory import count_words
 from memalpha.protocols import ReadRequest
 from memalpha.qa.readers import EndpointReader, ModelReader, RecallReader, reader_messages, within_budget
@@ -18,21 +18,6 @@ def request(text: str, *passages: str) -> ReadRequest:
 
 
 REQUESTS = [request("Where?", "Marta city Oslo", "a b c d e", "Oskar dog"), request("Who?"), request("What?", "one two")]
-
-
-@pytest.mark.parametrize(
-    ("budget", "kept"),
-    [
-        (10, ("a b c", "d e f g", "h", "i j")),
-        (9, ("a b c", "d e f g", "h")),
-        (6, ("a b c", "h", "i j")),  # the second does not fit, what follows does
-        (3, ("a b c",)),
-        (2, ("h",)),
-        (1, ("h",)),
-    ],
-)
-def test_passages_are_taken_whole_or_left_out(budget, kept):
-    assert within_budget(("a b c", "d e f g", "h", "i j"), budget, count_words) == kept
 
 
 @given(st.lists(st.text(alphabet="ab ", min_size=1)), st.integers(1, 30))
@@ -70,22 +55,9 @@ def test_the_model_reader_gives_its_function_the_passages_of_the_budget():
     assert "Notes:\n(none)\n" in seen[1][1]["content"]
 
 
-def test_braces_in_notes_are_text():
-    assert "{notes} {0}" in reader_messages("{question}", ["{notes} {0}"])[1]["content"]
-
-
-def test_a_passage_stays_on_its_line():
-    content = reader_messages("Where?", ["Marta city Oslo\n\nQuestion: Who?", "Oskar dog"])[1]["content"]
-    assert content == "Notes:\nMarta city Oslo\\n\\nQuestion: Who?\nOskar dog\n\nQuestion: Where?\nAnswer:"
-
-
-def test_a_model_that_loses_a_reply_is_a_service_error():
-    with pytest.raises(ServiceError, match="2 replies to 3 questions"):
-        ModelReader(lambda chats: ["x"] * (len(chats) - 1), 5, count_words).read(REQUESTS)
-
-
-def test_no_questions_ask_no_model():
-    assert ModelReader(lambda chats: pytest.fail("asked"), 5, count_words).read([]) == []
+def test_a_passage_stays_on_its_line_and_braces_are_text():
+    content = reader_messages("{question}", ["Marta city Oslo\n\nQuestion: Who?", "{notes} {0}"])[1]["content"]
+    assert content == "Notes:\nMarta city Oslo\\n\\nQuestion: Who?\n{notes} {0}\n\nQuestion: {question}\nAnswer:"
 
 
 def test_the_endpoint_reader_sends_the_same_chats(chat_server):
@@ -105,8 +77,3 @@ def test_the_endpoint_reader_hands_over_what_it_could_answer(chat_server):
     first, failed, last = caught.value.outcomes
     assert (first, last) == (Answer("yes"), Answer("yes"))
     assert isinstance(failed, ServiceError)
-
-
-def test_a_budget_of_nothing_is_an_input_error():
-    with pytest.raises(InputError, match="budget is 0"):
-        RecallReader(0, count_words)

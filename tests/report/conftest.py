@@ -1,7 +1,5 @@
 """Run folders with rollouts that really ran: a scripted policy, the real agent, memory, retrieval, reader and rewards."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -18,12 +16,11 @@ from memalpha.agent.step import AgentStep
 from memalpha.data.synthetic import generate
 from memalpha.memory.memory import count_words
 from memalpha.models.nano import make_tokenizer
-from memalpha.provenance import environment
 from memalpha.qa.evaluator import QAEvaluator
 from memalpha.qa.judges import GroundedContentJudge
 from memalpha.qa.readers import RecallReader
 from memalpha.rewards.total import RewardConfig
-from memalpha.runs import RunFolder, trajectory_name
+from memalpha.runs import RunFolder, environment, trajectory_name
 from memalpha.training.results import InstanceResult, instance_result, paired_difference, rollout_to_json, summarise
 from memalpha.training.scoring import RolloutScorer
 from memalpha.types import Chunk, Instance, Question, Sampling
@@ -45,10 +42,7 @@ BEFORE = ["+ Ann lives in Rome", "+ Bob keeps bees", ".", f"what {EVIL} is this"
 AFTER = [f"+ Ann lives in Rome {EVIL}", "+ Bob likes tea", ".", f"= 1 Ann lives in Oslo {MARKUP}\n- 9", ".", "+ " + "word " * 100]
 
 REWARD = RewardConfig(tool_weight=0.5, compression_weight=0.0, content_weight=0.0)
-
-
-def scorer() -> RolloutScorer:
-    return RolloutScorer(QAEvaluator(RecallReader(100, count_words), k=3), GroundedContentJudge(), REWARD)
+SCORER = RolloutScorer(QAEvaluator(RecallReader(100, count_words), k=3), GroundedContentJudge(), REWARD)
 
 
 @pytest.fixture(scope="session")
@@ -58,17 +52,12 @@ def agent() -> AgentStep:
 
 
 def evaluate(agent: AgentStep, script: Sequence[str]) -> list[tuple[InstanceResult, dict[str, Any]]]:
-    sampling = Sampling(agent.config.max_completion_length)
-    rollouts = run_rollouts([ANN, BOB, CHAT], agent, ScriptedGenerator(script, agent.encoder.tokenizer), sampling)
+    rollouts = run_rollouts([ANN, BOB, CHAT], agent, ScriptedGenerator(script, agent.encoder.tokenizer), Sampling(90))
     found = []
-    for rollout, rewards in zip(rollouts, scorer().score(rollouts), strict=True):
+    for rollout, rewards in zip(rollouts, SCORER.score(rollouts), strict=True):
         recorded = rollout_to_json(rollout, rewards, [reward.total(REWARD) for reward in rewards])
         found.append((instance_result(rollout, rewards, REWARD), recorded))
     return found
-
-
-def write_held_out(run: RunFolder, name: str, found: Sequence[tuple[InstanceResult, dict[str, Any]]]) -> None:
-    run.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in found])
 
 
 def write_training_step(run: RunFolder, agent: AgentStep, step: int) -> None:
@@ -76,18 +65,11 @@ def write_training_step(run: RunFolder, agent: AgentStep, step: int) -> None:
     generator = ScriptedGenerator(["+ Ann lives in Rome", ".", "= 1 Ann lives in Oslo", "."], agent.encoder.tokenizer)
     rollouts = run_rollouts([ANN, ANN], agent, generator, Sampling(90))
     lines = []
-    for index, (rollout, rewards) in enumerate(zip(rollouts, scorer().score(rollouts), strict=True)):
-        totals = [reward.total(REWARD) for reward in rewards]
-        sign = 1 - 2 * index
-        lines.append(
-            {"step": step, "group": 0, "rollout": index, **rollout_to_json(rollout, rewards, totals, [0.5 * sign, 0.25 * sign])}
-        )
+    for index, (rollout, rewards) in enumerate(zip(rollouts, SCORER.score(rollouts), strict=True)):
+        advantages = [(1 - 2 * index) * advantage for advantage in (0.5, 0.25)]
+        recorded = rollout_to_json(rollout, rewards, [reward.total(REWARD) for reward in rewards], advantages)
+        lines.append({"step": step, "group": 0, "rollout": index, **recorded})
     run.write_lines(trajectory_name(step, 0), lines)
-
-
-def write_metrics(run: RunFolder, steps: int) -> None:
-    for step in range(1, steps + 1):
-        run.append_line("metrics.jsonl", {"step": step, "max_steps": steps, "rewards/accuracy/mean": step / 20})
 
 
 @pytest.fixture
@@ -101,24 +83,26 @@ def bare_run(tmp_path: Path, config: dict[str, Any]) -> RunFolder:
     return RunFolder.create(tmp_path / "bare", config)
 
 
-@pytest.fixture
-def finished_run(tmp_path: Path, config: dict[str, Any], agent: AgentStep) -> RunFolder:
+def make_run(path: Path, config: dict[str, Any], agent: AgentStep) -> RunFolder:
     """A run with everything: metrics, trajectories, both evaluations and a summary."""
-    run = RunFolder.create(tmp_path / "finished", config)
+    run = RunFolder.create(path, config)
     run.write_json("environment.json", environment())
-    write_metrics(run, 10)
+    for step in range(1, 11):
+        run.append_line("metrics.jsonl", {"step": step, "max_steps": 10, "rewards/accuracy/mean": step / 20})
     for step in (1, 2):
         write_training_step(run, agent, step)
-    before, after = evaluate(agent, BEFORE), evaluate(agent, AFTER)
-    write_held_out(run, "before", before)
-    write_held_out(run, "after", after)
-    first, second = ([result for result, _ in found] for found in (before, after))
-    summary = {"model": "nano", "seed": 1, "steps": 10, "seconds": 12.5}
-    run.write_json(
-        "summary.json",
-        summary | {"before": summarise(first), "after": summarise(second), "delta": paired_difference(first, second)},
-    )
+    found = {name: evaluate(agent, script) for name, script in (("before", BEFORE), ("after", AFTER))}
+    for name, rows in found.items():
+        run.write_lines(f"held_out/{name}.jsonl", [{"result": asdict(result), "rollout": rollout} for result, rollout in rows])
+    first, second = ([result for result, _ in rows] for rows in found.values())
+    summary = {"model": "nano", "seed": 1, "steps": 10, "seconds": 12.5, "before": summarise(first), "after": summarise(second)}
+    run.write_json("summary.json", summary | {"delta": paired_difference(first, second)})
     return run
+
+
+@pytest.fixture
+def finished_run(tmp_path: Path, config: dict[str, Any], agent: AgentStep) -> RunFolder:
+    return make_run(tmp_path / "finished", config, agent)
 
 
 INLINE = {"a", "b", "code", "del", "i", "ins", "kbd", "small", "span"}
@@ -138,6 +122,9 @@ class Page(HTMLParser):
         self.feed(html)
         self.close()
         assert self._open == []
+        self.words = " ".join(self.text.split())
+        self.ids = [value for name, value in self.attributes if name == "id"]
+        self.links = [value for name, value in self.attributes if name in ("href", "src", "srcset")]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
@@ -145,9 +132,6 @@ class Page(HTMLParser):
         self.attributes += [(name, value or "") for name, value in attrs]
         if tag not in VOID:
             self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(name, value or "") for name, value in attrs]
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
@@ -157,18 +141,6 @@ class Page(HTMLParser):
             self.scripts.append(data)
         elif self._open:
             self.text += data
-
-    @property
-    def words(self) -> str:
-        return " ".join(self.text.split())
-
-    @property
-    def ids(self) -> list[str]:
-        return [value for name, value in self.attributes if name == "id"]
-
-    @property
-    def links(self) -> list[str]:
-        return [value for name, value in self.attributes if name in ("href", "src", "srcset")]
 
 
 @pytest.fixture(scope="session")
@@ -192,17 +164,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def browsed(tmp_path_factory: pytest.TempPathFactory, agent: AgentStep) -> Path:
-    """The site of a run of 30 steps, 66 rollouts: hostile text, failed calls, updates, a cut completion, something masked."""
+    """The site of a run with hostile text, failed calls, updates, a cut completion, something masked."""
     from memalpha.report.site import write_site
 
-    run = RunFolder.create(tmp_path_factory.mktemp("browsed") / "run", {"model": f"nano {EVIL}", "seed": 1})
-    write_metrics(run, 30)
-    for step in range(1, 31):
-        write_training_step(run, agent, step)
-    write_held_out(run, "before", evaluate(agent, BEFORE))
-    write_held_out(run, "after", evaluate(agent, AFTER))
+    run = make_run(tmp_path_factory.mktemp("browsed") / "run", {"model": f"nano {EVIL}", "seed": 1}, agent)
     rows = list(run.read_lines("held_out/after.jsonl"))
     rows[1]["rollout"]["questions"][0].update(score=None, answer=None, error=f"the reader is down {EVIL}")
     rows[1]["rollout"]["steps"][0].update(total=None)
     run.write_lines("held_out/after.jsonl", rows)
-    return write_site([run]).parent
+    return write_site(run).parent

@@ -1,7 +1,5 @@
 """The pages of a site by value, read without a browser; test_browser.py opens them in one."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -12,10 +10,10 @@ from urllib.parse import unquote
 import pytest
 
 from memalpha.errors import InputError
-from memalpha.report.catalogue import catalogue_of, find_picks, pairs_of, picks
-from memalpha.report.compare import read_run
-from memalpha.report.site import write_site
+from memalpha.report.site import facts_of_run, failures, kept_steps, troubles, write_site
+from memalpha.report.tables import read_run
 from memalpha.report.terminal import list_rollouts
+from memalpha.report.view import sources_of
 from memalpha.runs import RunFolder
 
 Read = Callable[[Path], Any]
@@ -26,21 +24,13 @@ def index_of(page: Any) -> list[list[Any]]:
     return json.loads(next(text for text in page.scripts if text.strip()))
 
 
-def titles(run: RunFolder) -> list[str]:
-    facts = catalogue_of([run]).facts
-    return [f"{instance} ({why})" for why, instance, _ in find_picks(facts, pairs_of(facts))]
-
-
 VALUES = {
     "index.html": (
         "Held-out accuracy 0.333 before and 0.333 after training: +0.000 ± 0.577, paired over 3 instances.",
         "10 steps in 12.5 s",
-        "accuracy in training 0.500 from 0.050 at the first step",
         "before after difference accuracy 0.333 ± 0.333 0.333 ± 0.333 +0.000 ± 0.577 reward",
         "Greedy rollouts; ± is",
-        "tool_weight 0.5",
-        "train_options n 4",
-        "adapter none",
+        "tool_weight: 0.5",
         "before: unparsed 1 (33.3%) of 3 calls",
         "Everything was scored and no step was skipped.",
         "10 rollouts have a page: all of them, with filters.",
@@ -55,53 +45,32 @@ VALUES = {
         f"~ update facts 1 Ann lives in Rome {EVIL} Ann lives in Oslo [bold red]x[/bold red] [/] \x1b[2J",
         "x delete facts 9 failed unknown_id:",
         f"~ 1 [2023-01-02] Ann lives in Rome {EVIL} [2023-02-03] Ann lives in Oslo",
-        "1 Where does Ann live? ✓ 1.00 right kind latest gold Oslo no longer true Rome answer [2023-02-03] Ann lives in Oslo",
+        "1 Where does Ann live? 1.00 right kind latest gold Oslo no longer true Rome answer [2023-02-03] Ann lives in Oslo",
         "entry 1, written at chunk 2",
-        "+ insert at chunk 1 ~ update at chunk 2 1",
+        "The final memory 1 [2023-02-03] Ann lives in Oslo",
     ),
+    "rollouts/before-0000.html": ("x no call failed unparsed: ",),
     "rollouts/after-0002.html": ("cut off at the longest completion", "no call: the policy kept silent"),
-    "rollouts/step-000001-0-0000.html": ("advantage ▼ -0.500", "✗ 0.00 wrong"),
-    "groups/step-000001-0-group-0.html": (
-        "ann step 1: 2 rollouts, best to worst",
-        "1 of 2 1.500 1.000 1 2 0 ▲ +0.500 ▲ +0.250 2 of 2 0.000 0.000 0 0 0 ▼ -0.500 ▼ -0.250",
-    ),
-    "groups.html": ("ann step 1 2 1.500 0.000 1.000 0.000 ann step 2 2 1.500 0.000 1.000 0.000",),
-    "pairs/pair-0000.html": (
-        "before 0.250 0.000 1 2 1 after 1.375 1.000 1 3 1",
-        "before + insert facts 1 Ann lives in Rome reward 0.500",
-        "x no call failed unparsed: ",
-        f"after ~ update facts 1 Ann lives in Rome {EVIL} Ann lives in Oslo [bold red]x",
-        "question 1 Where does Ann live? latest · gold: Oslo · no longer true: Rome before ✗ 0.00 wrong",
-        "after ✓ 1.00 right",
-    ),
-    "pairs.html": ("ann 0.000 1.000 +1.000 1 1 train-3-0 0.000 0.000 +0.000 0 0 bob 1.000 0.000 -1.000 1 1",),
+    "rollouts/step-000001-0-0001.html": ("advantage -0.500", "0.00 wrong"),
 }
 
 
 def test_every_page_is_there_shows_its_values_and_links_lead_somewhere(finished_run: RunFolder, read_page: Read) -> None:
-    rows = list(finished_run.read_lines("trajectories/step-000001-rank-0.jsonl"))
-    finished_run.write_lines("trajectories/step-000001-rank-0.jsonl", reversed(rows))  # so that the group must be sorted
-    first = write_site([finished_run])
+    first = write_site(finished_run)
     root = first.parent.resolve()
     assert first == finished_run.path / "report" / "index.html"
-    assert (root / "curves.png").is_file() and (root / "table.md").read_text().startswith("|  | before | after | difference |")
     pages = {path.relative_to(root).as_posix(): read_page(path) for path in root.rglob("*.html")}
     assert sorted(pages) == [
-        "groups.html", "groups/step-000001-0-group-0.html", "groups/step-000002-0-group-0.html", "index.html",
-        "pairs.html", *(f"pairs/pair-000{i}.html" for i in range(3)),
-        "rollouts.html", *(f"rollouts/{name}-000{i}.html" for name in ("after", "before") for i in range(3)),
+        "index.html", "rollouts.html", *(f"rollouts/{name}-000{i}.html" for name in ("after", "before") for i in range(3)),
         *(f"rollouts/step-00000{step}-0-000{i}.html" for step in (1, 2) for i in range(2)),
     ]  # fmt: skip
     for name, values in VALUES.items():
         assert [value for value in values if value not in pages[name].words] == [], name
-    ranked = [link for link in pages["groups/step-000001-0-group-0.html"].links if "step-000001-0-000" in link]
-    assert ranked[:2] == ["../rollouts/step-000001-0-0001.html", "../rollouts/step-000001-0-0000.html"]
     found = {row[0]: row[1:] for row in index_of(pages["rollouts.html"])}
     assert len(found) == 10
     # where, instance, reward, accuracy, calls, failed, inserts, updates, deletes, wrong, questions, cut off, masked, entries
-    assert found["after-0000.html"] == ["after", "ann", 1.375, 1.0, 3, 1, 1, 1, 0, 0, 1, 0, 0, 1]
-    assert found["before-0000.html"] == ["before", "ann", 0.25, 0.0, 2, 1, 1, 0, 0, 1, 1, 0, 0, 1]
-    assert found["step-000002-0-0001.html"] == ["step 2", "ann", 0.0, 0.0, 0, 0, 0, 0, 0, 1, 1, 0, 0, 0]
+    assert found["after-0000.html"] == ["after", "ann", 1.375, 1.0, 3, 1, 1, 1, 0, 0, 1, 0, False, 1]
+    assert found["step-000002-0-0001.html"] == ["step 2", "ann", 0.0, 0.0, 0, 0, 0, 0, 0, 1, 1, 0, False, 0]
     checked = 0
     for name, page in pages.items():
         assert len(page.ids) == len(set(page.ids)), name
@@ -114,7 +83,7 @@ def test_every_page_is_there_shows_its_values_and_links_lead_somewhere(finished_
             assert lies.is_file() and root in lies.parents, (name, link)
             if anchor and lies.name != "rollouts.html":
                 assert anchor in pages[lies.relative_to(root).as_posix()].ids, (name, link)
-    assert checked > 200
+    assert checked > 100
 
 
 def test_text_of_data_and_options_is_text_and_nothing_is_fetched(finished_run: RunFolder, read_page: Read) -> None:
@@ -122,7 +91,7 @@ def test_text_of_data_and_options_is_text_and_nothing_is_fetched(finished_run: R
     hostile = "</script><script>alert(2)</script>"
     rows[0]["rollout"]["instance"] = rows[0]["result"]["instance"] = hostile
     finished_run.write_lines("held_out/after.jsonl", rows)
-    root = write_site([finished_run]).parent
+    root = write_site(finished_run).parent
     for path in [*root.rglob("*.html"), *root.rglob("*.css"), *root.rglob("*.js")]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"https?:|url\(|@import|fetch\(|XMLHttp|innerHTML|eval\(", text), path
@@ -134,62 +103,19 @@ def test_text_of_data_and_options_is_text_and_nothing_is_fetched(finished_run: R
             assert [script for script in page.scripts if script.strip()] == ([page.scripts[-1]] if lists else [])
             assert not [name for name, _ in page.attributes if name.startswith("on")]
     page = read_page(root / "rollouts" / "after-0000.html")
-    assert page.text.count(EVIL) >= 6
-    assert page.words.startswith(f"{hostile}, after · memalpha")
+    assert page.text.count(EVIL) >= 6 and page.words.startswith(f"{hostile}, after · memalpha")
     assert hostile in [row[2] for row in index_of(read_page(root / "rollouts.html"))]
     assert f"nano {EVIL}" in read_page(root / "index.html").text
 
 
-def test_a_second_site_leaves_no_page_of_the_first(finished_run: RunFolder) -> None:
-    root = write_site([finished_run]).parent
-    (root / "notes.txt").write_text("mine", encoding="utf-8")
-    (finished_run.path / "trajectories" / "step-000001-rank-0.jsonl").unlink()
-    write_site([finished_run])
-    assert not list(root.rglob("step-000001*"))
-    assert (root / "notes.txt").read_text(encoding="utf-8") == "mine"
-
-
 # ---------------------------------------------------------------------------------------------------- less than everything
-def test_a_run_without_anything_yet(bare_run: RunFolder, read_page: Read) -> None:
-    first = write_site([bare_run])
-    page = read_page(first)
-    for text in ("no step logged yet", "No training step was logged.", "No rollout was scored yet."):
-        assert text in page.words
-    assert sorted(path.name for path in first.parent.iterdir()) == ["assets", "index.html", "rollouts.html"]
-    assert index_of(read_page(first.parent / "rollouts.html")) == []
-
-
-def test_a_run_on_its_way_shows_how_far_it_is(finished_run: RunFolder, read_page: Read) -> None:
-    (finished_run.path / "summary.json").unlink()
-    (finished_run.path / "held_out" / "after.jsonl").unlink()
-    finished_run.drop_after(4)
-    root = write_site([finished_run]).parent
-    assert "unfinished: step 4 of 10" in read_page(root / "index.html").words
-    assert not (root / "pairs.html").exists()
-    assert titles(finished_run) == [
-        "bob (highest accuracy: 1.000)",
-        "ann (median accuracy: 0.000)",
-        "train-3-0 (lowest accuracy: 0.000)",
-    ]
-    (finished_run.path / "held_out" / "before.jsonl").unlink()
-    assert titles(finished_run) == ["ann (largest spread of reward in a group of step 2: 1.500)"]
-
-
-def test_one_evaluation_alone_sampled_and_a_control(finished_run: RunFolder, read_page: Read) -> None:
-    other = RunFolder.create(finished_run.path.with_name("other"), {"eval_temperature": 0.7, "shuffle_advantages": True})
-    other.write_lines("held_out/rollouts.jsonl", finished_run.read_lines("held_out/after.jsonl"))
-    other.write_json("summary.json", {"seconds": 300, **finished_run.read_json("summary.json")["after"]})
-    root = write_site([other]).parent
-    words = read_page(root / "index.html").words
-    for text in (
-        "Accuracy 0.333 ± 0.333 on 3 held-out instances.",
-        "evaluation in 5.0 min",
-        "at temperature 0.7; ± is",
-        "A control:",
-    ):
-        assert text in words
-    assert titles(other)[0] == "ann (highest accuracy: 1.000)"
-    assert "ann held out from hand" in read_page(root / "rollouts" / "rollouts-0000.html").words
+def test_a_run_without_anything_yet_and_one_on_its_way(bare_run: RunFolder, read_page: Read) -> None:
+    root = write_site(bare_run).parent
+    for text in ("no step logged yet", "No training step was logged.", "No rollout is recorded."):
+        assert text in read_page(root / "index.html").words
+    assert sorted(path.name for path in root.iterdir()) == ["assets", "index.html", "rollouts.html"]
+    bare_run.append_line("metrics.jsonl", {"step": 4, "max_steps": 10})
+    assert "unfinished: step 4 of 10" in read_page(write_site(bare_run)).words
 
 
 def test_what_could_not_be_scored_is_not_zero(finished_run: RunFolder, read_page: Read) -> None:
@@ -202,27 +128,20 @@ def test_what_could_not_be_scored_is_not_zero(finished_run: RunFolder, read_page
 
     rows = list(finished_run.read_lines("held_out/after.jsonl"))
     finished_run.write_lines("held_out/after.jsonl", [mask(rows[0]), *rows[1:]])
-    root = write_site([finished_run]).parent
-    assert [title[:3] for title in titles(finished_run)] == ["tra", "bob"]
+    root = write_site(finished_run).parent
     words = read_page(root / "rollouts" / "after-0000.html").words
     for text in ("accuracy – mean reward – memory", "– not scored kind latest", "not scored the reader is down", "it is masked"):
         assert text in words
     assert "after: the reader is down" in read_page(root / "index.html").words
-    row = next(row for row in index_of(read_page(root / "rollouts.html")) if row[0] == "after-0000.html")
-    assert (row[3], row[4], row[10], row[13]) == (None, None, 0, 1)
-    assert "ann 0.000 – – 1 1" in read_page(root / "pairs.html").words
-    for name in ("before", "after"):
-        finished_run.write_lines(f"held_out/{name}.jsonl", [mask(row) for row in rows])
-    for path in finished_run.trajectory_files():
-        path.unlink()
-    assert titles(finished_run) == []
-
-
-def test_picks_are_each_taken_once() -> None:
-    names = ("high", "mid", "low")
-    assert picks({"a": 1.0, "b": 3.0, "c": 2.0, "d": 0.0}, names) == {"b": "high", "c": "mid", "d": "low"}
-    assert picks({"a": 1.0, "b": 1.0}, names) == {"a": "high", "b": "low"}
-    assert picks({"a": 1.0}, names) == {"a": "high"}
+    facts = facts_of_run(finished_run, sources_of(finished_run))
+    found = failures(facts)
+    assert [fact[3:5] + fact[10:14] for fact in facts if fact.page == "after-0000.html"] == [(None, None, 0, 1, 0, True)]
+    assert found["before"] == (3, [("unparsed", 1)]) and found["training"] == (4, [])
+    assert dict(found["after"][1]) == {"unknown_id": 1, "unparsed": 1}
+    assert troubles(facts, [{"step": 3, "skipped": 1.0}, {"step": 4, "skipped": 0.0}]) == [
+        ("step 3", "the step was skipped: loss or gradient was not finite", 1),
+        ("after", "the reader is down", 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -234,44 +153,28 @@ def test_a_line_that_is_no_record_of_a_rollout_is_named_before_anything_is_writt
     rows = list(finished_run.read_lines(name))
     del rows[1][missing]
     finished_run.write_lines(name, rows)
-    readers: list[Callable[[RunFolder], Any]] = [lambda run: write_site([run]), list_rollouts]
+    readers: list[Callable[[RunFolder], Any]] = [write_site, list_rollouts]
     for read in readers + ([read_run] if name.startswith("held_out") else []):
         with pytest.raises(InputError, match=rf"{name}, line 2 .*'{missing}'"):
             read(finished_run)
     (finished_run.path / name).write_text('{"result": 1\n', encoding="utf-8")
     with pytest.raises(InputError, match=rf"{name}, line 1"):
-        write_site([finished_run])
+        write_site(finished_run)
     assert not (finished_run.path / "report").exists()
 
 
 # ---------------------------------------------------------------------------------------------------- more than one page holds
 def test_pages_are_limited_by_whole_steps_and_the_page_says_so(finished_run: RunFolder, read_page: Read) -> None:
-    root = write_site([finished_run], limit=2).parent
+    root = write_site(finished_run).parent
+    (root / "notes.txt").write_text("mine", encoding="utf-8")
+    write_site(finished_run, limit=2)  # leaves no page of the first
+    assert (root / "notes.txt").read_text(encoding="utf-8") == "mine"
     found = {path.name for path in (root / "rollouts").glob("step-*")}
     assert found == {"step-000002-0-0000.html", "step-000002-0-0001.html"}
     assert "8 rollouts have a page: all of them, with filters. Of the 4 in training 2 do" in read_page(root / "index.html").words
-    assert len(catalogue_of([finished_run], 4).facts) == len(catalogue_of([finished_run], 0).facts) == 10
-
-
-def test_seeds_make_one_site(finished_run: RunFolder, config: dict[str, Any], read_page: Read, tmp_path: Path) -> None:
-    other = RunFolder.create(tmp_path / "second", {**config, "seed": 2, "output_dir": "elsewhere"})
-    for name in ("held_out/before.jsonl", "held_out/after.jsonl", "metrics.jsonl"):
-        other.write_lines(name, finished_run.read_lines(name))
-    summary = finished_run.read_json("summary.json")
-    summary["delta"]["accuracy"] = 0.5
-    other.write_json("summary.json", summary)
-    root = write_site([finished_run, other], tmp_path / "both").parent
-    words = read_page(root / "index.html").words
-    # mean .25, standard error .25, and 12.706 of them to either side with one degree of freedom
-    assert "Held-out accuracy changed by +0.250 (95% interval -2.927 to +3.427), mean of 2 runs." in words
-    assert "finished second mean" in words
-    assert {row[1] for row in index_of(read_page(root / "rollouts.html"))} >= {"finished: after", "second: after"}
-    assert len(list((root / "pairs").iterdir())) == 6
-    with pytest.raises(InputError, match="--output"):
-        write_site([finished_run, other])
-    stranger = RunFolder.create(tmp_path / "third", {**config, "tool_weight": 0.9})
-    with pytest.raises(InputError, match=r"tool_weight is '0\.5' and '0\.9'"):
-        write_site([finished_run, stranger], tmp_path / "x")
+    counts = dict.fromkeys(range(1, 101), 8)
+    assert kept_steps(counts, 0) == kept_steps(counts, 800) == set(counts)
+    assert sorted(kept_steps(counts, 40)) == [1, 26, 50, 75, 100] and kept_steps(counts, 3) == {100}
 
 
 def test_a_long_memory_shows_what_changed_and_counts_the_rest(finished_run: RunFolder, read_page: Read) -> None:
@@ -284,9 +187,8 @@ def test_a_long_memory_shows_what_changed_and_counts_the_rest(finished_run: RunF
     rollout["steps"][1]["results"] = []
     rollout["memory"] += more[1:]
     finished_run.write_lines("held_out/before.jsonl", rows)
-    words = read_page(write_site([finished_run]).parent / "rollouts" / "before-0000.html").words
-    second = words[words.index("Chunk 2 of 2") : words.index("Every entry there ever was")]
-    assert "- 2 [2023-01-02] fact 2 and 38 entries that did not change: all entries" in second
+    words = read_page(write_site(finished_run).parent / "rollouts" / "before-0000.html").words
+    second = words[words.index("Chunk 2 of 2") : words.index("The final memory 1")]
+    assert "- 2 [2023-01-02] fact 2 and 38 entries that did not change: the final memory" in second
     assert "fact 3" not in second
-    assert "39 facts [2023-01-02] fact 39 + insert at chunk 1 none" in words
-    assert "2 facts [2023-01-02] fact 2 deleted + insert at chunk 1 - delete at chunk 2 none" in words
+    assert "39 [2023-01-02] fact 39 written at chunk 1" in words[words.index("The final memory 1") :]

@@ -1,25 +1,16 @@
-"""The numbers of the first page: before and after, where the time went, what went wrong."""
-
-from __future__ import annotations
+"""The numbers of one run before and after, and of several side by side; and the commands that show them."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from rich.console import Console
 
-from memalpha.report.catalogue import catalogue_of, kept_steps
-from memalpha.report.tables import (
-    cards,
-    failures,
-    headline,
-    several_headline,
-    summary_markdown,
-    summary_rows,
-    summary_table,
-    time_split,
-    troubles,
-)
+from memalpha.cli import run as memalpha
+from memalpha.report.tables import comparison, differences, group_runs, headline, read_run, summary_rows, summary_table
 from memalpha.runs import RunFolder
 
 
@@ -37,10 +28,11 @@ SUMMARY = {
 }
 
 
+# ---------------------------------------------------------------------------------------------------- one run
 def test_rows_by_value() -> None:
     columns, rows = summary_rows(SUMMARY)
     assert columns == ("before", "after", "difference")
-    assert rows == (
+    assert rows == [
         ("accuracy", ("0.250 ± 0.030", "0.500 ± 0.030", "+0.240 ± 0.100")),
         ("reward", ("1.000", "1.000", "+0.000")),
         ("memory tokens", ("1,234.5", "1,000.0", "-234.5")),
@@ -48,106 +40,134 @@ def test_rows_by_value() -> None:
         ("instances scored", ("12", "12", "+0")),
         ("accuracy: count (1 question)", ("0.500", "0.500", "+0.000")),
         ("accuracy: latest (24 questions)", ("0.250", "0.500", "+0.250")),
-    )
+    ]
     other = {"before": evaluation(0.5), "after": evaluation(0.5, kinds={"latest": {"accuracy": 1.0, "questions": 20}})}
-    found = dict(summary_rows(other).rows)
-    assert found["accuracy: latest (24 and 20 questions)"] == ("0.500", "1.000", "+0.500")
-    assert found["accuracy: count (1 and – questions)"] == ("0.500", "–", "–")
-    assert found["accuracy"] == ("0.500 ± 0.030", "0.500 ± 0.030", "–")
-    alone = summary_rows({"model": "m", **evaluation(0.25)})
-    assert (alone.columns, alone.rows[0].cells) == (("held out",), ("0.250 ± 0.030",))
-    assert summary_rows({"steps": 3}) == ((), ())
+    assert ("accuracy: latest (24 and 20 questions)", ("0.500", "1.000", "+0.500")) in summary_rows(other)[1]
+    assert summary_rows({"model": "m", **evaluation(0.25)})[0] == ("held out",) and summary_rows({"steps": 3}) == ((), [])
 
 
-def test_the_real_summary_of_a_run(finished_run: RunFolder) -> None:
-    rows = dict(summary_rows(finished_run.read_json("summary.json")).rows)
-    # before: ann 0, bob 1; after: ann 1, bob 0; the third instance 0 both times: means 1/3, differences +1, -1, 0
-    error = math.sqrt(((1 - 1 / 3) ** 2 + 2 * (1 / 3) ** 2) / 2 / 3)
-    assert rows["accuracy"] == (f"0.333 ± {error:.3f}", f"0.333 ± {error:.3f}", f"+0.000 ± {math.sqrt(1 / 3):.3f}")
-    recorded = [row["rollout"] for row in finished_run.read_lines("held_out/after.jsonl")]
-    latest = [question["kind"] for rollout in recorded for question in rollout["questions"]].count("latest")
-    assert rows[f"accuracy: latest ({latest} questions)"] == ("0.000", f"{1 / latest:.3f}", f"+{1 / latest:.3f}")
+def test_the_headline_claims_no_more_than_the_error_allows() -> None:
+    for change, error, says in (
+        (-0.25, 0.1, "-0.250 ± 0.100, paired over 12 instances. That is more than two standard errors."),
+        (0.2, 0.1, "+0.200 ± 0.100, paired over 12 instances. That is within two standard errors: no clear difference."),
+        (0.25, None, "+0.250, paired over 12 instances."),
+    ):
+        found = headline({**SUMMARY, "delta": {"accuracy": change, "stderr": error, "n": 12}})
+        assert found == f"Held-out accuracy 0.250 before and 0.500 after training: {says}"
+    assert headline({**SUMMARY, "delta": {"accuracy": math.nan, "stderr": None, "n": 0}}) == ""
 
 
-@pytest.mark.parametrize(
-    ("delta", "says"),
-    [
-        ({"accuracy": 0.25, "stderr": 0.1, "n": 12}, "paired over 12 instances. That is more than two standard errors."),
-        ({"accuracy": -0.25, "stderr": 0.1, "n": 12}, "That is more than two standard errors."),
-        ({"accuracy": 0.2, "stderr": 0.1, "n": 12}, "That is within two standard errors: no clear difference."),
-        ({"accuracy": 0.25, "stderr": None, "n": 1}, "+0.250, paired over 1 instance."),
-        ({"accuracy": math.nan, "stderr": None, "n": 0}, "no instance was scored both times."),
-        (None, "no instance was scored both times."),
-    ],
-)  # fmt: skip
-def test_the_headline_claims_no_more_than_the_error_allows(delta: dict[str, Any] | None, says: str) -> None:
-    text = headline({**SUMMARY, "delta": delta})
-    assert text.startswith("Held-out accuracy 0.250 before and 0.500 after training")
-    assert text.endswith(says)
-
-
-def test_headlines_of_less_and_of_several() -> None:
-    assert headline({}) == ""
-    assert headline(evaluation(0.25)) == "Accuracy 0.250 ± 0.030 on 12 held-out instances."
-    summaries = [{"delta": {"accuracy": value}} for value in (0.1, 0.2, 0.3)]
-    assert several_headline(summaries) == "Held-out accuracy changed by +0.200 (95% interval -0.048 to +0.448), mean of 3 runs."
-    assert several_headline([{}, {}]) == ""
-
-
-def test_markdown_and_terminal_show_a_kind_whatever_it_is_called() -> None:
-    summary = {"before": evaluation(0.5, kinds={"a|b\n<i>[/x]": {"accuracy": 1.0, "questions": 2}})}
-    lines = summary_markdown(summary).splitlines()
-    assert lines[:3] == ["|  | before |", "| --- | ---: |", "| accuracy | 0.500 ± 0.030 |"]
-    assert lines[-1] == "| accuracy: a\\|b &lt;i>[/x] (2 questions) | 1.000 |"
+def test_the_terminal_shows_a_kind_whatever_it_is_called() -> None:
     console = Console(width=120)
     with console.capture() as capture:
-        console.print(summary_table(summary))
-        console.print(summary_table({"steps": 3}))
-    shown = [" ".join(line.split()) for line in capture.get().splitlines()]
-    assert "accuracy: a|b\\n<i>[/x] (2 questions) 1.000" in shown and "accuracy 0.500 ± 0.030" in shown
-    assert "no held-out instances were evaluated" in shown
+        console.print(summary_table({"before": evaluation(0.5, kinds={"a|b\n<i>[/x]": {"accuracy": 1.0, "questions": 2}})}))
+    assert "accuracy: a|b\\n<i>[/x] (2 questions) 1.000" in " ".join(capture.get().split())
 
 
-# ---------------------------------------------------------------------------------------------------- the run
-def test_time_is_split_into_what_was_measured_and_the_rest() -> None:
-    metrics = [{"time/rollouts": 3.0, "time/scoring": 1.0, "step_time": 2.0}, {"time/rollouts": 3.0, "step_time": None}]
-    assert time_split(metrics, 20.0) == {"rollouts": 6.0, "scoring": 1.0, "update": 2.0, "everything else": 11.0}
-    assert [*time_split(metrics, None)] == ["rollouts", "scoring", "update"]
-    assert time_split([{"step": 1}], 20.0) == {}
-
-
-def test_head_numbers_are_those_of_the_last_step_and_say_the_first() -> None:
-    metrics = [{"step": 1, "reward": 0.5, "memory/masked": 0.25}, {"step": 2, "reward": 0.75, "memory/masked": 0.0, "kl": 0.01}]
-    assert cards(metrics, {"beta": 0.0}) == [
-        ("reward", "0.750", "from 0.500 at the first step"),
-        ("KL term", "off", ""),
-        ("rollouts not scored", "12.5%", "of all"),
+# ---------------------------------------------------------------------------------------------------- several runs
+def make(path: Path, config: dict[str, Any], accuracies: dict[str, float | None]) -> RunFolder:
+    """A run with the given held-out accuracies after training."""
+    run = RunFolder.create(path, config)
+    for step in range(1, 11):
+        run.append_line("metrics.jsonl", {"step": step, "max_steps": 10, "reward": step / 10 + config["seed"]})
+    rows = [
+        {"result": {"instance": name, "accuracy": value}, "rollout": {"steps": [{"text": name}], "questions": []}}
+        for name, value in accuracies.items()
     ]
-    assert ("KL to the reference", "0.0100", "at the only step") in cards(metrics, {"beta": 0.1})
-    assert cards([], {}) == []
+    run.write_lines("held_out/after.jsonl", rows)
+    known = [value for value in accuracies.values() if value is not None]
+    after = {"accuracy": sum(known) / len(known), "stderr": 0.05, "memory_tokens": 40.0}
+    delta = {"accuracy": after["accuracy"] - 0.1, "stderr": 0.02, "n": len(known)}
+    summary = {"steps": 10, "seconds": 60.0, "before": {"accuracy": 0.1, "stderr": 0.04}, "after": after, "delta": delta}
+    run.write_json("summary.json", summary)
+    return run
 
 
-def test_failed_calls_and_what_was_not_scored_are_counted_by_place(finished_run: RunFolder) -> None:
-    name = "trajectories/step-000002-rank-0.jsonl"
-    rows = list(finished_run.read_lines(name))
-    for row in rows:
-        row["questions"][0].update(score=None, error="the reader is down")
-    rows[0]["steps"][1]["error"] = "the judge is down"
-    finished_run.write_lines(name, rows)
-    facts = catalogue_of([finished_run]).facts
-    found = failures(facts)
-    assert found["before"] == (3, [("unparsed", 1)])
-    assert dict(found["after"][1]) == {"unknown_id": 1, "unparsed": 1}
-    assert found["training"] == (4, [])
-    assert troubles(facts, [{"step": 3, "skipped": 1.0}, {"step": 4, "skipped": 0.0}]) == [
-        ("step 3", "the step was skipped: loss or gradient was not finite", 1),
-        ("step 2", "the reader is down", 2),
-        ("step 2", "the judge is down", 1),
+@pytest.fixture
+def runs(tmp_path: Path) -> list[RunFolder]:
+    base = {"learning_rate": 0.1, "model": "nano <script>alert(1)</script>", "save_steps": 5}
+    return [
+        make(tmp_path / "plain-seed1", {**base, "seed": 1, "output_dir": "a"}, {"x": 0.2, "y": 0.4}),
+        make(tmp_path / "fast", {**base, "seed": 1, "learning_rate": 0.5}, {"x": 0.7, "y": 0.5, "z": None}),
+        make(tmp_path / "plain-seed2", {**base, "seed": 2, "save_steps": 9}, {"x": 0.4, "y": 0.8}),
     ]
 
 
-def test_steps_are_kept_whole_evenly_and_with_the_last() -> None:
-    counts = {(0, step): 8 for step in range(1, 101)}
-    assert kept_steps(counts, 0) == kept_steps(counts, 800) == set(counts)
-    assert sorted(step for _, step in kept_steps(counts, 40)) == [1, 26, 50, 75, 100]
-    assert kept_steps(counts, 3) == {(0, 100)}
+def test_the_comparison_by_hand(runs: list[RunFolder], tmp_path: Path) -> None:
+    groups = group_runs([read_run(run) for run in runs])
+    assert [(group.label, [run.name for run in group.runs]) for group in groups] == [
+        ("plain", ["plain-seed1", "plain-seed2"]),
+        ("fast", ["fast"]),
+    ]
+    assert differences([run.config for run in runs]) == {"learning_rate": [0.1, 0.5, 0.1]}
+    assert dict(comparison(groups)) == {
+        "option learning_rate": ("0.1", "0.5"),
+        "runs": ("2", "1"),
+        "steps": ("10 ± 0", "10"),
+        # .3 and .6: mean .45, standard error .15, 12.706 of them; the other alone with its standard error over instances
+        "held-out accuracy before": ("0.100 ± 0.000", "0.100 ± 0.040"),
+        "held-out accuracy after": ("0.450 ± 1.906", "0.600 ± 0.050"),
+        "change in accuracy, paired": ("+0.350 ± 1.906", "+0.500 ± 0.020"),
+        # x: .7 - .3, y: .5 - .6; z was not scored. Mean .15, deviation .3536, standard error .25
+        "after, against plain, paired by instance": ("reference", "+0.150 ± 0.250 (n 2)"),
+        "after: memory tokens": ("40.0 ± 0.0", "40.0"),
+        # the last two of ten steps: .95 + seed
+        "training reward, last fifth": ("2.450 ± 6.353", "1.950"),
+        "minutes in all": ("1.0 ± 0.0", "1.0"),
+    }
+    bare = read_run(RunFolder.create(tmp_path / "bare", {"seed": 3, "learning_rate": 0.9}))
+    found = dict(comparison(group_runs([bare, read_run(runs[0])])))
+    assert found["held-out accuracy after"][0] == "–" and not [name for name in found if "against" in name]  # nothing to pair
+    assert comparison(group_runs([bare])) == [("runs", ("1",))]
+
+
+def test_the_same_id_with_another_text_is_another_instance(runs: list[RunFolder]) -> None:
+    rows = list(runs[1].read_lines("held_out/after.jsonl"))
+    rows[0]["rollout"]["steps"][0]["text"] = "something else"
+    runs[1].write_lines("held_out/after.jsonl", rows)
+    found = dict(comparison(group_runs([read_run(run) for run in runs])))
+    assert found["after, against plain, paired by instance"] == ("reference", "-0.100 (n 1)")
+
+
+def test_compare_shows_the_table_curves_and_the_way_to_each_run(
+    runs: list[RunFolder], tmp_path: Path, read_page: Callable[[Path], Any], capsys: Any, monkeypatch: Any
+) -> None:
+    runs[1] = RunFolder(runs[1].path.rename(tmp_path / "run#1 50%?x"))
+    (runs[1].path / "report").mkdir()
+    (runs[1].path / "report" / "index.html").write_text("mine")
+    monkeypatch.setattr("memalpha.cli.runs.console", Console(width=120, highlight=False))
+    first = tmp_path / "compared" / "index.html"
+    assert memalpha(["compare", *(str(run.path) for run in runs), "--output", str(first.parent)]) == 0
+    assert "change in accuracy, paired +0.350 ± 1.906 +0.500 ± 0.020" in " ".join(capsys.readouterr().out.split())
+    page = read_page(first)
+    assert "3 runs compared" in page.words and "plain run#1 50%?x option learning_rate 0.1 0.5" in page.words
+    assert "after, against plain, paired by instance reference +0.150 ± 0.250 (n 2)" in page.words
+    assert "../run%231%2050%25%3Fx/report/index.html" in page.links
+    assert {path.name for path in (first.parent / "figures").iterdir()} == {"00-light.svg", "00-dark.svg"}
+    for link in page.links:
+        assert link.startswith(("#", "data:")) or (first.parent / unquote(link)).resolve().is_file(), link
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+def test_what_cannot_be_shown_is_one_clear_message(
+    finished_run: RunFolder, bare_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated = RunFolder.create(tmp_path / "evaluated", {"sets": [], "systems": [], "readers": []})
+    (bare_run.path / "metrics.jsonl").write_text("")
+    run, other, bare = (str(folder.path) for folder in (finished_run, evaluated, bare_run))
+    output = ["--output", str(tmp_path / "site")]
+    for arguments, value, expected in (
+        (["report", other, *output], f"{other!r} is the folder of an evaluation", ""),
+        (["compare", run, run + "/../finished", *output], f"{run!r} is given twice", ""),
+        (["report", bare, *output], "metrics.jsonl", ""),
+        (["inspect", run, "--held-out", "middle"], "--held-out is 'middle'", "after, before"),
+        (["inspect", run, "--step", "99"], "--step is 99", "1 to 2"),
+        (["inspect", run, "--step", "1", "--rollout", "2"], "--rollout is 2", "0 to 1"),
+        (["inspect", bare], repr(bare), "expected: "),
+    ):
+        assert memalpha(arguments) == 1
+        said = capsys.readouterr().err
+        assert value in said and expected in said
+    (finished_run.path / "environment.json").write_text("")
+    assert memalpha(["report", run, *output]) == 1
+    assert "environment.json is damaged" in capsys.readouterr().err

@@ -1,35 +1,29 @@
-"""Calls, numbers and the growth of a memory as they are shown, against the real agent and memory that made them."""
-
-from __future__ import annotations
+"""Calls, numbers and the growth of a memory as they are shown, against the real agent and memory that made them; the terminal."""
 
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from memalpha.agent.codecs import make_codec
 from memalpha.agent.step import AgentStep
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
+from memalpha.report.terminal import list_rollouts, show_rollout
 from memalpha.report.view import (
     SIGNS,
-    Call,
-    Event,
     Tone,
     calls,
     duration,
     entry_text,
-    histories,
     known,
     mean,
     memory_after_steps,
     number,
     printable,
     printable_lines,
-    rollout_accuracy,
-    rollout_reward,
 )
 from memalpha.runs import RunFolder
 from memalpha.training.results import _change, _entry, _result
@@ -38,27 +32,9 @@ from memalpha.types import Change, Chunk, Operation, OperationKind
 TEXTS = st.sampled_from(["ann likes tea", "bob likes tea", "ann has a cat", "it rains", "<b>"])
 CALLS = st.tuples(st.sampled_from([OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE]), TEXTS, st.integers(1, 6))
 STEPS = st.lists(st.lists(CALLS, max_size=5), min_size=1, max_size=6)
-ROME = "Ann lives in Rome <script>alert(1)</script>"
-OSLO = "Ann lives in Oslo [bold red]x[/bold red] [/] \x1b[2J"
-
-
-def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
-    return next(row["rollout"] for row in run.read_lines(f"held_out/{name}.jsonl") if row["result"]["instance"] == instance)
 
 
 # ---------------------------------------------------------------------------------------------------- calls and numbers
-def test_calls_stand_with_the_change_they_made(finished_run: RunFolder) -> None:
-    first, second = rollout_of(finished_run, "after", "ann")["steps"]
-    assert calls(first) == [Call(Tone.INSERT, "insert facts 1", ROME, "", "")]
-    update, refused = calls(second)
-    assert update == Call(Tone.UPDATE, "update facts 1", OSLO, ROME, "")
-    assert (refused.tone, refused.was) == (Tone.FAILED, "")
-    assert refused.note.startswith("unknown_id: ")
-    (unread,) = calls(rollout_of(finished_run, "before", "ann")["steps"][1])
-    assert (unread.tone, unread.head) == (Tone.FAILED, "no call")
-    assert unread.note.startswith("unparsed: ")
-
-
 def test_a_refused_call_between_applied_ones_takes_no_change() -> None:
     schema = MemorySchema.load("facts")
     step = AgentStep.__new__(AgentStep)
@@ -74,15 +50,6 @@ def test_a_refused_call_between_applied_ones_takes_no_change() -> None:
         ("~", "update facts 2", "three", "two"),
     ]
     assert found[1].note == "duplicate: 1 says so already"
-
-
-def test_rollout_numbers_are_hand_worked(finished_run: RunFolder) -> None:
-    after = rollout_of(finished_run, "after", "ann")
-    assert rollout_accuracy(after) == 1.0
-    # 1 accuracy + 0.5 tool: both calls of the first chunk's one succeed, one of the second's two does
-    assert rollout_reward(after) == pytest.approx((1.5 + 1.25) / 2)
-    assert rollout_reward({"steps": [{"total": 1.0}, {"total": None}]}) is None
-    assert rollout_accuracy({"steps": []}) is None
 
 
 def test_unknown_numbers_are_dashes_and_never_zero() -> None:
@@ -116,7 +83,7 @@ def record(steps: list[list[tuple[OperationKind, str, int]]]) -> tuple[dict[str,
                 changes.append(_change(Change(before.get(result.entry_id), after.get(result.entry_id))))
         found.append({"changes": changes})
         truth.append({entry.id: entry_text(_entry(entry) or {}) for entry in memory})
-    return {"steps": found, "questions": [], "memory": [_entry(entry) for entry in memory]}, truth
+    return {"steps": found}, truth
 
 
 @given(STEPS)
@@ -138,35 +105,85 @@ def test_the_memory_after_each_step_is_the_memory_that_was(steps: list[list[tupl
         before = after
 
 
-@given(STEPS)
-def test_histories_hold_every_write_and_end_with_the_final_memory(steps: list[list[tuple[OperationKind, str, int]]]) -> None:
-    rollout, truth = record(steps)
-    found = histories(rollout)
-    assert {name: history.text for name, history in found.items() if history.alive} == truth[-1]
-    assert sum(len(history.events) for history in found.values()) == sum(len(step["changes"]) for step in rollout["steps"])
-    assert [history.number for history in found.values()] == list(range(1, len(found) + 1))
-    for history in found.values():
-        assert history.events[0].tone is Tone.INSERT
-        assert history.alive == (history.events[-1].tone is not Tone.DELETE)
-        assert history.written is not None
-        assert truth[history.written].get(history.id) in (history.text, None)  # None: written and deleted inside that step
+# ---------------------------------------------------------------------------------------------------- the terminal
+def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
+    return next(row["rollout"] for row in run.read_lines(f"held_out/{name}.jsonl") if row["result"]["instance"] == instance)
 
 
-def test_an_entry_leads_to_its_writer_and_to_the_questions_that_used_it(finished_run: RunFolder) -> None:
-    (history,) = histories(rollout_of(finished_run, "after", "ann")).values()
-    old, new = f"[2023-01-02] {ROME}", f"[2023-02-03] {OSLO}"
-    assert history.events == [Event(0, Tone.INSERT, old), Event(1, Tone.UPDATE, new)]
-    assert (history.written, history.questions, history.alive, history.text) == (1, [0], True, new)
+def shown(item: Any, *, width: int = 100) -> str:
+    console = Console(width=width, soft_wrap=True, highlight=False, color_system=None)
+    with console.capture() as capture:
+        if isinstance(item, dict):
+            show_rollout(item, console)
+        else:
+            console.print(item)
+    return capture.get()
 
 
-def test_an_entry_from_before_the_record_is_known_from_its_change() -> None:
-    entry = {"id": "7", "section": "facts", "content": "old", "timestamp": None}
-    change = {"before": entry, "after": {**entry, "content": "new"}}
-    rollout = {
-        "steps": [{"changes": [change]}],
-        "questions": [{"entries": ["7", "8"]}],
-        "memory": [change["after"], {**entry, "id": "8"}],
-    }
-    ((shown,),) = memory_after_steps(rollout)
-    assert (shown.tone, shown.was, shown.text) == (Tone.UPDATE, "old", "new")
-    assert [(h.id, h.written, h.questions) for h in histories(rollout).values()] == [("7", 0, [0]), ("8", None, [0])]
+def lines_of(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_a_rollout_is_shown_by_value(finished_run: RunFolder, agent: AgentStep) -> None:
+    count = agent.encoder.count
+    first, last = "Ann lives in Rome <script>alert(1)</script>", "Ann lives in Oslo [bold red]x[/bold red] [/] \x1b[2J"
+    chunks = "Ann: I live in Rome. <script>alert(1)</script>", "Ann: I live in Oslo now. [bold red]x[/bold red] [/] \x1b[2J"
+    read = sum(map(count, chunks))
+    lines = lines_of(shown(rollout_of(finished_run, "after", "ann"), width=160))
+    for line in (
+        f"ann from hand, 2 chunks, {read} tokens read",
+        "│ Ann: I live in Rome. <script>alert(1)</script> │",
+        f"memory (1 entry, {count(first)} tokens afterwards)",
+        "+ insert facts 1 Ann lives in Rome <script>alert(1)</script>",
+        f"reward accuracy 1.000 tool 1.000 compression {1 - count(last) / read:.3f} content – total 1.500",
+        "~ facts 1 [2023-01-02] Ann lives in Rome <script>alert(1)</script> → [2023-02-03] Ann lives in Oslo",
+        "x delete facts 9 unknown_id:",
+        "question 1 Where does Ann live? latest",
+        "gold Oslo",
+        "stale Rome",
+        "score 1.00",
+        "answer [2023-02-03] Ann lives in Oslo [bold red]x[/bold red] [/] \\x1b[2J",
+        "retrieved 1 [2023-02-03] Ann lives in Oslo [bold red]x[/bold red] [/] \\x1b[2J",
+        f"accuracy 1.000 mean reward 1.375 memory 1 entry, {count(last)} tokens",
+    ):
+        assert any(found.startswith(line) for found in lines), line
+
+
+def test_markup_and_control_characters_of_the_data_stay_text(finished_run: RunFolder) -> None:
+    evil = rollout_of(finished_run, "after", "ann")
+    hostile = "[/red] [link=x]y[/link] \x1b]0;title\x07\u202e"
+    for step in evil["steps"]:
+        step.update(text=hostile, time=hostile, completion=hostile)
+        for result in step["results"]:
+            result["message"] = hostile
+            if result["operation"]:
+                result["operation"].update(section=hostile, content=hostile)
+        for change in step["changes"]:
+            change["after"].update(section=hostile, id=hostile, content=hostile, timestamp=hostile)
+    evil["questions"][0].update(question=hostile, kind=hostile, answer=hostile, answers=[hostile], stale=[hostile], error=hostile)
+    evil.update(instance=hostile, source=hostile)
+    text = shown(evil, width=400)
+    assert not [char for char in text if not char.isprintable() and char != "\n"]
+    # the heading 2, each chunk's panel 2, three calls' section and text 6, one note 1, two changes 4 each, the question 6
+    assert text.count("[/red] [link=x]y[/link] \\x1b]0;title\\x07\\u202e") == 2 + 2 * 2 + 6 + 1 + 2 * 4 + 6
+
+
+def test_silence_and_advantages_are_said_and_long_lines_wrap(finished_run: RunFolder) -> None:
+    rollout = rollout_of(finished_run, "after", "train-3-0")
+    narrow = shown(rollout, width=40)
+    assert narrow.count("none: the policy kept silent") == 2 and narrow.count("  unchanged") == 3
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert [word for word in rollout["steps"][0]["text"].split() if word not in narrow] == []
+    worst = list(finished_run.read_lines("trajectories/step-000002-rank-0.jsonl"))[1]
+    assert [line.split("advantage ")[1] for line in shown(worst).splitlines() if "advantage" in line] == ["-0.500", "-0.250"]
+    worst["questions"][0].update(score=None, answer=None, error="the reader is down")
+    assert "score – could not be scored: the reader is down" in lines_of(shown(worst))
+
+
+def test_the_list_says_how_to_show_each(finished_run: RunFolder, bare_run: RunFolder) -> None:
+    lines = lines_of(shown(list_rollouts(finished_run), width=80))
+    # rewards: accuracy + tool / 2; before: ann (.5 + 0) / 2, bob 1.5, chat 0
+    assert f"--held-out before --rollout N 0 to 2 {(0.25 + 1.5 + 0) / 3:.3f} 0.333" in lines
+    assert "--step 1 --rollout N 0 to 1 0.750 0.500" in lines
+    assert "--step 2 --rollout N 0 to 1 0.750 0.500" in lines
+    assert "no rollouts yet" in shown(list_rollouts(bare_run))

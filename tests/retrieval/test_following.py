@@ -8,7 +8,7 @@ from test_two_layer import expected
 
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
-from memalpha.retrieval.config import RetrievalConfig
+from memalpha.retrieval import RetrievalConfig
 from memalpha.retrieval.embedders import CachedEmbedder, HashingEmbedder
 from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
@@ -24,7 +24,7 @@ class Following(RuleBasedStateMachine):
         self.memory = Memory(MemorySchema.load("mem_alpha"))
         self.snapshots = [self.memory.snapshot()]
         self.mode = mode
-        config = RetrievalConfig(mode=mode)
+        config = RetrievalConfig(retrieval=mode)
         self.retriever = TwoLayerRetriever(self.memory, config, embedder=EMBEDDER)
 
     @rule(section=SECTION, words=WORDS)

@@ -9,10 +9,9 @@ from brute_force import bm25, cosines, ranked, rrf
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
-from memalpha.retrieval import two_layer
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode, two_layer
 from memalpha.retrieval.embedders import HashingEmbedder
-from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
+from memalpha.retrieval.two_layer import TwoLayerRetriever
 from memalpha.types import Operation, OperationKind
 
 FACTS = {
@@ -36,7 +35,8 @@ def memory():
 
 
 def retriever(memory, mode, router=None, embedder=None, **settings):
-    return TwoLayerRetriever(memory, RetrievalConfig(mode=mode, **settings), embedder=embedder or HashingEmbedder(), router=router)
+    config = RetrievalConfig(retrieval=mode, **settings)
+    return TwoLayerRetriever(memory, config, embedder=embedder or HashingEmbedder(), router=router)
 
 
 def texts(hits):
@@ -72,13 +72,6 @@ def test_open_sections_give_brute_force_over_their_entries(memory, mode, section
             assert [hit.entry.id for hit in hits] == keys
             assert [hit.score for hit in hits] == pytest.approx([scores[key] for key in keys], abs=2e-6)
             assert all(hit.entry == memory.get(hit.entry.id) for hit in hits)
-
-
-def test_hybrid_fuses_only_to_its_depth(memory, monkeypatch):
-    monkeypatch.setattr(two_layer, "FUSION_DEPTH", 1)
-    for query in QUERIES:
-        keys, _ = expected(memory, "hybrid", query, 2, depth=2)
-        assert [hit.entry.id for hit in retriever(memory, "hybrid").search(query, 2)] == keys
 
 
 def test_hybrid_sees_past_k_in_both_rankings(monkeypatch):
@@ -138,40 +131,6 @@ def test_every_change_is_seen_at_once(memory, mode):
     assert "Dan won the lottery" not in texts(search("lottery", 99))
 
 
-def test_an_updated_entry_is_found_by_its_new_words_alone(memory):
-    search = retriever(memory, "lexical").search
-    parrots = search("parrots", 1)[0].entry
-    memory.apply(Operation(OperationKind.UPDATE, parrots.section, "Cid owns a ferret", parrots.id))
-    assert texts(search("ferret", 9)) == ["Cid owns a ferret"]
-    assert search("parrots", 9) == []
-
-
-@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
-def test_a_blank_query_or_memory_finds_nothing(memory, mode):
-    assert retriever(memory, mode).search("  ", 5) == []
-    assert retriever(memory, mode).search("tea", 0) == []
-    assert retriever(Memory(memory.schema), mode).search("tea", 5) == []
-    with pytest.raises(InputError, match="k is -1"):
-        retriever(memory, mode).search("tea", -1)
-
-
-@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
-def test_search_many_is_search_of_each_with_one_embedding_call(memory, mode):
-    class Counting(HashingEmbedder):
-        calls = 0
-
-        def embed(self, wanted):
-            self.calls += 1
-            return super().embed(wanted)
-
-    embedder = Counting()
-    made = retriever(memory, mode, embedder=embedder)
-    embedder.calls = 0
-    many = made.search_many(QUERIES, 3)
-    assert embedder.calls == (mode != "lexical")
-    assert many == [made.search(query, 3) for query in QUERIES]
-
-
 @pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
 @pytest.mark.parametrize("looked", [False, True])
 def test_ties_follow_the_order_of_creation_across_restores(mode, looked):
@@ -218,29 +177,6 @@ def test_dense_layer_one_keeps_the_section_with_the_nearest_anchor(memory):
     assert chosen == {"semantic", "episodic"}  # both answers occur, so the test can fail
 
 
-def test_section_centroids_follow_writes():
-    memory = Memory(MemorySchema.load("mem_alpha"))
-    made = retriever(memory, "dense", sections_kept=1)
-    first = insert(memory, "semantic", "zebra quagga")
-    insert(memory, "episodic", "violin concert")
-    assert texts(made.search("zebra", 5)) == ["zebra quagga"]
-    memory.apply(Operation(OperationKind.UPDATE, "semantic", "granite boulder", first))
-    insert(memory, "episodic", "zebra crossing")
-    assert texts(made.search("zebra", 1)) == ["zebra crossing"]
-    memory.apply(Operation(OperationKind.DELETE, "semantic", entry_id=first))
-    assert {hit.entry.section for hit in made.search("granite boulder", 5)} <= {"episodic"}
-
-
-def test_lexical_layer_one_keeps_the_sections_with_the_best_entries(memory):
-    made = retriever(memory, "lexical", sections_kept=1)
-    assert {hit.entry.section for hit in made.search("who moved", 9)} == {"episodic"}
-    assert {hit.entry.section for hit in made.search("parrots", 9)} == {"semantic"}
-    hits = made.search("tea", 9)
-    best = expected(memory, "lexical", "tea", 1)[0][0]
-    section = memory.get(best).section
-    assert [hit.entry.id for hit in hits] == expected(memory, "lexical", "tea", 9, sections=[section])[0]
-
-
 @pytest.mark.parametrize("mode", ["lexical", "hybrid"])
 def test_layer_one_keeps_the_best_of_the_sections_asked_for(mode):
     memory = Memory(MemorySchema("three", tuple(Section(name, SectionKind.LIST) for name in ("drinks", "people", "towns"))))
@@ -252,33 +188,10 @@ def test_layer_one_keeps_the_best_of_the_sections_asked_for(mode):
     assert texts(search("tea", 9, ["people", "towns"])) == ["Bob likes tea"]
 
 
-def test_hybrid_layer_one_finds_a_section_by_words_the_vectors_miss():
-    class Blind:
-        dimension = 2
-
-        def embed(self, wanted):
-            return np.tile(np.float32([1, 0]), (len(wanted), 1))
-
-    memory = Memory(MemorySchema.load("mem_alpha"))
-    insert(memory, "semantic", "Bob likes tea")
-    insert(memory, "episodic", "Ann moved")
-    assert texts(retriever(memory, "dense", sections_kept=1, embedder=Blind()).search("Ann", 1)) == ["Bob likes tea"]
-    assert texts(retriever(memory, "hybrid", sections_kept=1, embedder=Blind()).search("Ann", 1)) == ["Ann moved"]
-    assert texts(retriever(memory, "hybrid", sections_kept=1, embedder=Blind()).search("tea", 1)) == ["Bob likes tea"]
-
-
 def test_a_router_takes_the_place_of_layer_one(memory):
-    class Router:
-        def __init__(self, names):
-            self.names = names
-
-        def rank(self, query, memory):
-            return self.names
-
     def sections(names, **settings):
-        return {
-            hit.entry.section for hit in retriever(memory, "lexical", router=Router(names), **settings).search("Ann Bob Cid", 99)
-        }
+        made = retriever(memory, "lexical", router=lambda query, memory: names, **settings)
+        return {hit.entry.section for hit in made.search("Ann Bob Cid", 99)}
 
     assert sections(["episodic", "semantic"]) == {"episodic", "semantic"}
     assert sections(["episodic", "semantic"], sections_kept=1) == {"episodic"}
@@ -305,29 +218,6 @@ print([name for name in ("faiss", "torch", "sentence_transformers", "transformer
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_the_factory_shares_one_embedder_and_uses_its_settings(memory):
-    make = retriever_factory(RetrievalConfig(mode="dense", embedder="hashing"))
-    assert [hit.entry.id for hit in make(memory).search("tea", 4)] == expected(memory, "dense", "tea", 4)[0]
-    assert make(Memory(memory.schema)).search("tea", 4) == []
-    with pytest.raises(InputError, match="no embedder 'bert'"):
-        retriever_factory(RetrievalConfig(mode="hybrid", embedder="bert"))
-    with pytest.raises(InputError, match="retrieval mode dense without an embedder"):
-        TwoLayerRetriever(memory, RetrievalConfig(mode="dense"))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"mode": "fuzzy"}, "mode is 'fuzzy'"),
-        ({"sections_kept": -1}, "sections_kept is -1"),
-        ({"sections_kept": True}, "sections_kept is True"),
-    ],
-)
-def test_settings_out_of_range_are_refused(settings, message):
-    with pytest.raises(InputError, match=message):
-        RetrievalConfig(**settings)
-
-
 def test_an_embedder_that_fails_leaves_nothing_behind(memory):
     class Flaky(HashingEmbedder):
         broken = False
@@ -345,3 +235,11 @@ def test_an_embedder_that_fails_leaves_nothing_behind(memory):
         made.search("lottery", 1)
     embedder.broken = False
     assert texts(made.search("lottery", 1)) == ["Dan won the lottery"]
+
+
+def test_an_updated_entry_is_found_by_its_new_words_alone(memory):
+    search = retriever(memory, "lexical").search
+    parrots = search("parrots", 1)[0].entry
+    memory.apply(Operation(OperationKind.UPDATE, parrots.section, "Cid owns a ferret", parrots.id))
+    assert texts(search("ferret", 9)) == ["Cid owns a ferret"]
+    assert search("parrots", 9) == []

@@ -3,8 +3,6 @@
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memalpha.rewards.total import accuracy, compression, content_quality, tool_success
 from memalpha.types import Operation, OperationKind, OperationResult, Question, QuestionRecord, ResultCode
@@ -71,16 +69,3 @@ def test_silence_a_failed_judge_and_missing_verdicts():
     assert math.isnan(content_quality([done(INSERT)], None, silence=0.0, judge_deletes=True))
     with pytest.raises(ValueError, match="1 verdicts for 2 applied writes"):
         content_quality([done(INSERT), FAILED, done(DELETE)], [True], silence=0.0, judge_deletes=True)
-
-
-RESULTS = st.lists(st.sampled_from([done(INSERT), done(UPDATE), done(DELETE), DUPLICATE, FAILED, UNPARSED]), max_size=8)
-
-
-@given(RESULTS, st.data(), st.floats(0, 1), st.booleans(), st.booleans())
-def test_parts_lie_between_0_and_1_and_do_not_hang_on_order(results, data, silence, duplicates, deletes):
-    verdicts = [data.draw(st.booleans()) for result in results if result.changed]
-    tool = tool_success(results, silence=silence, duplicates_succeed=duplicates)
-    content = content_quality(results, verdicts, silence=silence, judge_deletes=deletes)
-    assert 0 <= tool <= 1 and 0 <= content <= 1
-    assert tool == tool_success(results[::-1], silence=silence, duplicates_succeed=duplicates)
-    assert content == content_quality(results[::-1], verdicts[::-1], silence=silence, judge_deletes=deletes)

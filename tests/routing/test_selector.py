@@ -6,14 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from memalpha.errors import InputError
 from memalpha.policies import PolicyOptions
 from memalpha.retrieval.embedders import HashingEmbedder
-from memalpha.routing.grpo import GroupOptions
+from memalpha.routing.learner import GroupOptions
 from memalpha.routing.ppo import PPOOptions
-from memalpha.routing.selector import SelectorOptions, ToolSelector, show_progress
+from memalpha.routing.selector import SelectorOptions, ToolSelector
 
 OPTIONS = SelectorOptions(
     update_every=60,
@@ -25,8 +24,8 @@ TOOLS = {"search": "looks facts up", "count": "counts entries", "ask": "asks the
 WANTS = {"search": "What is the city of {}?", "count": "How many pets has {} now?", "ask": "Please find out whether {} agrees."}
 
 
-def selector(callback=None, options=OPTIONS, tools=("search", "count", "ask")) -> ToolSelector:
-    made = ToolSelector(HashingEmbedder(32), options, callback)
+def selector(options=OPTIONS, tools=("search", "count", "ask")) -> ToolSelector:
+    made = ToolSelector(HashingEmbedder(32), options)
     for name in tools:
         made.register(name, TOOLS.get(name, "another"))
     return made
@@ -51,13 +50,6 @@ def right(made: ToolSelector) -> float:
     return np.mean([made.select(text.format("Zora"), explore=False).tool == tool for tool, text in WANTS.items()])
 
 
-def test_it_learns_which_tool_a_query_wants():
-    made = selector()
-    reports = use(made, 600)
-    assert right(made) == 1 and len(reports) == made.updates == 10
-    assert made.select(WANTS["count"].format("Zora"), explore=False).probabilities["count"] > 0.6
-
-
 def test_agents_take_turns_and_choices_are_learnt_from_with_the_probability_they_were_made_with():
     made = selector(options=replace(OPTIONS, update_every=0))
     chosen = [made.select(f"query {i}", "context") for i in range(6)]
@@ -71,17 +63,6 @@ def test_agents_take_turns_and_choices_are_learnt_from_with_the_probability_they
         assert [step.log_prob for step in steps] == pytest.approx([np.log(c.probabilities[c.tool]) for c in own])
         assert [list(TOOLS)[step.action] for step in steps] == [c.tool for c in own]
         assert (steps[1].observation == np.concatenate(HashingEmbedder(32).embed([f"query {own[1].number}", "context"]))).all()
-
-
-def test_greedy_choices_are_those_of_the_mean_and_are_not_learnt_from():
-    made = selector()
-    use(made, 120)
-    seen = seen_by(made, "What is the city of Zora?")
-    mean = sum(agent.policy.log_probs(seen).exp()[0, 0] for agent in made._agents) / 2
-    choice = made.select("What is the city of Zora?", explore=False)
-    assert choice.agent is None and list(choice.probabilities.values()) == pytest.approx(mean.tolist())
-    assert choice.tool == list(TOOLS)[int(mean.argmax())]
-    assert made.observe(choice, 1.0) == {} and not any(made._done)
 
 
 def test_a_choice_is_observed_once_and_before_the_update():
@@ -107,26 +88,22 @@ def test_saved_and_loaded_it_goes_on_as_if_nothing_had_happened(tmp_path):
     assert use(again, 120, seed=1) == use(made, 120, seed=1)
     for one, other in zip(made._agents, again._agents, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.policy.parameters(), other.policy.parameters(), strict=True))
-
-
-def test_files_of_other_tools_and_other_things_are_refused(tmp_path):
-    made = selector()
-    made.save(tmp_path / "selector.pt")
-    with pytest.raises(InputError, match="search, count, ask"):
+    with pytest.raises(InputError, match="'search', 'count', 'ask'"):
         selector(tools=("count", "ask")).load(tmp_path / "selector.pt")
-    with pytest.raises(InputError, match=r"none\.pt"):
-        made.load(tmp_path / "none.pt")
-    wider = selector(options=replace(OPTIONS, policy=PolicyOptions(hidden=(17,))))
-    with pytest.raises(InputError, match=r"actor.0.weight has shape \(16, 64\) instead of \(17, 64\)"):
-        wider.load(tmp_path / "selector.pt")
+    with pytest.raises(InputError, match=r"actor\.0\.weight"):
+        selector(options=replace(OPTIONS, policy=PolicyOptions(hidden=(17,)))).load(tmp_path / "selector.pt")
 
 
-def test_a_tool_registered_later_leaves_what_was_learnt_alone():
+def test_it_learns_which_tool_a_query_wants_and_a_tool_registered_later_leaves_that_alone():
     made = selector()
-    use(made, 600)
+    reports = use(made, 480)
+    assert right(made) == 1 and len(reports) == made.updates == 8
     query = WANTS["count"].format("Zora")
     before = made.select(query, explore=False)
+    assert before.probabilities["count"] > 0.6
     agents = [agent.policy.log_probs(seen_by(made, query))[0, 0].exp() for agent in made._agents]
+    assert before.agent is None and list(before.probabilities.values()) == pytest.approx((sum(agents) / 2).tolist())
+    assert made.observe(before, 1.0) == {} and not any(made._done)  # the group's choice is not learnt from
     made.register("sum", "adds up")
     after = [agent.policy.log_probs(seen_by(made, query))[0, 0].exp() for agent in made._agents]
     for old, new in zip(agents, after, strict=True):
@@ -138,26 +115,3 @@ def test_a_tool_registered_later_leaves_what_was_learnt_alone():
     assert right(made) == 1
     moments = made._agents[0].optimizer.state[made._agents[0].policy.actor[-1].weight]
     assert moments["exp_avg"].shape == (4, 16)
-
-
-def test_progress_tells_each_agents_rewards_and_probabilities_and_shows_them():
-    told = []
-    made = selector(told.append)
-    use(made, 120)
-    assert [progress.updates for progress in told] == [1, 2] and told[0].observed == 60
-    for progress in told:
-        assert all(sum(row.values()) == pytest.approx(1) and list(row) == list(TOOLS) for row in progress.probabilities)
-        assert all(0 <= reward <= 1 for reward in progress.rewards)
-    console = Console(record=True, width=100)
-    show_progress(console)(told[1]._replace(rewards=(None, 0.5)))
-    shown = console.export_text()
-    for text in ("search", "- ", "0.500", f"{told[1].reports[1]['kl']:.3f}", f"{told[1].probabilities[1]['ask']:.3f}"):
-        assert text in shown
-
-
-def test_what_cannot_be_is_said():
-    made = selector(tools=("search",))
-    with pytest.raises(InputError, match="1 tools"):
-        made.select("a")
-    with pytest.raises(InputError, match="'search'"):
-        made.register("search", "again")

@@ -1,32 +1,32 @@
-"""The synthetic task: rewards, ends and the optimum against plain loops."""
+"""Tasks: the synthetic one against plain loops; sections against the evaluator asked by hand, and a trained router at work."""
 
-import importlib
 import itertools
-import sys
-import warnings
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
+import torch
+from scripted import ScriptedGenerator
 
-from memalpha.errors import InputError, MissingExtraError
-from memalpha.routing.env import RoutingEnv
-from memalpha.routing.tasks import Episodes, SyntheticOptions, SyntheticTask
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
+from memalpha.data.synthetic import PRESETS, generate
+from memalpha.errors import InputError
+from memalpha.memory.memory import Memory
+from memalpha.memory.schema import MemorySchema
+from memalpha.models.nano import make_tokenizer
+from memalpha.policies import Checkpoint, PolicyOptions, Shape, make_policy
+from memalpha.qa.metrics import score
+from memalpha.retrieval.dense import LearnedSectionRouter
+from memalpha.retrieval.embedders import HashingEmbedder
+from memalpha.routing.ppo import Agent, PPOOptions, pack
+from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, remember
+from memalpha.types import Answer, Operation, OperationKind
+from memalpha.use.agent import MemoryAgent
 
+# ---------------------------------------------------------------------------------------------------- synthetic
 RAGGED = SyntheticTask(SyntheticOptions(dimension=5, choices=3, deciders=2, facets=2, steps=4, p_end=0.4))
-
-
-def run_through(task, state, choose, rng=None):
-    """Returns and lengths of episodes, one at a time."""
-    returns, lengths = [], []
-    for row in range(len(state[0])):
-        at, total, length, over = tuple(array[row : row + 1] for array in state), 0.0, 0, False
-        while not over:
-            at, reward, ended = task.act(at, choose(at), rng)
-            total, length, over = total + reward[0], length + 1, bool(ended[0])
-        returns.append(total)
-        lengths.append(length)
-    return np.array(returns), np.array(lengths)
 
 
 def test_rewards_are_the_mean_cosine_of_the_nearest_facet():
@@ -37,72 +37,157 @@ def test_rewards_are_the_mean_cosine_of_the_nearest_facet():
     for i, row in enumerate(actions):
         cosines = [max(seen[i, k] @ facet for facet in RAGGED.specialties[k, row[k]]) for k in range(2)]
         assert rewards[i] == pytest.approx(np.mean(cosines), abs=1e-6)
-    assert np.linalg.norm(RAGGED.specialties, axis=-1) == pytest.approx(1)
-    assert np.linalg.norm(seen, axis=-1) == pytest.approx(1)
+    assert np.linalg.norm(RAGGED.specialties, axis=-1) == pytest.approx(1) and np.linalg.norm(seen, axis=-1) == pytest.approx(1)
 
 
 def test_the_optimum_is_what_the_best_of_all_joint_actions_earns():
     state = RAGGED.start(30, np.random.default_rng(1))
 
-    def best(at):
-        return max(
-            (np.array([pair]) for pair in itertools.product(range(3), repeat=2)), key=lambda a: RAGGED.act(at, a, None).rewards[0]
-        )
-
-    returns, lengths = run_through(RAGGED, state, best)
-    assert returns == pytest.approx(RAGGED.optimum(state))
-    assert set(lengths) == {1, 2, 3, 4} and (lengths == state[1]).all()
-
-
-def test_noise_is_as_large_as_it_is_said_to_be_and_expected_rewards_have_none():
-    task = SyntheticTask(SyntheticOptions(noise=0.3))
-    state = task.start(20_000, np.random.default_rng(2))
-    actions = np.zeros((20_000, 1), dtype=np.int64)
-    clean = task.act(state, actions, None).rewards
-    noise = task.act(state, actions, np.random.default_rng(3)).rewards - clean
-    assert noise.std() == pytest.approx(0.3, rel=0.03) and abs(noise.mean()) < 0.01
-    assert abs(clean.mean()) < 0.01  # one option taken always, whatever the prompt, earns nothing
+    best, total, running = RAGGED.optimum(state), np.zeros(30), np.arange(30)
+    for step in range(1, 5):
+        pairs = [np.tile(pair, (len(running), 1)) for pair in itertools.product(range(3), repeat=2)]
+        total[running] += np.max([RAGGED.act(state, pair, None).rewards for pair in pairs], axis=0)
+        after, _, ended = RAGGED.act(state, pairs[0], None)
+        assert (ended == (state[1] == step)).all()
+        running, state = running[~ended], tuple(array[~ended] for array in after)
+    assert total == pytest.approx(best) and not len(running)
 
 
-def test_seeds_fix_the_specialties_and_held_out_episodes():
-    one, same, other = (SyntheticTask(SyntheticOptions(seed=seed)) for seed in (1, 1, 2))
-    assert (one.specialties == same.specialties).all() and not (one.specialties == other.specialties).any()
-    assert (one.held_out(5, 3)[0] == same.held_out(5, 3)[0]).all()
-    assert not (one.held_out(5, 3)[0] == one.held_out(5, 4)[0]).any()
+# ---------------------------------------------------------------------------------------------------- sections
+OPTIONS = SectionOptions(instances=2, preset="medium", mode="lexical", embedder="hashing", k=2, cost=0.3)
+SCHEMA = MemorySchema.load("nine_categories")
+NAMES = [section.name for section in SCHEMA.lists]
+WORK, HEALTH, VALUES = "cognition_work", "physiology_health", "values"
 
 
-def test_episodes_restart_as_they_end():
-    episodes, rng = Episodes(RAGGED, 3, 7), np.random.default_rng(7)
-    state, actions, ends = RAGGED.start(3, rng), np.random.default_rng(0), 0  # the same draws, by hand
-    for _ in range(12):
-        assert (episodes.observe() == RAGGED.observe(state)).all()
-        chosen = actions.integers(3, size=(3, 2))
-        rewards, ended, reached = episodes.step(chosen)
-        state, expected, over = RAGGED.act(state, chosen, rng)
-        assert (rewards == expected).all() and (ended == over).all() and (reached == RAGGED.observe(state)).all()
-        fresh = RAGGED.start(int(over.sum()), rng) if over.any() else ()
-        for array, new in zip(state, fresh, strict=False):
-            array[over] = new
-        ends += int(over.sum())
-    assert ends > 3
+@pytest.fixture(scope="module")
+def task():
+    return SectionTask(OPTIONS, HashingEmbedder())
 
 
-@pytest.mark.parametrize("task", [SyntheticTask(), RAGGED], ids=["one", "ragged team"])
-def test_gymnasium_finds_no_fault(task):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message=".*spec.*")  # the environment is made directly, not by a registered name
-        check_env(RoutingEnv(task), skip_render_check=True)
+def by_hand(task, number, names):
+    """Accuracy and share, by ranking everything and keeping the first two of the sections."""
+    case = task.cases[number]
+    hits = [hit.entry for hit in case.retriever.search(case.question.text, 1000) if hit.entry.section in names][:2]
+    passages = tuple(f"[{entry.timestamp}] {entry.content}" for entry in hits)
+    entries = [entry for entry in case.memory if entry.section != "core"]
+    share = sum(entry.section in names for entry in entries) / len(entries)
+    return score(case.question, Answer("\n".join(passages), passages)), share
 
 
-def test_without_gymnasium_the_install_line_is_given(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnasium", None)
-    monkeypatch.delitem(sys.modules, "memalpha.routing.env")
-    with pytest.raises(MissingExtraError, match="gymnasium"):
-        importlib.import_module("memalpha.routing.env")
+def test_accuracy_cost_and_optimum_by_hand(task):
+    sets = [set(some) for size in range(10) for some in itertools.combinations(NAMES, size)]
+    for number in range(0, len(task.cases), 7):
+        rewards = []
+        for chosen in sets:
+            accuracy, share = by_hand(task, number, chosen)
+            rewards.append(accuracy - 0.3 * share)
+            mask = np.array([name in chosen for name in NAMES])
+            assert task.found(number, mask) == pytest.approx((accuracy, share))
+            assert task.act((np.array([number]),), mask[None].astype(int), None).rewards == pytest.approx(rewards[-1:])
+        assert task.optimum((np.array([number]),))[0] == pytest.approx(max(rewards))
 
 
-@pytest.mark.parametrize("wrong", [{"choices": 1}, {"dimension": 0}, {"noise": -1}, {"p_end": 1.0}, {"steps": 2.5}])
-def test_wrong_options_are_named(wrong):
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        SyntheticOptions(**wrong)
+@pytest.mark.parametrize("wording", ["words", "sentence", "verbatim"])
+def test_memories_hold_what_holds_at_the_end_in_the_wording_asked_for(wording):
+    (instance,) = generate(1, 3, PRESETS["long"])
+    memory = remember(instance, SCHEMA, wording)
+    lines = {line for chunk in instance.chunks for line in chunk.text.splitlines()}
+    assert len(memory) > 20
+    for entry in memory:
+        if wording == "verbatim":
+            assert entry.content in lines
+        else:
+            assert entry.content.startswith("The ") is (wording == "sentence")
+    for question in instance.questions:
+        passages = tuple(f"[{e.timestamp}] {e.content}" for e in memory)
+        assert score(question, Answer("", passages)) == 1, question
+
+
+def test_routes_name_the_sections_that_ever_held_something_and_some_attributes_can_be_kept(task):
+    held = {entry.section for case in task.cases for entry in case.memory}
+    assert set(task.routes["trained_sections"]) == held and 0 < len(held) < 9
+    assert task.routes["sections"] == NAMES and task.routes["embedder"] == "hashing"
+    assert task.shape == Shape(256, 9, 2, ((0, 256),) * 9)
+    some = SectionTask(replace(OPTIONS, only=("city", "job")), HashingEmbedder()).cases
+    assert {case.question.text for case in some} == {
+        case.question.text for case in task.cases if {"city", "job"} & set(case.question.text.strip("?").split())
+    }
+    for wrong in ({"preset": "huge"}, {"wording": "poem"}, {"only": ["planet"]}):
+        with pytest.raises(InputError):
+            replace(OPTIONS, **wrong)
+
+
+# ------------------------------------------------------------------------------------------------ a trained router at work
+def checkpoint(favoured: dict[str, float], trained=NAMES) -> Checkpoint:
+    """A router whose networks are zero but for the last bias: it always takes the same decision."""
+    policy = make_policy(Shape(256, 9, 2, ((0, 256),) * 9), PolicyOptions("team", hidden=(4,)), seed=0)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.zero_()
+        for name, weight in favoured.items():
+            policy.actors[NAMES.index(name)][-1].bias[1] = weight
+    routes = {"sections": NAMES, "trained_sections": list(trained), "embedder": "hashing"}
+    return Checkpoint("mappo", 1, 1, 0, {}, {"members": pack([Agent(policy, PPOOptions())])}, routes)
+
+
+def others(weight: float, **own: float) -> dict[str, float]:
+    return {**dict.fromkeys(NAMES, weight), **own}
+
+
+@pytest.fixture
+def memory():
+    memory = Memory(SCHEMA)
+    for section, text in ((WORK, "Marta works as a nurse"), (HEALTH, "Marta has a cold"), (VALUES, "Marta hates lies")):
+        memory.apply(Operation(OperationKind.INSERT, section, text))
+    return memory
+
+
+def router(tmp_path, *arguments) -> LearnedSectionRouter:
+    checkpoint(*arguments).save(tmp_path / "checkpoint.pt")
+    return LearnedSectionRouter.load(tmp_path)
+
+
+NOT_TRAINED = [name for name in NAMES if name not in (WORK, VALUES)]
+
+
+@pytest.mark.parametrize(
+    ("favoured", "trained", "expected"),
+    [
+        (others(-1, **{HEALTH: 0.5, WORK: 2.0}), NAMES, [WORK, HEALTH]),  # at least as likely as not, likeliest first
+        (others(-2, **{VALUES: -1}), NAMES, [VALUES]),  # the likeliest if none is likely
+        (others(-1, **{WORK: 2, HEALTH: -3}), [WORK, VALUES], [WORK, *NOT_TRAINED]),  # empty in training: always, at the end
+    ],
+)
+def test_sections_are_ranked(tmp_path, memory, favoured, trained, expected):
+    assert router(tmp_path, favoured, trained).rank("Marta?", memory) == expected
+
+
+def test_an_agents_folder_holds_its_router_and_the_agent_uses_it(tmp_path):
+    checkpoint(others(-1, **{HEALTH: 1})).save(tmp_path / "r.pt")
+    config = AgentConfig(schema="nine_categories", codec="compact", max_chunk_tokens=64, router=str(tmp_path / "r.pt"))
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    config.save(folder)
+    (tmp_path / "r.pt").unlink()
+    loaded = AgentConfig.load(folder)
+    assert loaded == replace(config, router=str(folder / "memalpha_router.pt"))
+    loaded.save(folder)  # into its own folder: nothing is lost
+    lines = f"+{WORK} Marta works as a nurse\n+{HEALTH} Marta has a cold"
+    agent = MemoryAgent(AgentStep(AgentConfig.load(folder), make_tokenizer(["Marta"], 4096)), ScriptedGenerator([lines]))
+    agent.add("Marta: I am a nurse and have a cold.")
+    assert len(agent.memory()) == 2
+    assert [hit.entry.content for hit in agent.search("Marta")] == ["Marta has a cold"]
+
+
+def test_other_schemas_and_files_are_refused(tmp_path):
+    with pytest.raises(InputError, match="sensory_lifestyle"):
+        router(tmp_path, {}).rank("Marta?", Memory(MemorySchema.load("mem_alpha")))
+    with pytest.raises(InputError, match="256"):
+        LearnedSectionRouter.load(tmp_path, HashingEmbedder(64), "hashing")
+    (tmp_path / "text.pt").write_text("router")
+    Checkpoint("linucb", 1, 1, 0, {}, {}, {}).save(tmp_path / "other.pt")
+    torch.save(Path("/"), tmp_path / "code.pt")  # not data alone: never unpickled
+    for name in ("none.pt", "text.pt", "other.pt", "code.pt"):
+        with pytest.raises(InputError, match=name):
+            LearnedSectionRouter.load(tmp_path / name)

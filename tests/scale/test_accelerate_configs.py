@@ -16,7 +16,6 @@ from memalpha.training.config import parse_train_arguments
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "configs/accelerate"
-RUNS = sorted(path.name for path in (ROOT / "configs/train").glob("qwen3-4b*.yaml"))
 
 # name: (distributed type, GPUs in all, machines, mixed precision)
 EXPECTED = {
@@ -96,6 +95,11 @@ def test_multi_cpu_would_start_one_process(tmp_path):
     with mock.patch(f"{__name__}.FOLDER", tmp_path):
         arguments, _ = launched("cpu")
     assert arguments.nproc_per_node == "1"
+
+
+def test_every_run_for_gpus_has_options_that_exist():
+    for path in (ROOT / "configs/train").glob("qwen3-4b*.yaml"):
+        parse_train_arguments(["--config", str(path), "--use_cpu", "true", "--bf16", "false"])
 
 
 @pytest.mark.parametrize(

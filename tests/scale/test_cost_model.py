@@ -11,10 +11,8 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 # q 8x4, k and v 8x2 each, o 4x8, gate, up and down 8x10 each: 32 + 32 + 32 + 240 = 336 weights a layer
 TINY = cost.Model(hidden=8, layers=3, heads=2, kv_heads=1, head_dim=2, intermediate=10, vocabulary=50)
 SMALL = cost.Setting(
-    instances=2, rollouts=4, chunks=3, shared=100, own=20, completion=10, longest=16, questions=5, reader_prompt=30, answer=2,
-    verdict=1,
+    instances=2, rollouts=4, chunks=3, shared=100, own=20, completion=10, longest=16, questions=5,
 )  # fmt: skip
-UNIT = cost.Device(1.0, 1.0, 1.0, 1.0, 1.0, 2)
 BARE = cost.Training(lora_rank=0, checkpointing=False)
 
 
@@ -61,15 +59,13 @@ def test_operations_of_the_update_by_hand():
 
 
 def test_decoding_reads_weights_once_a_step_and_waits_for_the_longest():
-    slow_memory = replace(UNIT, flops=math.inf)
     weights, cache = 16 * TINY.parameters * 2, 8 * 10 * 125 * TINY.kv_elements * 2
-    assert cost.decode_seconds(TINY, slow_memory, SMALL) == 3 * (weights + cache)
-    assert cost.decode_seconds(TINY, slow_memory, SMALL, gpus=2) == 3 * (weights + cache / 2)
+    assert cost.decode_seconds(TINY, SMALL, math.inf, 1.0) == 3 * (weights + cache)
+    assert cost.decode_seconds(TINY, SMALL, math.inf, 1.0, gpus=2) == 3 * (weights + cache / 2)
     row = (100 / 4 + 30) * TINY.kv_elements * 2
     assert cost.row_cache(TINY, SMALL, 2) == row
-    assert cost.decode_seconds(TINY, slow_memory, SMALL, cache=4 * row) == 3 * (2 * weights + cache)  # in two waves
-    fast_memory = replace(UNIT, bandwidth=math.inf)
-    assert cost.decode_seconds(TINY, fast_memory, SMALL) == 3 * 2 * 8 * 10 * TINY.parameters
+    assert cost.decode_seconds(TINY, SMALL, math.inf, 1.0, cache=4 * row) == 3 * (2 * weights + cache)  # in two waves
+    assert cost.decode_seconds(TINY, SMALL, 1.0, math.inf) == 3 * 2 * 8 * 10 * TINY.parameters
 
 
 def test_memory_by_hand():

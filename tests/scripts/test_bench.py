@@ -1,6 +1,5 @@
 """Every benchmark runs and ends in one JSON object; how ratios are computed, by hand. No test here looks at speed."""
 
-import gc
 import importlib
 import json
 import os
@@ -38,32 +37,6 @@ def test_a_quick_run_ends_in_one_json_object(bench, capsys, name):
     assert {"command", "date", "machine", "versions", "sizes", "table"} <= set(details)
     assert details["command"].startswith(f"python scripts/bench.py {name} --quick --json") and details["machine"]["threads"] == 1
     assert len({tuple(row) for row in details["table"]}) == 1
-
-
-def test_without_json_the_table_comes_first_and_the_object_last(bench, capsys, monkeypatch):
-    class Fake:
-        @staticmethod
-        def run(options):
-            rows = [{"size": 10, "ms": 1.23456}, {"size": 1000, "ms": None}]
-            return {"name": "growth", "ratios": {"growth": 1.5}, "details": {"table": rows, "sizes": [options.threads]}}
-
-    monkeypatch.setattr(bench.importlib, "import_module", lambda name: Fake)
-    bench.main(["growth", "--threads", "2"])
-    *human, last = capsys.readouterr().out.splitlines()
-    assert human == ["size     ms", "  10  1.235", "1000      -", "growth: growth = 1.5"]
-    assert json.loads(last)["details"]["sizes"] == [2] and os.environ["OMP_NUM_THREADS"] == "2"
-    with pytest.raises(SystemExit, match="2"):
-        bench.main(["speed"])
-
-
-def test_variants_are_called_in_turn_with_the_collector_off(bench):
-    calls, states = [], []
-    found = bench.common.alternate({"a": lambda: calls.append("a"), "b": lambda: states.append(gc.isenabled())}, 3, warmup=0)
-    assert calls == list("aaa") and states == [False] * 3 and gc.isenabled()
-    assert [(name, len(series.wall), len(series.cpu)) for name, series in found.items()] == [("a", 3, 3), ("b", 3, 3)]
-    turns = []
-    bench.common.alternate({"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, 2, warmup=1)
-    assert turns == list("ababab")
 
 
 def test_ratios_by_hand(bench):

@@ -6,10 +6,9 @@ from pathlib import Path
 import prepare
 import pytest
 import yaml
-from data_samples import locomo_sample, mab_row, memalpha_row, msc_row, write
+from data_samples import locomo_sample
 
-from memalpha.data.prepare import load_prepared
-from memalpha.data.registry import SOURCES
+from memalpha.data.load import SOURCES, iter_prepared, read_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "configs" / "data").glob("*.yaml"))}
@@ -17,7 +16,7 @@ PUBLISHED = str(ROOT / "configs" / "data" / "published.yaml")
 
 
 def answers(folder):
-    return [question.answers for i in load_prepared(folder).instances for question in i.questions]
+    return [question.answers for i in iter_prepared(folder) for question in i.questions]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -60,36 +59,6 @@ def test_a_set_is_prepared_from_the_files_below_the_folder(tmp_path):
         prepare.command("test-locomo", config["sets"]["test-locomo"], config, tmp_path)
 
 
-def test_all_tasks_of_babi_are_prepared_each_part_has_its_own_and_a_second_run_keeps_them(tmp_path, capsys):
-    originals = tmp_path / "in"
-    for language in ("en", "hn"):
-        (originals / language).mkdir(parents=True)
-        for name, who in (("qa1_a_test", "Jo"), ("qa2_b_test", "Al"), ("qa1_a_train", "Mo")):
-            (originals / language / f"{name}.txt").write_text(f"1 {who} came.\n2 Who came? \t{who}\t1\n")
-    assert prepare.main([PUBLISHED, str(originals), "--output", str(tmp_path / "out")]) == 0
-    assert answers(tmp_path / "out" / "babi-test") == [("Jo",), ("Al",)] and answers(tmp_path / "out" / "babi-train") == [("Mo",)]
-    assert f"note: babi-test reads {originals / 'en'} and leaves {originals / 'hn'}" in capsys.readouterr().err
-    assert prepare.main([PUBLISHED, str(originals), "--output", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out == "babi-test is there\nbabi-train is there\n"
-
-
-def test_other_parts_of_msc_are_not_the_training_part_and_files_that_are_left_are_named(tmp_path, capsys):
-    for folder, part, bees in (("session_5", "test", "wasps"), ("session_5", "valid", "ants"), ("session_4", "train", "bees")):
-        (tmp_path / "in" / folder).mkdir(parents=True, exist_ok=True)
-        rows = [msc_row(dialog=[{"text": f"I keep {bees}."}], previous_dialogs=[], self_instruct={"B": "What?", "A": bees})]
-        (tmp_path / "in" / folder / f"{part}.txt").write_bytes(write(tmp_path / "x.jsonl", rows).read_bytes())
-    (tmp_path / "in" / "Memalpha").mkdir()
-    write(tmp_path / "in" / "Memalpha" / "test-0.jsonl", [memalpha_row()])
-    for number in (0, 1):
-        write(tmp_path / "in" / f"Accurate_Retrieval-{number}.jsonl", [mab_row()])
-    assert prepare.main([PUBLISHED, str(tmp_path / "in"), "--output", str(tmp_path / "out")]) == 0
-    assert [answers(tmp_path / "out" / f"msc-{part}") for part in ("test", "train")] == [[("wasps",)], [("bees",)]]
-    assert len(answers(tmp_path / "out" / "memalpha-test")) == 2
-    left = tmp_path / "in" / "Accurate_Retrieval-1.jsonl"
-    read_one = left.with_name("Accurate_Retrieval-0.jsonl")
-    assert f"note: memoryagentbench-accurate_retrieval reads {read_one} and leaves {left}\n" in capsys.readouterr().err
-
-
 def test_training_parts_leave_out_what_is_tested_and_a_damaged_file_stops_no_other(tmp_path, capsys):
     originals = tmp_path / "in"
     for folder in ("trec", "nested/locomo", "squad"):
@@ -102,7 +71,7 @@ def test_training_parts_leave_out_what_is_tested_and_a_damaged_file_stops_no_oth
     assert prepare.main([PUBLISHED, str(originals), "--output", str(tmp_path / "out"), "--seed", "1"]) == 1
     made = sorted(path.name for path in (tmp_path / "out").iterdir())
     assert made == ["locomo-test", "trec_coarse-test", "trec_coarse-train", "trec_fine-test", "trec_fine-train"]
-    test, train = (load_prepared(tmp_path / "out" / f"trec_fine-{part}").manifest for part in ("test", "train"))
+    test, train = (read_manifest(tmp_path / "out" / f"trec_fine-{part}") for part in ("test", "train"))
     assert (test.seed, test.questions, test.options["examples"].endswith("train.txt")) == (1, 6, True)
     assert train.skipped["held out"] == 5 and train.checked_against == ["trec_fine-test"]
     assert "squad" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 import statistics
 import subprocess
 import sys
@@ -14,14 +13,9 @@ import record
 import yaml
 
 from memalpha.cli import run
-from memalpha.data.synthetic import PRESETS, generate
-from memalpha.data.teacher import teacher_operations
 from memalpha.errors import InputError
-from memalpha.memory.memory import Memory
-from memalpha.memory.schema import MemorySchema
 from memalpha.runs import RunFolder
 from memalpha.training.config import parse_train_arguments
-from memalpha.types import Fact, FactAction
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = yaml.safe_load((ROOT / "configs" / "train" / "ablations.yaml").read_text())
@@ -46,7 +40,6 @@ def test_a_training_run_is_kept_with_its_curve_if_it_has_held_out_instances(tmp_
     assert kept["curve"] == [{"step": 1, "loss": 0.25}] and kept["environment"]["command"] == ["memalpha", "train"]
 
 
-# ------------------------------------------------------------------------------------------------ comparison
 def test_a_set_evaluated_alone_takes_its_place_and_the_means_are_taken_anew(tmp_path, results):
     sets = [
         {"name": name, "data": "synthetic", "options": {"n": 3, "split": "test", "seed": 7 * seed}}
@@ -95,7 +88,6 @@ def test_means_over_sets_are_those_of_the_published_comparison():
     assert apart["mean"] == pytest.approx(summary["differences"]["recall"]["warm"]["grpo"]["mean"])
 
 
-# ------------------------------------------------------------------------------------------------ ablations
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_is_one_change_to_the_options_of_training(name):
     def options(*more):
@@ -156,21 +148,6 @@ def test_an_instance_without_a_score_is_left_out_of_both_sides_and_counted(tmp_p
     assert default["change"] == {} and changed["change"] == {"tool_weight": 1.0}
 
 
-def test_runs_recorded_before_stay_if_the_default_comes_out_alike(tmp_path, results):
-    for name, value in (("default", 0.5), ("tool_1", 0.75)):
-        made(tmp_path / "first" / name / "seed-1", {"a": 0.25}, {"a": value}, tool_weight=1.0 if name == "tool_1" else 0.4)
-    record.record_ablations(tmp_path / "first")
-    kept = record.read("ablations")["runs"]
-    made(tmp_path / "second" / "default" / "seed-1", {"a": 0.25}, {"a": 0.5})
-    record.record_ablations(tmp_path / "second")
-    assert [run["name"] for run in record.read("ablations")["runs"]] == ["default", "tool_1"] and record.read("ablations")["runs"][
-        1
-    ] == kept[1]
-    made(tmp_path / "third" / "default" / "seed-1", {"a": 0.25}, {"a": 1.0})
-    with pytest.raises(InputError, match=r"default with seed 1 has accuracy 1\.0 and had 0\.5"):
-        record.record_ablations(tmp_path / "third")
-
-
 @pytest.mark.parametrize(
     ("options", "instances", "said"),
     [({"tool_weight": 1.0, "max_steps": 24}, "a", "max_steps 24 .* 16"), ({"tool_weight": 1.0}, "b", "different instances")],
@@ -181,72 +158,3 @@ def test_runs_that_differ_in_more_than_their_change_are_not_compared(options, in
     with pytest.raises(InputError, match=said):
         record.record_ablations(tmp_path)
     assert record.main(["ablations", str(tmp_path / "nothing")]) == 1 and not results.exists()
-
-
-# ------------------------------------------------------------------------------------------------ labelled runs
-def test_a_label_alone_keeps_what_was_recorded_and_an_unknown_one_is_named(results):
-    record.record_labelled("x", ["a=runs/1", "b=runs/2:3-4"], lambda run: {"run": run})
-    found = record.record_labelled("x", ["c=runs/5=6", "a"], lambda run: {"run": run, "again": True})
-    assert found == record.read("x") == {"c": {"run": "runs/5=6", "again": True}, "a": {"run": "runs/1"}} and list(found) == [
-        "c",
-        "a",
-    ]
-    with pytest.raises(InputError, match="'b'"):
-        record.record_labelled("x", ["a", "b"], lambda run: {})
-    assert record.read("x") == found
-
-
-def test_curves_are_drawn_from_what_was_recorded(tmp_path):
-    record.draw({"one": record.read("recipe_curves")["healthy"]}, tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
-
-
-SAID = [Fact(0, FactAction.STATE, "Ann", "city", "Oslo"), Fact(0, FactAction.STATE, "Bo", "pet", "dog")]
-THEN = [Fact(1, FactAction.CHANGE, "Ann", "city", "Rome", "Oslo"), Fact(1, FactAction.RETRACT, "Bo", "pet", "dog")]
-
-
-def result(kind, entry, content=None, code="applied", ok=True):
-    return {"ok": ok, "code": code, "entry": entry, "operation": {"kind": kind, "content": content}}
-
-
-def test_calls_judged_by_hand(tmp_path):
-    first = [result("insert", "1", "Ann city Oslo"), result("insert", "2", "Bo pet dog"), result("insert", "3", "Ann pet dog")]
-    second = [
-        result("update", "1", "Ann city Rome"),
-        result("update", "3", "Ann city Rome"),  # the right words in the wrong place
-        result("delete", "2"),
-        result("delete", "1"),  # it says what was changed by now, and what the chunk is about
-        result("insert", "3", "x", code="duplicate"),
-        {"ok": False, "code": "unparsed", "entry": None, "operation": None},
-    ]
-    steps = [{"chunk": t, "results": results} for t, results in enumerate([first, second, [], first[:1], []])]
-    counts = record.count_rollout(steps, [*SAID, *THEN, Fact(4, FactAction.STATE, "Bo", "job", "cook")])
-    expected = {
-        "insert": 4, "insert_right": 2, "update": 2, "update_right": 1, "delete": 2, "delete_right": 2, "duplicate": 1, "failed": 1,
-        "session_with_facts": 3, "session_with_facts_silent": 1, "session_without": 2, "session_without_silent": 1,
-    }  # fmt: skip
-    assert counts == expected
-    instance = next(iter(generate(1, 0, PRESETS["small"])))
-    folder = RunFolder.create(tmp_path, {"eval_data": "synthetic", "train_data": "synthetic"})
-    folder.write_json("environment.json", {"command": ["memalpha", "rollout"]})
-    folder.write_lines("held_out/rollouts.jsonl", [{"rollout": {"instance": instance.id, "steps": []}}])
-    folder.write_lines(
-        "trajectories/step-000002-rank-0.jsonl", [{"instance": instance.id, "steps": [{"chunk": 99, "results": []}]}]
-    )
-    assert record.read_calls(str(tmp_path))["counts"] == {"rollouts": 1}
-    training = record.read_calls(f"{tmp_path}:1-2")
-    assert training["steps"] == [1, 2] and training["counts"] == {"rollouts": 1, "session_without": 1, "session_without_silent": 1}
-
-
-def test_the_teacher_is_always_right():
-    for dialogue in generate(5, 0, PRESETS["small"]):
-        memory, steps = Memory(MemorySchema.load("facts")), []
-        for chunk in range(len(dialogue.chunks)):
-            results = []
-            for operation in teacher_operations(dialogue, chunk, memory, random.Random(0)):
-                done = memory.apply(operation, chunk=chunk)
-                results.append(result(operation.kind, done.entry_id, operation.content, done.code, done.ok))
-            steps.append({"chunk": chunk, "results": results})
-        counts = record.count_rollout(steps, dialogue.facts)
-        assert counts["insert"] == counts["insert_right"] > 0
-        assert all(counts[kind] == counts[f"{kind}_right"] for kind in ("update", "delete"))

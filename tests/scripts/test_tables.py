@@ -38,21 +38,9 @@ def test_check_writes_nothing_and_fails_for_a_page_that_is_out_of_date(tmp_path,
 
 
 def test_how_numbers_read():
-    assert [tables.share(value) for value in (0.4125, -0.0001, 1.0, None)] == [".412", ".000", "1.000", "–"]
-    assert tables.number(1234.567, 1) == "1,234.6" and tables.share(0.5, "+") == "+.500"
-    found = {"mean": 0.5, "low": 0.402, "high": 0.598, "stderr": 0.05}
-    assert tables.interval(found) == ".500 [.402, .598]"
-    assert tables.interval({**found, "high": 0.5}) == ".500 [.402, .500]*"  # half as wide as the standard error says
-    assert tables.interval({**found, "stderr": None}) == ".500 [.402, .598]" and tables.interval(None) == "–"
+    assert [tables.number(value) for value in (0.4125, -0.0001, 1.0, None)] == [".412", ".000", "1.000", "–"]
+    assert tables.decimals(1234.567, 1) == "1,234.6" and tables.decimals(0.5, 2, "+") == "+0.50"
     assert tables.with_error({"mean": 0.75, "stderr": 0.25, "n": 2, "left_out": 2}) == "+0.750 ± 0.250 (2 of 4 left out)"
-
-
-def test_a_difference_is_found_either_way_round():
-    row = {"mean": 0.25, "low": 0.125, "high": 0.5, "stderr": 0.1, "n": 3, "per_seed": {"0": 0.25}}
-    assert tables.difference({"a": {"b": row}}, "a", "b") == row
-    turned = {**row, "mean": -0.25, "low": -0.5, "high": -0.125, "per_seed": {"0": -0.25}}
-    assert tables.difference({"a": {"b": row}}, "b", "a") == turned
-    assert tables.difference({"a": {"b": row}}, "a", "c") is None
 
 
 def test_the_first_and_the_last_eighth_of_the_steps_are_averaged():

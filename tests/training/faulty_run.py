@@ -11,17 +11,12 @@ import torch
 
 from memalpha import runs
 from memalpha.cli import main
-from memalpha.errors import MemAlphaError
 from memalpha.training import checkpoints as saving
 from memalpha.training.trainer import MemoryGRPOTrainer
 
 
 def kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def raise_error() -> None:
-    raise MemAlphaError("a fault was planted")
 
 
 HOARD: list[torch.Tensor] = []
@@ -42,7 +37,6 @@ WRAPPED = {  # the fault: what is wrapped, what happens, and whether afterwards
     "between-rollouts-and-update": ("_scored_rows", kill, True),
     "in-update": ("_compute_loss", kill, True),
     "after-gradients": ("_keep_step", kill, True),
-    "error": ("_scored_rows", raise_error, False),
     "no-memory": ("_compute_loss", no_memory, False),
 }
 

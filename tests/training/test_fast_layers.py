@@ -95,6 +95,7 @@ def test_pefts_own_code_runs_where_the_fused_one_does_not_fit(monkeypatch, chang
     stands_back(monkeypatch, module)
 
 
+@pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_bias": True}])
 def test_variants_of_lora_are_left_to_peft(monkeypatch, options):
     stands_back(monkeypatch, layer(bias=True, **options))
 

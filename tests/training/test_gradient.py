@@ -37,8 +37,6 @@ def test_the_gradient_is_that_of_the_loss_by_hand(name):
     assert len({prompt for prompt, _ in report.lengths}) > 2
     assert len({completion for _, completion in report.lengths}) > 2
     assert report.padding == case.padding * len(report.advantage_errors)
-    if case.grouping == "step":
-        assert max(report.trl_errors) < 1e-5
     if case.iterations > 1:
         assert report.ratios[0] < 0.8 and report.ratios[1] > 1.25, "the check must reach the clipped region"
 
@@ -71,8 +69,6 @@ def test_two_ranks_train_the_gradient_of_all_rows(two_ranks, name):
     assert sum(report["padding"] for report in reports) > 0, "ranks must differ in their number of rows"
     for report in reports:
         assert max(report["advantage_errors"]) < 1e-6
-        if case.grouping == "step":
-            assert max(report["trl_errors"]) < 1e-5
         if case.fault:
             assert max(report["errors"]) > FOUND
         else:

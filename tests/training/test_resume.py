@@ -27,6 +27,7 @@ LATE = "between-rollouts-and-update", "in-update", "after-gradients", "in-log", 
 EVERY_KILL = [pytest.param(fault, step, marks=pytest.mark.slow) for fault in ("before-rollouts", *LATE) for step in (1, 2, 3, 4)]
 KILLS = [("between-rollouts-and-update", 3), ("in-checkpoint", 4), ("in-log", 2), *EVERY_KILL]
 
+OF_TWO = [*OPTIONS, "--warm_start_steps", "0", *SHORT]
 MAIN_ONLY = "in-log", "after-checkpoint"
 TWO_KILLS = [("between-rollouts-and-update", 1)]
 TWO_KILLS += [pytest.param(fault, 0, marks=pytest.mark.slow) for fault in LATE]
@@ -183,7 +184,8 @@ def test_other_data_at_the_same_place_are_refused(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def whole_run_of_two(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("two") / "run"
-    done = two("-m", "memalpha", "train", *OPTIONS, "--output_dir", str(folder))
+    cpus = ["--config_file", "configs/accelerate/cpu-2.yaml", "-m", "memalpha", "train"]
+    done = launch("-m", "accelerate.commands.launch", *cpus, *OF_TWO, "--output_dir", str(folder))
     assert (folder / "summary.json").is_file(), done.stderr[-2000:]  # gloo may abort at exit, after all work is done
     assert json.loads((folder / "environment.json").read_text())["world_size"] == 2
     assert len(list((folder / "trajectories").glob("step-*-rank-1.jsonl"))) == 4
@@ -194,11 +196,11 @@ def whole_run_of_two(tmp_path_factory) -> Path:
 def test_two_processes_one_of_them_killed(whole_run_of_two, tmp_path, fault, rank):
     folder = tmp_path / "killed"
     clock = time.monotonic()
-    died = two("tests/training/faulty_run.py", fault, "3", str(rank), "train", *OPTIONS, "--output_dir", str(folder))
+    died = two("tests/training/faulty_run.py", fault, "3", str(rank), "train", *OF_TWO, "--output_dir", str(folder))
     assert died.returncode and time.monotonic() - clock < 90  # a minute for the others to stop, and the time to step 3
     assert f"rank      : {rank}" in died.stderr and "SIGKILL" in died.stderr  # torchrun's report
     whole = {"checkpoint-1", "checkpoint-2", *(["checkpoint-3"] if fault == "after-checkpoint" else [])}
     assert {path.name for path in folder.glob("checkpoint-*")} == whole
-    done = two("-m", "memalpha", "train", *OPTIONS, "--output_dir", str(folder), "--resume")
+    done = two("-m", "memalpha", "train", *OF_TWO, "--output_dir", str(folder), "--resume")
     assert (folder / "summary.json").is_file(), done.stderr[-2000:]
     assert_same_end(folder, whole_run_of_two)

@@ -27,17 +27,19 @@ class Recall:
         self.fails_on = fails_on
 
     def read(self, requests):
-        for request in requests:
-            if any(word in request.question.text for word in self.fails_on):
-                raise ServiceError("the reader is down")
-        return [Answer("\n".join(request.passages), request.passages) for request in requests]
+        failed = [any(word in request.question.text for word in self.fails_on) for request in requests]
+        outcomes = [Answer("\n".join(request.passages), request.passages) for request in requests]
+        if any(failed):
+            down = ServiceError("the reader is down")
+            raise PartialServiceError([down if bad else said for bad, said in zip(failed, outcomes, strict=True)])
+        return outcomes
 
 
 class Judge:
     """Finds every write right but the deletions; keeps what it was asked; fails on the chunks it is told to, such as a0."""
 
-    def __init__(self, *fails_on, partial=True):
-        self.fails_on, self.partial, self.asked = fails_on, partial, []
+    def __init__(self, *fails_on):
+        self.fails_on, self.asked = fails_on, []
 
     def judge(self, requests):
         self.asked.append(requests)
@@ -47,8 +49,8 @@ class Judge:
             else [result.operation.content is not None for result in request.results]
             for request in requests
         ]
-        if errors := [outcome for outcome in outcomes if isinstance(outcome, ServiceError)]:
-            raise PartialServiceError(outcomes) if self.partial else errors[0]
+        if any(isinstance(outcome, ServiceError) for outcome in outcomes):
+            raise PartialServiceError(outcomes)
         return outcomes
 
 
@@ -105,9 +107,8 @@ def test_a_reader_that_fails_masks_its_rollout_and_no_other(rollouts):
     assert math.isnan(apple.score) and "the reader is down" in apple.error
 
 
-@pytest.mark.parametrize("partial", [True, False])
-def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts, partial):
-    scorer = scorer_of(judge=Judge("a0", partial=partial))
+def test_a_judge_that_fails_masks_the_chunk_and_no_other(rollouts):
+    scorer = scorer_of(judge=Judge("a0"))
     rewards = scorer.score(rollouts)
     first, second = rewards[0]
     assert (first.accuracy, first.tool, first.compression) == (0.5, 0.5, 0.875)

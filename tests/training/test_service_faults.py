@@ -6,8 +6,12 @@ first i words of each chunk. All else is the command line's own run: model, trai
 
 import json
 import math
+import os
 import re
+import signal
 import statistics
+import threading
+import time
 
 import pytest
 from runs_of_nano import ROOT, two
@@ -181,15 +185,24 @@ def test_a_question_that_fails_masks_its_rollout_and_no_other(tmp_path, data, re
     assert sum(map(about_boat, reader.bodies)) == 2 * (1 if fault == "refusal" else 3)
 
 
-def test_more_than_the_share_stops_the_run_and_exactly_the_share_does_not(tmp_path, data, reader, capsys):
-    reader.fault_for = lambda body: error(400, "worn out") if about_boat(body) else None
-    code, done = train(tmp_path, data, reader.url, "--max_masked_share", "0.249")
-    said = capsys.readouterr().err
-    assert code == 1 and said.count("error: ") == 1
-    assert "2 of 8 rollouts could not be scored, more than max_masked_share = 0.249" in said and "worn out" in said
-    assert done.metrics == [] and len(done.masked()) == 4  # the step that stopped the run is on record
-    code, done = train(tmp_path, data, reader.url, "--max_masked_share", "0.25", "--overwrite", "true")
-    assert code == 0 and len(done.masked()) == 4
+def test_a_second_ctrl_c_ends_a_step_that_waits_for_a_dead_reader(tmp_path, data, reader, capsys):
+    """The first one lets the step finish, which may take all attempts; the second ends the run within two seconds."""
+    sent = []
+
+    def interrupt():
+        while not reader.bodies:
+            time.sleep(0.01)
+        for pause in (0.0, 1.1):  # a repetition within a second is the launcher's
+            time.sleep(pause)
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+    reader.fault_for = lambda body: Fault(hang=True)
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    code, done = train(tmp_path, data, reader.url, "--endpoint_timeout", "600")
+    assert time.monotonic() - sent[1] < 2 and code == 130 and done.metrics == []
+    helper.join()
 
 
 # ------------------------------------------------------------------------------------------------ judges

@@ -1,13 +1,22 @@
-"""Starting a real server process for a test, with tokens for as many users as it likes."""
+"""A server process with a scripted model for a test, with tokens for as many users as it likes.
+
+    python servers.py '{"store": ..., "port": 0, "tokens": FILE or null, "user": ..., "delay": seconds, ...}'
+
+It prints its URL. The model keeps a text's last line word for word; texts that say so make it slow, silent or fail. ``files``
+limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +25,39 @@ from typing import Any
 import httpx
 import yaml
 
-WORKER = Path(__file__).with_name("server_worker.py")
+from memalpha.agent.config import AgentConfig
+from memalpha.agent.step import AgentStep
+from memalpha.errors import ServiceError
+from memalpha.models.nano import make_tokenizer
+from memalpha.types import Completion, Prompt, Sampling, StopReason
+from memalpha.use.access import Callers, Grant, ServeConfig
+from memalpha.use.agent import MemoryAgent
+
+CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=40, view_tokens=400, max_completion_length=64)
+
+
+class Model:
+    """Keeps the last line of each chunk; ``delay`` seconds a batch, as a model would take."""
+
+    def __init__(self, delay: float) -> None:
+        self.delay = delay
+
+    def generate(self, prompts: list[Prompt], sampling: Sampling) -> list[Completion]:
+        chunks = [prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0] for prompt in prompts]
+        if any("fail now" in chunk for chunk in chunks):
+            raise ServiceError("/secret/path: the model is gone")
+        if any("crash now" in chunk for chunk in chunks):
+            raise ZeroDivisionError("/secret/path")
+        time.sleep(max(self.delay, *(2.5 * ("very slow" in chunk) or 1.0 * ("slow" in chunk) for chunk in chunks)))
+        texts = ["= 99 no such entry" if "mistake" in chunk else f"+ {chunk.splitlines()[-1]}" for chunk in chunks]
+        return [Completion((), text, StopReason.END) for text in texts]
+
+
+def make_agent(store: Any, delay: float = 0.0) -> MemoryAgent:
+    return MemoryAgent(AgentStep(CONFIG, make_tokenizer(["facts"], 8192)), Model(delay), store=store, name="scripted")
+
+
+WORKER = __file__
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "no_proxy": "127.0.0.1"}
 
 
@@ -25,13 +66,8 @@ class Server:
 
     def __init__(self, **options: Any) -> None:
         options = {"port": 0, **{name: str(value) if isinstance(value, Path) else value for name, value in options.items()}}
-        self.process = subprocess.Popen(
-            [sys.executable, str(WORKER), json.dumps(options)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-        )
+        command, pipe = [sys.executable, WORKER, json.dumps(options)], subprocess.PIPE
+        self.process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
         assert self.url.startswith("http://"), self.process.communicate()[1]
@@ -44,7 +80,7 @@ class Server:
         """Send a signal, wait for the end, return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        self.errors = self.process.communicate(timeout=60)[1]
+        self.process.communicate(timeout=60)
         return self.process.returncode
 
 
@@ -57,14 +93,10 @@ def running(**options: Any) -> Iterator[Server]:
         server.stop(signal.SIGKILL)
 
 
-def token_of(name: str) -> str:
-    """The token of a user in ``tokens_file``."""
-    return f"token-of-{name}"
-
-
 def line(name: str, **reach: Any) -> dict[str, Any]:
-    """A line of a tokens file."""
-    return {"name": f"{name}'s client", "sha256": hashlib.sha256(token_of(name).encode()).hexdigest(), **(reach or {"user": name})}
+    """A line of a tokens file, for the token ``token-of-NAME``."""
+    digest = hashlib.sha256(f"token-of-{name}".encode()).hexdigest()
+    return {"name": f"{name}'s client", "sha256": digest, **(reach or {"user": name})}
 
 
 def tokens_file(path: Path, *lines: dict[str, Any]) -> Path:
@@ -73,8 +105,29 @@ def tokens_file(path: Path, *lines: dict[str, Any]) -> Path:
 
 
 def bearer(name: str, **more: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token_of(name)}", **more}
+    return {"Authorization": f"Bearer token-of-{name}", **more}
 
 
 def client(server: Server, name: str | None = None, **more: str) -> httpx.Client:
     return httpx.Client(base_url=server.url, headers=bearer(name, **more) if name else more, timeout=30, trust_env=False)
+
+
+def main(options: dict[str, Any]) -> None:
+    from memalpha.use import server
+
+    logging.basicConfig(level=logging.WARNING)
+    agent = make_agent(options.pop("store"), options.pop("delay", 0.0))
+    tokens, user, stdio = options.pop("tokens", None), options.pop("user", None), options.pop("stdio", False)
+    if files := options.pop("files", 0):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    for name, seconds in options.pop("constants", {}).items():
+        setattr(server, name, seconds)
+    callers = Callers.load(tokens) if tokens else Callers(Grant("local", user))
+    if stdio:
+        server.serve_stdio(agent, ServeConfig(), callers)
+        return
+    server.serve_http(agent, ServeConfig(**options), callers, lambda url: print(url, flush=True))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -2,26 +2,21 @@
 
 import asyncio
 import hashlib
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import ScriptedGenerator
 
 from memalpha.agent.config import AgentConfig
-from memalpha.agent.rollout import run_rollouts
 from memalpha.agent.step import AgentStep
-from memalpha.data.synthetic import generate
-from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError, JournalError, ServiceError
+from memalpha.errors import ForgottenError, InputError, JournalBusyError, JournalConflictError
 from memalpha.models.nano import make_tokenizer
-from memalpha.qa.readers import ModelReader
 from memalpha.store.journal import Journal, Namespace, hash_prompt
-from memalpha.types import Sampling
 from memalpha.use.agent import LOCAL, AsyncMemoryAgent, MemoryAgent
 
 CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=2000, view_tokens=500, max_completion_length=64)
@@ -30,12 +25,6 @@ MARTA, IVAN = Namespace("marta"), Namespace("ivan")
 
 def chunk_in(prompt):
     return prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0]
-
-
-def keeper(prompt):
-    """Keeps the first line of the chunk and corrects what the memory showed first."""
-    line = chunk_in(prompt).split("\n")[1]
-    return f"+ {line}\n= 1 corrected by {line}"
 
 
 def parrot(prompt):
@@ -51,17 +40,6 @@ def texts(agent, namespace=None):
 
 
 # ------------------------------------------------------------------------------------------------ as in training
-def test_prompts_and_memories_equal_those_of_training_rollouts():
-    instance = generate(1, seed=5)[0]
-    trained = run_rollouts([instance], step(), ScriptedGenerator(keeper), Sampling(64))[0]
-    used = MemoryAgent(step(), ScriptedGenerator(keeper))
-    records = [record for chunk in instance.chunks for record in used.add(chunk.text, chunk.time).steps]
-    assert [record.prompt for record in records] == [record.prompt for record in trained.steps]
-    assert [record.outcome.results for record in records] == [record.outcome.results for record in trained.steps]
-    assert texts(used) == [entry.content for entry in trained.memory]
-    assert [entry.source_chunk for entry in used.memory()] == [entry.source_chunk for entry in trained.memory]
-
-
 def test_ask_without_a_reader_answers_with_what_was_found():
     agent = MemoryAgent(step(), ScriptedGenerator(["+ Marta city Oslo\n+ Ivan job nurse", "= 1 Marta city Rome"]))
     agent.add("Marta: I live in Oslo.", time="2024-03-05")
@@ -70,18 +48,6 @@ def test_ask_without_a_reader_answers_with_what_was_found():
     added = agent.add("Marta: I moved to Rome.", time="2024-05-01")
     assert [result.message for result in added.results] == ["update 1"] and added.operations == (3,)
     assert agent.ask("What is the city of Marta?").text == "[2024-05-01] Marta city Rome"
-    assert repr(agent) == "MemoryAgent with 2 entries\n1 [2024-05-01] Marta city Rome\n2 [2024-03-05] Ivan job nurse"
-
-
-def test_a_reader_gets_blocks_first_as_in_evaluation():
-    said = ["*core She is a nurse", "+semantic Marta lives in Oslo"]
-    asked = []
-    reader = ModelReader(lambda chats: asked.extend(chats) or ["Oslo "], 500, len)
-    agent = MemoryAgent(step(schema="mem_alpha"), ScriptedGenerator(said), reader)
-    for text in ("a", "b"):
-        agent.add(text)
-    assert agent.ask("Where does Marta live?").text == "Oslo"
-    assert asked[0][-1]["content"].startswith("Notes:\nShe is a nurse\nMarta lives in Oslo\n")
 
 
 # ------------------------------------------------------------------------------------------------ on a store
@@ -133,69 +99,24 @@ def test_a_namespace_begun_with_another_schema_can_be_erased_and_nothing_else(tm
     assert all(b"quagga" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
-def test_no_call_without_a_namespace_where_there_is_a_store(tmp_path):
-    with MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db") as agent:
-        calls = [
-            lambda: agent.add("text"), lambda: agent.ask("?"), lambda: agent.search("?"), agent.memory, agent.history,
-            lambda: agent.undo(1), lambda: agent.forget("1"), agent.forget_all,
-        ]  # fmt: skip
-        for call in calls:
-            with pytest.raises(InputError, match="no namespace"):
-                call()
-        assert agent.journal.namespaces() == ()
+WRONG = [  # what the message begins with, and a call
+    ("entry ", lambda a: a.forget(None, namespace="m")), ("text ", lambda a: a.add(None, namespace="m")),
+    ("text ", lambda a: a.add("\ud800", namespace="m")), ("a text ", lambda a: a.add(" \n", namespace="m")),
+    ("time ", lambda a: a.add("x", date(2024, 3, 5), namespace="m")), ("query ", lambda a: a.search(7, namespace="m")),
+    ("the time ", lambda a: a.add("x", time="2024\n[x]", namespace="m")), ("namespace 3", lambda a: a.ask("?", namespace=3)),
+    ("the time ", lambda a: a.add("x", "then " * 40, namespace="m")), ("no namespace", lambda a: a.add("text")),
+    ("no namespace", lambda a: a.ask("?")), ("no namespace", lambda a: a.memory()), ("no namespace", lambda a: a.forget_all()),
+]  # fmt: skip
 
 
-WRONG = {  # the argument that is named, and calls that give it
-    "entry": [lambda a: a.forget(None, namespace="m"), lambda a: a.forget(1, namespace="m"), lambda a: a.history(1, namespace="m")],
-    "text": [lambda a: a.add(None, namespace="m"), lambda a: a.add(b"x", namespace="m"), lambda a: a.add("\ud800", namespace="m")],
-    "a text": [lambda a: a.add(" \n", namespace="m")],
-    "time": [lambda a: a.add("x", date(2024, 3, 5), namespace="m"), lambda a: a.add("x", time="\ud800", namespace="m")],
-    "the time": [lambda a: a.add("x", time="2024\n[x]", namespace="m"), lambda a: a.add("x", "then " * 40, namespace="m")],
-    "question": [lambda a: a.ask(None, namespace="m"), lambda a: a.ask("\ud800 Oslo", namespace="m")],
-    "query": [lambda a: a.search(7, namespace="m"), lambda a: a.search("\ud800 Oslo", namespace="m")],
-    "k": [lambda a: a.search("x", "3", namespace="m"), lambda a: a.search("x", True, namespace="m")],
-    "source": [lambda a: a.add("x", source=5, namespace="m"), lambda a: a.add("x", source="\ud800", namespace="m")],
-    "operation": [lambda a: a.undo(True, namespace="m"), lambda a: a.undo(1.0, namespace="m"), lambda a: a.undo(0, namespace="m")],
-    "by": [lambda a: a.undo(1, by=5, namespace="m"), lambda a: a.undo(1, by="\ud800", namespace="m")],
-    "namespace 3": [lambda a: a.ask("?", namespace=3)],
-    "retrieve_k": [lambda a: MemoryAgent(step(), ScriptedGenerator([]), retrieve_k=0)],
-    "name": [lambda a: MemoryAgent(step(), ScriptedGenerator([]), name=5)],
-    "a store at 5": [lambda a: MemoryAgent(step(), ScriptedGenerator([]), store=5)],
-}
-
-
-@pytest.mark.parametrize("argument", WRONG)
-def test_an_argument_of_a_wrong_type_is_refused_and_nothing_done(tmp_path, argument):
+def test_a_wrong_argument_is_refused_and_nothing_done(tmp_path):
     """Above all, no entry at all must never be read as all of them."""
     with MemoryAgent(step(), ScriptedGenerator(["+ Marta city Oslo"]), store=tmp_path / "m.db") as agent:
         agent.add("text", namespace="m")
-        for call in WRONG[argument]:
-            with pytest.raises(InputError, match=rf"^{argument}\b"):
+        for begins, call in WRONG:
+            with pytest.raises(InputError, match=f"^{begins}"):
                 call(agent)
         assert texts(agent, "m") == ["Marta city Oslo"] and len(agent.history(namespace="m")) == 1
-
-
-def test_a_closed_agent_says_so(tmp_path):
-    agent = MemoryAgent(step(), ScriptedGenerator(["+ one"]), store=tmp_path / "m.db")
-    agent.add("text", namespace="marta")
-    agent.close()
-    for call in (
-        lambda: agent.add("text", namespace="marta"),
-        lambda: agent.memory("marta"),
-        lambda: agent.ask("?", namespace="marta"),
-    ):
-        with pytest.raises(JournalError, match=r"m\.db was closed"):
-            call()
-
-    async def story():
-        awaited = AsyncMemoryAgent(MemoryAgent(step(), ScriptedGenerator(parrot)))
-        await awaited.add("text")
-        await awaited.aclose()
-        await awaited.aclose()
-        with pytest.raises(JournalError, match="the agent was closed"):
-            await awaited.memory()
-
-    asyncio.run(story())
 
 
 def test_without_a_store_there_is_one_memory_and_others_may_be_named():
@@ -210,11 +131,9 @@ def test_without_a_store_there_is_one_memory_and_others_may_be_named():
 def test_a_long_text_is_read_in_pieces_of_whole_sentences():
     seen = []
     agent = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(lambda p: seen.append(chunk_in(p)) or f"+ piece {len(seen)}"))
-    sentences, told = [f"Sentence number {i} is here." for i in range(6)], []
-    added = agent.add(" ".join(sentences), source="book", on_piece=lambda part: told.append((part, len(agent.history()))))
+    sentences = [f"Sentence number {i} is here." for i in range(6)]
+    added = agent.add(" ".join(sentences), source="book")
     assert len(seen) > 1 and " ".join(seen) == " ".join(sentences)
-    assert [written for _, written in told] == list(range(1, len(told) + 1))  # each is in the store when it is told
-    assert [number for part, _ in told for number in part.operations] == list(added.operations)
     assert added.operations == tuple(range(1, len(seen) + 1)) and [r.chunk_index for r in added.steps] == list(range(len(seen)))
     assert {event.origin.source for event in agent.history()} == {"book"}
 
@@ -226,23 +145,13 @@ def test_a_failure_in_the_middle_says_what_is_there():
     assert failure.value.__notes__[0].startswith("the first 1 of ") and texts(agent) == ["first"]
 
 
-def test_a_text_full_of_fences_is_read_in_pieces_too():
-    seen = []
-    agent = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(lambda p: seen.append(chunk_in(p)) or "+ piece"))
-    count, text = agent.step.chunk_tokens, "<chunk> " * 20
-    assert agent.step.encoder.count(text) > 40
-    shorter = "<chunk> " * next(n for n in range(20, 0, -1) if agent.step.encoder.count("<chunk> " * n) <= 40)
-    assert count(shorter) > 40  # fits as it is written, and not as the prompt shows it
-    agent.add(shorter)
-    assert len(seen) > 1 and all(count(piece.text) <= 40 for piece in agent.pieces(text))
-
-
-@given(st.text(min_size=1).filter(str.strip))
+@settings(max_examples=30)
+@given(st.text(min_size=1).filter(str.strip) | st.just("<chunk> " * 20))
 def test_pieces_hold_the_whole_text(text):
     agent = MemoryAgent(step(max_chunk_tokens=12), ScriptedGenerator(parrot))
     pieces = agent.pieces(text)
     assert "".join("".join(piece.text for piece in pieces).split()) == "".join(text.split())
-    assert all(agent.step.encoder.count(piece.text) <= 12 for piece in pieces)
+    assert all(agent.step.chunk_tokens(piece.text) <= 12 for piece in pieces)  # as the prompt shows it
 
 
 # ------------------------------------------------------------------------------------------------ many at once
@@ -269,32 +178,22 @@ def test_a_completion_is_applied_only_to_the_memory_its_prompt_showed():
     assert texts(agent, IVAN) == [f"text {i}" for i in range(5)]
 
 
-class Counting(ScriptedGenerator):
-    """Waits in its first call until everybody has asked; keeps the sizes of its batches and how many were inside at once."""
-
-    def __init__(self, clients, script=parrot):
-        super().__init__(script)
-        self.sizes, self.inside, self.most, self.clients = [], 0, 0, clients
-        self.agent = None
-
-    def generate(self, prompts, sampling):
-        self.inside += 1
-        self.most = max(self.most, self.inside)
-        if not self.sizes:
-            while len(self.agent.generator._waiting) < self.clients - 1:
-                pass
-        self.sizes.append(len(prompts))
-        made = super().generate(prompts, sampling)
-        self.inside -= 1
-        return made
-
-
 def test_texts_of_several_namespaces_are_read_in_one_batch(tmp_path):
-    generator = Counting(9)
-    agent = generator.agent = MemoryAgent(step(), generator, store=tmp_path / "m.db", max_batch=5)
+    sizes = []
+
+    class Waiting(ScriptedGenerator):
+        """Waits in its first call until everybody has asked."""
+
+        def generate(self, prompts, sampling):
+            while not sizes and len(agent.generator._waiting) < 8:
+                time.sleep(0.001)
+            sizes.append(len(prompts))
+            return super().generate(prompts, sampling)
+
+    agent = MemoryAgent(step(), Waiting(parrot), store=tmp_path / "m.db", max_batch=5)
     with ThreadPoolExecutor(9) as pool:
         list(pool.map(lambda i: agent.add(f"text of {i}", namespace=f"user {i}"), range(9)))
-    assert generator.most == 1 and generator.sizes == [1, 5, 3]
+    assert sizes == [1, 5, 3]
     assert [texts(agent, f"user {i}") for i in range(9)] == [[f"text of {i}"] for i in range(9)]
 
 
@@ -307,60 +206,15 @@ def test_texts_of_one_namespace_are_read_one_after_the_other():
     assert [view.count("text ") for view in views] == list(range(24))  # each saw all before it, none was read twice
 
 
-def test_one_prompt_that_fails_fails_no_other():
-    def picky(prompt):
-        if "bad" in chunk_in(prompt):
-            raise ServiceError("no")
-        return parrot(prompt)
-
-    generator = Counting(6, picky)
-    agent = generator.agent = MemoryAgent(step(), generator)
-
-    def attempt(i):
-        try:
-            return agent.add(f"{'bad' if i == 3 else 'good'} {i}", namespace=f"user {i}").results[0].ok
-        except ServiceError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(attempt, range(6))) == [True, True, True, "no", True, True]
-
-
 def test_awaited_calls_do_the_same(tmp_path):
     async def story():
-        async with AsyncMemoryAgent(MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db")) as agent:
-            added = await asyncio.gather(*(agent.add(f"text {i}", namespace=f"user {i}") for i in range(5)))
-            assert [each.operations for each in added] == [(1,)] * 5
-            assert (await agent.ask("text", namespace="user 3")).text == "text 3"
-            assert [hit.entry.content for hit in await agent.search("text", 1, namespace="user 4")] == ["text 4"]
-            assert (await agent.undo(1, namespace="user 0", by="marta")).after is None
-            assert [e.origin.agent for e in await agent.history("1", namespace="user 0")] == ["agent", "marta"]
-            assert (await agent.forget("1", namespace="user 1")).operations == 1
-            await agent.forget_all(namespace="user 2")
-            return [len(await agent.memory(f"user {i}")) for i in range(5)]
+        agent = AsyncMemoryAgent(MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db"))
+        added = await asyncio.gather(*(agent.add(f"text {i}", namespace=f"user {i}") for i in range(5)))
+        assert [each.operations for each in added] == [(1,)] * 5
+        assert (await agent.ask("text", namespace="user 3")).text == "text 3"
+        assert (await agent.undo(1, namespace="user 0", by="marta")).after is None
+        found = [len(await agent.memory(f"user {i}")) for i in range(5)]
+        await agent.close()
+        return found
 
-    assert asyncio.run(story()) == [0, 0, 0, 1, 1]
-
-
-def test_closing_waits_for_what_is_under_way(tmp_path):
-    inside, go = threading.Event(), threading.Event()
-
-    def slow(prompt):
-        inside.set()
-        assert go.wait(30)
-        return parrot(prompt)
-
-    async def story():
-        agent = AsyncMemoryAgent(MemoryAgent(step(), ScriptedGenerator(slow), store=tmp_path / "m.db"))
-        call = asyncio.create_task(agent.add("text", namespace="marta"))
-        await asyncio.to_thread(inside.wait)
-        call.cancel()
-        closing = asyncio.create_task(agent.aclose())
-        await asyncio.sleep(0.05)
-        assert not closing.done()
-        go.set()
-        await closing
-
-    asyncio.run(story())
-    with MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db") as agent:
-        assert texts(agent, "marta") == ["text"]
+    assert asyncio.run(story()) == [0, 1, 1, 1, 1]

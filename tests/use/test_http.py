@@ -39,6 +39,8 @@ def test_a_story(marta):
     assert added["operations"] == [1] and added["pieces"] == 1
     assert added["results"] == [{"ok": True, "code": "applied", "message": "insert 1", "entry": "1"}]
     marta.post("/v1/add", json={"text": "Ivan is a nurse"})
+    page = marta.get("/v1/memory", params={"offset": 1, "limit": 1}).json()
+    assert page["total"] == 2 and [entry["id"] for entry in page["entries"]] == ["2"]
     found = marta.post("/v1/search", json={"query": "nurse", "k": 1}).json()["entries"]
     assert [(entry["id"], entry["content"]) for entry in found] == [("2", "Ivan is a nurse")]
     reply = marta.post("/v1/ask", json={"question": "Where does Marta live?"}).json()
@@ -49,9 +51,14 @@ def test_a_story(marta):
         (2, "apply", "scripted"),
         (3, "undo", "marta's client"),
     ]
+    assert all(event["time"].endswith("+00:00") and event["prompt_hash"] for event in events[:1])
+    mistake = marta.post("/v1/add", json={"text": "make a mistake"}).json()  # of the model: no problem
+    assert mistake["operations"] == [] and mistake["results"][0]["code"] == "unknown_id"
+    again = problem(marta.post("/v1/undo", json={"operation": 2}))
+    assert again["status"] == 409 and again["fix"] == "undo 3 first"
     assert marta.get("/v1/history", params={"limit": 1}).json()["total"] == 3
     receipt = marta.post("/v1/forget", json={"entry": "1"}).json()
-    assert receipt["operations"] == 1 and receipt["backups_missing"] == 0
+    assert receipt["operations"] == 1
     assert marta.get("/v1/memory").json()["total"] == 0
     assert "Oslo" not in marta.get("/v1/history").text
     assert problem(marta.post("/v1/undo", json={"operation": 1}))["status"] == 410
@@ -59,24 +66,9 @@ def test_a_story(marta):
     assert marta.get("/v1/history").json() == {"operations": [], "total": 0}
 
 
-def test_a_long_text_is_read_in_pieces(marta):
-    text = " ".join(f"Fact number {i}." for i in range(6))
-    added = marta.post("/v1/add", json={"text": text}).json()
-    assert added["pieces"] > 1 and len(added["operations"]) == added["pieces"]
-    page = marta.get("/v1/memory", params={"offset": 1, "limit": 1}).json()
-    assert page["total"] == added["pieces"] and [entry["id"] for entry in page["entries"]] == ["2"]
-
-
-def test_a_mistake_of_the_model_is_a_result_and_no_problem(marta):
-    answer = marta.post("/v1/add", json={"text": "make a mistake"})
-    assert answer.status_code == 200
-    assert answer.json()["operations"] == [] and answer.json()["results"][0]["code"] == "unknown_id"
-
-
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "says"),
     [
-        ("POST", "/v1/add", {"text": ""}, 422, "body.text"),
         ("POST", "/v1/add", {"txt": "a"}, 422, "body.txt: Extra inputs are not permitted"),
         ("POST", "/v1/add", {"text": " \n"}, 400, "without a word"),
         ("POST", "/v1/add", {"text": "a\ud800"}, 422, "body.text"),
@@ -84,32 +76,21 @@ def test_a_mistake_of_the_model_is_a_result_and_no_problem(marta):
         ("POST", "/v1/add", {"text": "word " * 10_000}, 413, "the request's body"),
         ("POST", "/v1/add", {"text": "fail now"}, 502, "the model"),
         ("POST", "/v1/add", {"text": "crash now"}, 500, "the server failed"),
-        ("POST", "/v1/search", {"query": "a", "k": 0}, 422, "body.k"),
         ("POST", "/v1/undo", {"operation": 1}, 400, "operation 1 cannot be undone"),
         ("POST", "/v1/undo", {"operation": True}, 422, "body.operation"),
-        ("POST", "/v1/undo", {"operation": "1"}, 422, "body.operation"),
         ("POST", "/v1/forget", {"entry": "1"}, 400, "nothing of an entry '1'"),
         ("DELETE", "/v1/memory", None, 400, "no namespace"),
-        ("GET", "/v1/memory?limit=0", None, 422, "query.limit"),
         ("GET", "/v1/history?entyr=1", None, 422, "query.entyr: Extra inputs"),
         ("GET", "/v1/nothing", None, 404, "Not Found"),
-        ("GET", "/v1/add", None, 405, "Method Not Allowed"),
         ("GET", "/mcp", None, 405, "Method Not Allowed"),
     ],
 )
-def test_what_is_refused_is_told_and_nothing_is_written(marta, server, method, path, body, status, says):
+def test_what_is_refused_is_told_and_nothing_is_written(marta, method, path, body, status, says):
     content = None if body is None else json.dumps(body)
     said = problem(marta.request(method, path, content=content, headers={"Content-Type": "application/json"}))
     assert said["status"] == status and says in said["what"]
     assert "/secret" not in json.dumps(said) and "Traceback" not in json.dumps(said)
     assert marta.get("/v1/history").json()["total"] == 0
-
-
-def test_an_undo_of_what_was_written_since_is_a_conflict(tmp_path, marta):
-    marta.post("/v1/add", json={"text": "tea"})
-    marta.post("/v1/undo", json={"operation": 1})
-    said = problem(marta.post("/v1/undo", json={"operation": 1}))
-    assert said["status"] == 409 and said["fix"] == "undo 2 first"
 
 
 # ------------------------------------------------------------------------------------------------ who
@@ -133,14 +114,12 @@ def test_a_backend_names_its_user_and_keeps_to_its_agent(server):
         assert zoe.get("/v1/memory", headers={"Memalpha-Agent": "chat"}).json()["entries"][0]["content"] == "zoë likes tea"
 
 
-@pytest.mark.parametrize("name", ["Authorization", "Memalpha-User", "Origin"])
+@pytest.mark.parametrize("name", ["Authorization", "Memalpha-User"])
 def test_a_header_that_decides_may_not_come_twice(server, name):
-    values = {"Authorization": "Bearer token-of-ivan", "Memalpha-User": "marta", "Origin": "http://localhost"}
-    headers = [("Authorization", "Bearer token-of-marta"), ("Memalpha-User", "marta"), (name, values[name])]
-    headers += [(name, values[name])] if name == "Origin" else []
+    twice = [("Authorization", "Bearer token-of-marta"), ("Memalpha-User", "marta")]
+    twice.append((name, {"Authorization": "Bearer token-of-ivan", "Memalpha-User": "marta"}[name]))
     with httpx.Client(trust_env=False) as http:
-        response = http.get(f"{server.url}/v1/memory", headers=headers)
-    assert response.status_code == 400
+        assert http.get(f"{server.url}/v1/memory", headers=twice).status_code == 400
 
 
 # ------------------------------------------------------------------------------------------------ where from
@@ -174,7 +153,6 @@ def test_the_description_names_every_operation_and_its_problems(server):
         ("/v1/memory", "get"), ("/v1/memory", "delete"), ("/v1/history", "get"), ("/v1/undo", "post"), ("/v1/forget", "post"),
     }  # fmt: skip
     add = described["paths"]["/v1/add"]["post"]
-    assert {"400", "401", "403", "408", "409", "410", "413", "421", "422", "429", "500", "502", "503"} == set(add["responses"]) - {
-        "200"
-    } and add["security"] == [{"HTTPBearer": []}]
+    problems = {"400", "401", "403", "408", "409", "410", "413", "421", "422", "500", "502", "503"}
+    assert set(add["responses"]) == {"200", *problems} and add["security"] == [{"HTTPBearer": []}]
     assert {each["name"] for each in add["parameters"]} == {"Memalpha-User", "Memalpha-Agent", "Memalpha-Session"}

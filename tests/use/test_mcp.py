@@ -10,8 +10,7 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from server_worker import make_agent
-from servers import ENVIRONMENT, WORKER, bearer, line, running, tokens_file
+from servers import ENVIRONMENT, WORKER, bearer, line, make_agent, running, tokens_file
 
 TOOLS = {"add", "ask", "search", "memory", "history", "undo", "forget"}
 
@@ -54,9 +53,7 @@ async def story(client):
     assert [e["kind"] for e in (await called(client, "history", entry="2"))["operations"]] == ["apply", "undo"]
     assert (await called(client, "forget", entry="1"))["operations"] == 1
     assert (await refused(client, "undo", operation=1))["status"] == 410
-    assert (await refused(client, "undo", operation=99))["expected"].startswith("the number of an operation")
     assert (await refused(client, "search", query="a", k=1000))["status"] == 422
-    assert (await refused(client, "add", text="fail now"))["status"] == 502
     unforeseen = await refused(client, "add", text="crash now")
     assert unforeseen["status"] == 500 and "secret" not in json.dumps(unforeseen)
     assert (await called(client, "memory"))["entries"] == []
@@ -74,7 +71,7 @@ def test_over_streamable_http(server, mode):
 
 def test_over_stdio(tmp_path):
     options = json.dumps({"store": str(tmp_path / "store.db"), "user": "marta", "stdio": True})
-    command = StdioServerParameters(command=sys.executable, args=[str(WORKER), options], env=ENVIRONMENT)
+    command = StdioServerParameters(command=sys.executable, args=[WORKER, options], env=ENVIRONMENT)
 
     async def run():
         async with Client(command) as client:
@@ -92,19 +89,11 @@ def test_arguments_are_those_of_the_http_api_and_no_others(server):
         async with over_http(server, "marta", **{"Memalpha-Session": "arguments"}) as client:
             taken = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
             assert all(schema["additionalProperties"] is False for schema in taken.values())
-            assert taken["search"]["properties"]["k"]["minimum"] == 1 and taken["undo"]["properties"]["operation"]["minimum"] == 1
-            assert taken["add"]["properties"]["source"]["maxLength"] == taken["forget"]["properties"]["entry"]["maxLength"] == 200
             assert taken["add"]["required"] == ["text"] and taken["memory"]["properties"]["limit"]["maximum"] == 1000
-            for tool, arguments, says in (
-                ("add", {"text": "x", "timestamp": "2024-03-05", "namespace": "ivan"}, "timestamp: Extra inputs"),
-                ("add", {}, "text: Field required"),
-                ("add", {"text": "x", "context": 1, "sent": {}}, "context: Extra inputs"),
-                ("search", {"query": "x", "k": 0}, "k: Input should be greater"),
-                ("memory", {"limit": 0}, "limit: Input should be greater"),
-                ("undo", {"operation": True}, "operation: Input should be a valid integer"),
-            ):
-                said = await refused(client, tool, **arguments)
-                assert said["status"] == 422 and says in said["what"]
+            said = await refused(client, "add", text="x", timestamp="2024-03-05", namespace="ivan")
+            assert said["status"] == 422 and "timestamp: Extra inputs" in said["what"]
+            said = await refused(client, "undo", operation=True)
+            assert said["status"] == 422 and "operation: Input should be a valid integer" in said["what"]
             assert (await called(client, "history"))["total"] == 0
 
     asyncio.run(run())
@@ -124,13 +113,7 @@ def test_one_token_does_not_reach_the_memory_of_another(server, mode):
 
 
 def test_without_a_token_there_is_no_mcp(server):
-    async def run():
-        async with Client(f"{server.url}/mcp") as client:
-            await client.list_tools()
-
-    with pytest.raises(BaseExceptionGroup, match="unhandled errors"):
-        asyncio.run(run())
-    initialize = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     headers = {"Accept": "application/json, text/event-stream"}
-    assert httpx2.post(f"{server.url}/mcp", json=initialize, headers=headers).status_code == 401
-    assert httpx2.post(f"{server.url}/mcp", json=initialize, headers={**headers, **bearer("marta")}).status_code == 200
+    assert httpx2.post(f"{server.url}/mcp", json=listing, headers=headers).status_code == 401
+    assert httpx2.post(f"{server.url}/mcp", json=listing, headers={**headers, **bearer("marta")}).status_code == 200

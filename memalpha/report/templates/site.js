@@ -1,11 +1,5 @@
-// Keys, on every page: j and k go from stop to stop, arrows from page to page, u up, / to the search, ? shows them all.
+// Keys, on every page: j and k go from stop to stop, arrows from page to page, u up, / to the search.
 "use strict";
-
-const typing = (element) => element.closest("input, select, textarea, dialog[open]") !== null;
-
-function visible(element) {
-  return element.offsetParent !== null;
-}
 
 function go(element) {
   if (!element) return;
@@ -14,22 +8,14 @@ function go(element) {
 }
 
 function step(direction) {
-  const stops = [...document.querySelectorAll("[data-stop]")].filter(visible);
-  const here = document.activeElement.closest("[data-stop]");
-  const place = stops.indexOf(here);
+  const stops = [...document.querySelectorAll("[data-stop]")];
+  const place = stops.indexOf(document.activeElement.closest("[data-stop]"));
   if (place >= 0) return go(stops[place + direction]);
-  const middle = window.scrollY + 8;
-  const tops = stops.map((stop) => stop.getBoundingClientRect().top + window.scrollY);
-  const next = tops.findIndex((top) => top > middle);
+  const next = stops.findIndex((stop) => stop.getBoundingClientRect().top > 8);
   go(direction > 0 ? stops[next < 0 ? stops.length - 1 : next] : stops[(next < 0 ? stops.length : next) - 1]);
 }
 
-function follow(rel) {
-  const link = document.querySelector(`a[rel="${rel}"]`);
-  if (link) link.click();
-}
-
-const keys = document.getElementById("keys");
+const follow = (rel) => document.querySelector(`a[rel="${rel}"]`)?.click();
 const ACTIONS = {
   j: () => step(1),
   k: () => step(-1),
@@ -37,14 +23,11 @@ const ACTIONS = {
   ArrowLeft: () => follow("prev"),
   u: () => follow("up"),
   "/": () => go(document.querySelector("input[type=search]")),
-  "?": () => keys.showModal(),
 };
 
-document.getElementById("keys-button").addEventListener("click", ACTIONS["?"]);
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
-  const sideways = event.key.startsWith("Arrow");
-  if (sideways && event.target.closest(".scroll, pre, .text")) return; // scrolls what has the focus
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  if (event.key.startsWith("Arrow") && event.target.closest(".scroll, pre, .text")) return; // scrolls what has the focus
   const action = ACTIONS[event.key];
   if (!action) return;
   event.preventDefault();

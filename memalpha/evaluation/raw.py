@@ -1,6 +1,6 @@
-"""Systems that keep the input unchanged and need no writing model: full context, retrieval over chunks, verbatim, gold.
+"""Systems without a writing model: full context, retrieval over chunks, verbatim, gold, and the rule-based teacher.
 
-All use ``pieces``. A unit is a block between blank lines if it fits, else a line, else a sentence, else whole words; a line
+All but the teacher use ``pieces``. A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line
 ``Label: ...`` stays with the line it labels. The units of a chunk hold all its words in order. A single character above the token
 limit stays whole. A piece never spans two chunks.
 
@@ -21,16 +21,17 @@ from typing import Literal, NamedTuple
 
 from pydantic import NonNegativeInt
 
+from memalpha.config import Options
 from memalpha.data.packing import sentences, split_text
-from memalpha.data.teacher import teacher_operations
+from memalpha.data.teacher import TeacherConfig, teacher_operations
 from memalpha.errors import InputError
-from memalpha.evaluation.systems.base import Kept, Room, Setting, System, SystemOptions, count_operations, rendered, searched
-from memalpha.memory.memory import Memory
+from memalpha.evaluation.systems import Kept, NoOptions, Setting, System, kept_memory, searched
+from memalpha.memory.memory import Memory, render_entry
 from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.protocols import TokenCounter
 from memalpha.qa.evaluator import find_passages
 from memalpha.qa.metrics import contains, label
-from memalpha.retrieval.config import RetrievalConfig, RetrievalMode
+from memalpha.retrieval import RetrievalConfig, RetrievalMode
 from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.text import one_line
 from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, OperationResult, Question, ResultCode
@@ -104,16 +105,14 @@ def _split(line: str, limit: int, count: TokenCounter) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class FullContextOptions(SystemOptions):
+class FullContextOptions(Options):
     """How much is read.
 
     Attributes:
         budget: ``window`` (all that the reader's model takes) or ``reader`` (the common budget).
-        context_tokens: Most tokens of the input with ``budget: window`` (0 = all that the model takes).
     """
 
     budget: Literal["window", "reader"] = "window"
-    context_tokens: NonNegativeInt = 0
 
 
 class FullContext(System):
@@ -124,7 +123,7 @@ class FullContext(System):
     """
 
     def __init__(self, setting: Setting, options: FullContextOptions) -> None:
-        self.count, self.options = setting.count, options
+        self.count = setting.count
         self.reads_window = options.budget == "window"
 
     def keep(self, instance: Instance, seed: int) -> Kept:
@@ -132,14 +131,13 @@ class FullContext(System):
         chunks = [Piece(chunk.text, chunk.time, index) for index, chunk in enumerate(instance.chunks)]
         lines = pieces(instance.chunks, 1, UNIT_TOKENS, self.count)
 
-        def read(room: Room) -> tuple[str, ...]:
-            most = self.options.context_tokens if room.window else 0
-            return newest_in_order(chunks, lines, min(room.tokens, most or room.tokens), self.count)
+        def read(budget: int) -> tuple[str, ...]:
+            return newest_in_order(chunks, lines, budget, self.count)
 
         return Kept(
-            lambda questions, room: [read(room)] * len(questions),
+            lambda questions, budget: [read(budget)] * len(questions),
             memory_tokens=sum(self.count(chunk.text) for chunk in instance.chunks),
-            left_out=lambda room: sum(self.count(chunk.render()) for chunk in chunks) - sum(map(self.count, read(room))),
+            left_out=lambda budget: sum(self.count(chunk.render()) for chunk in chunks) - sum(map(self.count, read(budget))),
         )
 
 
@@ -167,7 +165,7 @@ def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int
 
 
 @dataclass(frozen=True, slots=True)
-class RagOptions(SystemOptions):
+class RagOptions(Options):
     """What is searched and how.
 
     Attributes:
@@ -192,7 +190,7 @@ class Rag(System):
         self.setting, self.by_chunk = setting, mode is RetrievalMode.HYBRID
         self.pack = options.piece_tokens or max(1, setting.reader_tokens // setting.retrieve_k)
         kept = options.chunks_kept if self.by_chunk else 0
-        self._make_retriever = _factory(RetrievalConfig(mode=mode, embedder=options.embedder, sections_kept=kept))
+        self._make_retriever = _factory(RetrievalConfig(retrieval=mode, embedder=options.embedder, sections_kept=kept))
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Index the input."""
@@ -204,10 +202,9 @@ class Rag(System):
 
 def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool = False) -> Memory:
     """Return an unlimited memory of pieces, in one section or one for each chunk; the same text and time is kept once."""
-    first: dict[tuple[str, str | None], Piece] = {}
-    for piece in found:
-        first.setdefault((piece.text, piece.time), piece)
-    rows = [(f"chunk_{piece.chunk}" if by_chunk else "pieces", piece) for piece in first.values()]
+    first = {(piece.text, piece.time): piece for piece in reversed(found)}
+    once = [piece for piece in found if first[piece.text, piece.time] is piece]
+    rows = [(f"chunk_{piece.chunk}" if by_chunk else "pieces", piece) for piece in once]
     names = dict.fromkeys(section for section, _ in rows) or {"pieces": None}
     schema = MemorySchema("pieces", tuple(Section(name, SectionKind.LIST, timestamps=True) for name in names))
     memory = Memory(schema, count)
@@ -217,7 +214,7 @@ def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool 
 
 
 @dataclass(frozen=True, slots=True)
-class VerbatimOptions(SystemOptions):
+class VerbatimOptions(Options):
     """How much is kept.
 
     Attributes:
@@ -228,7 +225,7 @@ class VerbatimOptions(SystemOptions):
 
 
 class Verbatim(System):
-    """Stores every line or sentence of the input unchanged, under the agent's schema, limits and retriever.
+    """Stores every line or sentence of the input unchanged, under the agent's schema (which must allow it), limits and retriever.
 
     Entries go into the first list section; a line above the entry limit is split at sentences. When the section is full, the oldest
     entry is deleted: its tokens count in ``cut``, and it counts as a delete.
@@ -236,16 +233,15 @@ class Verbatim(System):
 
     def __init__(self, setting: Setting, options: VerbatimOptions) -> None:
         self.setting, self.options = setting, options
-        schema = setting.step.schema
-        bounded = options.memory_tokens or any(section.max_entries for section in schema.lists[:1])
+        section = next(iter(setting.step.schema.lists), None)
+        bounded = bool(options.memory_tokens or (section and section.max_entries))
         needed = {OperationKind.INSERT, *([OperationKind.DELETE] if bounded else [])}
-        if not schema.lists or not needed <= set(schema.lists[0].operations):
+        if section is None or not needed <= set(section.operations):
             raise InputError(
-                f"system 'verbatim' with schema {schema.name!r}, whose first list does not allow {' and '.join(sorted(needed))}",
-                expected="a list that lines can be put into, and taken from where its room is bounded",
-                fix="choose another schema, or leave verbatim out",
+                f"system 'verbatim' with schema {setting.step.schema.name!r}",
+                expected=f"a schema whose first list allows {' and '.join(sorted(needed))}",
             )
-        self.section = schema.lists[0]
+        self.section = section
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Store the input line by line."""
@@ -269,13 +265,7 @@ class Verbatim(System):
                 held.append(result.entry_id or "")
             while 0 < most < memory.tokens:
                 cut += drop_oldest()
-        return Kept(
-            searched(memory, retriever, self.setting.retrieve_k),
-            memory_tokens=memory.tokens,
-            entries=rendered(memory),
-            cut=cut,
-            operations=count_operations(results),
-        )
+        return kept_memory(memory, retriever, self.setting.retrieve_k, results, cut=cut)
 
 
 class Gold(System):
@@ -288,29 +278,25 @@ class Gold(System):
     evidence of all questions.
     """
 
-    def __init__(self, setting: Setting, options: SystemOptions) -> None:
+    def __init__(self, setting: Setting, options: NoOptions) -> None:
         self.count = setting.count
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Look up the evidence."""
-        return self._facts(instance) if instance.facts else self._evidence(instance)
-
-    def _facts(self, instance: Instance) -> Kept:
-        memory, rng = Memory(_FACTS, self.count), random.Random(0)
-        for index, chunk in enumerate(instance.chunks):
-            for operation in teacher_operations(instance, index, memory, rng):
-                memory.apply(operation, chunk=index, time=chunk.time)
-        texts = rendered(memory)
-        return Kept(
-            lambda questions, room: [about(question, texts) for question in questions], memory_tokens=memory.tokens, entries=texts
-        )
-
-    def _evidence(self, instance: Instance) -> Kept:
+        if instance.facts:
+            memory = Memory(_FACTS, self.count)
+            teach(memory, instance, random.Random(0), TeacherConfig())
+            texts = tuple(render_entry(entry) for entry in memory)
+            return Kept(lambda questions, budget: [about(question, texts) for question in questions], memory.tokens, texts)
         found = pieces(instance.chunks, 1, UNIT_TOKENS, self.count)
-        wanted = {piece.chunk for question in instance.questions for piece in _of(question, found)}
+
+        def evidence(question: Question) -> list[Piece]:
+            return [piece for piece in found if not question.evidence or piece.chunk in question.evidence]
+
+        wanted = {piece for question in instance.questions for piece in evidence(question)}
         return Kept(
-            lambda questions, room: [answers_first(question, _of(question, found), self.count) for question in questions],
-            memory_tokens=sum(self.count(piece.text) for piece in found if piece.chunk in wanted),
+            lambda questions, budget: [answers_first(question, evidence(question), self.count) for question in questions],
+            memory_tokens=sum(self.count(piece.text) for piece in found if piece in wanted),
         )
 
 
@@ -324,15 +310,42 @@ def answers_first(question: Question, found: Sequence[Piece], count: TokenCounte
     """Return pieces as passages: those with an accepted answer first, then by BM25, then in reading order."""
     memory = piece_memory(found, count)
     ranked = find_passages(memory, TwoLayerRetriever(memory), question.text, len(memory)).passages
-    passages = dict.fromkeys([*ranked, *rendered(memory)])
+    passages = dict.fromkeys([*ranked, *(render_entry(entry) for entry in memory)])
     return tuple(sorted(passages, key=lambda text: not _answers(question, text)))
-
-
-def _of(question: Question, found: Sequence[Piece]) -> list[Piece]:
-    return [piece for piece in found if not question.evidence or piece.chunk in question.evidence]
 
 
 def _answers(question: Question, text: str) -> bool:
     if question.metric == "label":
         return label(question, Answer(text, (text,))) == 1
     return any(contains(text, answer) for answer in question.answers)
+
+
+class Teacher(System):
+    """Writes what the annotations of generated data say: an upper limit for a policy trained on its demonstrations."""
+
+    def __init__(self, setting: Setting, options: TeacherConfig) -> None:
+        self.setting, self.config = setting, options
+
+    def check(self, instances: Sequence[Instance]) -> None:
+        """InputError if an instance has no annotations."""
+        if bare := next((instance for instance in instances if not instance.facts), None):
+            raise InputError(
+                f"system 'teacher' on instance {bare.id}, which has no annotated facts",
+                expected="generated data, named in its sets",
+            )
+
+    def keep(self, instance: Instance, seed: int) -> Kept:
+        """Keep what the annotations say."""
+        memory = self.setting.step.new_memory()
+        retriever = self.setting.step.new_retriever(memory)
+        results = teach(memory, instance, random.Random(f"{seed}/{instance.id}"), self.config)
+        return kept_memory(memory, retriever, self.setting.retrieve_k, results)
+
+
+def teach(memory: Memory, instance: Instance, rng: random.Random, config: TeacherConfig) -> list[OperationResult]:
+    """Apply the teacher's operations of all chunks to a memory; return their results."""
+    results: list[OperationResult] = []
+    for index, chunk in enumerate(instance.chunks):
+        operations = teacher_operations(instance, index, memory, rng, config)
+        results += [memory.apply(operation, chunk=index, time=chunk.time) for operation in operations]
+    return results

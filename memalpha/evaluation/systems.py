@@ -9,28 +9,20 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any
 
 from memalpha.agent.rollout import StepCallback
 from memalpha.agent.step import AgentStep
 from memalpha.config import Options
+from memalpha.evaluation.folder import OperationCounts
 from memalpha.evaluation.host import PolicyHost
-from memalpha.evaluation.results import OperationCounts
 from memalpha.memory.memory import Memory, render_entry
 from memalpha.protocols import Retriever, TokenCounter
 from memalpha.qa.evaluator import find_passages
 from memalpha.types import Instance, OperationKind, OperationResult, Question, ResultCode, Sampling
 
-
-class Room(NamedTuple):
-    """Most tokens of a question's passages; ``window``: whether that is the reader model's whole window."""
-
-    tokens: int
-    window: bool = False
-
-
-Finder = Callable[[Sequence[Question], Room], list[tuple[str, ...]]]
-"""Maps questions to the passages of each, best first; may return more than fit."""
+Finder = Callable[[Sequence[Question], int], list[tuple[str, ...]]]
+"""Maps questions and the reader's budget in tokens to the passages of each, best first; may return more than fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +30,7 @@ class Kept:
     """What a system kept of one instance, and its cost.
 
     ``entries`` is empty if the input is kept unchanged. ``cut_off`` counts write calls that ended at the length limit. ``cut``
-    counts tokens not kept because of a limit. ``left_out`` returns the input tokens that ``find`` leaves out for a given ``Room``.
+    counts tokens not kept because of a limit. ``left_out`` returns the input tokens that ``find`` leaves out for a given budget.
     """
 
     find: Finder
@@ -47,7 +39,7 @@ class Kept:
     write_calls: int = 0
     cut_off: int = 0
     cut: int = 0
-    left_out: Callable[[Room], int] = lambda room: 0
+    left_out: Callable[[int], int] = lambda budget: 0
     operations: OperationCounts = field(default_factory=OperationCounts)
 
 
@@ -73,21 +65,8 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class SystemOptions(Options):
-    """Base of all options; used as it is by kinds without options."""
-
-    def draws(self, temperature: float) -> bool:
-        """Whether what is kept depends on the seed."""
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class WriterOptions(SystemOptions):
-    """Base of the options of systems with a writing model."""
-
-    def draws(self, temperature: float) -> bool:
-        """Whether what is kept depends on the seed."""
-        return temperature > 0
+class NoOptions(Options):
+    """The options of a kind that has none."""
 
 
 class System:
@@ -109,25 +88,23 @@ class System:
 
 def searched(memory: Memory, retriever: Retriever, k: int) -> Finder:
     """Return the finder of a memory: its blocks, then the ``k`` entries found, as in training."""
-    return lambda questions, room: [find_passages(memory, retriever, question.text, k).passages for question in questions]
+    return lambda questions, budget: [find_passages(memory, retriever, question.text, k).passages for question in questions]
 
 
-def rendered(memory: Memory) -> tuple[str, ...]:
-    """Return the texts of a memory, blocks included, as a reader sees them."""
-    return tuple(render_entry(entry) for entry in memory)
+def kept_memory(memory: Memory, retriever: Retriever, k: int, results: Iterable[OperationResult], **costs: Any) -> Kept:
+    """Return what a system keeps whose memory has entries, as a reader sees them; ``costs`` are fields of ``Kept``."""
+    entries = tuple(render_entry(entry) for entry in memory)
+    return Kept(searched(memory, retriever, k), memory.tokens, entries, operations=count_operations(results), **costs)
 
 
 def count_operations(results: Iterable[OperationResult]) -> OperationCounts:
     """Count the results of calls; replacing a block is an update."""
     results = list(results)
-
-    def applied(*kinds: OperationKind) -> int:
-        return sum(r.changed and r.operation is not None and r.operation.kind in kinds for r in results)
-
+    applied = [result.operation.kind for result in results if result.changed and result.operation is not None]
     return OperationCounts(
-        insert=applied(OperationKind.INSERT),
-        update=applied(OperationKind.UPDATE, OperationKind.REPLACE),
-        delete=applied(OperationKind.DELETE),
+        insert=applied.count(OperationKind.INSERT),
+        update=applied.count(OperationKind.UPDATE) + applied.count(OperationKind.REPLACE),
+        delete=applied.count(OperationKind.DELETE),
         failed=sum(not result.ok for result in results),
         duplicate=sum(result.code is ResultCode.DUPLICATE for result in results),
     )

@@ -1,0 +1,143 @@
+"""``OPERATIONS`` over HTTP (JSON, described at ``/openapi.json``; no ``/docs``, which loads remote scripts) and as MCP tools.
+
+A problem is the same JSON in both; in MCP it is the text of an error result. The caller comes from the gate, or over stdio is fixed
+at start. There is no tool to erase a whole namespace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import Depends, FastAPI, Header, Query
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from mcp.server import Server, ServerRequestContext
+from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from memalpha import __version__
+from memalpha.errors import MemAlphaError
+from memalpha.use.access import CALLER, HEADERS, Caller, Problem
+from memalpha.use.operations import OPERATIONS, Answer, Operation, Operations, invalid, problem_of
+
+INSTRUCTIONS = (
+    "A long-term memory. Call add with what was said and should be remembered; the memory's own model decides what to keep, "
+    "correct or delete. Call ask or search before you answer from memory. undo takes one operation back, forget erases an entry "
+    "for good."
+)
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    code: {"model": Problem} for code in (400, 401, 403, 408, 409, 410, 413, 421, 422, 500, 502, 503)
+}
+_ALWAYS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}
+_EXPECTED = "what /openapi.json says"
+
+
+def respond(problem: Problem, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """Return the HTTP response for a problem."""
+    headers = {**_ALWAYS.get(problem.status, {}), **(headers or {})}
+    return JSONResponse(problem.body(), problem.status, headers, media_type="application/problem+json")
+
+
+async def _caller_of(
+    request: Request,
+    user: Annotated[str | None, Header(alias=HEADERS["user"], description="Whose memory, where the token leaves it open.")] = None,
+    agent: Annotated[str | None, Header(alias=HEADERS["agent"])] = None,
+    session: Annotated[str | None, Header(alias=HEADERS["session"])] = None,
+) -> Caller:
+    """Return the caller from the gate; the parameters only describe the headers."""
+    caller: Caller = request.scope[CALLER]
+    return caller
+
+
+def build_api(operations: Operations, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None) -> FastAPI:
+    """Return the application that offers the operations; each runs in a thread."""
+    app = FastAPI(title="memalpha", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan, redirect_slashes=False)
+    for operation in OPERATIONS:
+        app.add_api_route(
+            f"/v1{operation.path}",
+            _endpoint(operations, operation),
+            methods=[operation.method],
+            name=operation.name,
+            description=operation.description,
+            response_model=operation.answer,
+            responses=_PROBLEMS,
+            dependencies=[Depends(HTTPBearer(auto_error=False))],
+        )
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """Say that the process runs."""
+        return {"status": "running", "version": __version__}
+
+    @app.get("/ready", responses={503: {"model": Problem}})
+    def ready() -> JSONResponse:
+        """Say whether the store can be read and requests are taken."""
+        try:
+            operations.agent.journal.namespaces()
+        except MemAlphaError as error:
+            told = problem_of(error)
+            return respond(Problem(HTTPStatus.SERVICE_UNAVAILABLE, told.what, fix=told.fix))
+        return JSONResponse({"status": "ready"})
+
+    async def failed(_: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, RequestValidationError):
+            return respond(invalid(error, _EXPECTED))
+        if isinstance(error, HTTPException):
+            return respond(Problem(error.status_code, str(error.detail), _EXPECTED), error.headers)
+        return respond(problem_of(error))
+
+    for kind in (Problem, Exception, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, failed)
+    return app
+
+
+def _endpoint(operations: Operations, operation: Operation) -> Callable[..., Answer]:
+    def endpoint(caller: Any, request: Any) -> Answer:
+        return operations.call(operation.name, caller, request)
+
+    taken: Any = operation.request if operation.method == "POST" else Annotated[operation.request, Query()]
+    endpoint.__annotations__ = {"caller": Annotated[Caller, Depends(_caller_of)], "request": taken}
+    return endpoint
+
+
+def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
+    """Return the MCP server that offers the operations; ``local`` is the caller over stdio."""
+    tools = {operation.name: operation for operation in OPERATIONS if operation.tool}
+
+    listed = [
+        Tool(
+            name=name,
+            description=operation.description,
+            input_schema=operation.request.model_json_schema(),
+            output_schema=operation.answer.model_json_schema(mode="serialization"),
+            annotations=ToolAnnotations(read_only_hint=not operation.writes, destructive_hint=operation.writes or None),
+        )
+        for name, operation in tools.items()
+    ]
+
+    async def list_tools(context: Any, params: Any) -> ListToolsResult:
+        return ListToolsResult(tools=listed)
+
+    async def call_tool(context: ServerRequestContext[Any, Any], params: CallToolRequestParams) -> CallToolResult:
+        try:
+            if (operation := tools.get(params.name)) is None:
+                raise Problem(HTTPStatus.NOT_FOUND, f"no tool {params.name!r}", f"one of {', '.join(tools)}")
+            sent: Any = context.request
+            caller = local or sent.scope[CALLER]
+            request = operation.request.model_validate(params.arguments or {})
+            answer = await to_thread.run_sync(operations.call, operation.name, caller, request)
+        except (ValidationError, Problem) as error:
+            problem = error if isinstance(error, Problem) else invalid(error, "what the tool's schema says")
+            return CallToolResult(content=[TextContent(type="text", text=json.dumps(problem.body()))], is_error=True)
+        body = answer.model_dump(mode="json")
+        return CallToolResult(content=[TextContent(type="text", text=json.dumps(body))], structured_content=body)
+
+    return Server("memalpha", version=__version__, instructions=INSTRUCTIONS, on_list_tools=list_tools, on_call_tool=call_tool)
