@@ -128,9 +128,7 @@ class ChatClient(Options):
         except PartialServiceError as error:
             raise error.outcomes[0] from error
 
-    def complete_many(
-        self, batch: Sequence[Sequence[Message]], sampling: Sampling, *, may_be_empty: bool = False
-    ) -> list[Completion]:
+    def complete_many(self, batch: Sequence[Sequence[Any]], sampling: Sampling, *, may_be_empty: bool = False) -> list[Completion]:
         """Return one reply per request, in order; the seed grows by one per request, so equal prompts may get different replies.
 
         PartialServiceError if a request failed; it holds the other replies. InputError if the server refuses the key, model or URL.
@@ -147,7 +145,7 @@ class ChatClient(Options):
             raise PartialServiceError(outcomes)
         return outcomes
 
-    async def _complete_all(self, batch: Sequence[Sequence[Message]], sampling: Sampling, may_be_empty: bool) -> list[Any]:
+    async def _complete_all(self, batch: Sequence[Sequence[Any]], sampling: Sampling, may_be_empty: bool) -> list[Any]:
         """Each request's Completion or ServiceError."""
         import httpx2
 
@@ -198,7 +196,7 @@ class ChatClient(Options):
                 await asyncio.sleep(wait)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _body(self, messages: Sequence[Message], sampling: Sampling, index: int) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{**message, "content": break_marks(str(message["content"]))} for message in messages],

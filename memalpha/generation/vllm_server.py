@@ -25,10 +25,10 @@ class _Tokens(ChatClient):
 
     route = "completions"
 
-    def _body(self, request: Sequence[int], sampling: Sampling, index: int) -> dict[str, Any]:
+    def _body(self, messages: Sequence[Any], sampling: Sampling, index: int) -> dict[str, Any]:
         body = {
             "model": self.model,
-            "prompt": list(request),
+            "prompt": list(messages),
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -93,8 +93,8 @@ class VLLMServers:
         size = -(-len(prompts) // len(self._clients)) or 1
         shares = [prompts[start : start + size] for start in range(0, len(prompts), size)]
         with ThreadPoolExecutor(len(self._clients)) as pool:
-            parts = pool.map(lambda pair: self._ask(*pair, sampling), zip(self._clients, shares, strict=False))
-            return [completion for part in parts for completion in part]
+            asked = [pool.submit(self._ask, client, share, sampling) for client, share in zip(self._clients, shares, strict=False)]
+            return [completion for part in asked for completion in part.result()]
 
     def _ask(self, client: _Tokens, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
         until = time.monotonic() + self.wait
