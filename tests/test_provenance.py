@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memalpha import __version__, provenance
+from memalpha import __version__, runs
 from memalpha.cli import run as memalpha
 from memalpha.report.site import write_site
 from memalpha.runs import RunFolder, environment, masked, masked_command, portable
@@ -21,17 +21,17 @@ def test_the_code_version_is_that_of_the_checkout_and_says_when_it_differs(tmp_p
         return subprocess.run(["git", "-C", tmp_path, *identity, *arguments], check=True, capture_output=True, text=True).stdout
 
     (tmp_path / "memalpha").mkdir()
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "memalpha" / "provenance.py"))
-    assert provenance.code_version() == f"release {__version__}"
-    (tmp_path / "memalpha" / "provenance.py").write_text("1")
+    monkeypatch.setattr(runs, "__file__", str(tmp_path / "memalpha" / "runs.py"))
+    assert runs.code_version() == f"release {__version__}"
+    (tmp_path / "memalpha" / "runs.py").write_text("1")
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "x")
     commit = git("rev-parse", "HEAD").strip()
     (tmp_path / "notes.txt").write_text("not code")
-    assert provenance.code_version() == commit[:12]
-    (tmp_path / "memalpha" / "provenance.py").write_text("2")
-    assert provenance.code_version() == environment()["code"] == commit[:12] + "+changes"
+    assert runs.code_version() == commit[:12]
+    (tmp_path / "memalpha" / "runs.py").write_text("2")
+    assert runs.code_version() == environment()["code"] == commit[:12] + "+changes"
 
 
 @pytest.mark.parametrize(

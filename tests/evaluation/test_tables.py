@@ -62,12 +62,12 @@ def test_a_sampling_seed_without_a_result_is_missing_and_one_that_is_not_drawn_i
     row = config["systems"][0]
     config["systems"] = [{**row, "name": name, "group": name, "kind": kind} for name, kind in names.items()]
     config["systems"][1]["p_update"] = 1.0  # draws nothing
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "config.yaml").write_text(json.dumps(config))
     write_results(folder, [result(i, (1.0,), system=name, seed=1) for i in "ab" for name in names])
     (item,) = summarise_evaluation(folder).sets
     assert dict(item.left_out) == {"teacher": "2 of 2: not evaluated yet"}  # the agent is greedy
     assert list(item.cells) == ["sure", "rag", "agent"]
-    (folder / "config.yaml").write_text(yaml.safe_dump({**config, "temperature": 0.7}))
+    (folder / "config.yaml").write_text(json.dumps({**config, "temperature": 0.7}))
     assert list(summarise_evaluation(folder).sets[0].left_out) == ["teacher", "agent"]
 
 
