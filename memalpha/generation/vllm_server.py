@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class VLLMServers:
         """Draw with the adapter in ``folder`` from now on; the one before is unloaded. InputError if a server refuses it."""
         for client in self._clients:
             self._load(client, name, folder)
-            if self._folder:
+            if self._folder and name != client.model and client.model in self._held(client):
                 client.call("unload_lora_adapter", {"lora_name": client.model})
         self.use(name, folder)
 
@@ -97,49 +97,39 @@ class VLLMServers:
             return [completion for part in asked for completion in part.result()]
 
     def _ask(self, client: _Tokens, prompts: Sequence[Prompt], sampling: Sampling) -> list[Completion]:
-        until = time.monotonic() + self.wait
         while True:
             try:
                 return client.complete_many([prompt.ids for prompt in prompts], sampling)
             except (PartialServiceError, InputError) as error:
-                if self._holds(client):
+                if client.model in self._held(client):
                     raise ServiceError(f"{client.base_url}: a completion failed: {error}") from error
-                self._await(client, until, error)
-
-    def _await(self, client: _Tokens, until: float, error: Exception) -> None:
-        """Wait until the server answers, and load the adapter that it lost."""
-        while time.monotonic() < until:
-            try:
-                client.call("models")
-            except ServiceError:
-                time.sleep(1)
-                continue
-            if self._folder:
-                self._load(client, client.model, self._folder)
-            return
-        raise ServiceError(
-            f"{client.base_url} has not answered for {self.wait:.0f} s: {error}\n  to fix: start it, then go on with --resume"
-        ) from error
-
-    def _holds(self, client: _Tokens) -> bool:
-        try:
-            return client.model in models_of(client.call("models"))
-        except ServiceError:
-            return False
+                if self._folder:
+                    self._load(client, client.model, self._folder)
 
     def _load(self, client: _Tokens, name: str, folder: Path) -> None:
-        try:
-            if name in models_of(client.call("models")):  # names tell the weights apart, so it is the same adapter
+        """Load an adapter unless it is there (its name tells the weights); wait for a server that does not answer."""
+        until = time.monotonic() + self.wait
+        while time.monotonic() < until:
+            try:
+                if name not in self._held(client, fail=True):
+                    client.call("load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
                 return
-            client.call("load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
-        except ServiceError as error:
-            raise InputError(
-                f"{client.base_url} does not take the adapter {folder}: {error}",
-                expected="a server of the same base model, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, "
-                "--max-lora-rank of at least lora_r, and the run folder's file system",
-            ) from error
+            except ServiceError as error:
+                if self._held(client):
+                    raise InputError(
+                        f"{client.base_url} does not take the adapter {folder}: {error}",
+                        expected="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora, --max-lora-rank of at least lora_r, and the "
+                        "trainer's file system",
+                    ) from error
+                time.sleep(1)
+        said = f"{client.base_url} has not answered for {self.wait:.0f} s"
+        raise ServiceError(f"{said}\n  to fix: start it, then go on with --resume")
 
-
-def models_of(answer: Mapping[str, Any]) -> list[str]:
-    """Return the ids in the reply of ``/models``."""
-    return [str(model.get("id")) for model in answer.get("data", [])]
+    def _held(self, client: _Tokens, *, fail: bool = False) -> list[str]:
+        """Models and adapters of a server; none if it does not answer (ServiceError with ``fail``)."""
+        try:
+            return [str(model["id"]) for model in client.call("models")["data"]]
+        except ServiceError:
+            if fail:
+                raise
+            return []

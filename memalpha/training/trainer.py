@@ -43,7 +43,7 @@ from memalpha.protocols import Generator
 from memalpha.rewards.total import PARTS, StepReward
 from memalpha.training.checkpoints import WholeCheckpoints
 from memalpha.training.config import RunOptions
-from memalpha.training.packed import packed_logps, pad, trim, unpad
+from memalpha.training.packed import Row, packed_logps, pad, trim, unpad
 from memalpha.training.rows import STD_EPSILON, Scale, TrainingRow, build_rows, group_key, shuffle_advantages
 from memalpha.training.scoring import RolloutScorer, check_masked_share, first_error
 from memalpha.training.sharding import Sharding, sharding_of, whole_weights
@@ -51,6 +51,9 @@ from memalpha.training.trl_generator import TRLGenerator
 from memalpha.types import Instance, Sampling
 
 logger = logging.getLogger(__name__)
+
+MOST_APART = 0.5
+"""Mean difference in nats between the log-probabilities of two engines for one policy; rounding to 16 bits gives .1."""
 
 ROW_MEAN_LOSSES = ("grpo", "dr_grpo")
 """Losses that TRL divides by the number of rows, padding rows included."""
@@ -118,7 +121,20 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                         shutil.rmtree(old)
         broadcast_object_list(names)
         servers.use(names[0], served / names[0])
+        if self._served < 0:
+            self._check_same_policy(servers)
         self._served = self.state.global_step
+
+    def _check_same_policy(self, servers: VLLMServers) -> None:
+        """Raise InputError unless the servers give a short completion the probability that the policy gives it."""
+        memory = self.agent.new_memory()
+        prompt = self.agent.prompt(memory, self.agent.new_retriever(memory), self.instances[0].chunks[0])
+        (drawn,) = servers.generate([prompt], Sampling(8))
+        with torch.no_grad(), self.accelerator.autocast():
+            (logps,) = packed_logps(self.model, [Row(prompt.ids, drawn.ids)]).logps
+        if (apart := float((logps.cpu() - torch.tensor(drawn.logprobs)).abs().mean())) > MOST_APART:
+            said = f"log-probabilities of the vLLM servers differ from the policy's by {apart:.2f}"
+            raise InputError(said, expected=f"at most {MOST_APART}", fix="serve the base model that is trained")
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with _same_trainable(self.model):
