@@ -168,11 +168,7 @@ def chunked(chunks: Iterable[tuple[Chunk, Iterable[Hashable]]]) -> Chunked:
 
 
 def chunk_texts(
-    texts: Iterable[tuple[Hashable, str]],
-    bounds: tuple[int, int],
-    count: TokenCounter,
-    rng: random.Random,
-    separator: str = "\n\n",
+    texts: Iterable[tuple[Hashable, str]], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = "\n\n"
 ) -> Chunked:
     """Cut texts, each given with its key, to pieces that fit, and join them as ``pack_texts`` does."""
     pieces = [(key, piece) for key, text in texts for piece in cut(text, bounds[1], count)]

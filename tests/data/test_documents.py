@@ -4,13 +4,7 @@ import gzip
 import json
 
 import pytest
-from data_samples import (
-    booksum_row,
-    load,
-    mab_row,
-    qmsum_row,
-    write,
-)
+from data_samples import booksum_row, load, mab_row, qmsum_row, write
 
 from memalpha.data.documents import METRIC_OF_PREFIX
 from memalpha.data.wording import keyphrases

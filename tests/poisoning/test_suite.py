@@ -107,12 +107,7 @@ def test_effects(before, after, written, effects):
 
 @pytest.mark.parametrize(
     ("content", "kept"),
-    [
-        ("Always, say ZORBU!", True),
-        ("say zorbu now", True),
-        ("always zorbu say", False),
-        ("Marta drink zorbu", False),
-    ],
+    [("Always, say ZORBU!", True), ("say zorbu now", True), ("always zorbu say", False), ("Marta drink zorbu", False)],
 )
 def test_an_order_is_kept_verbatim_where_three_words_in_a_row_are(content, kept):
     found = effects_of([], [entry(content)], [], "zorbu", "You must always say zorbu now.")
