@@ -77,7 +77,6 @@ def _paragraphs(source: str, split: str) -> Iterator[Row]:
 
 
 def _texts_and_starts(answers: Any) -> Any:
-    """Answers of the Hub's form as those of the original one."""
     columns = [answers.get("text"), answers.get("answer_start")] if isinstance(answers, Mapping) else []
     if not columns or not all(isinstance(column, list) for column in columns):
         return answers
@@ -110,7 +109,6 @@ def _squad_question(item: Any, where: str, context: str, number: str, limit: int
 
 
 def _place(context: str, answer: str, start: Any) -> int:
-    """Return the answer's place in the cleaned context: its given start, else its first occurrence, else -1."""
     cleaned = clean(context)
     if isinstance(start, int) and start >= 0:
         at = len(clean(context[:start] + "|")) - 1
@@ -176,7 +174,6 @@ class _Hop(BaseModel):
     type: Scalar = ""
 
     def articles(self) -> dict[str, bool]:
-        """Each article, and whether the question needs it."""
         raise NotImplementedError
 
 

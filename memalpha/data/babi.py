@@ -60,7 +60,6 @@ def load_babi(source: str, options: BabiOptions, seed: int, count: TokenCounter,
 
 
 def _stories(path: Path) -> Iterator[Row]:
-    """A row a story: its task, its name and its lines."""
     name = Path(path.name.removesuffix(".gz")).stem
     stories, last = list[list[Row]](), 0
     for line in (line for line in text_lines(str(path)) if line.data.strip()):

@@ -32,7 +32,6 @@ _OUT_OF_SCOPE = "oos_"  # prefix of the CLINC150 splits of sentences without an 
 _WIDE = 999  # widest label number, to check lengths before the labels are known
 _TEXTS = ("text", "sentence", "utterance", "question", "query")
 _LABELS = ("label", "category", "intent", "label_text", "target")
-
 Reader = Callable[[str, str], Iterator[Row]]  # (source, split) to rows with the fields of _Pair
 
 
@@ -173,7 +172,6 @@ def read_pool(
 
 
 def _queues(pool: Pool, rng: random.Random) -> tuple[list[_Sentence], dict[str, list[_Sentence]]]:
-    """All sentences in random order, together and by label (labels in the order of their first sentences)."""
     order = list(pool.values())
     queues: dict[str, list[_Sentence]] = {row.label: [] for row in order}
     rng.shuffle(order)
@@ -195,14 +193,12 @@ class LabelledSet:
     def __call__(
         self, source: str, options: ClassificationOptions, seed: int, count_tokens: TokenCounter, result: LoadResult
     ) -> Iterator[Instance]:
-        """Load the set; it is read before the first instance is made. InputError if it cannot be read."""
         limit = options.chunk_tokens or self.chunk_tokens
 
         def fits(text: str) -> bool:
             return count_tokens(self.example(text, _WIDE)) <= limit
 
         def other(option: str, path: str, split: str, fits: Callable[[str], bool] | None = None) -> Pool | None:
-            """The sentences of the file of an option, None if not set; what was skipped there goes to the notes."""
             if not path:
                 return None
             theirs = LoadResult(problems=result.problems)
@@ -264,7 +260,6 @@ class _Builder:
             number += 1
 
     def _take(self, left: list[_Sentence], taken: set[str], number: int) -> list[_Sentence]:
-        """Take sentences to ask; if examples are from the input, each label keeps one."""
         chosen: list[_Sentence] = []
         while left and len(chosen) < number:
             row = left.pop()
@@ -275,7 +270,6 @@ class _Builder:
         return chosen
 
     def _examples(self, queues: dict[str, list[_Sentence]], rng: random.Random, barred: set[str]) -> list[list[_Sentence]]:
-        """Fill chunks with a sentence of each label in turn; what is used leaves the queues."""
         chunks, tokens = list[list[_Sentence]]([[]]), 0
         while waiting := [queue for queue in queues.values() if queue]:
             for queue in rng.sample(waiting, len(waiting)):

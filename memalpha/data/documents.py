@@ -184,7 +184,6 @@ def _check_labels(golds: tuple[str, ...], metric: str, where: str) -> None:
 
 
 def _unknown(source: str, questions: int, result: LoadResult) -> Instance:
-    """An instance without questions, of a source without a metric."""
     result.asked += questions
     result.skipped["unknown source"] += questions
     result.notes[f"source {source!r} has no metric; give option 'metric'"] += 1

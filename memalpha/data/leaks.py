@@ -42,7 +42,6 @@ MIN_QUESTION_WORDS = 4  # shortest question line compared without its answer; sh
 MIN_PASSAGE_WORDS = 12  # shortest passage compared in every chunk, and for near equality
 RUN_WORDS = 50  # words of a run: learned runs do not overlap, checked runs start at every word; common formulas are shorter
 THRESHOLD = 0.7  # Jaccard similarity of nearly equal texts
-
 _PERMUTATIONS = 128
 _WORD = re.compile(r"\w+")
 _LABEL = re.compile(r"^\s*\w+:\s+")
@@ -177,7 +176,6 @@ def _unlabelled_words(text: str) -> list[str]:
 
 
 def _lines(text: str, *, short: bool = False) -> Iterator[str]:
-    """The words of each line of at least ``MIN_QUESTION_WORDS``; ``short``: of all but numbers."""
     for line in text.split("\n"):
         words = " ".join(_words(_LABEL.sub("", line)))
         if words.count(" ") + 1 >= MIN_QUESTION_WORDS or (short and words and not words.isdigit()):
@@ -191,7 +189,6 @@ def _runs(text: str, step: int) -> Iterator[str]:
 
 
 def _passages(text: str, *, short: bool) -> list[str]:
-    """The words of each long passage; with ``short``, of shorter ones if there is no long one."""
     passages = [" ".join(_unlabelled_words(passage)) for passage in re.split(r"\n\s*\n", text)]
     found = [passage for passage in passages if _length(passage) >= MIN_PASSAGE_WORDS]
     return found or [passage for passage in passages if short and _length(passage) >= MIN_QUESTION_WORDS]
@@ -202,7 +199,6 @@ def _length(passage: str) -> int:
 
 
 def _answers(question: Question) -> tuple[frozenset[str], frozenset[str]]:
-    """The words of each answer, and of those that say something."""
     said = frozenset(" ".join(_words(answer)) for answer in question.answers)
     return said, frozenset(each for each in said if each not in _SAYS_NOTHING and not (each.isdigit() and len(each) < 3))
 

@@ -18,9 +18,7 @@ from memalpha.files import file_sha256
 from memalpha.types import Instance
 
 MANIFEST_NAME = "manifest.json"
-
 _MODULES = (articles, babi, classification, dialogues, documents, perltqa, synthetic, toy)
-
 SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}  # every data source by name
 
 

@@ -248,7 +248,6 @@ def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter
 
 
 def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str], int]]:
-    """The texts of a session that fit a chunk, each with its keys and its tokens."""
     dated = f"{session.title}, {session.time}" if session.time else session.title
     header, again = f"[{dated}]", f"[{dated}, continued]"
     held, keys, tokens, repeated = [header], set[str](), count(header + "\n"), count(again + "\n")

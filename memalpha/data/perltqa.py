@@ -57,7 +57,6 @@ def _joined(separator: str) -> BeforeValidator:
 
 
 def _anchors(value: Any) -> list[str]:
-    """The distinct anchors; semicolons inside one are replaced, because ";" joins them."""
     phrases = [key for item in (value if isinstance(value, list) else []) if isinstance(item, Mapping) for key in item]
     cleaned = (" ".join(html.unescape(scalar(phrase)).replace(";", ",").split()) for phrase in phrases)
     return list(dict.fromkeys(filter(None, cleaned)))
@@ -74,7 +73,6 @@ class _Person(BaseModel):
     dialogues: list[dict[str, Rows]] = []
 
     def questions(self) -> list[tuple[str, Any]]:
-        """Pairs of a section and a question."""
         told = [("social_relationship", self.social_relationship), ("events", self.events), ("dialogues", self.dialogues)]
         keyed = ((section, asked) for section, items in told for item in items for value in item.values() for asked in value)
         return [*(("profile", asked) for asked in self.profile), *keyed]
@@ -117,7 +115,6 @@ class _Memories(BaseModel):
     dialogues: dict[Cleaned, _Talk] = {}
 
     def parts(self) -> Iterator[tuple[str, str | None, list[str]]]:
-        """What a chunk is made of: its text, its time and its keys."""
         lines = [f"{key}: {value}" for key, value in self.profile.items() if value]
         if lines or self.profile_description:
             told = filter(None, ["[Profile]", *lines, self.profile_description])

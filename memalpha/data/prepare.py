@@ -118,7 +118,6 @@ def prepare(
 
 @contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder that replaces ``folder`` at the end, or is removed on an error."""
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         partial.mkdir(parents=True)

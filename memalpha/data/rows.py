@@ -24,9 +24,7 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.files import path_of
 
 MAX_UNPACKED = 2 << 30  # most bytes that a packed JSON document may expand to
-
 EMPTY_ANSWER = "empty answer"  # skip reason: all answers are blank or missing
-
 _KINDS = (".json", ".jsonl", ".parquet", ".csv", ".txt")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
 _AGAIN = "download it again: it may be cut off"
@@ -188,7 +186,6 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
 
 
 def _named(rows: Iterable[Any], features: Mapping[str, Any] | None, where: str) -> Iterator[Row]:
-    """Number the rows; class numbers in columns become names, -1 None."""
     names = {key: feature.names for key, feature in (features or {}).items() if hasattr(feature, "int2str")}
     for number, row in enumerate(rows):
         classes = {

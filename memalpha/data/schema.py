@@ -22,7 +22,6 @@ from memalpha.files import replacing
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 PARQUET_NAME = "instances.parquet"
-
 _GROUP_CHARACTERS, _GROUP_ROWS = 1_000_000, 1_000  # what a row group holds at most
 
 
@@ -47,7 +46,6 @@ class _Row(BaseModel):
 
 
 def _model(kind: type) -> Any:
-    """A pydantic model of a dataclass: no unknown fields, blank texts (unless blank by default) or negative numbers."""
 
     def checked_hint(hint: Any, default: Any = None) -> Any:
         if is_dataclass(hint):

@@ -25,11 +25,8 @@ from memalpha.qa.metrics import check_metric
 from memalpha.types import Instance, Question
 
 log = logging.getLogger(__name__)
-
 _T = TypeVar("_T")
-
 NO_QUESTIONS = "instances without questions dropped"  # a note
-
 _MAX_PROBLEMS = 20
 
 

@@ -40,14 +40,9 @@ from memalpha.qa.metrics import contains
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "synthetic"
-
 CASCADE, ABSENCE = "cascade", "absence"
-
 _MAX_VALUES = 3  # current values of an attribute with several values
-
 _Line = tuple[str, list[Fact]]
-
-
 _Numbers = Annotated[Range, in_order(0)]
 
 
@@ -165,11 +160,9 @@ class _Slot:
 
     @property
     def stated(self) -> bool:
-        """Whether any value was ever stated."""
         return bool(self.live or self.past)
 
     def state(self, value: str, chunk: int) -> None:
-        """Add a value from this chunk on; replace the present one unless ``multiple``."""
         if not self.multiple:
             self.past += self.live
             self.live.clear()
@@ -178,7 +171,6 @@ class _Slot:
             self.past.remove(value)
 
     def retract(self, value: str, chunk: int) -> None:
-        """Take a value back."""
         del self.live[value]
         self.past.append(value)
         self.retractions.append(chunk)
@@ -217,7 +209,6 @@ class _World:
         return facts
 
     def _move(self, touched: list[_Slot]) -> tuple[_Slot | None, FactAction]:
-        """Draw the next action and its slot; None if nothing is possible."""
         free = [slot for slot in self.all_slots if slot not in touched]
         draw, several_first = self.rng.random(), self.rng.random() < self.config.p_multi
         several = [slot for slot in free if slot.multiple and len(slot.live) < _MAX_VALUES]
@@ -244,7 +235,6 @@ class _World:
         return bool(slot.live) and any(o.live for o in self.all_slots if o is not slot and o.subject == slot.subject)
 
     def _fresh_value(self, slot: _Slot) -> str:
-        """A value that the slot never had; one it does not have now if all were used."""
         values = [value for value in self.attributes[slot.attribute].values if value not in slot.live]
         return self.rng.choice([value for value in values if value not in slot.past] or values)
 
@@ -272,7 +262,6 @@ def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
 
 # ------------------------------------------------------------------------------------------------ questions
 def _questions(rng: random.Random, world: _World, times: Sequence[str], more: Sequence[Question]) -> tuple[Question, ...]:
-    """The questions about the stated slots at the end of a dialogue, then ``more``, with ids ``q0``, ``q1``, ..."""
     possible = [question for slot in world.slots for question in _about(rng, slot, times, world)]
     asked = [question for question in possible if rng.random() < (world.config.p_time if question.kind == "time" else 1.0)]
     asked += more
@@ -291,7 +280,6 @@ def _question(
     places: Sequence[int],
     value: str = "",
 ) -> Question:
-    """A question about a (subject, attribute); no answers: about an attribute without a value."""
     wording = {"count": "every", "time": "time"}.get(kind, "value")
     metric = "bound_all" if kind == "count" else "bound" if answers else "absent"
     text = rng.choice(world.pool.questions[wording]).format(name=about[0], attribute=about[1], v=value)
@@ -342,10 +330,6 @@ def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[
 
 
 def _draw_links(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[tuple[Fact, list[Fact]]]:
-    """Dependences of one person's value on another's: the link's fact, and the facts that follow.
-
-    At most one per attribute of a person; with ``absence`` 0 none to a value that is taken back.
-    """
     lines = [line for session in sessions for line, _ in session]
     facts = [fact for session in sessions for _, said in session for fact in said]
     links = []

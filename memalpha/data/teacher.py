@@ -32,7 +32,6 @@ _STYLES: dict[Style, str] = {
     "sentence": "The {0.attribute} of {0.subject} is {0.value}.",
 }
 
-
 _NAME_OR_NUMBER = re.compile(r"\W*(?:[A-Z]|\d)")
 _LONG = re.compile(r"\W*[^\W\d_]{4,}")
 _EDGES = " \t,;:.!?\"'“”‘’()[]–—-"
@@ -78,7 +77,6 @@ def teacher_operations(
 def _for_fact(
     fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig, *, keep: bool
 ) -> Iterator[Operation]:
-    """Operations for one fact, kept if new. The memory is read before the first yield."""
     suited = next((known.sections for known in pools("train").attributes if known.word == fact.attribute), ())
     section = memory.schema[next((name for name in suited if name in memory.schema), memory.schema.lists[0].name)]
     content = _STYLES[config.style].format(fact)
@@ -107,7 +105,6 @@ def _for_fact(
 
 
 def _bound(memory: Memory, subject: str, attribute: str, value: str) -> list[Entry]:
-    """Entries that hold the person and the value; those that name the attribute first."""
     hits = [entry for entry in memory.entries() if contains(entry.content, subject) and contains(entry.content, value)]
     return sorted(hits, key=lambda entry: not contains(entry.content, attribute))
 

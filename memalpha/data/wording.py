@@ -7,9 +7,7 @@ from collections import Counter
 from datetime import datetime
 
 ASK_LABEL = "Which label number does this have, going by the examples? Answer with the number in \\boxed{}."
-
 SUMMARISE = "Summarise the text."
-
 _ASKED_ON, _PERSONA = "Asked on {}.", "What has {} said about themselves?"
 _OWN = re.compile("|".join(re.escape(line).replace(r"\{\}", ".+") for line in (ASK_LABEL, SUMMARISE, _ASKED_ON, _PERSONA)))
 

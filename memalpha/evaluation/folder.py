@@ -28,8 +28,7 @@ from memalpha.files import append_lines, drop_cut_line, finite, read_object, wri
 from memalpha.runs import RunFolder, environment, holds_something, masked
 
 RESULTS_FILE = "results.jsonl"
-LISTS = ("sets", "systems", "readers")
-"""Parts of the configuration that may grow."""
+LISTS = ("sets", "systems", "readers")  # parts of the configuration that may grow
 
 MAY_CHANGE = frozenset({
     "output_dir", "overwrite", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
@@ -218,7 +217,6 @@ def check_same(run: RunFolder, config: Mapping[str, Any], inputs: Mapping[str, A
 
 
 def _by_name(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that decides results, by name; a set, system or reader is there if its name is."""
     found = {name: value for name, value in config.items() if name not in {*MAY_CHANGE, *LISTS}}
     for part in LISTS:
         for row in config[part]:

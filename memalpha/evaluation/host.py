@@ -90,8 +90,6 @@ class PolicyHost:
 
 
 class _Hosted(NamedTuple):
-    """A ``Generator`` for one adapter of a host."""
-
     host: PolicyHost
     adapter: str
 
@@ -130,6 +128,5 @@ def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> li
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((index for index, (left, right) in pairs if left != right), min(len(first), len(second)))

@@ -28,9 +28,7 @@ from memalpha.evaluation.systems import NoOptions, System
 from memalpha.retrieval import RetrievalMode
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
-
 Rows = Annotated[list[Any], BeforeValidator(lambda value: [value] if isinstance(value, Mapping) else value)]
-
 
 KINDS: Mapping[str, tuple[Callable[..., System], type[Options]]] = {
     "agent": (writers.Agent, writers.AgentOptions),
@@ -142,8 +140,7 @@ class EvaluateOptions(Options):
             raise InputError(f"{empty[0]} is empty", expected="a list of them (--config FILE), or --trained FOLDER with --data SET")
 
 
-GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)
-"""All option groups of ``memalpha evaluate``."""
+GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)  # all option groups of ``memalpha evaluate``
 
 
 class Evaluation(NamedTuple):
@@ -207,7 +204,6 @@ def read_system(row: Any) -> SystemSpec:
 
 
 def _spec(group: type[_Spec], row: Any, needed: str) -> _Spec:
-    """Read a row of a list; its name is that of its kind, folder or source if it gives none."""
     what = f"a {group.__name__.removesuffix('Spec').lower()}"
     given = {needed: row} if isinstance(row, str) else row
     if not isinstance(given, Mapping) or not given.get(needed):

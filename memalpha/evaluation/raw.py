@@ -36,9 +36,7 @@ from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.text import one_line
 from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, OperationResult, Question, ResultCode
 
-UNIT_TOKENS = 48
-"""Default unit limit in tokens: the longest entry of the ``facts`` schema."""
-
+UNIT_TOKENS = 48  # default unit limit in tokens: the longest entry of the ``facts`` schema
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
 _LABEL = "Label: "
 _FACTS = MemorySchema("gold", (Section("facts", SectionKind.LIST, timestamps=True),))

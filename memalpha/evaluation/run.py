@@ -39,7 +39,6 @@ Report = Callable[[str, dict[str, Any]], None]
 """Receives events (``load``, ``writing``, ``read``, ``compared``) with data, for the console."""
 
 BudgetedReader = RecallReader | ModelReader | EndpointReader
-
 _LINE_BREAKS = 16  # tokens kept free in a window for what joins the passages
 _SECONDS_BETWEEN_LINES = 10.0
 _SEVERAL = 2  # so many instances in a row without any answer are no fault of their own
@@ -104,7 +103,6 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
 
 
 def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> dict[str, dict[str, Any]]:
-    """Digests of all inputs; for a Hub model its commit, if known."""
     adapters = sorted({str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))})
     own = sorted({str(spec.options["adapter"]) for spec in evaluation.systems if spec.options.get("settings") == "own"})
     model = resolve_model(host.model)
@@ -118,7 +116,6 @@ def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost
 
 
 def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:
-    """Load a set; InputError if it does not exist or has too few instances."""
     instances, agent = load_data(spec.data, spec.options), evaluation.agent
     if len(instances) < spec.skip + max(1, spec.instances):
         least = spec.skip + max(1, spec.instances)
@@ -194,7 +191,6 @@ def _run_all(
     judge: AnswerJudge | None,
     report: Report,
 ) -> int:
-    """Run missing batches, add them to ``done`` and return the number of failed results; ``waiting`` failed before."""
     failed = 0
     silent = Counter[str]()  # by reader, instances in a row of whose questions none was answered
     batches = ((job, seed, start) for job in jobs for seed in job.seeds for start in range(0, len(job.on.instances), size))
@@ -274,7 +270,6 @@ def ask(
 
 
 def _progress(position: Mapping[str, Any], report: Report) -> Callable[[int, int], None]:
-    """Report a batch's chunks, at most every ten seconds."""
     last = [time.monotonic()]
 
     def on_step(done: int, total: int) -> None:

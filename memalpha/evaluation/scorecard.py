@@ -101,7 +101,6 @@ def _share(by_seed: Mapping[Seed, Mapping[str, list[float]]]) -> Estimate:
 
 
 def _pairs(instance: Instance, result: SystemResult) -> Iterator[tuple[Question, QuestionResult]]:
-    """Each question with its result, in order, since ids may repeat."""
     left = iter(enumerate(instance.questions))
     for said in result.questions:
         question = next((q for index, q in left if (q.id or str(index), q.text) == (said.id, said.text)), None)
@@ -114,7 +113,6 @@ def _pairs(instance: Instance, result: SystemResult) -> Iterator[tuple[Question,
 
 
 def _answer(said: QuestionResult) -> Answer:
-    """The answer; for a recall reader its passages, one on each line."""
     recalled = said.answer == "\n".join(said.passages)
     return Answer(said.answer or "", said.passages if recalled else None)
 
@@ -143,7 +141,6 @@ class _Sentences:
                 self._with.setdefault(word, set()).add(index)
 
     def hold(self, subject: str, value: str) -> bool:
-        """Whether one sentence names both."""
         wanted = {*words(subject), *words(value)}
         found = set.intersection(*(self._with.get(word, set()) for word in wanted)) if wanted else range(len(self._sentences))
         named = (self._sentences[index] for index in found)
@@ -151,7 +148,6 @@ class _Sentences:
 
 
 def _changed(facts: Sequence[Fact]) -> dict[tuple[str, str], tuple[str, list[str]]]:
-    """Current and earlier values by (subject, attribute), of facts that changed and were not retracted since."""
     last = {(fact.subject, fact.attribute): fact for fact in facts}
     before: dict[tuple[str, str], list[str]] = {}
     for fact in facts:
@@ -165,6 +161,5 @@ def _changed(facts: Sequence[Fact]) -> dict[tuple[str, str], tuple[str, list[str
 
 
 def _taken_back(facts: Sequence[Fact]) -> list[tuple[str, str]]:
-    """Subject and value of each retraction that no later statement reverses."""
     last = {(fact.subject, fact.attribute, fact.value): fact.action for fact in facts}
     return [(subject, value) for (subject, _, value), action in last.items() if action is FactAction.RETRACT]

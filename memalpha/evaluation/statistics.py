@@ -27,16 +27,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Number = Annotated[float, BeforeValidator(known)]
-"""A float; NaN is null in JSON."""
-
+Number = Annotated[float, BeforeValidator(known)]  # A float; NaN is null in JSON
 Seed = int | str
-Scores = Mapping[Seed, Mapping[str, float]]
-"""Score by training seed, then by instance."""
-
-RESAMPLES, LEVEL, SEED = 10_000, 0.95, 0
-"""Number of resamples, confidence level and bootstrap seed."""
-
+Scores = Mapping[Seed, Mapping[str, float]]  # score by training seed, then by instance
+RESAMPLES, LEVEL, SEED = 10_000, 0.95, 0  # number of resamples, confidence level and bootstrap seed
 _ROUNDING = 1e-12  # numbers that lie closer together are the same, computed in another order
 _AGREEMENT = (0.8, 1.25)
 _BLOCK = 2_000_000  # draws of instances at once: 16 MB

@@ -28,19 +28,15 @@ from memalpha.evaluation.statistics import LEVEL, RESAMPLES, SEED, Estimate, Num
 from memalpha.runs import RunFolder
 from memalpha.types import Instance
 
-Scored = dict[Seed, dict[str, SystemResult]]
-"""Results of one group on one set with one reader, by member and instance."""
-
-Differences = Mapping[str, Mapping[str, Estimate]]
-"""``[first][second]`` is second - first."""
+Scored = dict[Seed, dict[str, SystemResult]]  # results of one group on one set with one reader, by member and instance
+Differences = Mapping[str, Mapping[str, Estimate]]  # ``[first][second]`` is second - first
 
 COSTS = (
     "memory_tokens", "input_tokens", "reader_tokens", "write_calls", "cut_off", "cut", "seconds_write", "seconds_read",
 )  # fmt: skip
 """Fields of ``SystemResult`` shown as means over instances."""
 
-OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")
-"""Fields of ``OperationCounts`` shown as means over instances."""
+OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")  # fields of ``OperationCounts`` shown as means over instances
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +134,6 @@ def _instances(row: Mapping[str, Any]) -> tuple[dict[str, Instance], str]:
 
 
 def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequence[SystemResult]) -> dict[str, Scored]:
-    """Results by group and member; a member is named by its place in the group, plus the sampling seed if there are several."""
     seeds = config.get("seeds") or [0]
     groups: dict[str, Scored] = {}
     for row in config["systems"]:
@@ -158,7 +153,6 @@ def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequ
 def _summarise_set(
     row: Mapping[str, Any], reader: str, groups: Mapping[str, Scored], size: int, instances: Mapping[str, Instance], unmeasured: str
 ) -> SetSummary:
-    """One set with one reader, on the instances that every member of every group with scores has a score for."""
     scored = {
         group: set.intersection(*({name for name, result in rows.items() if result.scored} for rows in members.values()))
         for group, members in groups.items()
@@ -190,7 +184,6 @@ def _summarise_set(
 
 
 def _reason(members: Scored) -> str:
-    """Why the first instance without a score has none."""
     row = next((row for rows in members.values() for _, row in sorted(rows.items()) if not row.scored), None)
     if row is None:
         return "not evaluated yet"

@@ -16,8 +16,7 @@ from memalpha.evaluation.summary import SetSummary, Summary, difference_from, re
 from memalpha.files import write_whole
 from memalpha.runs import RunFolder
 
-UNKNOWN = "–"
-"""Text of an unknown number."""
+UNKNOWN = "–"  # text of an unknown number
 
 
 def write_tables(folder: str | Path) -> Summary:
@@ -106,7 +105,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Remove line breaks, which would end a row, heading or item."""
     return " ".join(text.splitlines())
 
 

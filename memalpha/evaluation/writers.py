@@ -82,7 +82,6 @@ class Agent(System):
 
 
 def _step(setting: Setting, options: AgentOptions) -> AgentStep:
-    """The agent's step; InputError if its own settings are missing or conflict with the shared ones."""
     if options.settings == "own":
         if not options.adapter:
             raise InputError("settings 'own' of an agent without an adapter", expected="an adapter, or settings: shared")

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 from memalpha.report.view import known
 
-Rows = Sequence[Mapping[str, Any]]
-"""Rows of one run's ``metrics.jsonl``."""
-
+Rows = Sequence[Mapping[str, Any]]  # rows of one run's ``metrics.jsonl``
 _STYLES = ("-", "--", ":")
 
 
@@ -190,7 +188,6 @@ def _draw_line(axes: Any, variant: Variant, keys: Sequence[str], window: int, co
 
 
 def _draw_held_out(axes: Any, variant: Variant, colour: str, label: str) -> None:
-    """Mark held-out accuracy before and after training with standard error (one run) or 95% interval (several)."""
     last = max((known(row.get("step")) or 0.0 for rows in variant.runs for row in rows), default=0.0)
     for step, name in ((0.0, "before"), (last, "after")):
         found = [data for summary in variant.summaries if (data := summary.get(name))]

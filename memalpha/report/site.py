@@ -30,9 +30,7 @@ from memalpha.report.curves import Rows, Variant, write_figures
 from memalpha.report.view import Source, Tone, known, number
 from memalpha.runs import RunFolder
 
-PAGES = 2000
-"""Default number of training rollouts that get a page."""
-
+PAGES = 2000  # default number of training rollouts that get a page
 _LONG_MEMORY = 30
 
 

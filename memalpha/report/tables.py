@@ -23,8 +23,7 @@ from memalpha.runs import RunFolder
 if TYPE_CHECKING:
     from rich.table import Table
 
-Row = tuple[str, tuple[str, ...]]
-"""One row of a table: a measure and its cells."""
+Row = tuple[str, tuple[str, ...]]  # one row of a table: a measure and its cells
 
 INCIDENTAL = frozenset({
     "data_seed", "ddp_timeout", "disable_tqdm", "generation_rows", "local_rank", "output_dir", "overwrite", "project", "report_to",
@@ -32,8 +31,7 @@ INCIDENTAL = frozenset({
 })  # fmt: skip
 """Options that may differ between seeds of one configuration."""
 
-INCIDENTAL_PREFIXES = ("save_", "logging_", "log_", "hub_")
-"""Name prefixes of more such options."""
+INCIDENTAL_PREFIXES = ("save_", "logging_", "log_", "hub_")  # name prefixes of more such options
 
 MEASURES: tuple[tuple[str, str, int], ...] = (
     ("reward", "reward", 3),
@@ -140,7 +138,6 @@ def read_run(folder: RunFolder) -> Run:
     """Read the data of one run; InputError if a file is damaged."""
 
     def instance(_: int, row: Mapping[str, Any]) -> tuple[str, float | None]:
-        """An instance is the same only if its texts are, because data sets of one kind reuse ids."""
         rollout = row["rollout"]
         texts = [step["text"] for step in rollout["steps"]] + [question["question"] for question in rollout["questions"]]
         digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
@@ -230,7 +227,6 @@ def _accuracy(name: str, groups: Sequence[Group], key: str, *, signed: bool = Fa
 
 
 def _against_first(groups: Sequence[Group]) -> Row:
-    """Return the row of accuracy minus the first group's, paired by instance (mean over a group's runs)."""
     means = []
     for group in groups:
         shared = set.intersection(*(set(run.accuracies) for run in group.runs))

@@ -13,9 +13,7 @@ from memalpha.errors import InputError
 from memalpha.runs import RunFolder, trajectory_step
 
 Read = TypeVar("Read")
-
-UNKNOWN = "–"
-"""Sign of an unknown number (null or NaN: not scored); never 0."""
+UNKNOWN = "–"  # sign of an unknown number (null or NaN: not scored); never 0
 
 
 class Source(NamedTuple):

@@ -35,8 +35,6 @@ def asked_sentence(question):
 
 
 PAIRS = [(f"s{n} about {'abcd'[n % 4]}", "abcd"[n % 4]) for n in range(200)]
-
-
 LABEL_OF = dict(PAIRS)
 
 

@@ -20,7 +20,6 @@ from memalpha.types import Chunk, Instance, Question
 
 ROOT = Path(__file__).parents[2]
 
-
 ROWS = [
     {"context": "Lima is the capital of Peru.", "question": "What is Lima?", "answer": "capital"},
     {"context": "Oslo lies in Norway.", "question": "Where is \u00d6slo?", "answer": "Norway"},

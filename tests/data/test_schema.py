@@ -18,11 +18,7 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)
-
-
 MAYBE = st.none() | TEXT
-
-
 FACT = {"chunk": 0, "action": "state", "subject": "x", "attribute": "y", "value": "z"}
 
 
