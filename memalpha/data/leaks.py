@@ -1,21 +1,8 @@
-"""Leak check: finds questions or contexts that a data set shares with another one, exactly or nearly.
+"""Leak check: finds questions or contexts that a data set shares with another one, exactly or nearly; docs/data.md has the rules.
 
 Texts are compared as words (NFKC, case-folded, no punctuation, no leading ``Word:``; in scripts without spaces, signs): questions
-line by line, without lines our loaders add; contexts by passage (split at blank lines) and word run.
-
-| what | is a leak if |
-| --- | --- |
-| question line, at least 4 words | equal to a question line there |
-| shorter question line | equal to one there, and shares an informative answer with it |
-| question line about a label, any length | equal to a question line or an example there, or the other way round |
-| question, at least 4 words | nearly equal to one there, and shares an informative answer with it |
-| passage, at least 12 words | equal or nearly equal to one there |
-| passage of 4-11 words, in a chunk without longer ones | equal to one there |
-| run of words | in a context there: always found from 99 words on, never below 50 |
-
-Nearly equal: MinHash estimate (128 permutations) of a Jaccard similarity of at least 0.7, of four-letter pieces of questions or
-three-word pieces of passages. Not a leak: examples from another file; a line that the other set asks several times with no common
-answer. docs/data.md has the reasons.
+line by line, without lines our loaders add; contexts by passage (split at blank lines) and word run. Nearly equal: MinHash estimate
+of the Jaccard similarity of four-letter pieces of questions, or three-word pieces of passages.
 """
 
 from __future__ import annotations

@@ -90,13 +90,10 @@ def prepare(
             raise InputError(f"{made}: {reasons}{problem}", expected="at least one question that can be kept")
         if leaks.leaks and not drop_leaks:
             raise LeakError(f"{name} from {input}" if input else name, leaks.leaks)
+        shown = None if input is None else Path(input).name if Path(input).exists() else str(input)  # a folder is machine-specific
         manifest = Manifest(
             source=source.name,
-            input=None
-            if input is None
-            else Path(input).name
-            if Path(input).exists()
-            else str(input),  # a folder is machine-specific
+            input=shown,
             instances=counts["instances"],
             chunks=counts["chunks"],
             questions=counts["questions"],

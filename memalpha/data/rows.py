@@ -147,10 +147,8 @@ def _table_rows(path: Path) -> Iterator[Row]:
             for data in table:
                 where, names = f"{path.name} line {table.line_num}", len(table.fieldnames or ())
                 if None in data:
-                    wrong = SchemaError(
-                        f"{where} has {names + len(data[None])} fields", expected=f"{names}, as the first line names"
-                    )
-                    yield Row(where, wrong)
+                    found = names + len(data[None])
+                    yield Row(where, SchemaError(f"{where} has {found} fields", expected=f"{names}, as the first line names"))
                 else:
                     yield Row(where, {key: value for key, value in data.items() if value is not None})
         except (csv.Error, UnicodeDecodeError) as error:
@@ -168,9 +166,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
             rows = (row for batch in table.iter_batches(batch_size=16) for row in batch.to_pylist())
             yield from _named(rows, Features.from_arrow_schema(table.schema_arrow), path.name)
         except (NotImplementedError, OverflowError, ValueError) as error:
-            raise SchemaError(
-                f"{path} is not a Parquet file that can be read: {error}", expected="whole columns", fix=_AGAIN
-            ) from error
+            raise SchemaError(f"{path} is not a Parquet file that can be read: {error}", fix=_AGAIN) from error
 
 
 def _hub_rows(name: str, split: str) -> Iterator[Row]:
@@ -188,9 +184,8 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
 def _named(rows: Iterable[Any], features: Mapping[str, Any] | None, where: str) -> Iterator[Row]:
     names = {key: feature.names for key, feature in (features or {}).items() if hasattr(feature, "int2str")}
     for number, row in enumerate(rows):
-        classes = {
-            key: known[row[key]] if 0 <= row[key] < len(known) else None for key, known in names.items() if row[key] is not None
-        }
+        numbers = {key: row[key] for key in names if row[key] is not None}
+        classes = {key: names[key][n] if 0 <= n < len(names[key]) else None for key, n in numbers.items()}
         yield Row(f"{where} row {number}", {**row, **classes})
 
 

@@ -1,24 +1,8 @@
 """Synthetic multi-session dialogues in which people state, change and take back facts about themselves, and questions about them.
 
-A chunk is one dated session of lines ``Name: sentence.`` Chit-chat mentions values without stating a fact, never one that its
-speaker had. ``Instance.facts`` holds each session's facts in line order. Instance ``i`` depends on (seed, split, i, config) alone.
-Train and test share no name or value. A session touches a slot at most once. A single-valued attribute stays retracted; the last of
-several values is never retracted.
-
-| kind | asks | metric | answers | stale | evidence |
-| --- | --- | --- | --- | --- | --- |
-| single | an attribute that never changed | bound | the value | none | its statement |
-| latest | an attribute that changed | bound | the last value | every earlier value | the last change |
-| removed | an attribute that was taken back | absent | none | every value it had | the retraction |
-| time | when the current value was said | bound | the session's date | none | that session |
-| count | every value of a multiple attribute | bound_all | current values | retracted values | their statements, all retractions |
-| cascade | a follower's value after the upstream value changed | bound | the upstream value | those before | link, change |
-| absence | a follower's value after the upstream value was taken back | absent | none | those before | link, retraction |
-| absence | an attribute that was never stated | absent | none | none | no chunk |
-
-A link is a line in which one person says that their value follows another's (``I live with Oskar in Lima and go wherever Oskar
-goes.``); the upstream value ends in a later session that does not name the follower. ``Instance.facts`` holds links (attribute
-``shared city``) and their consequences, after the session's own facts. The kinds are those of MEME (Jung et al., arXiv 2605.12477).
+A chunk is one dated session of lines ``Name: sentence.``; docs/data.md has the kinds of questions. Instance ``i`` depends on (seed,
+split, i, config) alone. A session touches a slot at most once; a single-valued attribute stays retracted. ``Instance.facts`` holds
+each session's facts in line order, then links (attribute ``shared city``) and their consequences, which have no line.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Teacher demonstrations: operations for one session of a synthetic dialogue, given the current memory.
+"""Teacher demonstrations: operations for one session of a synthetic dialogue, given the current memory, which is not changed.
 
 New facts are inserted, changed facts updated (or deleted and inserted), retracted facts deleted; entries read ``Marta city Oslo``.
-Operations must be applied in order; each succeeds within the schema's limits. The given memory is not changed. Not covered: prose,
-block sections and wrong operations.
-
-Plain text without annotations has a teacher of its own (``excerpt_operations``): it inserts a few words copied from each sentence,
-the run with the highest weight (a name or number 2, another word of four or more letters 1), and does not know which sentences
-matter. Not covered: updates, deletions, languages without spaces.
+Operations must be applied in order; each succeeds within the schema's limits. ``excerpt_operations`` is for plain text: a few words
+of each sentence, the run with the highest weight (a name or number 2, another word of four or more letters 1).
 """
 
 from __future__ import annotations
@@ -43,9 +39,7 @@ _EXCERPTS, _EXCERPT_TOKENS = 4, 64  # most entries of a chunk, and their tokens 
 class TeacherConfig(Options):
     """How well the teacher demonstrates."""
 
-    coverage: Share | tuple[Share, Share] = (
-        1.0  # probability that a new fact is written; a pair (low, high) draws one probability per instance
-    )
+    coverage: Share | tuple[Share, Share] = 1.0  # probability that a new fact is written; a pair (low, high): drawn per instance
     p_correct: Share = 1.0  # probability that a held fact is corrected; else a change only inserts and a retraction is ignored
     p_update: Share = 0.5  # probability that a correction is an update, not a deletion and an insertion
     style: Style = "words"  # wording of an entry: words (Marta city Oslo) or sentence
