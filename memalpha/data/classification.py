@@ -114,16 +114,12 @@ class _Sentence(NamedTuple):
     where: str
 
 
+Fits = Callable[[str], bool]
 Pool = Mapping[str, _Sentence]  # the distinct sentences of a split in order, by their text without letter case
 
 
 def read_pool(
-    rows: Iterable[Row],
-    source: str,
-    split: str,
-    result: LoadResult,
-    fits: Callable[[str], bool] | None = None,
-    held_out: Pool | None = None,
+    rows: Iterable[Row], source: str, split: str, result: LoadResult, fits: Fits | None = None, held_out: Pool | None = None
 ) -> Pool:
     """Return the sentences of a split that can be used; InputError if there is no such split or no sentence."""
     pool, splits, before = dict[str, _Sentence](), set[str](), len(result.problems)
@@ -172,6 +168,7 @@ class LabelledSet:
     """A set and its loader: published ``chunk_tokens`` (or of the most similar set), ``word`` for a sentence, ``kind`` by label."""
 
     name: str
+    form: str
     read: Reader
     chunk_tokens: int
     word: str = "Sentence"
@@ -186,7 +183,7 @@ class LabelledSet:
         def fits(text: str) -> bool:
             return count_tokens(self.example(text, _WIDE)) <= limit
 
-        def other(option: str, path: str, split: str, fits: Callable[[str], bool] | None = None) -> Pool | None:
+        def other(option: str, path: str, split: str, fits: Fits | None = None) -> Pool | None:
             if not path:
                 return None
             theirs = LoadResult(problems=result.problems)
@@ -291,20 +288,13 @@ class _Builder:
         return Instance(f"{name}-{number}", name, made.chunks or (Chunk("(no examples)"),), tuple(questions))
 
 
-def _source(
-    name: str, form: str, read: Reader, chunk_tokens: int, word: str = "Sentence", kind: Callable[[str], str] = str
-) -> Source:
-    return Source(name, form, LabelledSet(name, read, chunk_tokens, word, kind), ClassificationOptions)
-
-
-SOURCES = (
-    _source("trec_coarse", "TREC question types, 6 labels: lines of COARSE:fine sentence", read_trec_coarse, 390),
-    _source("trec_fine", "TREC, 50 labels: the same lines", read_trec_fine, 390, kind=lambda label: label.partition(":")[0]),
-    _source("banking77", "BANKING77 intents: CSV text,category", read_table, 611, kind=lambda label: "intent"),
-    _source(
-        "clinc150", "CLINC150: {split: [[text, intent]]}", read_clinc, 611, kind=lambda name: name if name == "oos" else "intent"
-    ),
-    _source("hwu64", "HWU64 intents: a folder of seq.in and label", read_parallel, 611, kind=lambda label: label.partition("_")[0]),
-    _source("pubmed_rct", "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence", read_pubmed, 1676, "Sample"),
-    _source("csabstruct", "CSAbstruct roles of sentences: JSON Lines", read_abstracts, 1676, "Sample"),
+_SETS = (
+    LabelledSet("trec_coarse", "TREC question types, 6 labels: lines of COARSE:fine sentence", read_trec_coarse, 390),
+    LabelledSet("trec_fine", "TREC, 50 labels: the same lines", read_trec_fine, 390, kind=lambda label: label.partition(":")[0]),
+    LabelledSet("banking77", "BANKING77 intents: CSV text,category", read_table, 611, kind=lambda label: "intent"),
+    LabelledSet("clinc150", "CLINC150: data_full.json", read_clinc, 611, kind=lambda name: name if name == "oos" else "intent"),
+    LabelledSet("hwu64", "HWU64: a folder of seq.in and label", read_parallel, 611, kind=lambda name: name.partition("_")[0]),
+    LabelledSet("pubmed_rct", "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence", read_pubmed, 1676, "Sample"),
+    LabelledSet("csabstruct", "CSAbstruct roles of sentences: JSON Lines", read_abstracts, 1676, "Sample"),
 )
+SOURCES = tuple(Source(labelled.name, labelled.form, labelled, ClassificationOptions) for labelled in _SETS)

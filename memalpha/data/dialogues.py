@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field, PositiveInt
 
 from memalpha.data import rows as inputs
 from memalpha.data.packing import Session, Turn, chunked, cut, dialogue_chunks
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Text, checked
 from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions, read_rows
-from memalpha.data.wording import asked_on, iso_date, persona_question, time_of
+from memalpha.data.wording import PERSONA, asked_on, iso_date, time_of
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
@@ -164,10 +164,6 @@ class _MscSession(BaseModel):
         return [Turn(turn.id or _SPEAKERS[i % 2], turn.text) for i, turn in enumerate(self.dialog) if turn.text]
 
 
-class _Metadata(BaseModel):
-    initial_data_id: Scalar = ""
-
-
 class _SelfInstruct(BaseModel):
     B: Text
     A: Answers = ()
@@ -177,7 +173,7 @@ class _MscRow(_MscSession):
     previous_dialogs: Annotated[list[_MscSession], OrEmpty] = []
     personas: Annotated[list[list[Cleaned]], OrEmpty] = []
     self_instruct: _SelfInstruct | None = None
-    metadata: _Metadata = _Metadata()
+    name: Annotated[Scalar, Field(validation_alias=AliasPath("metadata", "initial_data_id"))] = ""
 
 
 def _msc(data: _MscRow, place: str, options: TextOptions, count: TokenCounter, result: LoadResult) -> Instance:
@@ -190,9 +186,9 @@ def _msc(data: _MscRow, place: str, options: TextOptions, count: TokenCounter, r
         asked = [Question(own.B, own.A, options.metric or "judge", "recall")]
     else:
         told = ((speaker, " ".join(filter(None, said))) for speaker, said in zip(_SPEAKERS, data.personas, strict=False))
-        asked = [Question(persona_question(who), (said,) if said else (), options.metric or "f1", "persona") for who, said in told]
+        asked = [Question(PERSONA.format(who), (said,) if said else (), options.metric or "f1", "persona") for who, said in told]
     questions = read_questions((each if each.answers else EMPTY_ANSWER for each in asked), place, result)
-    return Instance(data.metadata.initial_data_id or f"msc {place}", "msc", dialogue.chunks, questions)
+    return Instance(data.name or f"msc {place}", "msc", dialogue.chunks, questions)
 
 
 # ------------------------------------------------------------------------------------------------ PerLTQA

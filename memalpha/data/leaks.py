@@ -55,11 +55,8 @@ class LeakError(InputError):
     def __init__(self, what: str, leaks: list[Leak]) -> None:
         self.leaks = leaks
         listed = "".join(f"\n    {leak}" for leak in leaks[:_SHOWN]) + "\n    and more" * (len(leaks) > _SHOWN)
-        super().__init__(
-            f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}",
-            expected="no question and no context in common",
-            fix="prepare another part of the data, or leave out what repeats (--drop-leaks)",
-        )
+        found = f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}"
+        super().__init__(found, fix="prepare another part of the data, or leave out what repeats (--drop-leaks)")
 
 
 class LeakCheck:

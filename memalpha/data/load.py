@@ -19,7 +19,7 @@ from memalpha.types import Instance
 
 MANIFEST_NAME = "manifest.json"
 _MODULES = (articles, classification, dialogues, documents, synthetic, toy)
-SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}  # every data source by name
+SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
 
 
 def get_source(name: str) -> Source:

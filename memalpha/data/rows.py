@@ -39,10 +39,7 @@ class Row(NamedTuple):
 
 
 def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
-    """Read rows from a file, or from the Hub if no such file exists and the text looks like ``owner/name[:configuration]``.
-
-    InputError if it is neither or cannot be read; SchemaError if it is damaged.
-    """
+    """Read rows from a file, else from the Hub's ``owner/name[:configuration]``; InputError if neither, SchemaError if damaged."""
     if (kind := kind_of(source)) == "hub":
         return _hub_rows(source, split)
     path = existing_file(source)
@@ -230,14 +227,11 @@ def checked(model: type[_M], data: Any, where: str) -> _M:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise SchemaError(f"{where} {_fault(error)}", expected=f"an object with {', '.join(model.model_fields)}") from error
+        first = error.errors(include_url=False)[0]
+        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
+        wanted = "expected an object" if first["type"] == "model_type" else first["msg"].removeprefix("Value error, ")
+        found = "is missing" if first["type"] == "missing" else f"is {first['input']!r:.60}: {wanted}"
+        what = f"{where} field {path!r} {found}" if path else f"{where} {found}"
+        raise SchemaError(what, expected=f"an object with {', '.join(model.model_fields)}") from error
     except (PydanticUserError, RecursionError, SyntaxError) as error:
         raise SchemaError(f"{where} cannot be read: {error}") from error
-
-
-def _fault(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
-    wanted = "expected an object" if first["type"] == "model_type" else first["msg"].removeprefix("Value error, ")
-    found = "is missing" if first["type"] == "missing" else f"is {first['input']!r:.60}: {wanted}"
-    return f"field {path!r} {found}" if path else found

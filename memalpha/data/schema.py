@@ -147,10 +147,7 @@ def features() -> Any:
 
 
 def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
-    """Write instances to a new file; SchemaError if one could not be read back or repeats an id.
-
-    Buffers about a million characters, or one instance if that is larger.
-    """
+    """Write instances to a new file, a row group at a time; SchemaError if one could not be read back or repeats an id."""
     import pyarrow
     import pyarrow.parquet as parquet
 

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share, names
-from memalpha.data.pools import Attribute, Pools, Split, Templates, pools
+from memalpha.data.pools import Pools, Split, Templates, pools
 from memalpha.data.source import LoadResult, Source, in_order
 from memalpha.errors import InputError
 from memalpha.protocols import TokenCounter
@@ -120,7 +120,8 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
         days.append(day.isoformat())
         day += timedelta(days=rng.randint(1, 30))
     for session in planned:
-        lines = [(_fact_line(rng, fact, world.attributes[fact.attribute]), [fact]) for fact in session]
+        told = ((fact, rng.choice(getattr(world.attributes[fact.attribute], fact.action.value))) for fact in session)
+        lines = [(f"{fact.subject}: {_fill(sentence, fact.attribute, fact.value)}", [fact]) for fact, sentence in told]
         lines += [(_chat_line(rng, world), []) for _ in range(rng.randint(*config.chitchat_per_chunk))]
         rng.shuffle(lines)
         sessions.append(lines)
@@ -223,11 +224,6 @@ class _World:
         return self.rng.choice([value for value in values if value not in slot.past] or values)
 
 
-def _fact_line(rng: random.Random, fact: Fact, attribute: Attribute) -> str:
-    sentences = {FactAction.STATE: attribute.state, FactAction.CHANGE: attribute.change, FactAction.RETRACT: attribute.retract}
-    return f"{fact.subject}: {_fill(rng.choice(sentences[fact.action]), fact.attribute, fact.value)}"
-
-
 def _chat_line(rng: random.Random, world: _World) -> str:
     speaker = rng.choice(world.people)
     if rng.random() < world.config.p_distractor:
@@ -244,7 +240,6 @@ def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
     return text[0].upper() + text[1:]
 
 
-# ------------------------------------------------------------------------------------------------ questions
 def _questions(rng: random.Random, world: _World, times: Sequence[str], more: Sequence[Question]) -> tuple[Question, ...]:
     possible = [question for slot in world.slots for question in _about(rng, slot, times, world)]
     asked = [question for question in possible if rng.random() < (world.config.p_time if question.kind == "time" else 1.0)]
@@ -254,26 +249,17 @@ def _questions(rng: random.Random, world: _World, times: Sequence[str], more: Se
     return tuple(replace(question, id=f"q{i}") for i, question in enumerate(asked))
 
 
-def _question(
-    rng: random.Random,
-    world: _World,
-    about: tuple[str, str],
-    kind: str,
-    answers: Sequence[str],
-    stale: Sequence[str],
-    places: Sequence[int],
-    value: str = "",
-) -> Question:
-    wording = {"count": "every", "time": "time"}.get(kind, "value")
+def _question(text: str, subject: str, kind: str, answers: Sequence[str], stale: Sequence[str], places: Sequence[int]) -> Question:
     metric = "bound_all" if kind == "count" else "bound" if answers else "absent"
-    text = rng.choice(world.pool.questions[wording]).format(name=about[0], attribute=about[1], v=value)
-    return Question(text, tuple(answers) or ("none",), metric, kind, about[0], tuple(stale), tuple(sorted(set(places))))
+    return Question(text, tuple(answers) or ("none",), metric, kind, subject, tuple(stale), tuple(sorted(set(places))))
 
 
 def _about(rng: random.Random, slot: _Slot, times: Sequence[str], world: _World) -> Iterator[Question]:
     def question(kind: str, answers: Sequence[str], places: Sequence[int], value: str = "") -> Question:
         stale = () if kind == "time" else tuple(slot.past)
-        return _question(rng, world, (slot.subject, slot.attribute), kind, answers, stale, places, value)
+        wordings = world.pool.questions[{"count": "every", "time": "time"}.get(kind, "value")]
+        text = rng.choice(wordings).format(name=slot.subject, attribute=slot.attribute, v=value)
+        return _question(text, slot.subject, kind, answers, stale, places)
 
     if slot.multiple:
         yield question("count", list(slot.live), [*slot.live.values(), *slot.retractions])
@@ -301,15 +287,21 @@ def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[
         last = followed[-1]
         answers = [] if last.action is FactAction.RETRACT else [last.value]
         stale = list(dict.fromkeys(fact.value for fact in followed if fact.value not in answers))
+        text = rng.choice(world.pool.questions["value"]).format(name=last.subject, attribute=last.attribute)
         kind = CASCADE if answers else ABSENCE
-        about = (last.subject, last.attribute)
-        questions.append(_question(rng, world, about, kind, answers, stale, [link.chunk, last.chunk]))
+        questions.append(_question(text, last.subject, kind, answers, stale, [link.chunk, last.chunk]))
     linked = {(followed[0].subject, followed[0].attribute) for _, followed in links}
     for slot in world.all_slots:
-        about = (slot.subject, slot.attribute)
         known = any(other.live for other in world.all_slots if other.subject == slot.subject)
-        if known and not slot.stated and not slot.multiple and about not in linked and rng.random() < world.config.absence:
-            questions.append(_question(rng, world, about, ABSENCE, [], [], []))
+        if (
+            known
+            and not slot.stated
+            and not slot.multiple
+            and (slot.subject, slot.attribute) not in linked
+            and rng.random() < world.config.absence
+        ):
+            text = rng.choice(world.pool.questions["value"]).format(name=slot.subject, attribute=slot.attribute)
+            questions.append(_question(text, slot.subject, ABSENCE, [], [], []))
     return questions
 
 

@@ -1,12 +1,8 @@
 """Summary of an evaluation: accuracy, kinds, costs, differences, scorecard and means over sets, with intervals.
 
-A *group* is one table row: systems that differ only in their training seed. A *member* is a system with one sampling seed; groups
-are paired by the configuration's order of members.
-
-In one set and reader, all groups are compared on the instances that every member of every group has a score for. Omissions are
-counted by group with the first reason; a group without results is omitted. Accuracy is the mean over instances of the question
-mean; by kind it is the mean over questions, with whole instances resampled. The mean over sets is unweighted, over the sets with
-``in_mean``, and only for groups present on all of them.
+A *group* is one table row: systems that differ only in their training seed; a *member* is a system with one sampling seed. In one
+set and reader all groups are compared on the instances that every member of every group has a score for. Accuracy is the mean over
+instances of the question mean. The mean over sets is over the sets with ``in_mean``, for groups present on all of them.
 """
 
 from __future__ import annotations
@@ -31,12 +27,9 @@ from memalpha.types import Instance
 Scored = dict[Seed, dict[str, SystemResult]]  # results of one group on one set with one reader, by member and instance
 Differences = Mapping[str, Mapping[str, Estimate]]  # ``[first][second]`` is second - first
 
-COSTS = (
-    "memory_tokens", "input_tokens", "reader_tokens", "write_calls", "cut_off", "cut", "seconds_write", "seconds_read",
-)  # fmt: skip
-"""Fields of ``SystemResult`` shown as means over instances."""
-
-OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")  # fields of ``OperationCounts`` shown as means over instances
+# Fields of ``SystemResult`` and ``OperationCounts`` shown as means over instances.
+COSTS = ("memory_tokens", "input_tokens", "reader_tokens", "write_calls", "cut_off", "cut", "seconds_write", "seconds_read")
+OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +42,29 @@ class KindScore:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One group on one set with one reader.
+    """One group on one set with one reader; ``costs`` and ``operations`` are means over members and instances."""
 
-    ``members``: system and sampling seed by the names in ``Estimate.per_seed``. ``costs`` and ``operations``: means over members
-    and instances. ``scorecard``: None if not measured.
-    """
-
-    members: Mapping[Seed, str]
+    members: Mapping[Seed, str]  # system and sampling seed by the names in ``Estimate.per_seed``
     accuracy: Estimate
     kinds: Mapping[str, KindScore]
     costs: Mapping[str, Number]
     operations: Mapping[str, Number]
-    scorecard: Mapping[str, Estimate | None]
+    scorecard: Mapping[str, Estimate | None]  # None: not measured
 
 
 @dataclass(frozen=True, slots=True)
 class SetSummary:
-    """One set with one reader; all numbers are over the ``instances`` that every group has a score for.
-
-    ``size``: known instances of the set. ``left_out``: number and first reason, by group. ``cells`` and paired ``differences``
-    follow the order of the configuration. ``unmeasured``: why an expected scorecard is missing.
-    """
+    """One set with one reader; all numbers are over the ``instances`` that every group has a score for."""
 
     set: str
     reader: str
     instances: int
-    size: int
-    left_out: Mapping[str, str]
-    cells: Mapping[str, Cell]
-    differences: Differences
+    size: int  # known instances of the set
+    left_out: Mapping[str, str]  # number and first reason, by group
+    cells: Mapping[str, Cell]  # in the configuration's order
+    differences: Differences  # paired
     in_mean: bool = True
-    unmeasured: str = ""
+    unmeasured: str = ""  # why an expected scorecard is missing
 
 
 @dataclass(frozen=True, slots=True)

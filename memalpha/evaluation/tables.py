@@ -57,9 +57,8 @@ def overall(summary: Summary, reader: str, reference: str, show: Callable[[Estim
         missing = f"{UNKNOWN} ({sum(group in item.cells for item in counted)} of {len(counted)} sets)"
         difference = interval(difference_from(summary.differences[reader], reference, group), signed=True)
         rows.append([group, *cells, interval(mean) if mean else missing, difference])
-    return table(
-        ["system", *(item.set for item in items), f"mean over {_counted(len(counted), 'set')}", f"minus `{reference}`"], rows
-    )
+    head = ["system", *(item.set for item in items), f"mean over {_counted(len(counted), 'set')}", f"minus `{reference}`"]
+    return table(head, rows)
 
 
 def _set_lines(item: SetSummary, reference: str) -> list[str]:
