@@ -16,6 +16,8 @@ from memalpha.report.view import known
 
 Rows = Sequence[Mapping[str, Any]]  # rows of one run's ``metrics.jsonl``
 _STYLES = ("-", "--", ":")
+_CALLS = {"insert": "insert_share", "update": "update_share", "delete": "delete_share", "duplicate": "duplicates"}
+_CALLS["unreadable"] = "unparsed"
 
 
 class Panel(NamedTuple):
@@ -36,17 +38,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel("calls a chunk", {"": ("memory/calls_per_chunk",)}),
     Panel("chunks without a call, share", {"": ("memory/silent_chunks",)}, share=True),
-    Panel(
-        "what the calls did, share",
-        {
-            "insert": ("memory/insert_share",),
-            "update": ("memory/update_share",),
-            "delete": ("memory/delete_share",),
-            "duplicate": ("memory/duplicates",),
-            "unreadable": ("memory/unparsed",),
-        },
-        share=True,
-    ),
+    Panel("what the calls did, share", {name: (f"memory/{key}",) for name, key in _CALLS.items()}, share=True),
     Panel("completion length, tokens", {"": ("completions/mean_length",)}),
     Panel("completions cut off, share", {"": ("completions/clipped_ratio", "memory/cut_off")}, share=True),
     Panel("entries in the final memory", {"": ("memory/entries",)}),
