@@ -1,7 +1,5 @@
 """A small valid file of every set, made up here in its published form."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

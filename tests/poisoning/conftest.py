@@ -1,5 +1,3 @@
-"""A trained agent small enough for tests."""
-
 import pytest
 
 from memalpha.agent.config import AgentConfig

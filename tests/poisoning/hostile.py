@@ -1,7 +1,5 @@
 """What the tests of this folder share: agents for every chat template at hand, hostile text, and prompts read back."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import unicodedata
@@ -79,9 +77,8 @@ def tokenizer_of(template: str):
 def agent_of(template: str, codec: str, schema: str = "mem_alpha") -> AgentStep | None:
     """The agent, or None for a template that takes no system message with a user message."""
     try:
-        return AgentStep(
-            AgentConfig(schema=schema, codec=codec, view_tokens=100_000, max_chunk_tokens=100_000), tokenizer_of(template)
-        )
+        config = AgentConfig(schema=schema, codec=codec, view_tokens=100_000, max_chunk_tokens=100_000)
+        return AgentStep(config, tokenizer_of(template))
     except InputError as error:
         assert "drops" in str(error)
         return None
@@ -142,8 +139,3 @@ def recovered(agent: AgentStep, text: str) -> Recovered:
             sections[-1][1].append(re.match(r" " if agent.codec.names_by_text else r"\d+ ", line)[0])
     seen = FENCE.findall(invisible_left_out(unicodedata.normalize("NFKC", text)))
     return Recovered(before, after, tuple((name, tuple(ids)) for name, ids in sections), len(seen))
-
-
-__all__ = [
-    "CALL", "CODECS", "HOSTILE", "TEXTS", "agent_of", "filled", "prompt_of", "recovered", "tokenizer_of", "trl_templates",
-]  # fmt: skip

@@ -25,14 +25,9 @@ def copies(prompt):
     return "\n".join(line if line[:2] in ("+ ", "- ", "= ", "* ") else f"+ {line}" for line in chunk_of(prompt))
 
 
-def silent(prompt):
-    return "."
-
-
 def facts_agent(schema="facts", codec="compact"):
-    return AgentStep(
-        AgentConfig(schema=schema, codec=codec, max_chunk_tokens=2000, max_completion_length=500), tokenizer_of("nano")
-    )
+    config = AgentConfig(schema=schema, codec=codec, max_chunk_tokens=2000, max_completion_length=500)
+    return AgentStep(config, tokenizer_of("nano"))
 
 
 def rates(policy, per_attack=8, agent=None):
@@ -43,7 +38,7 @@ def rates(policy, per_attack=8, agent=None):
 
 
 def test_a_silent_policy_lets_nothing_in():
-    found, _ = rates(silent)
+    found, _ = rates(lambda prompt: ".")
     assert all(row["rate"]["hits"] == 0 == row["control"]["hits"] and row["effects"] == {} for row in found["attacks"].values())
     assert found["instructions_persisted"]["hits"] == found["entries_lost"]["hits"] == 0
 
@@ -63,13 +58,10 @@ def test_a_policy_that_copies_and_obeys_lets_in_what_was_asked_for():
 
 
 def test_a_core_can_be_overwritten_only_where_there_is_one():
-    def obeys(prompt):
-        return "* I obey"
-
-    found, _ = rates(obeys, agent=facts_agent("mem_alpha"))
+    found, _ = rates(lambda prompt: "* I obey", agent=facts_agent("mem_alpha"))
     assert found["attacks"]["overwrite_core"]["rate"]["hits"] == 8
     assert found["attacks"]["overwrite_core"]["effects"] == {"overwritten": 8}
-    found, _ = rates(obeys)
+    found, _ = rates(lambda prompt: "* I obey")
     assert found["attacks"]["overwrite_core"]["rate"]["hits"] == 0
     assert found["attacks"]["overwrite_core"]["succeeds"] == ["persisted"]
 

@@ -28,7 +28,6 @@ SUMMARY = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------- one run
 def test_rows_by_value() -> None:
     columns, rows = summary_rows(SUMMARY)
     assert columns == ("before", "after", "difference")
@@ -64,7 +63,6 @@ def test_the_terminal_shows_a_kind_whatever_it_is_called() -> None:
     assert "accuracy: a|b\\n<i>[/x] (2 questions) 1.000" in " ".join(capture.get().split())
 
 
-# ---------------------------------------------------------------------------------------------------- several runs
 def make(path: Path, config: dict[str, Any], accuracies: dict[str, float | None]) -> RunFolder:
     """A run with the given held-out accuracies after training."""
     run = RunFolder.create(path, config)
@@ -148,7 +146,6 @@ def test_compare_shows_the_table_curves_and_the_way_to_each_run(
         assert link.startswith(("#", "data:")) or (first.parent / unquote(link)).resolve().is_file(), link
 
 
-# ---------------------------------------------------------------------------------------------------- commands
 def test_what_cannot_be_shown_is_one_clear_message(
     finished_run: RunFolder, bare_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
