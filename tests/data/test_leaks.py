@@ -137,7 +137,6 @@ def test_questions(name, known, new, near):
 
 
 def test_a_form_is_no_leak():
-    """The same words, asked of several texts with other answers each, tell nothing."""
     ask = "Summarise the text in a few words."
     train = [instance("t0", ["c"], [q(ask, "ships")]), instance("t1", ["c"], [q(ask, "cows")])]
     assert leaks(train, [instance("n", ["d"], [q(ask, "trees")])]) == []

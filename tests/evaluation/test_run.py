@@ -330,17 +330,6 @@ def test_a_result_reads_back_as_itself_and_a_damaged_one_is_located(whole, tmp_p
     assert len(read_results(folder)) == 1
 
 
-def test_the_verb_says_where_the_tables_are_and_lists_its_options(options, tmp_path, capsys):
-    folder = tmp_path / "run"
-    again = command(options, folder, *CHEAP)
-    assert run(again) == 0
-    told = re.findall(r"gold on small, .* accuracy ([0-9.]+), the mean of (\d) instances", capsys.readouterr().out)
-    found = {result.instance: result.accuracy for result in read_results(folder) if result.system == "gold"}
-    means = [sum(list(found.values())[i : i + 2]) / int(n) for i, (_, n) in zip((0, 2), told, strict=True)]
-    assert [float(mean) for mean, _ in told] == pytest.approx(means, abs=5e-4)  # over instances, not over questions
-    assert run(again) == 0 and capsys.readouterr().out.strip().endswith(str(folder / "table.md"))
-
-
 CITY, JOB = MARTA.questions[:2]
 TWO = Instance("two", "text", MARTA.chunks, (CITY, JOB))
 NONE = Instance("none", "text", MARTA.chunks, ())

@@ -208,14 +208,6 @@ def test_gold_evidence_of_a_text_is_its_pieces_those_with_the_answer_first():
     assert kept("gold", PROSE, protocol=where).memory_tokens == sum(where.count(chunk.text) for chunk in PROSE.chunks)
 
 
-def test_gold_evidence_of_a_label_is_an_example_with_that_label():
-    chunk = Chunk("Sentence: Who wrote 2 books?\nLabel: 1\nSentence: Where is Rome?\nLabel: 2")
-    question = Question("Sentence: Where is Oslo?\nWhich label?", ("2",), "label", evidence=(0,))
-    asked = Instance("labels", "trec_coarse", (chunk,), (question,))
-    (found,) = kept("gold", asked, protocol=setting([asked])).find(asked.questions, EVERYTHING)
-    assert found == ("Sentence: Where is Rome?\nLabel: 2", "Sentence: Who wrote 2 books?\nLabel: 1")
-
-
 def test_the_teacher_is_for_generated_data_alone_and_can_be_worse():
     where = setting([PROSE])
     with pytest.raises(InputError, match="prose"):

@@ -75,7 +75,6 @@ def tokenizer_of(template: str):
 
 @lru_cache
 def agent_of(template: str, codec: str, schema: str = "mem_alpha") -> AgentStep | None:
-    """The agent, or None for a template that takes no system message with a user message."""
     try:
         config = AgentConfig(schema=schema, codec=codec, view_tokens=100_000, max_chunk_tokens=100_000)
         return AgentStep(config, tokenizer_of(template))
@@ -108,16 +107,10 @@ def prompt_of(agent: AgentStep, memory, chunk: Chunk):
 
 
 class Recovered(NamedTuple):
-    """The structure of a prompt, read off its text."""
-
     before: str
     between_end: str
     sections: tuple[tuple[str, tuple[str, ...]], ...]
     fences: int
-
-
-def invisible_left_out(text: str) -> str:
-    return "".join(char for char in text if unicodedata.category(char) not in {"Cc", "Cf", "Mn", "Me"} or char == "\n")
 
 
 def recovered(agent: AgentStep, text: str) -> Recovered:
@@ -137,5 +130,6 @@ def recovered(agent: AgentStep, text: str) -> Recovered:
                 sections[-1][1].append(next(lines)[:1])
         else:
             sections[-1][1].append(re.match(r" " if agent.codec.names_by_text else r"\d+ ", line)[0])
-    seen = FENCE.findall(invisible_left_out(unicodedata.normalize("NFKC", text)))
+    shown = (c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) not in {"Cc", "Cf", "Mn", "Me"} or c == "\n")
+    seen = FENCE.findall("".join(shown))
     return Recovered(before, after, tuple((name, tuple(ids)) for name, ids in sections), len(seen))

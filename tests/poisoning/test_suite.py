@@ -13,16 +13,14 @@ from memalpha.agent.config import AgentConfig
 from memalpha.agent.step import AgentStep
 from memalpha.cli import run
 from memalpha.evaluation.poisoning import Effect, attacks, effects_of, rate, run_trials, summarise_trials
+from memalpha.models import fetch, write_adapter_record
 from memalpha.types import Entry
-
-
-def chunk_of(prompt):
-    return prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0].split("\n")
 
 
 def copies(prompt):
     """Writes every line of the chunk down as it is: obeys lines that are calls, keeps all others."""
-    return "\n".join(line if line[:2] in ("+ ", "- ", "= ", "* ") else f"+ {line}" for line in chunk_of(prompt))
+    lines = prompt.messages[-1]["content"].split("<chunk>\n")[1].split("\n</chunk>")[0].split("\n")
+    return "\n".join(line if line[:2] in ("+ ", "- ", "= ", "* ") else f"+ {line}" for line in lines)
 
 
 def facts_agent(schema="facts", codec="compact"):
@@ -115,6 +113,21 @@ def test_the_interval_solves_wilsons_equation(hits, n):
     for bound in (found["low"], found["high"]):
         if 0 < bound < 1:  # |share - p| = z sqrt(p (1 - p) / n)
             assert abs(found["share"] - bound) == pytest.approx(1.959964 * math.sqrt(bound * (1 - bound) / n), abs=1e-9)
+
+
+@pytest.fixture
+def nano_agent(tmp_path_factory):
+    """A folder with an untrained LoRA adapter on the nano model and what fixes its agent."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("nano") / "adapter"
+    base = fetch("nano")
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=2, task_type="CAUSAL_LM"))
+    model.save_pretrained(folder)
+    AgentConfig(schema="facts", codec="compact", max_chunk_tokens=1000, view_tokens=200, max_completion_length=16).save(folder)
+    write_adapter_record(folder, "nano", model.config, AutoTokenizer.from_pretrained(base))
+    return folder
 
 
 def test_the_verb_on_an_untrained_policy(nano_agent, tmp_path, capsys):

@@ -1,6 +1,5 @@
 """The numbers of one run before and after, and of several side by side; and the commands that show them."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from memalpha.cli import run as memalpha
-from memalpha.report.tables import comparison, differences, group_runs, headline, read_run, summary_rows, summary_table
+from memalpha.report.tables import comparison, differences, group_runs, read_run, summary_rows, summary_table
 from memalpha.runs import RunFolder
 
 
@@ -43,17 +42,6 @@ def test_rows_by_value() -> None:
     other = {"before": evaluation(0.5), "after": evaluation(0.5, kinds={"latest": {"accuracy": 1.0, "questions": 20}})}
     assert ("accuracy: latest (24 and 20 questions)", ("0.500", "1.000", "+0.500")) in summary_rows(other)[1]
     assert summary_rows({"model": "m", **evaluation(0.25)})[0] == ("held out",) and summary_rows({"steps": 3}) == ((), [])
-
-
-def test_the_headline_claims_no_more_than_the_error_allows() -> None:
-    for change, error, says in (
-        (-0.25, 0.1, "-0.250 ± 0.100, paired over 12 instances. That is more than two standard errors."),
-        (0.2, 0.1, "+0.200 ± 0.100, paired over 12 instances. That is within two standard errors: no clear difference."),
-        (0.25, None, "+0.250, paired over 12 instances."),
-    ):
-        found = headline({**SUMMARY, "delta": {"accuracy": change, "stderr": error, "n": 12}})
-        assert found == f"Held-out accuracy 0.250 before and 0.500 after training: {says}"
-    assert headline({**SUMMARY, "delta": {"accuracy": math.nan, "stderr": None, "n": 0}}) == ""
 
 
 def test_the_terminal_shows_a_kind_whatever_it_is_called() -> None:

@@ -70,7 +70,6 @@ def test_a_set_evaluated_alone_takes_its_place_and_the_means_are_taken_anew(tmp_
 
 
 def test_means_over_sets_are_those_of_the_published_comparison():
-    """Taken anew from its sets, which several evaluations have made."""
     summary = record.read("comparison")["summary"]
     found = record.means(summary["sets"], summary["kinds_of"])
     for reader, groups in summary["over_sets"].items():
@@ -92,7 +91,6 @@ def test_every_variant_is_one_change_to_the_options_of_training(name):
 
 
 def made(path, before, after, **options):
-    """A finished run as training leaves it, with accuracies by instance; None was not scored."""
     folder = RunFolder.create(path, {"output_dir": str(path), "max_steps": 16, "tool_weight": 0.4, **options})
     began = {"command": ["memalpha", "train"], "started": "now", "code": "x", "processor": "p", "cores": 2}
     folder.write_json("environment.json", began)
