@@ -60,7 +60,7 @@ def test_a_sampling_seed_without_a_result_is_missing_and_one_that_is_not_drawn_i
     folder = configure(tmp_path, ["rag"], seeds=[1, 2])
     config = yaml.safe_load((folder / "config.yaml").read_text())
     row = config["systems"][0]
-    config["systems"] = [{**row, "name": name, "group": name, "kind": kind} for name, kind in names.items()]
+    config["systems"] = [{**row, "sets": (), "readers": (), "name": n, "group": n, "kind": kind} for n, kind in names.items()]
     config["systems"][1]["p_update"] = 1.0  # draws nothing
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     write_results(folder, [result(i, (1.0,), system=name, seed=1) for i in "ab" for name in names])
