@@ -1,7 +1,5 @@
 """A small valid file of every set, made up here in its published form."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +20,6 @@ class Sample(NamedTuple):
 
 
 def write(path: Path, data: Any) -> Path:
-    """Write JSON, or JSON Lines where the name says so."""
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in data) if path.suffix == ".jsonl" else json.dumps(data)
     path.write_text(lines, encoding="utf-8")
     return path
@@ -157,7 +154,6 @@ def perltqa(folder: Path) -> Sample:
 
 # ------------------------------------------------------------------------------------------------ labels
 def _sentences(count: int) -> list[tuple[str, str]]:
-    """Sentences of three labels, in turn."""
     return [(f"sentence {n} speaks of topic {n % 3}", "abc"[n % 3]) for n in range(count)]
 
 
@@ -264,7 +260,7 @@ def of_rows(name: str, rows: list[dict[str, Any]], asked: int) -> Callable[[Path
     return lambda folder: one(write(folder / name, rows), asked)
 
 
-SAMPLES: dict[str, Callable[[Path], Sample]] = {
+SAMPLES: dict[str, Callable[[Path], Sample]] = {  # every source that reads a file
     "babi": babi, "banking77": banking77, "clinc150": clinc150, "csabstruct": csabstruct, "hwu64": hwu64, "perltqa": perltqa,
     "pubmed_rct": pubmed_rct, "squad": squad, "trec_coarse": trec_coarse, "trec_fine": trec_coarse,
     "booksum": of_rows("booksum.jsonl", [booksum_row(), booksum_row(bid=8)], 2),
@@ -277,7 +273,6 @@ SAMPLES: dict[str, Callable[[Path], Sample]] = {
     "musique": of_rows("musique.jsonl", [musique_row(n) for n in range(3)], 3),
     "qmsum": of_rows("qmsum.jsonl", [qmsum_row()], 3),
 }  # fmt: skip
-"""Every source that reads a file."""
 
 
 def load(name: str, path: object, seed: int = 0, **options: Any) -> tuple[list[Instance], LoadResult]:

@@ -1,9 +1,7 @@
 """Questions over paragraphs and articles: SQuAD, HotpotQA, MuSiQue. docs/data.md has forms and departures.
 
-**SQuAD** (Rajpurkar et al., arXiv 1606.05250, 1806.03822): as in Mem-alpha (arXiv 2509.25911), distinct paragraphs in file order
-are packed to chunks of a random 100-2048 tokens; 10 consecutive chunks are an instance.
-**HotpotQA** (Yang et al., arXiv 1809.09600), **MuSiQue** (Trivedi et al., arXiv 2108.00573): evidence articles of consecutive
-questions are gathered up to about ``instance_tokens`` tokens and packed likewise.
+**SQuAD** (arXiv 1606.05250, 1806.03822): distinct paragraphs in file order, in chunks of random length, as in arXiv 2509.25911.
+**HotpotQA** (arXiv 1809.09600), **MuSiQue** (arXiv 2108.00573): evidence articles of consecutive questions, packed likewise.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
 
 from memalpha.data.packing import chunk_texts, pack_texts, split_text
 from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, Row, Scalar, Text, checked, clean, iter_rows
@@ -76,14 +74,6 @@ def _paragraphs(source: str, split: str) -> Iterator[Row]:
                 yield Row(f"{row.where} article {number} paragraph {index}", paragraph)
 
 
-def _texts_and_starts(answers: Any) -> Any:
-    """Answers of the Hub's form as those of the original one."""
-    columns = [answers.get("text"), answers.get("answer_start")] if isinstance(answers, Mapping) else []
-    if not columns or not all(isinstance(column, list) for column in columns):
-        return answers
-    return [{"text": text, "answer_start": start} for text, start in zip(*columns, strict=False)]
-
-
 class _Given(BaseModel):
     text: Scalar
     answer_start: Any = None
@@ -93,7 +83,7 @@ class _SquadQuestion(BaseModel):
     question: Text
     id: Scalar = ""
     is_impossible: Any = None
-    answers: Annotated[list[_Given], BeforeValidator(_texts_and_starts)]
+    answers: list[_Given]
 
 
 def _squad_question(item: Any, where: str, context: str, number: str, limit: int, count: TokenCounter) -> Question | str:
@@ -105,18 +95,12 @@ def _squad_question(item: Any, where: str, context: str, number: str, limit: int
         return EMPTY_ANSWER if given else "unanswerable"
     if limit and all(count(answer) > limit for answer in answers):
         return "answer too long"
-    first = next(answer for answer in given if answer.text)
-    return Question(data.question, answers, evidence=(_place(context, first.text, first.answer_start),), id=data.id or number)
-
-
-def _place(context: str, answer: str, start: Any) -> int:
-    """Return the answer's place in the cleaned context: its given start, else its first occurrence, else -1."""
-    cleaned = clean(context)
-    if isinstance(start, int) and start >= 0:
-        at = len(clean(context[:start] + "|")) - 1
-        if cleaned.startswith(answer, at):
-            return at
-    return cleaned.find(answer)
+    first, cleaned = next(answer for answer in given if answer.text), clean(context)
+    start = first.answer_start if isinstance(first.answer_start, int) else -1
+    place = len(clean(context[:start] + "|")) - 1
+    if start < 0 or not cleaned.startswith(first.text, place):
+        place = cleaned.find(first.text)
+    return Question(data.question, answers, evidence=(place,), id=data.id or number)
 
 
 def _squad_instances(
@@ -176,7 +160,6 @@ class _Hop(BaseModel):
     type: Scalar = ""
 
     def articles(self) -> dict[str, bool]:
-        """Each article, and whether the question needs it."""
         raise NotImplementedError
 
 

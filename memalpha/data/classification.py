@@ -1,9 +1,8 @@
 """Classification sets as instances: learn the label numbers from examples, then label new sentences.
 
-As published for Mem-alpha (arXiv 2509.25911), an instance has 10 chunks of about ``chunk_tokens`` tokens with examples and 100
-questions. Label numbers are drawn per instance. With option ``examples`` all input sentences are questions and the examples come
-from that file, as in MemoryAgentBench (arXiv 2507.05257). An input sentence is used at most once; a question's sentence is never
-among the examples of its instance (letter case ignored). Evidence: the chunks with an example of the label.
+As published for Mem-alpha (arXiv 2509.25911), with label numbers drawn per instance; option ``examples`` takes them from a file, as
+in MemoryAgentBench (arXiv 2507.05257). An input sentence is used at most once, and never asked where it is an example (letter case
+ignored). Evidence: the chunks with an example of the label.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, NonNegativeInt, PositiveInt
 
 from memalpha.data.packing import chunked
-from memalpha.data.rows import EMPTY_ANSWER, Cleaned, Row, Scalar, checked, data_path, iter_rows, json_document, kind_of, text_lines
+from memalpha.data.rows import EMPTY_ANSWER, Cleaned, Row, Scalar, checked, data_path, iter_rows, json_document, text_lines
 from memalpha.data.source import CommonOptions, LoadResult, Metric, Source
 from memalpha.data.wording import ASK_LABEL
 from memalpha.errors import InputError, SchemaError
@@ -30,9 +29,6 @@ from memalpha.types import Chunk, Instance, Question
 _NOT_SHOWN = "label not shown"
 _OUT_OF_SCOPE = "oos_"  # prefix of the CLINC150 splits of sentences without an intent
 _WIDE = 999  # widest label number, to check lengths before the labels are known
-_TEXTS = ("text", "sentence", "utterance", "question", "query")
-_LABELS = ("label", "category", "intent", "label_text", "target")
-
 Reader = Callable[[str, str], Iterator[Row]]  # (source, split) to rows with the fields of _Pair
 
 
@@ -42,23 +38,16 @@ class _Pair(BaseModel):
     split: str = ""
 
 
-def read_table(source: str, split: str, *labels: str) -> Iterator[Row]:
-    """Read rows of a sentence and a label, by the names of their columns."""
-    named = {"text": _TEXTS, "label": (*labels, *_LABELS)}
+def read_table(source: str, split: str) -> Iterator[Row]:
+    """Read rows with the columns ``text`` and ``category``."""
     for where, data in iter_rows(source, split):
-        if isinstance(data, Mapping):
-            yield Row(where, {field: next((data[name] for name in names if name in data), None) for field, names in named.items()})
-        else:
-            yield Row(where, data)
+        yield Row(where, {"text": data.get("text"), "label": data.get("category")} if isinstance(data, Mapping) else data)
 
 
-def lines_of(pattern: str, *columns: str) -> Reader:
-    """Return a reader of lines of the form of a pattern (groups ``label`` and ``text``), or of rows with those label columns."""
+def lines_of(pattern: str) -> Reader:
+    """Return a reader of lines of the form of a pattern with the groups ``label`` and ``text``."""
 
     def read(source: str, split: str) -> Iterator[Row]:
-        if kind_of(source) not in (".txt", ".label", ""):
-            yield from read_table(source, split, *columns)
-            return
         for where, line in text_lines(source):
             if line.strip() and not line.startswith("###"):
                 match = re.fullmatch(pattern, line.strip())
@@ -67,8 +56,8 @@ def lines_of(pattern: str, *columns: str) -> Reader:
     return read
 
 
-read_trec_coarse = lines_of(r"(?P<label>[A-Z]+):\S+\s+(?P<text>.*)", "coarse_label")
-read_trec_fine = lines_of(r"(?P<label>[A-Z]+:\S+)\s+(?P<text>.*)", "fine_label")
+read_trec_coarse = lines_of(r"(?P<label>[A-Z]+):\S+\s+(?P<text>.*)")
+read_trec_fine = lines_of(r"(?P<label>[A-Z]+:\S+)\s+(?P<text>.*)")
 read_pubmed = lines_of(r"(?P<label>[^\t]*)\t(?P<text>.*)")
 
 
@@ -85,10 +74,7 @@ def read_parallel(source: str, split: str) -> Iterator[Row]:
 
 
 def read_clinc(source: str, split: str) -> Iterator[Row]:
-    """Read CLINC150: an object of lists by split, or rows."""
-    if kind_of(source) != ".json":
-        yield from read_table(source, split)
-        return
+    """Read CLINC150: an object of lists by split."""
     data, name_of_file = json_document(source), Path(source).name
     if not isinstance(data, Mapping) or not all(isinstance(pairs, list) for pairs in data.values()):
         raise SchemaError(f"{source} holds no object of lists", expected="{split: [[text, intent]]}")
@@ -128,16 +114,12 @@ class _Sentence(NamedTuple):
     where: str
 
 
+Fits = Callable[[str], bool]
 Pool = Mapping[str, _Sentence]  # the distinct sentences of a split in order, by their text without letter case
 
 
 def read_pool(
-    rows: Iterable[Row],
-    source: str,
-    split: str,
-    result: LoadResult,
-    fits: Callable[[str], bool] | None = None,
-    held_out: Pool | None = None,
+    rows: Iterable[Row], source: str, split: str, result: LoadResult, fits: Fits | None = None, held_out: Pool | None = None
 ) -> Pool:
     """Return the sentences of a split that can be used; InputError if there is no such split or no sentence."""
     pool, splits, before = dict[str, _Sentence](), set[str](), len(result.problems)
@@ -173,7 +155,6 @@ def read_pool(
 
 
 def _queues(pool: Pool, rng: random.Random) -> tuple[list[_Sentence], dict[str, list[_Sentence]]]:
-    """All sentences in random order, together and by label (labels in the order of their first sentences)."""
     order = list(pool.values())
     queues: dict[str, list[_Sentence]] = {row.label: [] for row in order}
     rng.shuffle(order)
@@ -187,6 +168,7 @@ class LabelledSet:
     """A set and its loader: published ``chunk_tokens`` (or of the most similar set), ``word`` for a sentence, ``kind`` by label."""
 
     name: str
+    form: str
     read: Reader
     chunk_tokens: int
     word: str = "Sentence"
@@ -201,8 +183,7 @@ class LabelledSet:
         def fits(text: str) -> bool:
             return count_tokens(self.example(text, _WIDE)) <= limit
 
-        def other(option: str, path: str, split: str, fits: Callable[[str], bool] | None = None) -> Pool | None:
-            """The sentences of the file of an option, None if not set; what was skipped there goes to the notes."""
+        def other(option: str, path: str, split: str, fits: Fits | None = None) -> Pool | None:
             if not path:
                 return None
             theirs = LoadResult(problems=result.problems)
@@ -264,7 +245,6 @@ class _Builder:
             number += 1
 
     def _take(self, left: list[_Sentence], taken: set[str], number: int) -> list[_Sentence]:
-        """Take sentences to ask; if examples are from the input, each label keeps one."""
         chosen: list[_Sentence] = []
         while left and len(chosen) < number:
             row = left.pop()
@@ -275,7 +255,6 @@ class _Builder:
         return chosen
 
     def _examples(self, queues: dict[str, list[_Sentence]], rng: random.Random, barred: set[str]) -> list[list[_Sentence]]:
-        """Fill chunks with a sentence of each label in turn; what is used leaves the queues."""
         chunks, tokens = list[list[_Sentence]]([[]]), 0
         while waiting := [queue for queue in queues.values() if queue]:
             for queue in rng.sample(waiting, len(waiting)):
@@ -294,10 +273,8 @@ class _Builder:
         return [chunk for chunk in chunks if chunk]
 
     def _instance(self, number: int, asked: list[_Sentence], examples: list[list[_Sentence]], rng: random.Random) -> Instance:
-        name, numbers = (
-            self.labelled.name,
-            dict(zip(self.labels, rng.sample(range(len(self.labels)), len(self.labels)), strict=True)),
-        )
+        name, drawn = self.labelled.name, rng.sample(range(len(self.labels)), len(self.labels))
+        numbers = dict(zip(self.labels, drawn, strict=True))
         texts = ("\n".join(self.labelled.example(row.text, numbers[row.label]) for row in chunk) for chunk in examples)
         made = chunked((Chunk(text), (row.label for row in chunk)) for text, chunk in zip(texts, examples, strict=True))
         questions = []
@@ -311,24 +288,13 @@ class _Builder:
         return Instance(f"{name}-{number}", name, made.chunks or (Chunk("(no examples)"),), tuple(questions))
 
 
-def _source(
-    name: str, form: str, read: Reader, chunk_tokens: int, word: str = "Sentence", kind: Callable[[str], str] = str
-) -> Source:
-    return Source(name, form, LabelledSet(name, read, chunk_tokens, word, kind), ClassificationOptions)
-
-
-SOURCES = (
-    _source("trec_coarse", "TREC question types, 6 labels: lines of COARSE:fine sentence", read_trec_coarse, 390),
-    _source("trec_fine", "TREC, 50 labels: the same lines", read_trec_fine, 390, kind=lambda label: label.partition(":")[0]),
-    _source("banking77", "BANKING77 intents: CSV text,category", read_table, 611, kind=lambda label: "intent"),
-    _source(
-        "clinc150",
-        "CLINC150: JSON {split: [[text, intent]]}",
-        read_clinc,
-        611,
-        kind=lambda label: "oos" if label == "oos" else "intent",
-    ),
-    _source("hwu64", "HWU64 intents: a folder of seq.in and label", read_parallel, 611, kind=lambda label: label.partition("_")[0]),
-    _source("pubmed_rct", "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence", read_pubmed, 1676, "Sample"),
-    _source("csabstruct", "CSAbstruct roles of sentences: JSON Lines", read_abstracts, 1676, "Sample"),
+_SETS = (
+    LabelledSet("trec_coarse", "TREC question types, 6 labels: lines of COARSE:fine sentence", read_trec_coarse, 390),
+    LabelledSet("trec_fine", "TREC, 50 labels: the same lines", read_trec_fine, 390, kind=lambda label: label.partition(":")[0]),
+    LabelledSet("banking77", "BANKING77 intents: CSV text,category", read_table, 611, kind=lambda label: "intent"),
+    LabelledSet("clinc150", "CLINC150: data_full.json", read_clinc, 611, kind=lambda name: name if name == "oos" else "intent"),
+    LabelledSet("hwu64", "HWU64: a folder of seq.in and label", read_parallel, 611, kind=lambda name: name.partition("_")[0]),
+    LabelledSet("pubmed_rct", "PubMed-RCT roles of sentences: lines of LABEL<tab>sentence", read_pubmed, 1676, "Sample"),
+    LabelledSet("csabstruct", "CSAbstruct roles of sentences: JSON Lines", read_abstracts, 1676, "Sample"),
 )
+SOURCES = tuple(Source(labelled.name, labelled.form, labelled, ClassificationOptions) for labelled in _SETS)

@@ -1,27 +1,29 @@
 """Long dialogues in sessions; docs/data.md has forms and departures.
 
-**LongMemEval** (Wu et al., arXiv 2410.10813): sessions by date, joined to chunks. Evidence: turns marked, else sessions.
-**LoCoMo** (Maharana et al., arXiv 2402.17753): a session a chunk, pictures as captions. Category 5 has no gold answer: skipped.
-**MSC** (Xu et al., arXiv 2107.07567; ``self_instruct``: arXiv 2310.08560): a session a chunk. The question of ``self_instruct`` is
-asked, else what each person said about themselves.
+**LongMemEval** (arXiv 2410.10813): sessions by date, joined to chunks. Evidence: turns marked, else sessions. **LoCoMo** (arXiv
+2402.17753): a session a chunk, pictures as captions. **MSC** (arXiv 2107.07567; ``self_instruct``: 2310.08560): a session a chunk.
+**PerLTQA** (arXiv 2402.16288): a fictional person; profile, relations, then each event with its dialogues, as in arXiv 2509.25911.
 """
 
 from __future__ import annotations
 
+import ast
+import html
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import AliasPath, BaseModel, BeforeValidator, Field, PositiveInt
 
-from memalpha.data.packing import Session, Turn, dialogue_chunks
-from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Scalar, Text, checked
-from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions
-from memalpha.data.wording import asked_on, iso_date, persona_question, time_of
+from memalpha.data import rows as inputs
+from memalpha.data.packing import Session, Turn, chunked, cut, dialogue_chunks
+from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Text, checked
+from memalpha.data.source import CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions, read_rows
+from memalpha.data.wording import PERSONA, asked_on, iso_date, time_of
 from memalpha.errors import SchemaError
 from memalpha.protocols import TokenCounter
-from memalpha.types import Instance, Question
+from memalpha.types import Chunk, Instance, Question
 
 # ------------------------------------------------------------------------------------------------ LongMemEval
 UNDATED = "sessions without a date that can be read"  # note: an instance with such sessions keeps their order
@@ -162,10 +164,6 @@ class _MscSession(BaseModel):
         return [Turn(turn.id or _SPEAKERS[i % 2], turn.text) for i, turn in enumerate(self.dialog) if turn.text]
 
 
-class _Metadata(BaseModel):
-    initial_data_id: Scalar = ""
-
-
 class _SelfInstruct(BaseModel):
     B: Text
     A: Answers = ()
@@ -175,7 +173,7 @@ class _MscRow(_MscSession):
     previous_dialogs: Annotated[list[_MscSession], OrEmpty] = []
     personas: Annotated[list[list[Cleaned]], OrEmpty] = []
     self_instruct: _SelfInstruct | None = None
-    metadata: _Metadata = _Metadata()
+    name: Annotated[Scalar, Field(validation_alias=AliasPath("metadata", "initial_data_id"))] = ""
 
 
 def _msc(data: _MscRow, place: str, options: TextOptions, count: TokenCounter, result: LoadResult) -> Instance:
@@ -188,12 +186,149 @@ def _msc(data: _MscRow, place: str, options: TextOptions, count: TokenCounter, r
         asked = [Question(own.B, own.A, options.metric or "judge", "recall")]
     else:
         told = ((speaker, " ".join(filter(None, said))) for speaker, said in zip(_SPEAKERS, data.personas, strict=False))
-        asked = [Question(persona_question(who), (said,) if said else (), options.metric or "f1", "persona") for who, said in told]
+        asked = [Question(PERSONA.format(who), (said,) if said else (), options.metric or "f1", "persona") for who, said in told]
     questions = read_questions((each if each.answers else EMPTY_ANSWER for each in asked), place, result)
-    return Instance(data.metadata.initial_data_id or f"msc {place}", "msc", dialogue.chunks, questions)
+    return Instance(data.name or f"msc {place}", "msc", dialogue.chunks, questions)
+
+
+# ------------------------------------------------------------------------------------------------ PerLTQA
+_KEY = re.compile(r"[0-9]+(?:_[0-9]+)+(?:#[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class PerltqaOptions(CommonOptions):
+    """How PerLTQA becomes instances."""
+
+    chunk_tokens: PositiveInt = 2048  # most tokens of a chunk
+
+
+def load_perltqa(source: str, options: PerltqaOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
+    """Load PerLTQA person by person; InputError if one of the two files cannot be read."""
+    asked = inputs.existing_file(source)
+    memory = asked.with_name(asked.name.replace("perltqa", "perltmem"))
+    if memory == asked or not isinstance(memories := inputs.json_document(str(memory)), Mapping):
+        raise SchemaError(f"{memory} holds no memories", expected="perltqa*.json with perltmem*.json beside it")
+    given = inputs.json_document(str(asked))
+    rows = (
+        Row(f"{asked.name} item {index} {name!r}", (name, data))
+        for index, item in enumerate(given if isinstance(given, list) else [given])
+        for name, data in (item.items() if isinstance(item, Mapping) else [("", item)])
+    )
+    return read_rows(rows, result, lambda row: _perltqa(row, memories, options, count, result))
+
+
+def _joined(separator: str) -> BeforeValidator:
+    return BeforeValidator(
+        lambda value: separator.join(map(inputs.scalar, value)) if isinstance(value, list) else inputs.scalar(value)
+    )
+
+
+def _anchors(value: Any) -> list[str]:
+    phrases = [key for item in (value if isinstance(value, list) else []) if isinstance(item, Mapping) for key in item]
+    cleaned = (" ".join(html.unescape(inputs.scalar(phrase)).replace(";", ",").split()) for phrase in phrases)
+    return list(dict.fromkeys(filter(None, cleaned)))
+
+
+# Some circles are Python text.
+_Circle = BeforeValidator(lambda value: ast.literal_eval(value) if isinstance(value, str) else value)
+
+
+class _Person(BaseModel):
+    profile: Rows = []
+    social_relationship: list[dict[str, Rows]] = []
+    events: list[dict[str, Rows]] = []
+    dialogues: list[dict[str, Rows]] = []
+
+    def questions(self) -> list[tuple[str, Any]]:
+        told = [("social_relationship", self.social_relationship), ("events", self.events), ("dialogues", self.dialogues)]
+        keyed = ((section, asked) for section, items in told for item in items for value in item.values() for asked in value)
+        return [*(("profile", asked) for asked in self.profile), *keyed]
+
+
+class _Qa(BaseModel):
+    question: Annotated[Cleaned, Field(alias="Question", min_length=1)]
+    answer: Annotated[Answers, Field(alias="Answer")] = ()
+    reference: Annotated[str, _joined(" "), Field(alias="Reference Memory")] = ""
+    anchors: Annotated[list[str], BeforeValidator(_anchors), Field(alias="Memory Anchors")] = []
+
+
+class _Relation(BaseModel):
+    who: Annotated[Scalar, Field(alias="Supporting Characters")] = ""
+    how: Annotated[Scalar, Field(alias="Relationship")] = ""
+    what: Annotated[Scalar, Field(alias="Description")] = ""
+
+
+class _Event(BaseModel):
+    time: Annotated[Scalar, Field(alias="Creation Time")] = ""
+    summary: Scalar = ""
+    content: Scalar = ""
+
+
+class _Talk(BaseModel):
+    contents: dict[Cleaned, list[Scalar]] = {}
+    events: Any = None
+
+    def lines(self) -> Iterator[str]:
+        for when, said in self.contents.items():
+            yield f"[Dialogue, {time_of(when)}]"
+            yield from said
+
+
+class _Memories(BaseModel):
+    profile: dict[Cleaned, Annotated[str, _joined(", ")]] = {}
+    profile_description: Scalar = ""
+    social_relationship: Annotated[dict[Cleaned, _Relation], _Circle] = {}
+    events: dict[Cleaned, _Event] = {}
+    dialogues: dict[Cleaned, _Talk] = {}
+
+    def parts(self) -> Iterator[tuple[str, str | None, list[str]]]:
+        lines = [f"{key}: {value}" for key, value in self.profile.items() if value]
+        if lines or self.profile_description:
+            told = filter(None, ["[Profile]", *lines, self.profile_description])
+            yield "\n".join(told), None, [f"profile {key}" for key in self.profile]
+        if circle := self.social_relationship:
+            known = (f"{each.who} ({each.how}): {each.what}".replace(" ()", "") for each in circle.values())
+            yield "\n".join(["[People around]", *known]), None, [f"circle {key}" for key in circle]
+        # A dialogue belongs to the event it names, else to the event whose key is its prefix.
+        named = ((key, talk.events) for key, talk in self.dialogues.items())
+        event_of = {key: event if isinstance(event, str) and event else key.partition("#")[0] for key, event in named}
+        for key, event in self.events.items():
+            time, talks = time_of(event.time), [name for name, of in event_of.items() if of == key]
+            header = f"[Event, {time}] {event.summary}" if time else f"[Event] {event.summary}"
+            said = [line for name in talks for line in self.dialogues[name].lines()]
+            yield "\n".join(filter(None, [header.strip(), event.content, *said])), time, [f"event {name}" for name in (key, *talks)]
+        for name in (name for name, of in event_of.items() if of not in self.events):
+            yield "\n".join(self.dialogues[name].lines()) or name, None, [f"event {name}"]
+
+
+def _perltqa(row: Row, memories: Mapping[str, Any], options: PerltqaOptions, count: TokenCounter, result: LoadResult) -> Instance:
+    name, data = row.data
+    asked = checked(_Person, data, row.where).questions()
+    if name not in memories:
+        result.asked += len(asked)
+        result.skipped["person without memories"] += len(asked)
+        return Instance(name, "perltqa", (Chunk(name),), ())
+    parts = checked(_Memories, memories[name], f"memories of {name!r}").parts()
+    made = chunked((Chunk(piece, time), keys) for text, time, keys in parts for piece in cut(text, options.chunk_tokens, count))
+    if not made.chunks:
+        raise SchemaError(f"memories of {name!r} are empty", expected="a profile or events")
+
+    def question(item: tuple[str, Any], where: str) -> Question | str:
+        section, qa = item[0], checked(_Qa, item[1], where)
+        if not qa.answer:
+            return EMPTY_ANSWER
+        side = "circle" if section == "social_relationship" else "event"
+        keys = [f"profile {qa.reference}"] if section == "profile" else [f"{side} {key}" for key in _KEY.findall(qa.reference)]
+        evidence = made.evidence(keys)
+        result.notes["evidence that is not there"] += evidence is None
+        golds = ("; ".join(qa.anchors),) if qa.anchors else qa.answer
+        return Question(qa.question, golds, "parts", section, evidence=evidence)
+
+    return Instance(name, "perltqa", made.chunks, read_questions(asked, row.where, result, question))
 
 
 SOURCES = (
+    Source("perltqa", "PerLTQA, perltqa*.json with perltmem*.json beside it", load_perltqa, PerltqaOptions),
     Source("locomo", "LoCoMo, original JSON: conversations and their questions", by_row(_LocomoRow, _locomo), LocomoOptions),
     Source("longmemeval", "LongMemEval S, M or oracle, original JSON", by_row(_Item, _longmemeval), LongMemEvalOptions),
     Source("msc", "Multi-Session Chat, original JSON Lines", by_row(_MscRow, _msc), TextOptions),

@@ -1,25 +1,27 @@
-"""Long texts with questions or summaries; docs/data.md has forms and departures.
+"""Texts with questions or summaries; docs/data.md has forms and departures.
 
-**BookSum** (Kryscinski et al., arXiv 2105.08209): a chapter with one summary question, scored by the share of keywords.
-**QMSum** (Zhong et al., arXiv 2104.05938): a meeting with its queries, scored by word F1 (ROUGE-1 without stemming).
-**MemoryAgentBench** (Hu et al., arXiv 2507.05257) and **Mem-alpha's data** (arXiv 2509.25911): rows as on the Hub, whose lists may
-be JSON text; the metric is that of the row's source, as published, but films (``recsys``) are scored by the share of gold films.
+**BookSum** (arXiv 2105.08209): a chapter with one summary question. **QMSum** (arXiv 2104.05938): a meeting with its queries.
+**MemoryAgentBench** (arXiv 2507.05257), **Mem-alpha's data** (arXiv 2509.25911): rows as on the Hub, whose lists may be JSON text;
+the metric is that of the row's source. **bAbI** (arXiv 1502.05698): each question is an instance with the sentences before it.
 """
 
 from __future__ import annotations
 
+import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
-from memalpha.data.packing import Session, Turn, cut, dialogue_chunks
-from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Rows, Scalar, Spelled, Text, checked
-from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions
+from memalpha.data import rows as inputs
+from memalpha.data.packing import Session, Turn, chunk_texts, cut, dialogue_chunks
+from memalpha.data.rows import EMPTY_ANSWER, Answers, Cleaned, OrEmpty, Row, Rows, Scalar, Spelled, Text, checked
+from memalpha.data.source import Bounds, CommonOptions, LoadResult, Metric, Source, TextOptions, by_row, read_questions, read_rows
 from memalpha.data.wording import SUMMARISE, asked_on, keyphrases
-from memalpha.errors import SchemaError
+from memalpha.errors import InputError, SchemaError
 from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Question
 
@@ -184,7 +186,6 @@ def _check_labels(golds: tuple[str, ...], metric: str, where: str) -> None:
 
 
 def _unknown(source: str, questions: int, result: LoadResult) -> Instance:
-    """An instance without questions, of a source without a metric."""
     result.asked += questions
     result.skipped["unknown source"] += questions
     result.notes[f"source {source!r} has no metric; give option 'metric'"] += 1
@@ -206,13 +207,9 @@ class _MemalphaRow(BaseModel):
     questions_and_answers: Annotated[list[Any], Spelled]
 
 
-def _answer(value: Any) -> Any:
-    return value.get("text") if isinstance(value, Mapping) else value
-
-
 class _MemalphaQuestion(BaseModel):
     question: Text
-    answer: Annotated[Answers, BeforeValidator(_answer)] = ()
+    answer: Annotated[Answers, BeforeValidator(lambda value: value.get("text") if isinstance(value, Mapping) else value)] = ()
 
 
 def _memalpha(data: _MemalphaRow, place: str, options: MemalphaOptions, count: TokenCounter, result: LoadResult) -> Instance:
@@ -231,9 +228,88 @@ def _memalpha(data: _MemalphaRow, place: str, options: MemalphaOptions, count: T
     return Instance(data.instance_id or f"memalpha {place}", source, chunks, read_questions(given, place, result, question))
 
 
-_MEMORYAGENTBENCH = by_row(_Context, _memoryagentbench)
+# ------------------------------------------------------------------------------------------------ bAbI
+_LINE = re.compile(r"([0-9]{1,9}) (.*)", re.DOTALL)
+_SPLIT = re.compile(r"_(train|test|valid)(?=[_.]|$)")
 
+
+@dataclass(frozen=True, slots=True)
+class BabiOptions(CommonOptions):
+    """How bAbI becomes instances."""
+
+    chunk_tokens: PositiveInt = 64  # maximum tokens of a chunk
+    metric: Metric = ""  # metric of every question ("" = exact_match; keywords for answers with several parts)
+
+
+_Number = Annotated[int, Field(ge=0, lt=10**9)]
+
+
+class _Line(BaseModel):
+    number: _Number
+    text: Text
+    answer: Scalar | None = None
+    support: list[_Number] = []
+
+
+def load_babi(source: str, options: BabiOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
+    """Load bAbI story by story; InputError if the input cannot be read."""
+    files = inputs.data_files(source, "qa*.txt")
+    splits = {path: match[1] if (match := _SPLIT.search(path.name)) else "" for path in files}
+    if len({*splits.values()} - {""}) > 1:
+        if options.split not in splits.values():
+            raise InputError(f"{source} has no file of split {options.split!r}", expected=f"one of {sorted({*splits.values()})}")
+        files = [path for path in files if splits[path] in ("", options.split)]
+        result.notes["files of other splits not read"] += len(splits) - len(files)
+    stories = (story for path in files for story in _stories(path))
+    for instances in read_rows(stories, result, lambda row: _story(row, options, count, result)):
+        yield from instances
+
+
+def _stories(path: Path) -> Iterator[Row]:
+    name = Path(path.name.removesuffix(".gz")).stem
+    stories, last = list[list[Row]](), 0
+    for line in (line for line in inputs.text_lines(str(path)) if line.data.strip()):
+        number = int(match[1]) if (match := _LINE.fullmatch(line.data)) else last + 1
+        if number <= last or not stories:
+            stories.append([])
+        stories[-1].append(line)
+        last = number
+    for number, story in enumerate(stories):
+        yield Row(story[0].where, (name.partition("_")[0], f"{name}-{number}", story))
+
+
+def _story(row: Row, options: BabiOptions, count: TokenCounter, result: LoadResult) -> list[Instance]:
+    task, name, rows = row.data
+    lines = [_line(each, number) for number, each in enumerate(rows, start=1)]
+    if lines[0].answer is not None:
+        raise SchemaError(f"{row.where} asks before anything is said", expected="a sentence first")
+    instances = []
+    for index, asked in ((index, line) for index, line in enumerate(lines) if line.answer is not None):
+        said = ((line.number, line.text) for line in lines[:index] if line.answer is None)
+        bounds = (options.chunk_tokens, options.chunk_tokens)
+        made = chunk_texts(said, bounds, count, random.Random(0), "\n")  # the generator has no effect: both bounds are equal
+        answer = asked.answer or ""
+        parts = tuple(dict.fromkeys(part.strip() for part in answer.split(",") if part.strip()))
+        metric = options.metric or ("keywords" if len(parts) > 1 else "exact_match")
+        answers, evidence = parts if metric == "keywords" else (answer,), made.evidence(asked.support)
+        question = Question(asked.text, answers, metric, task, evidence=evidence, id=str(asked.number))
+        questions = read_questions([question if parts else EMPTY_ANSWER], row.where, result)
+        instances.append(Instance(f"{name}-{asked.number}", "babi", made.chunks, questions))
+    return instances
+
+
+def _line(row: Row, number: int) -> _Line:
+    match = _LINE.fullmatch(row.data)
+    if match is None or int(match[1]) != number:
+        raise SchemaError(f"{row.where} is not line {number} of its story", expected="'1 Mary went.' or '2 Who?<tab>Mary<tab>1'")
+    text, answer, support = (*match[2].split("\t"), "", "")[:3]
+    asks = {"answer": answer, "support": support.split()} if "\t" in row.data or row.data.rstrip().endswith("?") else {}
+    return checked(_Line, {"number": match[1], "text": text, **asks}, row.where)
+
+
+_MEMORYAGENTBENCH = by_row(_Context, _memoryagentbench)
 SOURCES = (
+    Source("babi", "bAbI tasks: numbered stories, one file or a folder of qa*.txt", load_babi, BabiOptions),
     Source("booksum", "BookSum chapters with summaries: JSON Lines, CSV, Parquet", by_row(_Chapter, _booksum), BooksumOptions),
     Source("qmsum", "QMSum meetings with queries, original JSON Lines", by_row(_Meeting, _qmsum), SummaryOptions),
     Source("memoryagentbench", "MemoryAgentBench: Parquet, JSON, JSON Lines", _MEMORYAGENTBENCH, MemoryAgentBenchOptions),

@@ -1,21 +1,8 @@
-"""Leak check: finds questions or contexts that a data set shares with another one, exactly or nearly.
+"""Leak check: finds questions or contexts that a data set shares with another one, exactly or nearly; docs/data.md has the rules.
 
 Texts are compared as words (NFKC, case-folded, no punctuation, no leading ``Word:``; in scripts without spaces, signs): questions
-line by line, without lines our loaders add; contexts by passage (split at blank lines) and word run.
-
-| what | is a leak if |
-| --- | --- |
-| question line, at least 4 words | equal to a question line there |
-| shorter question line | equal to one there, and shares an informative answer with it |
-| question line about a label, any length | equal to a question line or an example there, or the other way round |
-| question, at least 4 words | nearly equal to one there, and shares an informative answer with it |
-| passage, at least 12 words | equal or nearly equal to one there |
-| passage of 4-11 words, in a chunk without longer ones | equal to one there |
-| run of words | in a context there: always found from 99 words on, never below 50 |
-
-Nearly equal: MinHash estimate (128 permutations) of a Jaccard similarity of at least 0.7, of four-letter pieces of questions or
-three-word pieces of passages. Not a leak: examples from another file; a line that the other set asks several times with no common
-answer. docs/data.md has the reasons.
+line by line, without lines our loaders add; contexts by passage (split at blank lines) and word run. Nearly equal: MinHash estimate
+of the Jaccard similarity of four-letter pieces of questions, or three-word pieces of passages.
 """
 
 from __future__ import annotations
@@ -42,7 +29,6 @@ MIN_QUESTION_WORDS = 4  # shortest question line compared without its answer; sh
 MIN_PASSAGE_WORDS = 12  # shortest passage compared in every chunk, and for near equality
 RUN_WORDS = 50  # words of a run: learned runs do not overlap, checked runs start at every word; common formulas are shorter
 THRESHOLD = 0.7  # Jaccard similarity of nearly equal texts
-
 _PERMUTATIONS = 128
 _WORD = re.compile(r"\w+")
 _LABEL = re.compile(r"^\s*\w+:\s+")
@@ -69,11 +55,8 @@ class LeakError(InputError):
     def __init__(self, what: str, leaks: list[Leak]) -> None:
         self.leaks = leaks
         listed = "".join(f"\n    {leak}" for leak in leaks[:_SHOWN]) + "\n    and more" * (len(leaks) > _SHOWN)
-        super().__init__(
-            f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}",
-            expected="no question and no context in common",
-            fix="prepare another part of the data, or leave out what repeats (--drop-leaks)",
-        )
+        found = f"{what} repeats {len(leaks)} questions or contexts of the sets it is checked against:{listed}"
+        super().__init__(found, fix="prepare another part of the data, or leave out what repeats (--drop-leaks)")
 
 
 class LeakCheck:
@@ -177,7 +160,6 @@ def _unlabelled_words(text: str) -> list[str]:
 
 
 def _lines(text: str, *, short: bool = False) -> Iterator[str]:
-    """The words of each line of at least ``MIN_QUESTION_WORDS``; ``short``: of all but numbers."""
     for line in text.split("\n"):
         words = " ".join(_words(_LABEL.sub("", line)))
         if words.count(" ") + 1 >= MIN_QUESTION_WORDS or (short and words and not words.isdigit()):
@@ -191,7 +173,6 @@ def _runs(text: str, step: int) -> Iterator[str]:
 
 
 def _passages(text: str, *, short: bool) -> list[str]:
-    """The words of each long passage; with ``short``, of shorter ones if there is no long one."""
     passages = [" ".join(_unlabelled_words(passage)) for passage in re.split(r"\n\s*\n", text)]
     found = [passage for passage in passages if _length(passage) >= MIN_PASSAGE_WORDS]
     return found or [passage for passage in passages if short and _length(passage) >= MIN_QUESTION_WORDS]
@@ -202,7 +183,6 @@ def _length(passage: str) -> int:
 
 
 def _answers(question: Question) -> tuple[frozenset[str], frozenset[str]]:
-    """The words of each answer, and of those that say something."""
     said = frozenset(" ".join(_words(answer)) for answer in question.answers)
     return said, frozenset(each for each in said if each not in _SAYS_NOTHING and not (each.isdigit() and len(each) < 3))
 

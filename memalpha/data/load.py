@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memalpha import __version__
-from memalpha.data import articles, babi, classification, dialogues, documents, perltqa, synthetic, toy
+from memalpha.data import articles, classification, dialogues, documents, synthetic, toy
 from memalpha.data.schema import PARQUET_NAME, iter_parquet, read_instances
 from memalpha.data.source import Source
 from memalpha.errors import InputError, SchemaError
@@ -18,10 +18,8 @@ from memalpha.files import file_sha256
 from memalpha.types import Instance
 
 MANIFEST_NAME = "manifest.json"
-
-_MODULES = (articles, babi, classification, dialogues, documents, perltqa, synthetic, toy)
-
-SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}  # every data source by name
+_MODULES = (articles, classification, dialogues, documents, synthetic, toy)
+SOURCES: dict[str, Source] = {source.name: source for module in _MODULES for source in module.SOURCES}
 
 
 def get_source(name: str) -> Source:
@@ -77,9 +75,8 @@ def iter_prepared(folder: str | Path) -> Iterator[Instance]:
 
 def load_data(names: str, options: Mapping[str, Any] | None = None, seed: int = 0) -> list[Instance]:
     """Return the instances of one or more sources (``options``: of the first); InputError as ``load_one``, or if ids repeat."""
-    instances = [
-        instance for i, name in enumerate(source_names(names)) for instance in load_one(name, None if i else options, seed)
-    ]
+    loaded = (load_one(name, None if i else options, seed) for i, name in enumerate(source_names(names)))
+    instances = [instance for some in loaded for instance in some]
     if twice := next((id for id, times in Counter(instance.id for instance in instances).items() if times > 1), None):
         fix = "prepare one of the sets with another seed"
         raise InputError(f"two instances of {names!r} are called {twice!r}", expected="ids that are unique over all data", fix=fix)

@@ -25,7 +25,6 @@ _UNSPACED = re.compile(  # scripts without spaces: Chinese, Japanese, Thai, Lao,
 )
 
 
-# ------------------------------------------------------------------------------------------------ counting
 def apart(text: str) -> str:
     """Return a text with spaces around each sign of a script without spaces."""
     return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
@@ -54,7 +53,6 @@ def tokenizer_counter(name_or_path: str) -> TokenCounter:
     return count
 
 
-# ------------------------------------------------------------------------------------------------ cutting
 class Span(NamedTuple):
     """A slice of a text in characters: ``text[start:end]``."""
 
@@ -68,10 +66,7 @@ def cut(text: str, limit: int, count: TokenCounter) -> list[str]:
 
 
 def split_text(text: str, limit: int, count: TokenCounter) -> list[Span]:
-    """Cut a text into ordered slices of at most ``limit`` tokens (>= 1): sentences, else words, else runs of characters.
-
-    A blank text has no pieces. A single character of more than ``limit`` tokens stays whole.
-    """
+    """Cut a text to slices of at most ``limit`` tokens (>= 1; one character stays whole): sentences, words, runs of characters."""
     whole = _strip(text, 0, len(text))
     if whole.start == whole.end or count(text[whole.start : whole.end]) <= limit:
         return [whole] if whole.start < whole.end else []
@@ -138,7 +133,6 @@ def _halves(text: str, span: Span, limit: int, count: TokenCounter) -> Iterator[
     yield from _halves(text, Span(middle, span.end), limit, count)
 
 
-# ------------------------------------------------------------------------------------------------ joining
 class Packed(NamedTuple):
     """One chunk: the joined texts and their ascending indices."""
 
@@ -168,11 +162,7 @@ def chunked(chunks: Iterable[tuple[Chunk, Iterable[Hashable]]]) -> Chunked:
 
 
 def chunk_texts(
-    texts: Iterable[tuple[Hashable, str]],
-    bounds: tuple[int, int],
-    count: TokenCounter,
-    rng: random.Random,
-    separator: str = "\n\n",
+    texts: Iterable[tuple[Hashable, str]], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = "\n\n"
 ) -> Chunked:
     """Cut texts, each given with its key, to pieces that fit, and join them as ``pack_texts`` does."""
     pieces = [(key, piece) for key, text in texts for piece in cut(text, bounds[1], count)]
@@ -183,11 +173,7 @@ def chunk_texts(
 def pack_texts(
     texts: Iterable[str], bounds: tuple[int, int], count: TokenCounter, rng: random.Random, separator: str = "\n\n"
 ) -> Iterator[Packed]:
-    """Join consecutive texts to chunks; each chunk's length in tokens is drawn uniformly from ``bounds``.
-
-    A text joins while the sum is within the drawn length, or while the chunk is below the lower bound and the sum within the upper.
-    No text may be longer than the upper bound.
-    """
+    """Join consecutive texts, none above the upper bound, to chunks of lengths in tokens drawn uniformly from ``bounds``."""
     low, high = bounds
     gap = count(separator)
     held, first, tokens, target = list[str](), 0, 0, rng.randint(low, high)
@@ -212,7 +198,6 @@ def _joined(texts: Sequence[str], first: int, limit: int, count: TokenCounter, s
         start = end
 
 
-# ------------------------------------------------------------------------------------------------ dialogues
 class Turn(NamedTuple):
     """What one person says (not blank), and its key for evidence."""
 
@@ -231,11 +216,7 @@ class Session(NamedTuple):
 
 
 def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter, *, join: bool = False) -> Chunked:
-    """Make chunks of at most ``limit`` tokens; each session starts with a line that names it and its date.
-
-    A long session is cut between turns, a long turn between sentences. With ``join`` consecutive sessions share a chunk while they
-    fit; the chunk has the date of the first. SchemaError if there is no turn.
-    """
+    """Make chunks of at most ``limit`` tokens, with ``join`` of several sessions (first date); SchemaError if there is no turn."""
     made: list[tuple[Chunk, set[str]]] = []
     tokens = 0
     for session in (session for session in sessions if session.turns):
@@ -252,7 +233,6 @@ def dialogue_chunks(sessions: Iterable[Session], limit: int, count: TokenCounter
 
 
 def _parts(session: Session, limit: int, count: TokenCounter) -> Iterator[tuple[str, set[str], int]]:
-    """The texts of a session that fit a chunk, each with its keys and its tokens."""
     dated = f"{session.title}, {session.time}" if session.time else session.title
     header, again = f"[{dated}]", f"[{dated}, continued]"
     held, keys, tokens, repeated = [header], set[str](), count(header + "\n"), count(again + "\n")

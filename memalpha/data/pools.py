@@ -20,20 +20,17 @@ Templates = Literal["train", "held_out", "all"]
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute of a person: its word, suitable sections (best first), values of one split, and sentences by use.
-
-    ``change`` is empty if ``multiple``; ``mention`` states no lasting fact; ``share`` makes the value follow another person's.
-    """
+    """One attribute of a person, with values of one split and sentences by use."""
 
     word: str
     multiple: bool
     values: tuple[str, ...]
-    sections: tuple[str, ...]
+    sections: tuple[str, ...]  # best first
     state: tuple[str, ...]
-    change: tuple[str, ...]
+    change: tuple[str, ...]  # none if ``multiple``
     retract: tuple[str, ...]
-    mention: tuple[str, ...]
-    share: tuple[str, ...] = ()
+    mention: tuple[str, ...]  # state no lasting fact
+    share: tuple[str, ...] = ()  # make the value follow another person's
 
 
 @dataclass(frozen=True, slots=True)

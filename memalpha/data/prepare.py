@@ -41,12 +41,10 @@ def prepare(
     check_against: Sequence[str | Path] = (),
     drop_leaks: bool = False,
 ) -> Manifest:
-    """Make a folder of instances from a source of ``SOURCES`` and return its manifest.
+    """Make a folder of instances from a source of ``SOURCES`` and return its manifest; InputError if that cannot be.
 
-    ``input`` is a file or Hub name, None for generated data; ``output`` may exist if empty, or with ``overwrite``. Questions and
-    contexts of the folders ``check_against`` must not repeat here: LeakError lists repeats; with ``drop_leaks`` the question, or
-    all questions of a repeated context, are skipped. ``token_counter`` names ``count_tokens`` in the manifest. InputError if an
-    argument is invalid, the input cannot be read or gives no instance, or the output exists.
+    ``input`` is a file or Hub name, None for generated data. LeakError lists what repeats questions or contexts of the folders
+    ``check_against``; with ``drop_leaks`` it is skipped. ``token_counter`` names ``count_tokens`` in the manifest.
     """
     source, folder = get_source(name), Path(output).resolve()
     held = sorted(item.name for item in folder.iterdir()) if folder.is_dir() else [folder.name] * folder.exists()
@@ -68,9 +66,7 @@ def prepare(
             if left is not None:
                 yield left
                 lengths = [count(chunk.text) for chunk in left.chunks]
-                counts["instances"] += 1
-                counts["chunks"] += len(lengths)
-                counts["questions"] += len(left.questions)
+                counts.update(instances=1, chunks=len(lengths), questions=len(left.questions))
                 counts["tokens of chunks"] += sum(lengths)
                 counts["tokens of questions"] += sum(count(question.text) for question in left.questions)
                 counts["tokens of longest_chunk"] = max(counts["tokens of longest_chunk"], *lengths)
@@ -90,13 +86,10 @@ def prepare(
             raise InputError(f"{made}: {reasons}{problem}", expected="at least one question that can be kept")
         if leaks.leaks and not drop_leaks:
             raise LeakError(f"{name} from {input}" if input else name, leaks.leaks)
+        shown = None if input is None else Path(input).name if Path(input).exists() else str(input)  # a folder is machine-specific
         manifest = Manifest(
             source=source.name,
-            input=None
-            if input is None
-            else Path(input).name
-            if Path(input).exists()
-            else str(input),  # a folder is machine-specific
+            input=shown,
             instances=counts["instances"],
             chunks=counts["chunks"],
             questions=counts["questions"],
@@ -118,18 +111,15 @@ def prepare(
 
 @contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
-    """Give a temporary folder that replaces ``folder`` at the end, or is removed on an error."""
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         partial.mkdir(parents=True)
         yield partial
+        old = partial.with_suffix(".old")
         if folder.exists():
-            old = partial.with_suffix(".old")
             folder.rename(old)
-            partial.rename(folder)
-            shutil.rmtree(old)
-        else:
-            partial.rename(folder)
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise InputError(f"cannot write {folder}: {error}", expected="a folder that can be made there") from error
     finally:

@@ -24,9 +24,7 @@ from memalpha.errors import InputError, SchemaError
 from memalpha.files import path_of
 
 MAX_UNPACKED = 2 << 30  # most bytes that a packed JSON document may expand to
-
 EMPTY_ANSWER = "empty answer"  # skip reason: all answers are blank or missing
-
 _KINDS = (".json", ".jsonl", ".parquet", ".csv", ".txt")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?::[\w.+-]+)?")
 _AGAIN = "download it again: it may be cut off"
@@ -41,10 +39,7 @@ class Row(NamedTuple):
 
 
 def iter_rows(source: str, split: str = "train") -> Iterator[Row]:
-    """Read rows from a file, or from the Hub if no such file exists and the text looks like ``owner/name[:configuration]``.
-
-    InputError if it is neither or cannot be read; SchemaError if it is damaged.
-    """
+    """Read rows from a file, else from the Hub's ``owner/name[:configuration]``; InputError if neither, SchemaError if damaged."""
     if (kind := kind_of(source)) == "hub":
         return _hub_rows(source, split)
     path = existing_file(source)
@@ -149,10 +144,8 @@ def _table_rows(path: Path) -> Iterator[Row]:
             for data in table:
                 where, names = f"{path.name} line {table.line_num}", len(table.fieldnames or ())
                 if None in data:
-                    wrong = SchemaError(
-                        f"{where} has {names + len(data[None])} fields", expected=f"{names}, as the first line names"
-                    )
-                    yield Row(where, wrong)
+                    found = names + len(data[None])
+                    yield Row(where, SchemaError(f"{where} has {found} fields", expected=f"{names}, as the first line names"))
                 else:
                     yield Row(where, {key: value for key, value in data.items() if value is not None})
         except (csv.Error, UnicodeDecodeError) as error:
@@ -170,9 +163,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
             rows = (row for batch in table.iter_batches(batch_size=16) for row in batch.to_pylist())
             yield from _named(rows, Features.from_arrow_schema(table.schema_arrow), path.name)
         except (NotImplementedError, OverflowError, ValueError) as error:
-            raise SchemaError(
-                f"{path} is not a Parquet file that can be read: {error}", expected="whole columns", fix=_AGAIN
-            ) from error
+            raise SchemaError(f"{path} is not a Parquet file that can be read: {error}", fix=_AGAIN) from error
 
 
 def _hub_rows(name: str, split: str) -> Iterator[Row]:
@@ -188,12 +179,10 @@ def _hub_rows(name: str, split: str) -> Iterator[Row]:
 
 
 def _named(rows: Iterable[Any], features: Mapping[str, Any] | None, where: str) -> Iterator[Row]:
-    """Number the rows; class numbers in columns become names, -1 None."""
     names = {key: feature.names for key, feature in (features or {}).items() if hasattr(feature, "int2str")}
     for number, row in enumerate(rows):
-        classes = {
-            key: known[row[key]] if 0 <= row[key] < len(known) else None for key, known in names.items() if row[key] is not None
-        }
+        numbers = {key: row[key] for key in names if row[key] is not None}
+        classes = {key: names[key][n] if 0 <= n < len(names[key]) else None for key, n in numbers.items()}
         yield Row(f"{where} row {number}", {**row, **classes})
 
 
@@ -238,14 +227,11 @@ def checked(model: type[_M], data: Any, where: str) -> _M:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise SchemaError(f"{where} {_fault(error)}", expected=f"an object with {', '.join(model.model_fields)}") from error
+        first = error.errors(include_url=False)[0]
+        path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
+        wanted = "expected an object" if first["type"] == "model_type" else first["msg"].removeprefix("Value error, ")
+        found = "is missing" if first["type"] == "missing" else f"is {first['input']!r:.60}: {wanted}"
+        what = f"{where} field {path!r} {found}" if path else f"{where} {found}"
+        raise SchemaError(what, expected=f"an object with {', '.join(model.model_fields)}") from error
     except (PydanticUserError, RecursionError, SyntaxError) as error:
         raise SchemaError(f"{where} cannot be read: {error}") from error
-
-
-def _fault(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
-    wanted = "expected an object" if first["type"] == "model_type" else first["msg"].removeprefix("Value error, ")
-    found = "is missing" if first["type"] == "missing" else f"is {first['input']!r:.60}: {wanted}"
-    return f"field {path!r} {found}" if path else found

@@ -22,7 +22,6 @@ from memalpha.files import replacing
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 PARQUET_NAME = "instances.parquet"
-
 _GROUP_CHARACTERS, _GROUP_ROWS = 1_000_000, 1_000  # what a row group holds at most
 
 
@@ -47,7 +46,6 @@ class _Row(BaseModel):
 
 
 def _model(kind: type) -> Any:
-    """A pydantic model of a dataclass: no unknown fields, blank texts (unless blank by default) or negative numbers."""
 
     def checked_hint(hint: Any, default: Any = None) -> Any:
         if is_dataclass(hint):
@@ -149,10 +147,7 @@ def features() -> Any:
 
 
 def write_parquet(path: Path, instances: Iterable[Instance]) -> None:
-    """Write instances to a new file; SchemaError if one could not be read back or repeats an id.
-
-    Buffers about a million characters, or one instance if that is larger.
-    """
+    """Write instances to a new file, a row group at a time; SchemaError if one could not be read back or repeats an id."""
     import pyarrow
     import pyarrow.parquet as parquet
 

@@ -25,11 +25,8 @@ from memalpha.qa.metrics import check_metric
 from memalpha.types import Instance, Question
 
 log = logging.getLogger(__name__)
-
 _T = TypeVar("_T")
-
 NO_QUESTIONS = "instances without questions dropped"  # a note
-
 _MAX_PROBLEMS = 20
 
 
@@ -73,16 +70,13 @@ class TextOptions(CommonOptions):
 
 @dataclass(slots=True)
 class LoadResult:
-    """Lazily made instances, and what was left out; counts are final once ``instances`` is exhausted.
-
-    ``skipped`` counts questions by reason, ``notes`` other events, ``asked`` input questions read (0 for generated data).
-    """
+    """Lazily made instances, and what was left out; counts are final once ``instances`` is exhausted."""
 
     instances: Iterator[Instance] = field(default_factory=lambda: iter(()))
-    skipped: Counter[str] = field(default_factory=Counter)
-    notes: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)  # questions by reason
+    notes: Counter[str] = field(default_factory=Counter)  # other events
     problems: list[str] = field(default_factory=list)
-    asked: int = 0
+    asked: int = 0  # input questions read; 0 for generated data
 
     def malformed(self, problem: object) -> None:
         """Count a malformed question; log its place and error, and keep the first ones."""
@@ -200,10 +194,7 @@ class Source:
         seed: int = 0,
         count_tokens: TokenCounter = count_words_and_signs,
     ) -> LoadResult:
-        """Load instances from a file, folder or Hub name (None for generated data).
-
-        InputError, also when instances are taken, if the input is missing, unreadable or not expected, or an option is invalid.
-        """
+        """Load from a file, folder or Hub name (None for generated data); InputError, also later, for bad input or options."""
         given = "" if path_or_hub_name is None else str(path_or_hub_name)
         if bool(given) is not self.needs_input:
             what = "reads a file and none was given" if self.needs_input else f"is generated and was given {given!r}"

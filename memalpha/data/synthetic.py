@@ -1,24 +1,8 @@
 """Synthetic multi-session dialogues in which people state, change and take back facts about themselves, and questions about them.
 
-A chunk is one dated session of lines ``Name: sentence.`` Chit-chat mentions values without stating a fact, never one that its
-speaker had. ``Instance.facts`` holds each session's facts in line order. Instance ``i`` depends on (seed, split, i, config) alone.
-Train and test share no name or value. A session touches a slot at most once. A single-valued attribute stays retracted; the last of
-several values is never retracted.
-
-| kind | asks | metric | answers | stale | evidence |
-| --- | --- | --- | --- | --- | --- |
-| single | an attribute that never changed | bound | the value | none | its statement |
-| latest | an attribute that changed | bound | the last value | every earlier value | the last change |
-| removed | an attribute that was taken back | absent | none | every value it had | the retraction |
-| time | when the current value was said | bound | the session's date | none | that session |
-| count | every value of a multiple attribute | bound_all | current values | retracted values | their statements, all retractions |
-| cascade | a follower's value after the upstream value changed | bound | the upstream value | those before | link, change |
-| absence | a follower's value after the upstream value was taken back | absent | none | those before | link, retraction |
-| absence | an attribute that was never stated | absent | none | none | no chunk |
-
-A link is a line in which one person says that their value follows another's (``I live with Oskar in Lima and go wherever Oskar
-goes.``); the upstream value ends in a later session that does not name the follower. ``Instance.facts`` holds links (attribute
-``shared city``) and their consequences, after the session's own facts. The kinds are those of MEME (Jung et al., arXiv 2605.12477).
+A chunk is one dated session of lines ``Name: sentence.``; docs/data.md has the kinds of questions. Instance ``i`` depends on (seed,
+split, i, config) alone. A session touches a slot at most once; a single-valued attribute stays retracted. ``Instance.facts`` holds
+each session's facts in line order, then links (attribute ``shared city``) and their consequences, which have no line.
 """
 
 from __future__ import annotations
@@ -32,7 +16,7 @@ from typing import Annotated, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from memalpha.config import Options, Range, Share, names
-from memalpha.data.pools import Attribute, Pools, Split, Templates, pools
+from memalpha.data.pools import Pools, Split, Templates, pools
 from memalpha.data.source import LoadResult, Source, in_order
 from memalpha.errors import InputError
 from memalpha.protocols import TokenCounter
@@ -40,14 +24,9 @@ from memalpha.qa.metrics import contains
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 SOURCE = "synthetic"
-
 CASCADE, ABSENCE = "cascade", "absence"
-
 _MAX_VALUES = 3  # current values of an attribute with several values
-
 _Line = tuple[str, list[Fact]]
-
-
 _Numbers = Annotated[Range, in_order(0)]
 
 
@@ -141,7 +120,8 @@ def make_instance(index: int, seed: int, config: SyntheticConfig = PRESETS["smal
         days.append(day.isoformat())
         day += timedelta(days=rng.randint(1, 30))
     for session in planned:
-        lines = [(_fact_line(rng, fact, world.attributes[fact.attribute]), [fact]) for fact in session]
+        told = ((fact, rng.choice(getattr(world.attributes[fact.attribute], fact.action.value))) for fact in session)
+        lines = [(f"{fact.subject}: {_fill(sentence, fact.attribute, fact.value)}", [fact]) for fact, sentence in told]
         lines += [(_chat_line(rng, world), []) for _ in range(rng.randint(*config.chitchat_per_chunk))]
         rng.shuffle(lines)
         sessions.append(lines)
@@ -165,11 +145,9 @@ class _Slot:
 
     @property
     def stated(self) -> bool:
-        """Whether any value was ever stated."""
         return bool(self.live or self.past)
 
     def state(self, value: str, chunk: int) -> None:
-        """Add a value from this chunk on; replace the present one unless ``multiple``."""
         if not self.multiple:
             self.past += self.live
             self.live.clear()
@@ -178,7 +156,6 @@ class _Slot:
             self.past.remove(value)
 
     def retract(self, value: str, chunk: int) -> None:
-        """Take a value back."""
         del self.live[value]
         self.past.append(value)
         self.retractions.append(chunk)
@@ -217,7 +194,6 @@ class _World:
         return facts
 
     def _move(self, touched: list[_Slot]) -> tuple[_Slot | None, FactAction]:
-        """Draw the next action and its slot; None if nothing is possible."""
         free = [slot for slot in self.all_slots if slot not in touched]
         draw, several_first = self.rng.random(), self.rng.random() < self.config.p_multi
         several = [slot for slot in free if slot.multiple and len(slot.live) < _MAX_VALUES]
@@ -244,14 +220,8 @@ class _World:
         return bool(slot.live) and any(o.live for o in self.all_slots if o is not slot and o.subject == slot.subject)
 
     def _fresh_value(self, slot: _Slot) -> str:
-        """A value that the slot never had; one it does not have now if all were used."""
         values = [value for value in self.attributes[slot.attribute].values if value not in slot.live]
         return self.rng.choice([value for value in values if value not in slot.past] or values)
-
-
-def _fact_line(rng: random.Random, fact: Fact, attribute: Attribute) -> str:
-    sentences = {FactAction.STATE: attribute.state, FactAction.CHANGE: attribute.change, FactAction.RETRACT: attribute.retract}
-    return f"{fact.subject}: {_fill(rng.choice(sentences[fact.action]), fact.attribute, fact.value)}"
 
 
 def _chat_line(rng: random.Random, world: _World) -> str:
@@ -270,9 +240,7 @@ def _fill(sentence: str, attribute: str, value: str, other: str = "") -> str:
     return text[0].upper() + text[1:]
 
 
-# ------------------------------------------------------------------------------------------------ questions
 def _questions(rng: random.Random, world: _World, times: Sequence[str], more: Sequence[Question]) -> tuple[Question, ...]:
-    """The questions about the stated slots at the end of a dialogue, then ``more``, with ids ``q0``, ``q1``, ..."""
     possible = [question for slot in world.slots for question in _about(rng, slot, times, world)]
     asked = [question for question in possible if rng.random() < (world.config.p_time if question.kind == "time" else 1.0)]
     asked += more
@@ -281,27 +249,17 @@ def _questions(rng: random.Random, world: _World, times: Sequence[str], more: Se
     return tuple(replace(question, id=f"q{i}") for i, question in enumerate(asked))
 
 
-def _question(
-    rng: random.Random,
-    world: _World,
-    about: tuple[str, str],
-    kind: str,
-    answers: Sequence[str],
-    stale: Sequence[str],
-    places: Sequence[int],
-    value: str = "",
-) -> Question:
-    """A question about a (subject, attribute); no answers: about an attribute without a value."""
-    wording = {"count": "every", "time": "time"}.get(kind, "value")
+def _question(text: str, subject: str, kind: str, answers: Sequence[str], stale: Sequence[str], places: Sequence[int]) -> Question:
     metric = "bound_all" if kind == "count" else "bound" if answers else "absent"
-    text = rng.choice(world.pool.questions[wording]).format(name=about[0], attribute=about[1], v=value)
-    return Question(text, tuple(answers) or ("none",), metric, kind, about[0], tuple(stale), tuple(sorted(set(places))))
+    return Question(text, tuple(answers) or ("none",), metric, kind, subject, tuple(stale), tuple(sorted(set(places))))
 
 
 def _about(rng: random.Random, slot: _Slot, times: Sequence[str], world: _World) -> Iterator[Question]:
     def question(kind: str, answers: Sequence[str], places: Sequence[int], value: str = "") -> Question:
         stale = () if kind == "time" else tuple(slot.past)
-        return _question(rng, world, (slot.subject, slot.attribute), kind, answers, stale, places, value)
+        wordings = world.pool.questions[{"count": "every", "time": "time"}.get(kind, "value")]
+        text = rng.choice(wordings).format(name=slot.subject, attribute=slot.attribute, v=value)
+        return _question(text, slot.subject, kind, answers, stale, places)
 
     if slot.multiple:
         yield question("count", list(slot.live), [*slot.live.values(), *slot.retractions])
@@ -329,23 +287,25 @@ def _add_dependences(rng: random.Random, world: _World, sessions: Sequence[list[
         last = followed[-1]
         answers = [] if last.action is FactAction.RETRACT else [last.value]
         stale = list(dict.fromkeys(fact.value for fact in followed if fact.value not in answers))
+        text = rng.choice(world.pool.questions["value"]).format(name=last.subject, attribute=last.attribute)
         kind = CASCADE if answers else ABSENCE
-        about = (last.subject, last.attribute)
-        questions.append(_question(rng, world, about, kind, answers, stale, [link.chunk, last.chunk]))
+        questions.append(_question(text, last.subject, kind, answers, stale, [link.chunk, last.chunk]))
     linked = {(followed[0].subject, followed[0].attribute) for _, followed in links}
     for slot in world.all_slots:
-        about = (slot.subject, slot.attribute)
         known = any(other.live for other in world.all_slots if other.subject == slot.subject)
-        if known and not slot.stated and not slot.multiple and about not in linked and rng.random() < world.config.absence:
-            questions.append(_question(rng, world, about, ABSENCE, [], [], []))
+        if (
+            known
+            and not slot.stated
+            and not slot.multiple
+            and (slot.subject, slot.attribute) not in linked
+            and rng.random() < world.config.absence
+        ):
+            text = rng.choice(world.pool.questions["value"]).format(name=slot.subject, attribute=slot.attribute)
+            questions.append(_question(text, slot.subject, ABSENCE, [], [], []))
     return questions
 
 
 def _draw_links(rng: random.Random, world: _World, sessions: Sequence[list[_Line]]) -> list[tuple[Fact, list[Fact]]]:
-    """Dependences of one person's value on another's: the link's fact, and the facts that follow.
-
-    At most one per attribute of a person; with ``absence`` 0 none to a value that is taken back.
-    """
     lines = [line for session in sessions for line, _ in session]
     facts = [fact for session in sessions for _, said in session for fact in said]
     links = []

@@ -1,12 +1,8 @@
-"""Teacher demonstrations: operations for one session of a synthetic dialogue, given the current memory.
+"""Teacher demonstrations: operations for one session of a synthetic dialogue, given the current memory, which is not changed.
 
 New facts are inserted, changed facts updated (or deleted and inserted), retracted facts deleted; entries read ``Marta city Oslo``.
-Operations must be applied in order; each succeeds within the schema's limits. The given memory is not changed. Not covered: prose,
-block sections and wrong operations.
-
-Plain text without annotations has a teacher of its own (``excerpt_operations``): it inserts a few words copied from each sentence,
-the run with the highest weight (a name or number 2, another word of four or more letters 1), and does not know which sentences
-matter. Not covered: updates, deletions, languages without spaces.
+Operations must be applied in order; each succeeds within the schema's limits. ``excerpt_operations`` is for plain text: a few words
+of each sentence, the run with the highest weight (a name or number 2, another word of four or more letters 1).
 """
 
 from __future__ import annotations
@@ -23,16 +19,9 @@ from memalpha.data.pools import pools
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.qa.metrics import contains
-from memalpha.types import Entry, Fact, FactAction, Instance, Operation, OperationKind
+from memalpha.types import Fact, FactAction, Instance, Operation, OperationKind
 
 Style = Literal["words", "sentence"]
-
-_STYLES: dict[Style, str] = {
-    "words": "{0.subject} {0.attribute} {0.value}",
-    "sentence": "The {0.attribute} of {0.subject} is {0.value}.",
-}
-
-
 _NAME_OR_NUMBER = re.compile(r"\W*(?:[A-Z]|\d)")
 _LONG = re.compile(r"\W*[^\W\d_]{4,}")
 _EDGES = " \t,;:.!?\"'“”‘’()[]–—-"
@@ -44,9 +33,7 @@ _EXCERPTS, _EXCERPT_TOKENS = 4, 64  # most entries of a chunk, and their tokens 
 class TeacherConfig(Options):
     """How well the teacher demonstrates."""
 
-    coverage: Share | tuple[Share, Share] = (
-        1.0  # probability that a new fact is written; a pair (low, high) draws one probability per instance
-    )
+    coverage: Share | tuple[Share, Share] = 1.0  # probability that a new fact is written; a pair (low, high): drawn per instance
     p_correct: Share = 1.0  # probability that a held fact is corrected; else a change only inserts and a retraction is ignored
     p_update: Share = 0.5  # probability that a correction is an update, not a deletion and an insertion
     style: Style = "words"  # wording of an entry: words (Marta city Oslo) or sentence
@@ -78,10 +65,11 @@ def teacher_operations(
 def _for_fact(
     fact: Fact, memory: Memory, time: str | None, rng: random.Random, config: TeacherConfig, *, keep: bool
 ) -> Iterator[Operation]:
-    """Operations for one fact, kept if new. The memory is read before the first yield."""
     suited = next((known.sections for known in pools("train").attributes if known.word == fact.attribute), ())
     section = memory.schema[next((name for name in suited if name in memory.schema), memory.schema.lists[0].name)]
-    content = _STYLES[config.style].format(fact)
+    content = f"{fact.subject} {fact.attribute} {fact.value}"
+    if config.style == "sentence":
+        content = f"The {fact.attribute} of {fact.subject} is {fact.value}."
     if config.dates and time and not section.timestamps:
         content = f"{content} ({time})"
     insert = Operation(OperationKind.INSERT, section.name, content)
@@ -91,7 +79,9 @@ def _for_fact(
         return
     correct, update = rng.random() < config.p_correct, rng.random() < config.p_update
     gone = fact.value if fact.action is FactAction.RETRACT else fact.previous or ""
-    bound = _bound(memory, fact.subject, fact.attribute, gone) if correct else []
+    named = [entry for entry in memory.entries() if contains(entry.content, fact.subject)] if correct else []
+    bound = [entry for entry in named if contains(entry.content, gone)]
+    bound.sort(key=lambda entry: not contains(entry.content, fact.attribute))  # those that name the attribute first
     deletions = [Operation(OperationKind.DELETE, entry.section, entry_id=entry.id) for entry in bound]
     if fact.action is FactAction.RETRACT:
         yield from deletions
@@ -106,19 +96,10 @@ def _for_fact(
         yield insert
 
 
-def _bound(memory: Memory, subject: str, attribute: str, value: str) -> list[Entry]:
-    """Entries that hold the person and the value; those that name the attribute first."""
-    hits = [entry for entry in memory.entries() if contains(entry.content, subject) and contains(entry.content, value)]
-    return sorted(hits, key=lambda entry: not contains(entry.content, attribute))
-
-
 def excerpt_operations(
     instance: Instance, chunk_index: int, memory: Memory, rng: random.Random, coverage: tuple[float, float] = (1.0, 1.0)
 ) -> list[Operation]:
-    """Return the operations for one chunk of plain text; ``coverage``: fewest and most of its sentences that are kept.
-
-    The share is drawn per instance. Entries go to the schema's first list that allows insertions; ``memory`` is not changed.
-    """
+    """Return the operations for one chunk of plain text; the share of sentences kept is drawn per instance from ``coverage``."""
     trial, chunk = memory.copy(), instance.chunks[chunk_index]
     section = next(s.name for s in memory.schema.lists if OperationKind.INSERT in s.operations)
     share = random.Random(f"coverage:{instance.id}").uniform(*coverage)

@@ -21,18 +21,14 @@ from memalpha.protocols import TokenCounter
 from memalpha.types import Chunk, Instance, Operation, OperationKind, Question
 
 SOURCE = "toy"
-
-THINGS = (
+THINGS = (  # what is asked for
     "apple", "boat", "candle", "door", "engine", "feather", "guitar", "hammer", "island", "jacket", "kettle", "ladder", "mirror",
     "needle", "orange", "pencil", "quilt", "ribbon", "saddle", "table", "umbrella", "violin", "window", "yacht",
 )  # fmt: skip
-"""Words that are asked for."""
-
 NOISE = (
     "above", "badly", "close", "dimly", "early", "fairly", "gladly", "hardly", "inside", "just", "kindly", "lately", "mostly",
     "never", "often", "partly", "quickly", "rather", "slowly", "today", "under", "vaguely", "while", "yonder",
 )  # fmt: skip
-
 _CHUNKS, _A_CHUNK = 2, 4  # things of a chunk, and as much noise
 
 
@@ -46,7 +42,18 @@ class ToyOptions(Options):
 
 def load_toy(source: str, options: ToyOptions, seed: int, count: TokenCounter, result: LoadResult) -> Iterator[Instance]:
     """Make instances 0 to n - 1 of the sequence given by (seed, split)."""
-    return (_make(index, seed, options.split) for index in range(options.n))
+    for index in range(options.n):
+        rng = random.Random(f"{SOURCE}:{options.split}:{seed}:{index}")
+        things, noise = rng.sample(THINGS, _CHUNKS * _A_CHUNK), rng.sample(NOISE, _CHUNKS * _A_CHUNK)
+        chunks, questions = [], list[Question]()
+        for place in range(_CHUNKS):
+            own = slice(place * _A_CHUNK, (place + 1) * _A_CHUNK)
+            words = things[own] + noise[own]
+            rng.shuffle(words)
+            chunks.append(Chunk(" ".join(words)))
+            for word in things[own]:
+                questions.append(Question(f"was {word} seen?", (word,), evidence=(place,), id=f"q{len(questions)}"))
+        yield Instance(f"{SOURCE}-{options.split}-{seed}-{index}", SOURCE, tuple(chunks), tuple(questions))
 
 
 def toy_schema(max_entries: int = _CHUNKS * _A_CHUNK) -> MemorySchema:
@@ -65,20 +72,6 @@ def toy_teacher_operations(instance: Instance, t: int, memory: Memory, rng: rand
 def toy_vocabulary() -> tuple[str, ...]:
     """Return every word and mark of chunks, entries and questions once; without those of the codec."""
     return (*THINGS, *NOISE, "was", "seen", "?")
-
-
-def _make(index: int, seed: int, split: Split) -> Instance:
-    rng = random.Random(f"{SOURCE}:{split}:{seed}:{index}")
-    things, noise = rng.sample(THINGS, _CHUNKS * _A_CHUNK), rng.sample(NOISE, _CHUNKS * _A_CHUNK)
-    chunks, questions = [], list[Question]()
-    for place in range(_CHUNKS):
-        own = slice(place * _A_CHUNK, (place + 1) * _A_CHUNK)
-        words = things[own] + noise[own]
-        rng.shuffle(words)
-        chunks.append(Chunk(" ".join(words)))
-        for word in things[own]:
-            questions.append(Question(f"was {word} seen?", (word,), evidence=(place,), id=f"q{len(questions)}"))
-    return Instance(f"{SOURCE}-{split}-{seed}-{index}", SOURCE, tuple(chunks), tuple(questions))
 
 
 SOURCES = (Source("toy", "the smallest generated task, for nano policies", load_toy, ToyOptions, needs_input=False),)

@@ -7,21 +7,14 @@ from collections import Counter
 from datetime import datetime
 
 ASK_LABEL = "Which label number does this have, going by the examples? Answer with the number in \\boxed{}."
-
 SUMMARISE = "Summarise the text."
-
-_ASKED_ON, _PERSONA = "Asked on {}.", "What has {} said about themselves?"
-_OWN = re.compile("|".join(re.escape(line).replace(r"\{\}", ".+") for line in (ASK_LABEL, SUMMARISE, _ASKED_ON, _PERSONA)))
+_ASKED_ON, PERSONA = "Asked on {}.", "What has {} said about themselves?"
+_OWN = re.compile("|".join(re.escape(line).replace(r"\{\}", ".+") for line in (ASK_LABEL, SUMMARISE, _ASKED_ON, PERSONA)))
 
 
 def asked_on(date: str, question: str) -> str:
     """Return a question under a line with its date, if one is given."""
     return f"{_ASKED_ON.format(date)}\n{question}" if date else question
-
-
-def persona_question(speaker: str) -> str:
-    """Return the question about everything a speaker said about themselves."""
-    return _PERSONA.format(speaker)
 
 
 def as_asked(question: str) -> str:
@@ -64,10 +57,7 @@ _SUFFIX = re.compile(r"['’]s?$")
 
 
 def keyphrases(summary: str, limit: int = 20) -> tuple[str, ...]:
-    """Return at most ``limit`` distinct keywords, by frequency: names, then words of at least seven lower-case letters.
-
-    A name is a run of capitalised words not at a sentence start. Mem-alpha draws the keywords with a language model instead.
-    """
+    """Return at most ``limit`` keywords, by frequency: runs of capitalised words, then words of at least 7 lower-case letters."""
     flat = " ".join(summary.split())
     names = Counter(_SUFFIX.sub("", match.group()) for match in _NAME.finditer(flat))
     words = Counter(_WORD.findall(flat))

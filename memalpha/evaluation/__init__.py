@@ -1,5 +1,1 @@
-"""Compares systems under one protocol.
-
-Flow: ``options``, ``run`` (with ``systems``, ``raw``, ``writers``, ``host``, ``folder``), ``summary`` (with ``statistics``,
-``scorecard``), ``tables``. ``poisoning`` is the suite of ``memalpha poison``.
-"""
+"""Compares systems under one protocol: options, run, folder, summary, tables; and the suite of ``memalpha poison``."""

@@ -1,13 +1,8 @@
-"""The folder of an evaluation, which can always be continued.
+"""The folder of an evaluation: options, digests of inputs, environment, ``results.jsonl`` and the tables made from it.
 
-    config.yaml         resolved options
-    inputs.json         digests of instances, adapters, base model and agents' own settings
-    environment.json    code and library versions, machine, command, date; also of continuations
-    results.jsonl       one line for each (set, system, reader, seed, instance); a failed one has ``failed`` and no score
-    summary.json        and table.md: derived from the others
-
-Results are only added; a later line of the same key replaces an earlier one. The same command continues the folder, also with more
-sets, systems or readers; other changes that affect results are refused.
+A line of results is one (set, system, reader, seed, instance); a failed one has ``failed`` and no score. Results are only added; a
+later line of the same key replaces an earlier one. The same command continues the folder, also with more sets, systems or readers;
+other changes that affect results are refused.
 """
 
 from __future__ import annotations
@@ -28,19 +23,15 @@ from memalpha.files import append_lines, drop_cut_line, finite, read_object, wri
 from memalpha.runs import RunFolder, environment, holds_something, masked
 
 RESULTS_FILE = "results.jsonl"
-LISTS = ("sets", "systems", "readers")
-"""Parts of the configuration that may grow."""
+LISTS = ("sets", "systems", "readers")  # parts of the configuration that may grow
 
-MAY_CHANGE = frozenset({
+MAY_CHANGE = frozenset({  # options that change no result
     "output_dir", "overwrite", "endpoint_url", "endpoint_timeout", "endpoint_retries", "endpoint_backoff", "endpoint_concurrency",
     "judge_url",
 })  # fmt: skip
-"""Options that change no result."""
-
-MODEL_FILES = (
+MODEL_FILES = (  # what a base model's results depend on
     "*.safetensors", "*.bin", "*.gguf", "*.pt", "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
 )  # fmt: skip
-"""What a base model's results depend on."""
 
 
 class ResultKey(NamedTuple):
@@ -66,49 +57,39 @@ class OperationCounts:
 
 @dataclass(frozen=True, slots=True)
 class QuestionResult:
-    """One scored question; ``id`` is the question's id or index.
+    """One scored question."""
 
-    ``score`` is in [0, 1], NaN if the reader or judge failed (``error`` says why). ``answer`` is None if the reader failed.
-    ``passages`` is what the reader got, best first.
-    """
-
-    id: str
+    id: str  # the question's, or its index
     kind: str
     text: str
-    score: Number
-    answer: str | None
-    passages: tuple[str, ...]
+    score: Number  # in [0, 1], NaN if the reader or judge failed
+    answer: str | None  # None if the reader failed
+    passages: tuple[str, ...]  # what the reader got, best first
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SystemResult:
-    """One system on one instance with one reader; ``failed`` says why there is no result, else None.
-
-    ``memory_tokens`` counts what is kept between input and questions, ``reader_tokens`` the mean a question's reader saw,
-    ``cut_off`` the write calls that ended at their length limit, ``cut`` the tokens left out by a budget. Seconds are wall time, a
-    batch's split evenly. ``seed`` is the first of the configuration if the system does not sample. ``entries`` is empty if the
-    input is kept unchanged.
-    """
+    """One system on one instance with one reader."""
 
     set: str
     system: str
     reader: str
-    seed: int
+    seed: int  # the first of the configuration if the system does not sample
     instance: str
     chunks: int
     input_tokens: int
-    memory_tokens: int = 0
-    reader_tokens: Number = math.nan
+    memory_tokens: int = 0  # kept between input and questions
+    reader_tokens: Number = math.nan  # mean over questions of what the reader saw
     write_calls: int = 0
-    cut_off: int = 0
-    cut: int = 0
-    seconds_write: float = 0.0
+    cut_off: int = 0  # write calls that ended at their length limit
+    cut: int = 0  # tokens left out by a budget
+    seconds_write: float = 0.0  # wall time, a batch's split evenly
     seconds_read: float = 0.0
     operations: OperationCounts = field(default_factory=OperationCounts)
-    entries: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()  # none if the input is kept unchanged
     questions: tuple[QuestionResult, ...] = ()
-    failed: str | None = None
+    failed: str | None = None  # why there is no result
 
     @property
     def key(self) -> ResultKey:
@@ -127,8 +108,7 @@ class SystemResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the line as JSON-ready data; NaN is null."""
-        found: dict[str, Any] = finite(asdict(self))
-        return found
+        return dict(finite(asdict(self)))
 
 
 _LINE = TypeAdapter(SystemResult)
@@ -144,11 +124,8 @@ def read_results(folder: str | Path) -> list[SystemResult]:
         try:
             result = _LINE.validate_python(json.loads(line.decode("utf-8")))
         except ValueError as error:
-            raise InputError(
-                f"{path}, line {number} is damaged: {error}",
-                expected="one result a line",
-                fix="take the line out; the same memalpha evaluate command makes it again",
-            ) from error
+            fix = "take the line out; the same memalpha evaluate command makes it again"
+            raise InputError(f"{path}, line {number} is damaged: {error}", fix=fix) from error
         last.pop(result.key, None)
         last[result.key] = result
     return list(last.values())
@@ -185,10 +162,10 @@ class EvaluationFolder:
 def check_place(path: str | Path, *, overwrite: bool) -> bool:
     """Return whether the folder is continued (else it is new); RunFolderError if it holds something else or is a file."""
     folder = Path(path)
-    if holds_something(folder) and (folder / "config.yaml").is_file() and not overwrite:
-        return True
-    RunFolder.check_free(folder, overwrite=overwrite)
-    return False
+    continued = holds_something(folder) and (folder / "config.yaml").is_file() and not overwrite
+    if not continued:
+        RunFolder.check_free(folder, overwrite=overwrite)
+    return continued
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -196,11 +173,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / "config.yaml"
     config = read_object(path) if path.is_file() else {}
     if not all(isinstance(config.get(part), list) for part in LISTS):
-        raise InputError(
-            f"{path} is missing or not an evaluation's",
-            expected="the folder that memalpha evaluate wrote",
-            fix="choose another folder, or take config.yaml out of this one if it is yours",
-        )
+        raise InputError(f"{path} is missing or not an evaluation's", expected="the folder that memalpha evaluate wrote")
     return config
 
 
@@ -210,15 +183,11 @@ def check_same(run: RunFolder, config: Mapping[str, Any], inputs: Mapping[str, A
     gone = [f"{name} is not there any more" for name in began.keys() - now.keys() if name.startswith(LISTS) and name.endswith("'")]
     other = [f"{name} was {began[name]!r} and is {now[name]!r}" for name in began.keys() & now.keys() if began[name] != now[name]]
     if different := sorted([*gone, *other]):
-        raise RunFolderError(
-            f"{str(run.path)!r} was begun otherwise: " + "; ".join(different),
-            expected="the same options, instances, weights and settings; more sets, systems and readers may be added",
-            fix="give the options it began with, or another --output_dir, or --overwrite to start anew",
-        )
+        fix = "give the options it began with (more sets, systems and readers may be added), another --output_dir, or --overwrite"
+        raise RunFolderError(f"{str(run.path)!r} was begun otherwise: " + "; ".join(different), fix=fix)
 
 
 def _by_name(config: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything that decides results, by name; a set, system or reader is there if its name is."""
     found = {name: value for name, value in config.items() if name not in {*MAY_CHANGE, *LISTS}}
     for part in LISTS:
         for row in config[part]:

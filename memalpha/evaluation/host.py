@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 class PolicyHost:
-    """The base model and its current adapter; InputError if the model does not exist or its tokenizer has no chat template.
-
-    ``model`` is a registered name, folder or Hub name. ``max_batch``: most rows decoded at once. ``batch_tokens``: most tokens,
-    with padding, of chats read at once.
-    """
+    """The base model and its current adapter; ``max_batch``: most rows decoded, ``batch_tokens``: most tokens read at once."""
 
     def __init__(self, model: str, dtype: str = "float32", max_batch: int = 64, batch_tokens: int = 16_384) -> None:
         self.model, self.dtype, self.max_batch, self.batch_tokens = model, dtype, max_batch, batch_tokens
@@ -90,8 +86,6 @@ class PolicyHost:
 
 
 class _Hosted(NamedTuple):
-    """A ``Generator`` for one adapter of a host."""
-
     host: PolicyHost
     adapter: str
 
@@ -130,6 +124,5 @@ def within_tokens(prompts: Sequence[Prompt], tokens: int, new_tokens: int) -> li
 
 
 def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """Length of the common prefix."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((index for index, (left, right) in pairs if left != right), min(len(first), len(second)))

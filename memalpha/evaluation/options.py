@@ -1,7 +1,5 @@
 """Options of an evaluation: one YAML file; flat values can be overridden at the command line, as in training.
 
-    memalpha evaluate --config configs/evaluate/X.yaml --output_dir runs/X
-
 ``EvaluateOptions`` has what is compared; the protocol (``reader_tokens``, ``retrieve_k``), agents and servers use the option groups
 of training.
 """
@@ -28,16 +26,12 @@ from memalpha.evaluation.systems import NoOptions, System
 from memalpha.retrieval import RetrievalMode
 
 _Spec = TypeVar("_Spec", "SetSpec", "SystemSpec", "ReaderSpec")
-
 Rows = Annotated[list[Any], BeforeValidator(lambda value: [value] if isinstance(value, Mapping) else value)]
-
+_CONSTANT_STATE = partial(writers.Rewriting, instructions=writers.CONSTANT_STATE, parse=writers.parse_state)
 
 KINDS: Mapping[str, tuple[Callable[..., System], type[Options]]] = {
     "agent": (writers.Agent, writers.AgentOptions),
-    "constant_state": (
-        partial(writers.Rewriting, instructions=writers.CONSTANT_STATE, parse=writers.parse_state),
-        writers.RewritingOptions,
-    ),
+    "constant_state": (_CONSTANT_STATE, writers.RewritingOptions),
     "full_context": (raw.FullContext, raw.FullContextOptions),
     "gold": (raw.Gold, NoOptions),
     "overwrite_summary": (partial(writers.Rewriting, instructions=writers.OVERWRITE_SUMMARY), writers.RewritingOptions),
@@ -142,8 +136,7 @@ class EvaluateOptions(Options):
             raise InputError(f"{empty[0]} is empty", expected="a list of them (--config FILE), or --trained FOLDER with --data SET")
 
 
-GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)
-"""All option groups of ``memalpha evaluate``."""
+GROUPS = (EvaluateOptions, EndpointOptions, AgentConfig)  # all option groups of ``memalpha evaluate``
 
 
 class Evaluation(NamedTuple):
@@ -163,15 +156,11 @@ class Evaluation(NamedTuple):
         for row in systems:
             del row["options"]
         lists = {"sets": list(map(asdict, self.sets)), "systems": systems, "readers": list(map(asdict, self.readers))}
-        found: dict[str, Any] = json.loads(json.dumps({**groups, **lists, "overwrite": False}, default=str))
-        return found
+        return dict(json.loads(json.dumps({**groups, **lists, "overwrite": False}, default=str)))
 
 
 def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
-    """Read ``--config FILE`` and overrides.
-
-    InputError if the file is missing or invalid, or for invalid or unknown options, duplicate names, or unknown references.
-    """
+    """Read ``--config FILE`` and overrides; InputError for an invalid file or option, duplicate names, or unknown references."""
     options, endpoints, agent = parse(arguments, GROUPS, "memalpha evaluate")
     sets, systems = tuple(_spec(SetSpec, row, "data") for row in options.sets), tuple(map(read_system, options.systems))
     readers = tuple(_spec(ReaderSpec, row, "kind") for row in options.readers)
@@ -187,9 +176,7 @@ def parse_evaluate_options(arguments: Sequence[str]) -> Evaluation:
             raise InputError(f"{what} of {owner!r} name {name!r}", expected=f"some of {', '.join(called[what])}")
     kinds = {spec.group: spec.kind for spec in systems}
     if mixed := next((spec for spec in systems if spec.kind != kinds[spec.group]), None):
-        raise InputError(
-            f"group {mixed.group!r} has systems of two kinds", expected="systems that differ in their training seed alone"
-        )
+        raise InputError(f"group {mixed.group!r} has systems of two kinds", expected="systems that differ in their seed alone")
     if any(reader.kind == "endpoint" for reader in readers):
         endpoints.reader_client()
     if endpoints.has_judge:
@@ -207,7 +194,6 @@ def read_system(row: Any) -> SystemSpec:
 
 
 def _spec(group: type[_Spec], row: Any, needed: str) -> _Spec:
-    """Read a row of a list; its name is that of its kind, folder or source if it gives none."""
     what = f"a {group.__name__.removesuffix('Spec').lower()}"
     given = {needed: row} if isinstance(row, str) else row
     if not isinstance(given, Mapping) or not given.get(needed):

@@ -1,12 +1,8 @@
 """Systems without a writing model: full context, retrieval over chunks, verbatim, gold, and the rule-based teacher.
 
-All but the teacher use ``pieces``. A unit is a block between blank lines if it fits, else a line, a sentence, or words; a line
-``Label: ...`` stays with the line it labels. The units of a chunk hold all its words in order. A single character above the token
-limit stays whole. A piece never spans two chunks.
-
-Departures from the published baselines (Mem-alpha, arXiv 2509.25911): BM25 returns pieces, not two whole chunks, which often exceed
-the budget; the same text at the same time is kept once; full context takes what the reader's model can take, not the last 30k
-tokens, and counts what is left out.
+All but the teacher use ``pieces``, which never span two chunks. A unit is a block between blank lines if it fits, else a line, a
+sentence, or words; a line ``Label: ...`` stays with the line it labels. Departures from the baselines of Mem-alpha (arXiv
+2509.25911): BM25 returns pieces, not two whole chunks; full context takes what the reader can take, not the last 30k tokens.
 """
 
 from __future__ import annotations
@@ -36,9 +32,7 @@ from memalpha.retrieval.two_layer import TwoLayerRetriever, retriever_factory
 from memalpha.text import one_line
 from memalpha.types import Answer, Chunk, Instance, Operation, OperationKind, OperationResult, Question, ResultCode
 
-UNIT_TOKENS = 48
-"""Default unit limit in tokens: the longest entry of the ``facts`` schema."""
-
+UNIT_TOKENS = 48  # default unit limit in tokens: the longest entry of the ``facts`` schema
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n")
 _LABEL = "Label: "
 _FACTS = MemorySchema("gold", (Section("facts", SectionKind.LIST, timestamps=True),))
@@ -106,21 +100,13 @@ def _split(line: str, limit: int, count: TokenCounter) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FullContextOptions(Options):
-    """How much is read.
+    """How much is read."""
 
-    Attributes:
-        budget: ``window`` (all that the reader's model takes) or ``reader`` (the common budget).
-    """
-
-    budget: Literal["window", "reader"] = "window"
+    budget: Literal["window", "reader"] = "window"  # all that the reader's model takes, or the common budget
 
 
 class FullContext(System):
-    """No memory: the reader gets the input itself, in order, each chunk with its time.
-
-    The ``recall`` reader always has the common budget; without one it would always be right. If the input is too long, the oldest
-    lines are left out and counted in ``cut`` (input tokens, mean over questions).
-    """
+    """No memory: the reader gets the input itself, in order, each chunk with its time; the oldest lines are left out first."""
 
     def __init__(self, setting: Setting, options: FullContextOptions) -> None:
         self.count = setting.count
@@ -129,16 +115,16 @@ class FullContext(System):
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Keep the input unchanged."""
         chunks = [Piece(chunk.text, chunk.time, index) for index, chunk in enumerate(instance.chunks)]
-        lines = pieces(instance.chunks, 1, UNIT_TOKENS, self.count)
+        lines, whole = pieces(instance.chunks, 1, UNIT_TOKENS, self.count), sum(self.count(chunk.render()) for chunk in chunks)
+        tokens = sum(self.count(chunk.text) for chunk in instance.chunks)
 
         def read(budget: int) -> tuple[str, ...]:
             return newest_in_order(chunks, lines, budget, self.count)
 
-        return Kept(
-            lambda questions, budget: [read(budget)] * len(questions),
-            memory_tokens=sum(self.count(chunk.text) for chunk in instance.chunks),
-            left_out=lambda budget: sum(self.count(chunk.render()) for chunk in chunks) - sum(map(self.count, read(budget))),
-        )
+        def left_out(budget: int) -> int:
+            return whole - sum(map(self.count, read(budget)))
+
+        return Kept(lambda questions, budget: [read(budget)] * len(questions), tokens, left_out=left_out)
 
 
 def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int, count: TokenCounter) -> tuple[str, ...]:
@@ -166,25 +152,15 @@ def newest_in_order(chunks: Sequence[Piece], lines: Sequence[Piece], tokens: int
 
 @dataclass(frozen=True, slots=True)
 class RagOptions(Options):
-    """What is searched and how.
+    """What is searched and how."""
 
-    Attributes:
-        piece_tokens: Most tokens of a piece (0 = reader's budget / ``retrieve_k``; 1 = no joining); one line may have up to 48.
-        embedder: Embedder of ``rag_dense`` and ``rag_two_layer``.
-        chunks_kept: ``rag_two_layer``: how many chunks layer 1 keeps (0 = all).
-    """
-
-    piece_tokens: NonNegativeInt = 0
-    embedder: str = "minilm"
-    chunks_kept: NonNegativeInt = 8
+    piece_tokens: NonNegativeInt = 0  # most of a piece (0 = reader's budget / ``retrieve_k``; 1 = no joining); a line may have 48
+    embedder: str = "minilm"  # of ``rag_dense`` and ``rag_two_layer``
+    chunks_kept: NonNegativeInt = 8  # ``rag_two_layer``: how many chunks layer 1 keeps (0 = all)
 
 
 class Rag(System):
-    """Retrieval over pieces of the input, with the agent's retriever.
-
-    ``lexical``: BM25 (Robertson and Zaragoza, 2009). ``dense``: cosine of embeddings. ``hybrid``: selects chunks (layer 1), then
-    their pieces by both, fused by reciprocal rank (layer 2).
-    """
+    """Retrieval over pieces of the input, with the agent's retriever; ``hybrid`` selects chunks (layer 1), then their pieces."""
 
     def __init__(self, setting: Setting, options: RagOptions, mode: RetrievalMode) -> None:
         self.setting, self.by_chunk = setting, mode is RetrievalMode.HYBRID
@@ -215,21 +191,13 @@ def piece_memory(found: Sequence[Piece], count: TokenCounter, *, by_chunk: bool 
 
 @dataclass(frozen=True, slots=True)
 class VerbatimOptions(Options):
-    """How much is kept.
+    """How much is kept."""
 
-    Attributes:
-        memory_tokens: Most tokens of all entries (0 = schema limits only); use it to match another system's memory size.
-    """
-
-    memory_tokens: NonNegativeInt = 0
+    memory_tokens: NonNegativeInt = 0  # most of all entries (0 = schema limits only), to match another system's memory size
 
 
 class Verbatim(System):
-    """Stores every line or sentence of the input unchanged, under the agent's schema (which must allow it), limits and retriever.
-
-    Entries go into the first list section; a line above the entry limit is split at sentences. When the section is full, the oldest
-    entry is deleted: its tokens count in ``cut``, and it counts as a delete.
-    """
+    """Stores every line or sentence of the input unchanged, in the schema's first list; when it is full, the oldest are deleted."""
 
     def __init__(self, setting: Setting, options: VerbatimOptions) -> None:
         self.setting, self.options = setting, options
@@ -237,10 +205,8 @@ class Verbatim(System):
         bounded = bool(options.memory_tokens or (section and section.max_entries))
         needed = {OperationKind.INSERT, *([OperationKind.DELETE] if bounded else [])}
         if section is None or not needed <= set(section.operations):
-            raise InputError(
-                f"system 'verbatim' with schema {setting.step.schema.name!r}",
-                expected=f"a schema whose first list allows {' and '.join(sorted(needed))}",
-            )
+            expected = f"a schema whose first list allows {' and '.join(sorted(needed))}"
+            raise InputError(f"system 'verbatim' with schema {setting.step.schema.name!r}", expected=expected)
         self.section = section
 
     def keep(self, instance: Instance, seed: int) -> Kept:
@@ -269,14 +235,7 @@ class Verbatim(System):
 
 
 class Gold(System):
-    """The evidence: an upper limit for reader and budget. It knows each question, its answer and the evidence.
-
-    * Generated data: the facts that hold at the end; first those about the question's subject that contain an accepted answer.
-    * Other sets: pieces of the evidence chunks (all chunks if unknown); first those that contain an accepted answer, then by BM25.
-
-    The score can be below 1 if an answer is spread over the text or worded differently. ``memory_tokens`` counts the facts, or the
-    evidence of all questions.
-    """
+    """An upper limit: the facts that hold at the end, else pieces of the evidence chunks; first those with an accepted answer."""
 
     def __init__(self, setting: Setting, options: NoOptions) -> None:
         self.count = setting.count
@@ -294,10 +253,8 @@ class Gold(System):
             return [piece for piece in found if not question.evidence or piece.chunk in question.evidence]
 
         wanted = {piece for question in instance.questions for piece in evidence(question)}
-        return Kept(
-            lambda questions, budget: [answers_first(question, evidence(question), self.count) for question in questions],
-            memory_tokens=sum(self.count(piece.text) for piece in found if piece in wanted),
-        )
+        tokens = sum(self.count(piece.text) for piece in found if piece in wanted)
+        return Kept(lambda questions, budget: [answers_first(q, evidence(q), self.count) for q in questions], tokens)
 
 
 def about(question: Question, texts: Sequence[str]) -> tuple[str, ...]:
@@ -329,10 +286,8 @@ class Teacher(System):
     def check(self, instances: Sequence[Instance]) -> None:
         """InputError if an instance has no annotations."""
         if bare := next((instance for instance in instances if not instance.facts), None):
-            raise InputError(
-                f"system 'teacher' on instance {bare.id}, which has no annotated facts",
-                expected="generated data, named in its sets",
-            )
+            what = f"system 'teacher' on instance {bare.id}, which has no annotated facts"
+            raise InputError(what, expected="generated data, named in its sets")
 
     def keep(self, instance: Instance, seed: int) -> Kept:
         """Keep what the annotations say."""

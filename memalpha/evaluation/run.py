@@ -1,9 +1,8 @@
 """Runs an evaluation: every system on its sets, every reader, one line for each result, tables at the end.
 
-Batches depend on the configuration only, so a killed evaluation continues and gives the same numbers: an incomplete batch is run
-again, and only missing lines are added. A failed reader or judge gives a failed line, which is
-retried next time. If one answers nothing on several instances in a row, the evaluation stops; instances that failed before do not
-count.
+Batches depend on the configuration only, so a killed evaluation goes on with the same numbers: an incomplete batch is run again,
+and only missing lines are added. A failed reader or judge gives a failed line, retried next time; if one answers nothing on several
+instances in a row, the evaluation stops.
 """
 
 from __future__ import annotations
@@ -35,11 +34,8 @@ from memalpha.runs import check_apart
 from memalpha.text import chat_ids
 from memalpha.types import Instance, Sampling
 
-Report = Callable[[str, dict[str, Any]], None]
-"""Receives events (``load``, ``writing``, ``read``, ``compared``) with data, for the console."""
-
+Report = Callable[[str, dict[str, Any]], None]  # receives events (``load``, ``writing``, ``read``, ``compared``) with data
 BudgetedReader = RecallReader | ModelReader | EndpointReader
-
 _LINE_BREAKS = 16  # tokens kept free in a window for what joins the passages
 _SECONDS_BETWEEN_LINES = 10.0
 _SEVERAL = 2  # so many instances in a row without any answer are no fault of their own
@@ -77,11 +73,7 @@ class Job:
 
 
 def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) -> Outcome:
-    """Run or continue an evaluation.
-
-    InputError for invalid inputs (before the evaluation starts), RunFolderError for a folder with other options or inputs,
-    ServiceError if a reader or judge is down, MemAlphaError if memory runs out.
-    """
+    """Run or continue an evaluation; InputError before it starts, RunFolderError, ServiceError if a reader or judge is down."""
     options = evaluation.options
     check_place(options.output_dir, overwrite=options.overwrite)
     if options.overwrite:
@@ -95,16 +87,14 @@ def evaluate(evaluation: Evaluation, report: Report = lambda event, data: None) 
     jobs = make_jobs(evaluation, sets, host, judge)
     inputs = _digests(evaluation, sets, host)
     folder = EvaluationFolder(options.output_dir, evaluation.to_json(), inputs, overwrite=options.overwrite)
-    done, waiting = folder.keys()
-    failed = _run_all(jobs, options.batch_size, folder, done, waiting, judge, report)
+    results, failed = _run(jobs, options.batch_size, folder, judge, report)
     host.release()
     write_tables(folder.path)
-    report("compared", {"folder": str(folder.path), "results": len(done), "failed": failed})
-    return Outcome(folder.path, len(done), failed)
+    report("compared", {"folder": str(folder.path), "results": results, "failed": failed})
+    return Outcome(folder.path, results, failed)
 
 
 def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost) -> dict[str, dict[str, Any]]:
-    """Digests of all inputs; for a Hub model its commit, if known."""
     adapters = sorted({str(adapter) for spec in evaluation.systems if (adapter := spec.options.get("adapter"))})
     own = sorted({str(spec.options["adapter"]) for spec in evaluation.systems if spec.options.get("settings") == "own"})
     model = resolve_model(host.model)
@@ -118,7 +108,6 @@ def _digests(evaluation: Evaluation, sets: Sequence[LoadedSet], host: PolicyHost
 
 
 def _load(spec: SetSpec, evaluation: Evaluation, host: PolicyHost) -> LoadedSet:
-    """Load a set; InputError if it does not exist or has too few instances."""
     instances, agent = load_data(spec.data, spec.options), evaluation.agent
     if len(instances) < spec.skip + max(1, spec.instances):
         least = spec.skip + max(1, spec.instances)
@@ -163,12 +152,10 @@ def make_reader(
     if spec.kind == "recall":
         return RecallReader(tokens, count)
     if (left is None or left < 1) if reads_window else (left is not None and left < tokens):
-        raise InputError(
-            f"reader {spec.name!r} on set {loaded.spec.name!r} has a window of {spec.window_tokens or host.positions} tokens (0: "
-            f"unknown), {left or 0} of them beside question and answer, and reader_tokens is {tokens}",
-            expected="room for reader_tokens, or for some of the input with full context",
-            fix="a reader of a larger window_tokens, lower reader_tokens, or budget: reader for full context",
-        )
+        window = f"a window of {spec.window_tokens or host.positions} tokens (0: unknown), {left or 0} of them beside question"
+        fix = "a reader of a larger window_tokens, lower reader_tokens, or budget: reader for full context"
+        what = f"reader {spec.name!r} on set {loaded.spec.name!r} has {window} and answer, and reader_tokens is {tokens}"
+        raise InputError(what, fix=fix)
     budget = left if reads_window and left else tokens
     if spec.kind == "endpoint":
         return EndpointReader(evaluation.endpoints.reader_client(), budget, count, Sampling(spec.max_new_tokens))
@@ -185,17 +172,8 @@ def window_left(spec: ReaderSpec, host: PolicyHost, instances: Sequence[Instance
     return window - longest - spec.max_new_tokens - _LINE_BREAKS
 
 
-def _run_all(
-    jobs: Sequence[Job],
-    size: int,
-    folder: EvaluationFolder,
-    done: set[ResultKey],
-    waiting: set[ResultKey],
-    judge: AnswerJudge | None,
-    report: Report,
-) -> int:
-    """Run missing batches, add them to ``done`` and return the number of failed results; ``waiting`` failed before."""
-    failed = 0
+def _run(jobs: Sequence[Job], size: int, folder: EvaluationFolder, judge: AnswerJudge | None, report: Report) -> tuple[int, int]:
+    (done, waiting), failed = folder.keys(), 0
     silent = Counter[str]()  # by reader, instances in a row of whose questions none was answered
     batches = ((job, seed, start) for job in jobs for seed in job.seeds for start in range(0, len(job.on.instances), size))
     for job, seed, start in batches:  # they depend on the configuration only
@@ -220,11 +198,10 @@ def _run_all(
             answered = any(not r.questions or any(question.error is None for question in r.questions) for r in everything)
             silent[name] = 0 if answered else silent[name] + sum(result.key not in waiting for result in results)
             if silent[name] >= _SEVERAL:
-                raise ServiceError(
-                    f"reader {name!r}, or its judge, failed for all {silent[name]} instances that were asked last, of "
-                    f"{results[0].set!r}: {results[0].failed}\n  to go on: the same command again, once the service is back"
-                )
-    return failed
+                what = f"reader {name!r}, or its judge, failed for all {silent[name]} instances that were asked last"
+                again = "to go on: the same command again, once the service is back"
+                raise ServiceError(f"{what}, of {results[0].set!r}: {results[0].failed}\n  {again}")
+    return len(done), failed
 
 
 def ask(
@@ -274,7 +251,6 @@ def ask(
 
 
 def _progress(position: Mapping[str, Any], report: Report) -> Callable[[int, int], None]:
-    """Report a batch's chunks, at most every ten seconds."""
     last = [time.monotonic()]
 
     def on_step(done: int, total: int) -> None:

@@ -1,20 +1,8 @@
-"""Update and delete scorecard: what a system still answers and keeps after facts changed or were retracted.
+"""Update and delete scorecard: what a system still answers and keeps after facts changed or were retracted (docs/evaluation.md).
 
-| measure | share of | that | needs |
-| --- | --- | --- | --- |
-| stale answers | questions with stale values | are answered with one of them | ``Question.stale`` |
-| stale passages | the same questions | have one in the reader's passages | ``Question.stale`` |
-| current | changed facts | the final memory holds as they are now | annotations |
-| contradictions | changed facts | the final memory holds both now and before | annotations |
-| residue in memory | retracted values | the final memory still holds | annotations |
-| residue in answers | questions about retracted values | are still answered with them | annotations |
-| cascade, absence | accuracy on questions of that kind | | such questions |
-
-A measure without data is missing, never 0; unanswered questions are not counted. An empty memory has no contradictions or residue,
-so read these with ``current``. A memory *holds* a value if one line or sentence names the subject and the value (``Marta left
-Rome`` holds Rome). A system without entries but with tokens keeps the input as memory. LoCoMo's misleading answers count as stale.
-
-Kinds ``cascade`` and ``absence``: MEME (arXiv 2605.12477); ``memalpha.data.synthetic`` has the departures.
+A measure without data is missing, never 0; unanswered questions are not counted. A memory *holds* a value if one line or sentence
+names subject and value (``Marta left Rome`` holds Rome). A system without entries but with tokens keeps the input as memory.
+An empty memory has no contradictions or residue, so read these with ``current``. Cascade, absence: MEME (arXiv 2605.12477).
 """
 
 from __future__ import annotations
@@ -66,13 +54,9 @@ def measured(instance: Instance, result: SystemResult) -> dict[Measure, list[flo
     if instance.facts:
         found |= _memory_measures(instance, result)
         removed = _taken_back(instance.facts)
-        found[Measure.RESIDUE_ANSWERS] = [
-            float(gives_stale(narrowed, _answer(said)))
-            for question, said in pairs
-            if (
-                narrowed := replace(question, stale=tuple(v for v in question.stale if (question.subject or "", v) in removed))
-            ).stale
-        ]
+        gone = [(tuple(v for v in q.stale if (q.subject or "", v) in removed), q, said) for q, said in pairs]
+        asked = [(replace(question, stale=stale), said) for stale, question, said in gone if stale]
+        found[Measure.RESIDUE_ANSWERS] = [float(gives_stale(question, _answer(said))) for question, said in asked]
     return {measure: hits for measure, hits in found.items() if hits}
 
 
@@ -81,10 +65,8 @@ def scorecard(results: Mapping[Seed, Sequence[SystemResult]], instances: Mapping
     found: dict[Measure, dict[Seed, dict[str, list[float]]]] = {measure: {} for measure in Measure}
     for seed, result in ((seed, result) for seed, rows in results.items() for result in rows):
         if result.failed is not None or result.instance not in instances:
-            raise InputError(
-                f"{result.system} on {result.instance!r} of set {result.set!r}: {result.failed or 'no such instance'}",
-                expected="results that did not fail, on the instances that were evaluated",
-            )
+            what = f"{result.system} on {result.instance!r} of set {result.set!r}: {result.failed or 'no such instance'}"
+            raise InputError(what, expected="results that did not fail, on the instances that were evaluated")
         for measure, hits in measured(instances[result.instance], result).items():
             found[measure].setdefault(seed, {})[result.instance] = hits
     return {measure: _share(by_seed) if by_seed else None for measure, by_seed in found.items()}
@@ -94,27 +76,21 @@ def _share(by_seed: Mapping[Seed, Mapping[str, list[float]]]) -> Estimate:
     sizes: dict[str, list[int]] = {}
     for name, hits in (item for row in by_seed.values() for item in row.items()):
         sizes.setdefault(name, []).append(len(hits))
-    scores: dict[Seed, dict[str, float]] = {
-        seed: {name: sum(hits) / len(hits) for name, hits in row.items()} for seed, row in by_seed.items()
-    }
+    scores = {seed: {name: sum(hits) / len(hits) for name, hits in row.items()} for seed, row in by_seed.items()}
     return estimate(scores, weights={name: sum(of) / len(of) for name, of in sizes.items()})
 
 
 def _pairs(instance: Instance, result: SystemResult) -> Iterator[tuple[Question, QuestionResult]]:
-    """Each question with its result, in order, since ids may repeat."""
     left = iter(enumerate(instance.questions))
     for said in result.questions:
         question = next((q for index, q in left if (q.id or str(index), q.text) == (said.id, said.text)), None)
         if question is None:
-            raise InputError(
-                f"question {said.id!r} of the result on {result.instance!r} is not one of instance {instance.id!r}: {said.text!r}",
-                expected="the data that were evaluated",
-            )
+            what = f"question {said.id!r} of the result on {result.instance!r} is not one of instance {instance.id!r}"
+            raise InputError(f"{what}: {said.text!r}", expected="the data that were evaluated")
         yield question, said
 
 
 def _answer(said: QuestionResult) -> Answer:
-    """The answer; for a recall reader its passages, one on each line."""
     recalled = said.answer == "\n".join(said.passages)
     return Answer(said.answer or "", said.passages if recalled else None)
 
@@ -143,7 +119,6 @@ class _Sentences:
                 self._with.setdefault(word, set()).add(index)
 
     def hold(self, subject: str, value: str) -> bool:
-        """Whether one sentence names both."""
         wanted = {*words(subject), *words(value)}
         found = set.intersection(*(self._with.get(word, set()) for word in wanted)) if wanted else range(len(self._sentences))
         named = (self._sentences[index] for index in found)
@@ -151,7 +126,6 @@ class _Sentences:
 
 
 def _changed(facts: Sequence[Fact]) -> dict[tuple[str, str], tuple[str, list[str]]]:
-    """Current and earlier values by (subject, attribute), of facts that changed and were not retracted since."""
     last = {(fact.subject, fact.attribute): fact for fact in facts}
     before: dict[tuple[str, str], list[str]] = {}
     for fact in facts:
@@ -165,6 +139,5 @@ def _changed(facts: Sequence[Fact]) -> dict[tuple[str, str], tuple[str, list[str
 
 
 def _taken_back(facts: Sequence[Fact]) -> list[tuple[str, str]]:
-    """Subject and value of each retraction that no later statement reverses."""
     last = {(fact.subject, fact.attribute, fact.value): fact.action for fact in facts}
     return [(subject, value) for (subject, _, value), action in last.items() if action is FactAction.RETRACT]

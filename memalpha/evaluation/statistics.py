@@ -1,12 +1,8 @@
-"""Means with intervals from a paired bootstrap over instances.
+"""Means with intervals from a paired bootstrap over instances; scores are ``{seed: {instance: score}}``.
 
-Scores are ``{seed: {instance: score}}``. An estimate is the mean over instances of the mean over seeds. Instances are resampled
-with replacement, with the same draw for every seed and for both systems of a difference. Seeds are not resampled. Results are
-deterministic. A missing or NaN score is an InputError.
-
-Percentile interval: Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993, section 13.3; too short for few instances (10%
-at 20). ``agree`` compares its width with mean +- 1.96 standard errors. ``scipy.stats.bootstrap`` is not used because its draws
-would change published intervals; tests compare with it.
+An estimate is the mean over instances of the mean over seeds. Instances are resampled with replacement, with one draw for every
+seed and for both systems of a difference. Percentile interval: Efron and Tibshirani, *An Introduction to the Bootstrap*, 1993,
+section 13.3; too short for few instances (10% at 20). ``scipy.stats.bootstrap`` would draw, and so publish, other intervals.
 """
 
 from __future__ import annotations
@@ -27,16 +23,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Number = Annotated[float, BeforeValidator(known)]
-"""A float; NaN is null in JSON."""
-
+Number = Annotated[float, BeforeValidator(known)]  # A float; NaN is null in JSON
 Seed = int | str
-Scores = Mapping[Seed, Mapping[str, float]]
-"""Score by training seed, then by instance."""
-
-RESAMPLES, LEVEL, SEED = 10_000, 0.95, 0
-"""Number of resamples, confidence level and bootstrap seed."""
-
+Scores = Mapping[Seed, Mapping[str, float]]  # score by training seed, then by instance
+RESAMPLES, LEVEL, SEED = 10_000, 0.95, 0  # number of resamples, confidence level and bootstrap seed
 _ROUNDING = 1e-12  # numbers that lie closer together are the same, computed in another order
 _AGREEMENT = (0.8, 1.25)
 _BLOCK = 2_000_000  # draws of instances at once: 16 MB
@@ -103,16 +93,10 @@ def difference(first: Scores, second: Scores) -> Estimate:
 
 
 def paired_scores(first: Scores, second: Scores) -> dict[Seed, dict[str, float]]:
-    """Return second - first, by instance and seed; InputError if instances do not match.
-
-    One seed is paired with every seed of the other; several that are not the same are averaged first.
-    """
+    """Return second - first, by instance and seed (other seeds are averaged first); InputError if instances do not match."""
     names = _instances(first)
     if unpaired := set(names) ^ set(_instances(second)):
-        raise InputError(
-            f"{len(unpaired)} instances are scored in one system and not in the other: {_some(unpaired)}",
-            expected="the same instances in both",
-        )
+        raise InputError(f"{len(unpaired)} instances are scored in one system and not in the other: {_some(unpaired)}")
     if set(first) != set(second):
         if len(first) > 1 < len(second):
             first, second = _averaged(first, names), _averaged(second, names)
@@ -128,10 +112,9 @@ def _averaged(scores: Scores, names: Sequence[str]) -> Scores:
 
 
 def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
-    """Return the unweighted mean over sets of one system or difference; InputError for none.
+    """Return the unweighted mean over independent sets; the interval is by ``stderr``. InputError for none.
 
-    Sets are independent: ``stderr`` is the root of the sum of squared standard errors over the number of sets, and gives the
-    interval. ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them.
+    ``per_seed`` has the seeds that every set has; a set with one seed counts for each of them.
     """
     if not parts:
         raise InputError("a mean over no sets", expected="at least one set")
@@ -141,9 +124,8 @@ def mean_over_sets(parts: Sequence[Estimate]) -> Estimate:
     stderr = math.sqrt(sum(part.stderr**2 for part in parts)) / len(parts)
     several = [part for part in parts if len(part.per_seed) > 1]
     seeds = [seed for seed in (several or parts)[0].per_seed if all(seed in part.per_seed for part in several)]
-    by_seed = {
-        seed: sum(part.per_seed.get(seed, part.mean) for part in parts) / len(parts) for seed in (seeds if several else seeds[:1])
-    }
+    shown = seeds if several else seeds[:1]
+    by_seed = {seed: sum(part.per_seed.get(seed, part.mean) for part in parts) / len(parts) for seed in shown}
     found = Estimate(mean, math.nan, math.nan, stderr, sum(part.n for part in parts), by_seed)
     low, high = found.normal
     return replace(found, low=low, high=high)
@@ -157,10 +139,8 @@ def _instances(scores: Scores) -> list[str]:
     lacking = set().union(*scores.values()) - everywhere
     lacking |= {name for row in scores.values() for name, score in row.items() if math.isnan(score)}
     if lacking:
-        raise InputError(
-            f"{len(lacking)} instances have no score (for every seed): {_some(lacking)}",
-            expected=f"a score for every instance and seed of {list(scores)}; the evaluation, run again, makes what is missing",
-        )
+        what = f"{len(lacking)} instances have no score (for every seed): {_some(lacking)}"
+        raise InputError(what, expected=f"a score for every instance and seed of {list(scores)}", fix="run the evaluation again")
     return sorted(everywhere)
 
 

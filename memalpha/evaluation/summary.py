@@ -1,12 +1,8 @@
 """Summary of an evaluation: accuracy, kinds, costs, differences, scorecard and means over sets, with intervals.
 
-A *group* is one table row: systems that differ only in their training seed. A *member* is a system with one sampling seed; groups
-are paired by the configuration's order of members.
-
-In one set and reader, all groups are compared on the instances that every member of every group has a score for. Omissions are
-counted by group with the first reason; a group without results is omitted. Accuracy is the mean over instances of the question
-mean; by kind it is the mean over questions, with whole instances resampled. The mean over sets is unweighted, over the sets with
-``in_mean``, and only for groups present on all of them.
+A *group* is one table row: systems that differ only in their training seed; a *member* is a system with one sampling seed. In one
+set and reader all groups are compared on the instances that every member of every group has a score for. Accuracy is the mean over
+instances of the question mean. The mean over sets is over the sets with ``in_mean``, for groups present on all of them.
 """
 
 from __future__ import annotations
@@ -28,19 +24,12 @@ from memalpha.evaluation.statistics import LEVEL, RESAMPLES, SEED, Estimate, Num
 from memalpha.runs import RunFolder
 from memalpha.types import Instance
 
-Scored = dict[Seed, dict[str, SystemResult]]
-"""Results of one group on one set with one reader, by member and instance."""
+Scored = dict[Seed, dict[str, SystemResult]]  # results of one group on one set with one reader, by member and instance
+Differences = Mapping[str, Mapping[str, Estimate]]  # ``[first][second]`` is second - first
 
-Differences = Mapping[str, Mapping[str, Estimate]]
-"""``[first][second]`` is second - first."""
-
-COSTS = (
-    "memory_tokens", "input_tokens", "reader_tokens", "write_calls", "cut_off", "cut", "seconds_write", "seconds_read",
-)  # fmt: skip
-"""Fields of ``SystemResult`` shown as means over instances."""
-
+# Fields of ``SystemResult`` and ``OperationCounts`` shown as means over instances.
+COSTS = ("memory_tokens", "input_tokens", "reader_tokens", "write_calls", "cut_off", "cut", "seconds_write", "seconds_read")
 OPERATIONS = ("insert", "update", "delete", "failed", "duplicate")
-"""Fields of ``OperationCounts`` shown as means over instances."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +42,29 @@ class KindScore:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One group on one set with one reader.
+    """One group on one set with one reader; ``costs`` and ``operations`` are means over members and instances."""
 
-    ``members``: system and sampling seed by the names in ``Estimate.per_seed``. ``costs`` and ``operations``: means over members
-    and instances. ``scorecard``: None if not measured.
-    """
-
-    members: Mapping[Seed, str]
+    members: Mapping[Seed, str]  # system and sampling seed by the names in ``Estimate.per_seed``
     accuracy: Estimate
     kinds: Mapping[str, KindScore]
     costs: Mapping[str, Number]
     operations: Mapping[str, Number]
-    scorecard: Mapping[str, Estimate | None]
+    scorecard: Mapping[str, Estimate | None]  # None: not measured
 
 
 @dataclass(frozen=True, slots=True)
 class SetSummary:
-    """One set with one reader; all numbers are over the ``instances`` that every group has a score for.
-
-    ``size``: known instances of the set. ``left_out``: number and first reason, by group. ``cells`` and paired ``differences``
-    follow the order of the configuration. ``unmeasured``: why an expected scorecard is missing.
-    """
+    """One set with one reader; all numbers are over the ``instances`` that every group has a score for."""
 
     set: str
     reader: str
     instances: int
-    size: int
-    left_out: Mapping[str, str]
-    cells: Mapping[str, Cell]
-    differences: Differences
+    size: int  # known instances of the set
+    left_out: Mapping[str, str]  # number and first reason, by group
+    cells: Mapping[str, Cell]  # in the configuration's order
+    differences: Differences  # paired
     in_mean: bool = True
-    unmeasured: str = ""
+    unmeasured: str = ""  # why an expected scorecard is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +119,6 @@ def _instances(row: Mapping[str, Any]) -> tuple[dict[str, Instance], str]:
 
 
 def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequence[SystemResult]) -> dict[str, Scored]:
-    """Results by group and member; a member is named by its place in the group, plus the sampling seed if there are several."""
     seeds = config.get("seeds") or [0]
     groups: dict[str, Scored] = {}
     for row in config["systems"]:
@@ -158,7 +138,6 @@ def _groups(config: Mapping[str, Any], set_name: str, reader: str, results: Sequ
 def _summarise_set(
     row: Mapping[str, Any], reader: str, groups: Mapping[str, Scored], size: int, instances: Mapping[str, Instance], unmeasured: str
 ) -> SetSummary:
-    """One set with one reader, on the instances that every member of every group with scores has a score for."""
     scored = {
         group: set.intersection(*({name for name, result in rows.items() if result.scored} for rows in members.values()))
         for group, members in groups.items()
@@ -190,7 +169,6 @@ def _summarise_set(
 
 
 def _reason(members: Scored) -> str:
-    """Why the first instance without a score has none."""
     row = next((row for rows in members.values() for _, row in sorted(rows.items()) if not row.scored), None)
     if row is None:
         return "not evaluated yet"

@@ -7,7 +7,7 @@ every system under the same token budget, best first, whole passages only.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,25 +21,21 @@ from memalpha.protocols import Retriever, TokenCounter
 from memalpha.qa.evaluator import find_passages
 from memalpha.types import Instance, OperationKind, OperationResult, Question, ResultCode, Sampling
 
+# Questions and the reader's budget in tokens to the passages of each, best first; may be more than fit.
 Finder = Callable[[Sequence[Question], int], list[tuple[str, ...]]]
-"""Maps questions and the reader's budget in tokens to the passages of each, best first; may return more than fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a system kept of one instance, and its cost.
-
-    ``entries`` is empty if the input is kept unchanged. ``cut_off`` counts write calls that ended at the length limit. ``cut``
-    counts tokens not kept because of a limit. ``left_out`` returns the input tokens that ``find`` leaves out for a given budget.
-    """
+    """What a system kept of one instance, and its cost."""
 
     find: Finder
     memory_tokens: int
-    entries: tuple[str, ...] = ()
+    entries: tuple[str, ...] = ()  # none if the input is kept unchanged
     write_calls: int = 0
-    cut_off: int = 0
-    cut: int = 0
-    left_out: Callable[[int], int] = lambda budget: 0
+    cut_off: int = 0  # write calls that ended at the length limit
+    cut: int = 0  # tokens not kept because of a limit
+    left_out: Callable[[int], int] = lambda budget: 0  # input tokens that ``find`` leaves out for a budget
     operations: OperationCounts = field(default_factory=OperationCounts)
 
 
@@ -91,20 +87,15 @@ def searched(memory: Memory, retriever: Retriever, k: int) -> Finder:
     return lambda questions, budget: [find_passages(memory, retriever, question.text, k).passages for question in questions]
 
 
-def kept_memory(memory: Memory, retriever: Retriever, k: int, results: Iterable[OperationResult], **costs: Any) -> Kept:
+def kept_memory(memory: Memory, retriever: Retriever, k: int, results: Sequence[OperationResult], **costs: Any) -> Kept:
     """Return what a system keeps whose memory has entries, as a reader sees them; ``costs`` are fields of ``Kept``."""
     entries = tuple(render_entry(entry) for entry in memory)
-    return Kept(searched(memory, retriever, k), memory.tokens, entries, operations=count_operations(results), **costs)
-
-
-def count_operations(results: Iterable[OperationResult]) -> OperationCounts:
-    """Count the results of calls; replacing a block is an update."""
-    results = list(results)
     applied = [result.operation.kind for result in results if result.changed and result.operation is not None]
-    return OperationCounts(
+    counts = OperationCounts(
         insert=applied.count(OperationKind.INSERT),
         update=applied.count(OperationKind.UPDATE) + applied.count(OperationKind.REPLACE),
         delete=applied.count(OperationKind.DELETE),
         failed=sum(not result.ok for result in results),
         duplicate=sum(result.code is ResultCode.DUPLICATE for result in results),
     )
+    return Kept(searched(memory, retriever, k), memory.tokens, entries, operations=counts, **costs)

@@ -16,8 +16,7 @@ from memalpha.evaluation.summary import SetSummary, Summary, difference_from, re
 from memalpha.files import write_whole
 from memalpha.runs import RunFolder
 
-UNKNOWN = "–"
-"""Text of an unknown number."""
+UNKNOWN = "–"  # text of an unknown number
 
 
 def write_tables(folder: str | Path) -> Summary:
@@ -58,9 +57,8 @@ def overall(summary: Summary, reader: str, reference: str, show: Callable[[Estim
         missing = f"{UNKNOWN} ({sum(group in item.cells for item in counted)} of {len(counted)} sets)"
         difference = interval(difference_from(summary.differences[reader], reference, group), signed=True)
         rows.append([group, *cells, interval(mean) if mean else missing, difference])
-    return table(
-        ["system", *(item.set for item in items), f"mean over {_counted(len(counted), 'set')}", f"minus `{reference}`"], rows
-    )
+    head = ["system", *(item.set for item in items), f"mean over {_counted(len(counted), 'set')}", f"minus `{reference}`"]
+    return table(head, rows)
 
 
 def _set_lines(item: SetSummary, reference: str) -> list[str]:
@@ -106,7 +104,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Remove line breaks, which would end a row, heading or item."""
     return " ".join(text.splitlines())
 
 

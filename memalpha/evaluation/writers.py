@@ -1,17 +1,8 @@
 """Systems with a model that writes: the memory agent, and memories of one text that is rewritten at each chunk.
 
-The agent (untrained, warm-started or trained) uses the prompts, application and retrieval of training (``memalpha.agent.step``).
-Its ``cut`` is 0: a chunk above the limit is an error before the evaluation starts.
-
-A rewritten text: chunks cannot close their fence or become a special token. A reply that ends at the token limit is kept and
-counted (``cut_off``); an empty reply empties the text; a changed text counts as an update. The reader gets the lines.
-
-* ``overwrite_summary``, after MemAgent (arXiv 2507.02259): rewrites the whole memory.
-* ``constant_state``, after MEM1 (arXiv 2506.15841): the model may think, then writes its state between ``<IS>`` and ``</IS>``.
-  Thinking is dropped but uses the same token limit. A reply without the mark is the state (the published system drops it).
-
-Departures: questions are unknown while writing; no training for the task unless an adapter is given; the memory has the reader's
-budget, not 1,024 tokens; the common reader answers; our own prompts.
+The agent uses prompts, application and retrieval of training (``agent.step``). ``overwrite_summary``, after MemAgent (arXiv
+2507.02259), rewrites the whole memory; ``constant_state``, after MEM1 (arXiv 2506.15841), may think first. Departures of both:
+questions are unknown while writing, no training for the task, the reader's budget, the common reader, our own prompts.
 """
 
 from __future__ import annotations
@@ -39,15 +30,10 @@ from memalpha.types import Chunk, Instance, Prompt
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions(Options):
-    """Which agent.
+    """Which agent."""
 
-    Attributes:
-        adapter: Its adapter's folder (empty = the untrained base model).
-        settings: ``shared`` (the evaluation's; the adapter's schema and codec must match) or ``own`` (saved beside the adapter).
-    """
-
-    adapter: str = ""
-    settings: Literal["shared", "own"] = "shared"
+    adapter: str = ""  # its adapter's folder (empty = the untrained base model)
+    settings: Literal["shared", "own"] = "shared"  # the evaluation's (the adapter's schema and codec must match), or the adapter's
 
 
 class Agent(System):
@@ -82,7 +68,6 @@ class Agent(System):
 
 
 def _step(setting: Setting, options: AgentOptions) -> AgentStep:
-    """The agent's step; InputError if its own settings are missing or conflict with the shared ones."""
     if options.settings == "own":
         if not options.adapter:
             raise InputError("settings 'own' of an agent without an adapter", expected="an adapter, or settings: shared")
@@ -90,10 +75,8 @@ def _step(setting: Setting, options: AgentOptions) -> AgentStep:
     if options.adapter and (Path(options.adapter) / AGENT_FILE).is_file():  # an adapter of another program has no such file
         saved, shared = AgentConfig.load(options.adapter), setting.step.config
         if MemorySchema.load(saved.schema) != setting.step.schema or saved.codec != shared.codec:
-            raise InputError(
-                f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}",
-                expected=f"{shared.schema!r} and {shared.codec!r} as for all agents, or settings: own",
-            )
+            what = f"adapter {options.adapter} was trained with schema {saved.schema!r} and codec {saved.codec!r}"
+            raise InputError(what, expected=f"{shared.schema!r} and {shared.codec!r} as for all agents, or settings: own")
     return setting.step
 
 
@@ -102,15 +85,11 @@ OVERWRITE_SUMMARY = (
     "memory alone. Read the chunk, then write the whole memory anew: keep what still holds, add what is new, correct what has "
     "changed. One fact a line, with names. Write the memory and nothing else."
 )
-"""System text of ``overwrite_summary``; ``{tokens}`` is the memory size."""
-
 CONSTANT_STATE = (
     "You read a long text chunk by chunk. Between chunks you remember only your internal state; questions will be answered from it "
     "at the end. First think, in a few words, about what the chunk changes. Then write your whole new state between <IS> and "
     "</IS>, in at most {tokens} tokens: what still holds of the memory and what is new, one fact a line, with names."
 )
-"""System text of ``constant_state``; ``{tokens}`` is the limit of a turn."""
-
 _STATE = re.compile(r"<IS>(.*?)(?:</IS>|\Z)", re.DOTALL)
 
 
@@ -122,15 +101,10 @@ def parse_state(reply: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RewritingOptions(Options):
-    """Which model writes, and how much.
+    """Which model writes, and how much."""
 
-    Attributes:
-        memory_tokens: Most tokens of the text (0 = the reader's budget).
-        adapter: Adapter of the model that writes (empty = the base model).
-    """
-
-    memory_tokens: NonNegativeInt = 0
-    adapter: str = ""
+    memory_tokens: NonNegativeInt = 0  # most tokens of the text (0 = the reader's budget)
+    adapter: str = ""  # of the model that writes (empty = the base model)
 
 
 class Rewriting(System):
@@ -154,11 +128,9 @@ class Rewriting(System):
         for instance in instances if window else ():
             for index, chunk in enumerate(instance.chunks):
                 if (asked := len(self._prompt(chunk, "").ids) + 2 * self.limit) > window:
-                    raise InputError(
-                        f"chunk {index} of instance {instance.id} takes {asked} tokens with instructions and two texts of "
-                        f"{self.limit} tokens (as it stands, as it becomes), and the model's window has {window}",
-                        expected="smaller chunks, or a lower memory_tokens",
-                    )
+                    what = f"chunk {index} of instance {instance.id} takes {asked} tokens with instructions and two texts"
+                    expected = "smaller chunks, or a lower memory_tokens"
+                    raise InputError(f"{what} of {self.limit} tokens, and the model's window has {window}", expected=expected)
 
     def write(self, instances: Sequence[Instance], seed: int, on_step: StepCallback | None = None) -> list[Kept]:
         """Rewrite the texts chunk by chunk, all instances in lockstep."""
@@ -175,23 +147,15 @@ class Rewriting(System):
                 updates[i] += texts[i] != before
             if on_step:
                 on_step(t + 1, total)
-        return [
-            self._kept(text, len(instance.chunks), *counts)
-            for text, instance, *counts in zip(texts, instances, cut_off, updates, strict=True)
-        ]
+        made = zip(texts, instances, cut_off, updates, strict=True)
+        return [self._kept(text, len(instance.chunks), cut, changed) for text, instance, cut, changed in made]
+
+    def _kept(self, text: str, calls: int, cut_off: int, updates: int) -> Kept:
+        lines, tokens = tuple(units(text, self.limit, self.setting.count)), self.setting.count(text)
+        counts = OperationCounts(update=updates)
+        return Kept(lambda questions, budget: [lines] * len(questions), tokens, lines, calls, cut_off, operations=counts)
 
     def _prompt(self, chunk: Chunk, text: str) -> Prompt:
         said = quote(f"[{chunk.time}]\n{chunk.text}" if chunk.time else chunk.text)
         ids, shared = self.encoder.encode({"chunk": said, "memory": quote(text) or "empty"}, shared="chunk")
         return Prompt((), ids, shared)
-
-    def _kept(self, text: str, write_calls: int, cut_off: int, updates: int) -> Kept:
-        lines = tuple(units(text, self.limit, self.setting.count))
-        return Kept(
-            lambda questions, budget: [lines] * len(questions),
-            self.setting.count(text),
-            lines,
-            write_calls,
-            cut_off,
-            operations=OperationCounts(update=updates),
-        )

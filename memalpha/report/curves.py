@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from memalpha.report.view import known
 
-Rows = Sequence[Mapping[str, Any]]
-"""Rows of one run's ``metrics.jsonl``."""
-
+Rows = Sequence[Mapping[str, Any]]  # rows of one run's ``metrics.jsonl``
 _STYLES = ("-", "--", ":")
+_CALLS = {"insert": "insert_share", "update": "update_share", "delete": "delete_share", "duplicate": "duplicates"}
+_CALLS["unreadable"] = "unparsed"
 
 
 class Panel(NamedTuple):
@@ -38,17 +38,7 @@ PANELS: tuple[Panel, ...] = (
     ),
     Panel("calls a chunk", {"": ("memory/calls_per_chunk",)}),
     Panel("chunks without a call, share", {"": ("memory/silent_chunks",)}, share=True),
-    Panel(
-        "what the calls did, share",
-        {
-            "insert": ("memory/insert_share",),
-            "update": ("memory/update_share",),
-            "delete": ("memory/delete_share",),
-            "duplicate": ("memory/duplicates",),
-            "unreadable": ("memory/unparsed",),
-        },
-        share=True,
-    ),
+    Panel("what the calls did, share", {name: (f"memory/{key}",) for name, key in _CALLS.items()}, share=True),
     Panel("completion length, tokens", {"": ("completions/mean_length",)}),
     Panel("completions cut off, share", {"": ("completions/clipped_ratio", "memory/cut_off")}, share=True),
     Panel("entries in the final memory", {"": ("memory/entries",)}),
@@ -190,7 +180,6 @@ def _draw_line(axes: Any, variant: Variant, keys: Sequence[str], window: int, co
 
 
 def _draw_held_out(axes: Any, variant: Variant, colour: str, label: str) -> None:
-    """Mark held-out accuracy before and after training with standard error (one run) or 95% interval (several)."""
     last = max((known(row.get("step")) or 0.0 for rows in variant.runs for row in rows), default=0.0)
     for step, name in ((0.0, "before"), (last, "after")):
         found = [data for summary in variant.summaries if (data := summary.get(name))]

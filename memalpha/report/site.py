@@ -1,12 +1,7 @@
 """A run as a static site, ``RUN/report/``: open ``index.html`` from disk, without server or network. And the comparison of runs.
 
-    index.html          overview: the evaluation, curves, what went wrong, options
-    rollouts.html       every rollout that has a page, with filters
-    rollouts/           one page each: chunk, calls, memory after each step, reward parts, questions and answers
-    figures/ assets/    curves; one stylesheet and two scripts
-
-Rollouts are read twice, one in memory at a time. Jinja escapes every value, and the content security policy allows only the site's
-two scripts.
+``index.html`` is the overview, ``rollouts.html`` the list with filters; each rollout has a page. Rollouts are read twice, one in
+memory at a time. Jinja escapes every value, and the content security policy allows only the site's two scripts.
 """
 
 from __future__ import annotations
@@ -30,9 +25,7 @@ from memalpha.report.curves import Rows, Variant, write_figures
 from memalpha.report.view import Source, Tone, known, number
 from memalpha.runs import RunFolder
 
-PAGES = 2000
-"""Default number of training rollouts that get a page."""
-
+PAGES = 2000  # default number of training rollouts that get a page
 _LONG_MEMORY = 30
 
 
@@ -106,10 +99,7 @@ def kept_steps(counts: Mapping[int, int], limit: int) -> set[int]:
 
 
 def write_site(run: RunFolder, target: Path | None = None, limit: int = PAGES) -> Path:
-    """Write the site of a run, by default into its own ``report/``; return the path of its first page.
-
-    At most ``limit`` training rollouts get a page (0 = all). Only the site's own files are replaced. InputError: a damaged file.
-    """
+    """Write the site of a run, with at most ``limit`` (0 = all) pages of training rollouts; return the path of its first page."""
     target, found, sources = target or run.path / "report", tables.read_run(run), view.sources_of(run)
     every = facts_of_run(run, sources)
     steps = Counter(fact.step for fact in every if fact.step is not None)
@@ -151,9 +141,9 @@ def write_comparison(folders: Sequence[RunFolder], target: Path) -> Path:
     runs = [tables.read_run(folder) for folder in folders]
     groups = tables.group_runs(runs)
     reports = [folder.path / "report" / "index.html" for folder in folders]
-    links = [
-        quote(Path(os.path.relpath(page.resolve(), target.resolve())).as_posix()) if page.is_file() else "" for page in reports
-    ]
+    paths = [Path(os.path.relpath(page.resolve(), target.resolve())) if page.is_file() else None for page in reports]
+    links = ["" if path is None else quote(path.as_posix()) for path in paths]
+    variants = [Variant(label, [run.metrics for run in group], [run.summary for run in group]) for label, group in groups]
     site = _Site(target, "comparison", {"index.html": "Comparison"})
     return site.save(
         "compare.html",
@@ -162,10 +152,7 @@ def write_comparison(folders: Sequence[RunFolder], target: Path) -> Path:
         rows=tables.comparison(groups),
         note=tables.SPREAD,
         runs=list(zip([run.name for run in runs], links, strict=True)),
-        pictures=write_figures(
-            target / "figures",
-            [Variant(label, [run.metrics for run in group], [run.summary for run in group]) for label, group in groups],
-        ),
+        pictures=write_figures(target / "figures", variants),
     )
 
 
@@ -208,13 +195,8 @@ class _Site:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("memalpha.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader, strict = jinja2.PackageLoader("memalpha.report"), jinja2.StrictUndefined
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True)
     environment.filters.update(number=number)
     shared = {name: getattr(view, name) for name in ("calls", "counted", "known", "reward_parts")}
     environment.globals.update(shared, signs=view.SIGNS)

@@ -23,34 +23,22 @@ from memalpha.runs import RunFolder
 if TYPE_CHECKING:
     from rich.table import Table
 
-Row = tuple[str, tuple[str, ...]]
-"""One row of a table: a measure and its cells."""
+Row = tuple[str, tuple[str, ...]]  # one row of a table: a measure and its cells
 
-INCIDENTAL = frozenset({
+INCIDENTAL = frozenset({  # options that may differ between seeds of one configuration
     "data_seed", "ddp_timeout", "disable_tqdm", "generation_rows", "local_rank", "output_dir", "overwrite", "project", "report_to",
     "resume", "rows_per_forward", "run_name", "seed", "trackio_space_id",
 })  # fmt: skip
-"""Options that may differ between seeds of one configuration."""
+INCIDENTAL_PREFIXES = ("save_", "logging_", "log_", "hub_")  # of names of more such options
 
-INCIDENTAL_PREFIXES = ("save_", "logging_", "log_", "hub_")
-"""Name prefixes of more such options."""
-
+# Key in an evaluation, name and decimals of the measures beside accuracy.
 MEASURES: tuple[tuple[str, str, int], ...] = (
-    ("reward", "reward", 3),
-    ("tool_success", "tool success", 3),
-    ("content", "content", 3),
-    ("compression", "compression", 3),
-    ("memory_tokens", "memory tokens", 1),
-    ("input_tokens", "input tokens", 1),
-    ("entries", "entries", 1),
-    ("calls_per_instance", "calls an instance", 1),
-    ("update_share", "updates, share of calls", 3),
-    ("delete_share", "deletes, share of calls", 3),
-    ("cut_off", "completions cut off, share", 3),
-    ("n", "instances scored", 0),
+    ("reward", "reward", 3), ("tool_success", "tool success", 3), ("content", "content", 3), ("compression", "compression", 3),
+    ("memory_tokens", "memory tokens", 1), ("input_tokens", "input tokens", 1), ("entries", "entries", 1),
+    ("calls_per_instance", "calls an instance", 1), ("update_share", "updates, share of calls", 3),
+    ("delete_share", "deletes, share of calls", 3), ("cut_off", "completions cut off, share", 3), ("n", "instances scored", 0),
     ("masked", "instances that could not be scored", 0),
-)
-"""Key in an evaluation, name and decimals of the measures beside accuracy."""
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ one run
@@ -100,8 +88,7 @@ def headline(summary: Mapping[str, Any]) -> str:
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """Return the table of a ``summary.json`` for a terminal."""
-    columns, rows = summary_rows(summary)
-    return _table(columns, rows)
+    return _table(*summary_rows(summary))
 
 
 def _table(columns: Sequence[str], rows: Sequence[Row], caption: str = "") -> Table:
@@ -140,7 +127,6 @@ def read_run(folder: RunFolder) -> Run:
     """Read the data of one run; InputError if a file is damaged."""
 
     def instance(_: int, row: Mapping[str, Any]) -> tuple[str, float | None]:
-        """An instance is the same only if its texts are, because data sets of one kind reuse ids."""
         rollout = row["rollout"]
         texts = [step["text"] for step in rollout["steps"]] + [question["question"] for question in rollout["questions"]]
         digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
@@ -159,10 +145,7 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Group runs that differ only in their seed, in the order of their first runs.
-
-    A label is the common start of the runs' names without a seed number; labels are unique.
-    """
+    """Group runs that differ only in their seed; a label is the common start of their names without a seed number."""
     found: list[list[Run]] = []
     for run in runs:
         same = next((members for members in found if not differences([members[0].config, run.config])), None)
@@ -194,11 +177,9 @@ def comparison(groups: Sequence[Group]) -> list[Row]:
         return mean(values[-max(1, len(values) // 5) :])
 
     options = differences([group.runs[0].config for group in groups])
+    said = {name: tuple("none" if value in ("", None) else str(value) for value in row) for name, row in options.items()}
     rows: list[Row] = [
-        *(
-            (f"option {name}", tuple("none" if value in ("", None) else str(value) for value in values))
-            for name, values in options.items()
-        ),
+        *((f"option {name}", values) for name, values in said.items()),
         ("runs", tuple(str(len(group.runs)) for group in groups)),
         row("steps", 0, lambda run: run.summary.get("steps")),
         _accuracy("held-out accuracy before", groups, "before"),
@@ -230,7 +211,6 @@ def _accuracy(name: str, groups: Sequence[Group], key: str, *, signed: bool = Fa
 
 
 def _against_first(groups: Sequence[Group]) -> Row:
-    """Return the row of accuracy minus the first group's, paired by instance (mean over a group's runs)."""
     means = []
     for group in groups:
         shared = set.intersection(*(set(run.accuracies) for run in group.runs))
@@ -244,7 +224,6 @@ def _against_first(groups: Sequence[Group]) -> Row:
 
 
 SPREAD = "± with one run: the standard error over held-out instances; with several: half the 95% t interval over runs."
-"""What the ± of a comparison is."""
 
 
 def comparison_table(folders: Sequence[RunFolder]) -> Table:

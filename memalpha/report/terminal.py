@@ -16,13 +16,7 @@ from memalpha.report import view
 from memalpha.report.view import SIGNS, UNKNOWN, Tone, counted, entry_text, known, number, printable
 from memalpha.runs import RunFolder
 
-STYLES: Mapping[Tone, str] = {
-    Tone.INSERT: "green",
-    Tone.UPDATE: "yellow",
-    Tone.DELETE: "red",
-    Tone.SAME: "dim",
-    Tone.FAILED: "bold red",
-}
+STYLES: Mapping[Tone, str] = dict(zip(Tone, ("green", "yellow", "red", "dim", "bold red"), strict=True))
 
 
 def show_rollout(rollout: Mapping[str, Any], console: Console) -> None:

@@ -13,9 +13,7 @@ from memalpha.errors import InputError
 from memalpha.runs import RunFolder, trajectory_step
 
 Read = TypeVar("Read")
-
-UNKNOWN = "–"
-"""Sign of an unknown number (null or NaN: not scored); never 0."""
+UNKNOWN = "–"  # sign of an unknown number (null or NaN: not scored); never 0
 
 
 class Source(NamedTuple):
@@ -50,11 +48,8 @@ def recorded(run: RunFolder, name: str, read: Callable[[int, dict[str, Any]], Re
         try:
             found = read(index, row)
         except (LookupError, TypeError, AttributeError, StopIteration) as error:
-            raise InputError(
-                f"{run.path / name}, line {index + 1} is no record of a rollout: {type(error).__name__} {error}",
-                expected="what this version of memalpha records",
-                fix="put the file back from a copy, or show the run with the version that wrote it",
-            ) from error
+            what = f"{run.path / name}, line {index + 1} is no record of a rollout: {type(error).__name__} {error}"
+            raise InputError(what, fix="put the file back from a copy, or show the run with the version that wrote it") from error
         yield found
 
 

@@ -1,14 +1,8 @@
 """The reward of a chunk step: r_t = w1 r1 + w2 r2_t + beta r3 + gamma r4_t (arXiv 2509.25911, section 3.3), plus ``immediate``.
 
-r1 accuracy and r3 compression belong to a rollout; r2 tool success and r4 content quality to a chunk. ``immediate`` (this project,
-off by default) asks the questions whose evidence a chunk completes right after it. Every part is in [0, 1].
-
-NaN means that a part cannot be scored; a failure never becomes 0. A failed question makes r1 of the whole rollout NaN, which masks
-all its steps; a failed judge makes r4 of that chunk NaN and masks only it.
-
-Departures from the published code, each a switch of ``RewardConfig``: a skipped duplicate succeeds (there: fails); deletes are
-judged (there: 0); compression is at least 0 (there: may be negative); silence is right where the judge finds that no write was due
-(there: 0). The judge also sees the chunk.
+r1 accuracy and r3 compression belong to a rollout; r2 tool success and r4 content quality to a chunk. Every part is in [0, 1], or
+NaN if it cannot be scored, which masks the steps that it belongs to; a failure never becomes 0. Departures from the published code
+are switches of ``RewardConfig``; the judge also sees the chunk.
 """
 
 from __future__ import annotations
@@ -21,8 +15,8 @@ from typing import NamedTuple
 from memalpha.config import Options, Share
 from memalpha.types import OperationKind, OperationResult, QuestionRecord, ResultCode
 
+# Names of the parts, in the order of ``StepReward`` and ``RewardConfig.weights``.
 PARTS = ("accuracy", "tool", "compression", "content", "immediate")
-"""Names of the reward's parts, in the order of ``StepReward`` and ``RewardConfig.weights``."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +78,9 @@ def rollout_rewards(
     nothing_due: Sequence[bool | None] | None = None,
     immediate: Sequence[Sequence[QuestionRecord]] | None = None,
 ) -> list[StepReward]:
-    """Return the reward parts of each chunk step of one rollout.
+    """Return the reward parts of each chunk step of one rollout; ``questions`` are those on the final memory.
 
-    Args:
-        config: Weights and switches.
-        questions: Scored questions on the final memory.
-        memory_tokens: Tokens of the final memory.
-        input_tokens: Tokens of all chunks.
-        results: Per chunk, the results of its calls.
-        verdicts: Per chunk, the verdicts on its applied writes; None if the judge failed or was not asked.
-        nothing_due: Per chunk, whether no write was due; None if unknown.
-        immediate: Per chunk, the scored questions asked right after it; None if none were asked.
+    The other sequences are by chunk; None: the judge failed or was not asked, not known whether a write was due, no questions.
     """
     r1 = accuracy(questions)
     r3 = compression(memory_tokens, input_tokens, clip=config.clip_compression)
@@ -110,10 +96,7 @@ def rollout_rewards(
 
 
 def accuracy(records: Sequence[QuestionRecord]) -> float:
-    """r1: mean score of the questions on the final memory; NaN without questions or if any question failed.
-
-    A mean over the other questions would compare the rollouts of a group on different questions.
-    """
+    """r1: mean score of the questions on the final memory; NaN without questions or if any failed (else questions differ)."""
     return sum(record.score for record in records) / len(records) if records else math.nan
 
 
@@ -141,11 +124,7 @@ def compression(memory_tokens: int, input_tokens: int, *, clip: bool) -> float:
 def content_quality(
     results: Sequence[OperationResult], verdicts: Sequence[bool] | None, *, silence: float, judge_deletes: bool
 ) -> float:
-    """r4: share of a chunk's applied writes that the judge finds right; ``silence`` if there are none, NaN if ``verdicts`` is None.
-
-    ``verdicts`` are those on the applied results, in order (ValueError if their number differs). Without ``judge_deletes`` a delete
-    scores 0.
-    """
+    """r4: share of a chunk's applied writes that the judge finds right; ``silence`` if there are none, NaN without ``verdicts``."""
     if verdicts is None:
         return math.nan
     applied = [result for result in results if result.changed]
@@ -153,9 +132,6 @@ def content_quality(
         raise ValueError(f"{len(verdicts)} verdicts for {len(applied)} applied writes")
     if not applied:
         return silence
-    good = sum(verdict and (judge_deletes or not _is_delete(result)) for result, verdict in zip(applied, verdicts, strict=True))
-    return good / len(applied)
-
-
-def _is_delete(result: OperationResult) -> bool:
-    return result.operation is not None and result.operation.kind is OperationKind.DELETE
+    kinds = [result.operation.kind if result.operation else None for result in applied]
+    judged = zip(kinds, verdicts, strict=True)
+    return sum(right and (judge_deletes or kind is not OperationKind.DELETE) for kind, right in judged) / len(applied)

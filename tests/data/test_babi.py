@@ -46,7 +46,6 @@ FIRST = [
     ("garden", "Mary went to the kitchen.\nJohn took the apple and the milk.\nMary went to the garden."),
 ]
 
-
 SECOND = ("football", "Sandra carries the football.")
 
 

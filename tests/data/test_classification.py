@@ -19,7 +19,7 @@ ROWS = [(f"sentence {n} about {'ab'[n % 2]}", "ab"[n % 2]) for n in range(12)]
 
 def table(path, pairs):
     path = path.with_suffix(".csv")
-    path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in pairs))
+    path.write_text("text,category\n" + "".join(f"{text},{label}\n" for text, label in pairs))
     return path
 
 
@@ -35,8 +35,6 @@ def asked_sentence(question):
 
 
 PAIRS = [(f"s{n} about {'abcd'[n % 4]}", "abcd"[n % 4]) for n in range(200)]
-
-
 LABEL_OF = dict(PAIRS)
 
 
@@ -80,14 +78,9 @@ def test_examples_of_another_file(tmp_path):
 
 
 def test_what_is_skipped(tmp_path):
-    rows = [{"text": t, "label": v} for t, v in PAIRS[:20]]
-    rows += [
-        {"text": "S3 about D", "label": "d"},
-        {"text": " ", "label": "a"},
-        {"text": "no label", "label": ""},
-        {"text": 5, "label": "a"},
-    ]
-    rows += [{"label": "a"}, "no row", {"text": "alone", "label": "once"}]
+    rows = [{"text": t, "category": v} for t, v in PAIRS[:20]]
+    wrong = [("S3 about D", "d"), (" ", "a"), ("no label", ""), (5, "a"), (None, "a"), ("alone", "once")]
+    rows += [*({"text": text, "category": label} for text, label in wrong), "no row"]
     _, result = load("banking77", write(tmp_path / "x.jsonl", rows), questions=5, chunk_tokens=30)
     assert {k: v for k, v in result.skipped.items() if k not in ("shown as an example", "label not shown")} == {
         "repeated sentence": 1, "empty sentence": 1, "empty answer": 1, "malformed": 3,
@@ -96,7 +89,8 @@ def test_what_is_skipped(tmp_path):
 
 
 def test_sentences_of_a_held_out_file_are_left_out(tmp_path):
-    path, other = table(tmp_path / "x.tsv", PAIRS[:40]), write(tmp_path / "y.json", {"test": [["S3 about D", "d"], ["new", "a"]]})
+    path = write(tmp_path / "x.json", {"train": list(map(list, PAIRS[:40]))})
+    other = write(tmp_path / "y.json", {"test": [["S3 about D", "d"], ["new", "a"]]})
     instances, result = load("clinc150", path, held_out=str(other), questions=5, chunk_tokens=30)
     assert result.skipped["held out"] == 1 and result.asked == 40
     assert not any("s3 about d" in question.text.lower() for i in instances for question in i.questions)

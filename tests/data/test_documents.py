@@ -4,13 +4,7 @@ import gzip
 import json
 
 import pytest
-from data_samples import (
-    booksum_row,
-    load,
-    mab_row,
-    qmsum_row,
-    write,
-)
+from data_samples import booksum_row, load, mab_row, qmsum_row, write
 
 from memalpha.data.documents import METRIC_OF_PREFIX
 from memalpha.data.wording import keyphrases
@@ -27,26 +21,16 @@ def test_keyphrases_are_names_by_frequency_then_long_words():
 
 def test_booksum(tmp_path):
     (instance,), _ = load("booksum", write(tmp_path / "b.jsonl", [booksum_row()]), chunk_tokens=10)
-    assert [chunk.text for chunk in instance.chunks] == [
-        "It was morning.",
-        "Then the captain of the Nautilus saw land.",
-        "He was glad.",
-    ]
-    assert instance.questions == (
-        Question("Summarise the text.", ("Nautilus", "Captain Nemo", "captain"), "keywords", "summary", id="0"),
-    )
+    chunks = ["It was morning.", "Then the captain of the Nautilus saw land.", "He was glad."]
+    assert [chunk.text for chunk in instance.chunks] == chunks
+    asked = Question("Summarise the text.", ("Nautilus", "Captain Nemo", "captain"), "keywords", "summary", id="0")
+    assert instance.questions == (asked,)
     assert instance.id == "booksum-7-chapter 1"
 
 
 def test_booksum_other_metrics_and_what_is_skipped(tmp_path):
-    rows = [
-        booksum_row(),
-        booksum_row(summary_text=None),
-        booksum_row(summary_text="It is so."),
-        booksum_row(chapter=""),
-        booksum_row(chapter=["no text"]),
-        booksum_row(chapter="word " * 100),
-    ]
+    rows = [booksum_row(), booksum_row(summary_text=None), booksum_row(summary_text="It is so.")]
+    rows += [booksum_row(chapter=chapter) for chapter in ("", ["no text"], "word " * 100)]
     path = write(tmp_path / "b.jsonl", rows)
     instances, result = load("booksum", path, chunk_tokens=20, chunks=(1, 3))
     assert len(instances) == 1
@@ -117,16 +101,9 @@ def test_memoryagentbench_keypoints_dates_and_what_is_skipped(tmp_path):
         "question_dates": ["2023/01/02"],
         "question_ids": ["z"],
     }
-    rows = [
-        mab_row(questions=["q?"], answers=["Then Oberon came."], metadata=about),
-        mab_row(metadata={"source": "novel_set"}),
-        mab_row(answers=[["a"]]),
-        mab_row(metadata=None),
-        mab_row(metadata={"source": "icl_x"}, answers=[["two"], ["2"]]),
-        mab_row(answers=[[], ["b"]]),
-        mab_row(questions=[5, ""]),
-        mab_row(context=" "),
-    ]
+    rows = [mab_row(questions=["q?"], answers=["Then Oberon came."], metadata=about), mab_row(metadata={"source": "novel_set"})]
+    rows += [mab_row(answers=[["a"]]), mab_row(metadata=None), mab_row(metadata={"source": "icl_x"}, answers=[["two"], ["2"]])]
+    rows += [mab_row(answers=[[], ["b"]]), mab_row(questions=[5, ""]), mab_row(context=" ")]
     instances, result = load("memoryagentbench", write(tmp_path / "m.jsonl", rows))
     assert instances[0].questions == (Question("Asked on 2023/01/02.\nq?", ("Titania",), "keywords", "infbench_sum", id="z"),)
     assert [len(i.questions) for i in instances] == [1, 1, 1]

@@ -9,7 +9,7 @@ from data_samples import write
 from memalpha.data.leaks import LeakCheck, LeakError
 from memalpha.data.load import iter_prepared
 from memalpha.data.prepare import prepare
-from memalpha.data.wording import SUMMARISE, asked_on, persona_question
+from memalpha.data.wording import PERSONA, SUMMARISE, asked_on
 from memalpha.types import Chunk, Instance, Question
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in "lmnrs"]
@@ -124,7 +124,7 @@ CASES = [
     ("without spaces", q("法国的首都是哪里？", "巴黎"), q("法国的首都是哪里", "罗马"), False),
     ("without spaces, near", q("法国的首都是哪里？", "巴黎"), q("请问法国的首都是哪里？", "巴黎"), True),
     ("on the same day", q(asked_on("1 May", "Who built it in Ulm?"), "Ann"), q(asked_on("1 May", "Is it tall?"), "Ann"), None),
-    ("a loader's own", q(persona_question("Speaker 1"), "I fish."), q(persona_question("Speaker 1"), "I cook."), None),
+    ("a loader's own", q(PERSONA.format("Speaker 1"), "I fish."), q(PERSONA.format("Speaker 1"), "I cook."), None),
     ("a loader's own, for all texts", q(SUMMARISE, "ships"), q(SUMMARISE, "cows"), None),
     ("dated", q("Asked on 1 May.\nWho built it in Ulm?", "Ann"), q("Asked on 2 May.\nWho built it in Ulm?", "Ann"), False),
 ]  # fmt: skip
@@ -137,7 +137,6 @@ def test_questions(name, known, new, near):
 
 
 def test_a_form_is_no_leak():
-    """The same words, asked of several texts with other answers each, tell nothing."""
     ask = "Summarise the text in a few words."
     train = [instance("t0", ["c"], [q(ask, "ships")]), instance("t1", ["c"], [q(ask, "cows")])]
     assert leaks(train, [instance("n", ["d"], [q(ask, "trees")])]) == []

@@ -44,10 +44,8 @@ def test_an_article_of_several_questions_stands_once(tmp_path):
 
 
 def test_musique(tmp_path):
-    rows = [
-        musique_row(0),
-        musique_row(1, answerable=False),
-        musique_row(2, answer=""),
+    rows = [musique_row(0), musique_row(1, answerable=False), musique_row(2, answer="")]
+    rows += [
         musique_row(3, answer="", answer_aliases=[]),
         musique_row(4, paragraphs=[{"title": "t"}]),
         musique_row(5, id="2hop__a"),

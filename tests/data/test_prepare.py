@@ -20,12 +20,14 @@ from memalpha.types import Chunk, Instance, Question
 
 ROOT = Path(__file__).parents[2]
 
-
 ROWS = [
     {"context": "Lima is the capital of Peru.", "question": "What is Lima?", "answer": "capital"},
     {"context": "Oslo lies in Norway.", "question": "Where is \u00d6slo?", "answer": "Norway"},
     {"context": "Oslo lies in Norway.", "question": "Empty?", "answer": ""},
 ]
+
+
+UNSET = ("max_answer_tokens", "max_questions", "max_instances")
 
 
 @pytest.fixture
@@ -39,17 +41,6 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.fixture
-def faulty(monkeypatch):
-    """Register a source ``faulty`` whose instances are those of the given function."""
-
-    def register(make):
-        source = Source("faulty", "for tests", lambda *_: make(), ToyOptions, needs_input=False)
-        monkeypatch.setitem(SOURCES, "faulty", source)
-
-    return register
-
-
 def test_manifest_agrees_with_the_file(squad, tmp_path):
     output = tmp_path / "made" / "here"
     told = []
@@ -60,31 +51,12 @@ def test_manifest_agrees_with_the_file(squad, tmp_path):
     assert [question.text for instance in instances for question in instance.questions] == ["What is Lima?", "Where is \u00d6slo?"]
     written = json.loads((output / "manifest.json").read_text())
     assert written == {
-        "source": "squad",
-        "input": "rows.json",
-        "instances": 2,
-        "chunks": 2,
-        "questions": 2,
-        "skipped": {"empty answer": 1},
+        "source": "squad", "input": "rows.json", "instances": 2, "chunks": 2, "questions": 2, "skipped": {"empty answer": 1},
         "tokens": {"chunks": 6 + 4, "questions": 3 + 3, "longest_chunk": 6},
-        "token_counter": "words",
-        "sha256": hashlib.sha256(raw).hexdigest(),
-        "seed": 3,
-        "options": {
-            "chunk_tokens": [1, 6],
-            "chunks": [1, 1],
-            "max_answer_tokens": 0,
-            "max_questions": 0,
-            "max_instances": 0,
-            "shuffle": False,
-            "split": "train",
-        },
-        "notes": {},
-        "problems": [],
-        "asked": 3,
-        "checked_against": [],
-        "version": __version__,
-    }
+        "token_counter": "words", "sha256": hashlib.sha256(raw).hexdigest(), "seed": 3,
+        "options": {"chunk_tokens": [1, 6], "chunks": [1, 1], **dict.fromkeys(UNSET, 0), "shuffle": False, "split": "train"},
+        "notes": {}, "problems": [], "asked": 3, "checked_against": [], "version": __version__,
+    }  # fmt: skip
     assert [len(instance.chunks) for instance in instances] == [1, 1]
     assert read_manifest(output) == manifest
     assert list(iter_prepared(output)) == instances
@@ -103,17 +75,6 @@ def test_a_loader_that_loses_or_invents_a_question_is_found_out(tmp_path, monkey
     assert names(tmp_path) == []
 
 
-def test_a_fault_half_way_leaves_nothing(tmp_path, faulty):
-    def make():
-        yield Instance("1", "x", (Chunk("c"),), ())
-        raise InputError("line 7 is broken")
-
-    faulty(make)
-    with pytest.raises(InputError, match="line 7 is broken"):
-        prepare("faulty", None, tmp_path / "out")
-    assert names(tmp_path) == []
-
-
 def test_a_fault_while_overwriting_keeps_the_old_folder(squad, tmp_path):
     before = prepare("squad", squad, tmp_path / "out")
     squad.write_text("[{")
@@ -121,16 +82,6 @@ def test_a_fault_while_overwriting_keeps_the_old_folder(squad, tmp_path):
         prepare("squad", squad, tmp_path / "out", overwrite=True)
     assert read_manifest(tmp_path / "out") == before and list(iter_prepared(tmp_path / "out"))
     assert names(tmp_path) == ["out", "rows.json"]
-
-
-def test_no_instance_at_all_is_an_error_that_says_why(tmp_path):
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps([ROWS[2], {"context": "c", "question": 5, "answer": "a"}]))
-    with pytest.raises(
-        InputError, match=r"1 empty answer, 1 malformed; the first problem: rows\.json item 1 question 0 field 'question'"
-    ):
-        prepare("squad", path, tmp_path / "out")
-    assert names(tmp_path) == ["rows.json"]
 
 
 def test_a_killed_run_leaves_no_folder_of_that_name(tmp_path):

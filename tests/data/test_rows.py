@@ -8,7 +8,7 @@ import pytest
 
 from memalpha.data import rows as rows_module
 from memalpha.data.load import get_source
-from memalpha.data.rows import iter_rows, kind_of, text_lines
+from memalpha.data.rows import iter_rows, text_lines
 from memalpha.errors import InputError
 
 
@@ -77,20 +77,6 @@ def test_a_small_packed_document_that_expands_beyond_the_bound_is_one_error(tmp_
         list(get_source(source).load(path).instances)
     path.write_bytes(gzip.compress(b"[" + b" " * 999_998 + b"]"))  # exactly as much as there may be
     assert rows(path) == []
-
-
-def test_what_looks_like_the_hub(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "here").mkdir()
-    wanted = {
-        "rajpurkar/squad": "hub",
-        "clinc/clinc_oos:plus": "hub",
-        "here/squad": "",
-        "a/b.json": ".json",
-        "squad": "",
-        "/a/b": "",
-    }
-    assert {name: kind_of(name) for name in wanted} == wanted
 
 
 def test_numbers_of_classes_are_their_names(tmp_path, monkeypatch):

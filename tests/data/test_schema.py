@@ -6,23 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memalpha.data.schema import (
-    instance_from_json,
-    instance_to_json,
-    iter_parquet,
-    read_instances,
-    write_instances,
-    write_parquet,
-)  # fmt: skip
+from memalpha.data import schema
+from memalpha.data.schema import instance_from_json, instance_to_json, read_instances, write_instances
 from memalpha.errors import InputError, SchemaError
 from memalpha.types import Chunk, Fact, FactAction, Instance, Question
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)
-
-
 MAYBE = st.none() | TEXT
-
-
 FACT = {"chunk": 0, "action": "state", "subject": "x", "attribute": "y", "value": "z"}
 
 
@@ -36,17 +26,8 @@ def instances(draw):
     chunks = tuple(draw(st.lists(st.builds(Chunk, TEXT, MAYBE), min_size=1, max_size=3)))
     index = st.integers(0, len(chunks) - 1)
     texts = st.lists(TEXT, max_size=2).map(tuple)
-    question = st.builds(
-        Question,
-        text=TEXT,
-        answers=st.lists(TEXT, min_size=1, max_size=2).map(tuple),
-        metric=TEXT,
-        kind=TEXT,
-        subject=MAYBE,
-        stale=texts,
-        evidence=st.none() | st.lists(index, max_size=2).map(tuple),
-        id=st.just("") | TEXT,
-    )
+    answers, evidence = st.lists(TEXT, min_size=1, max_size=2).map(tuple), st.none() | st.lists(index, max_size=2).map(tuple)
+    question = st.builds(Question, TEXT, answers, TEXT, TEXT, MAYBE, texts, evidence, st.just("") | TEXT)
     fact = st.builds(Fact, index, st.sampled_from(FactAction), TEXT, TEXT, TEXT, MAYBE)
     several = [tuple(draw(st.lists(rows, max_size=2))) for rows in (question, fact)]
     return Instance(draw(TEXT), draw(TEXT), chunks, several[0], several[1])
@@ -59,17 +40,13 @@ def test_json_gives_back_the_same_instance(instance):
     assert instance_from_json(json.loads(text), "here") == instance
 
 
-def write(path, made):
-    write_parquet(path, made)
-    return path
-
-
 @settings(max_examples=20, deadline=None)
 @given(st.lists(instances(), max_size=5, unique_by=lambda instance: instance.id))
 def test_there_and_back(tmp_path_factory, made):
     folder = tmp_path_factory.mktemp("parquet")
-    assert list(iter_parquet(write(folder / "a.parquet", made))) == made
-    write(folder / "b.parquet", made)
+    for name in ("a.parquet", "b.parquet"):
+        schema.write_parquet(folder / name, made)
+        assert list(schema.iter_parquet(folder / name)) == made
     assert (folder / "a.parquet").read_bytes() == (folder / "b.parquet").read_bytes()
 
 
@@ -113,17 +90,3 @@ def test_what_would_not_be_read_back_is_not_written_and_a_repeated_or_missing_in
         path.write_text(text)
         with pytest.raises(InputError, match=said):
             read_instances(path)
-
-
-MADE = [
-    Instance("1", "s", (Chunk("one", "2023-01-02"), Chunk("two")), (Question("q?", ("a", "b"), evidence=(0,), id="x"),)),
-    Instance("2", "s", (Chunk("three"),), (Question("r?", ("c",), "absent", "removed", "Ann", ("d",)),)),
-]
-
-
-def test_damage(tmp_path):
-    whole = write(tmp_path / "a.parquet", MADE).read_bytes()
-    for raw in (b"", whole[:-20], b"nothing"):
-        (tmp_path / "b.parquet").write_bytes(raw)
-        with pytest.raises(SchemaError, match=r"b\.parquet is not a Parquet file"):
-            list(iter_parquet(tmp_path / "b.parquet"))

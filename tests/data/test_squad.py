@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 from memalpha.data.load import get_source
 
 SQUAD = get_source("squad")
-
-
 LIMA = "Lima is the capital of Peru. It lies on the coast."
-
-
 OSLO = "Oslo is the capital of Norway. It has 700,000 people.\r\nIts mayor is Ms \u00c5se Lie."
 
 

@@ -243,21 +243,19 @@ def scores(instances, schema, config):
     return {kind: right[kind] / n for kind, n in asked.items()}
 
 
-KINDS = ("single", "latest", "removed", "time", "count")
-
-
 @pytest.mark.parametrize("style", ["words", "sentence"])
 @pytest.mark.parametrize("schema", [ROOMY, MemorySchema.load("mem_alpha"), MemorySchema.load("nine_categories")])
 def test_a_full_keeper_answers_every_question(schema, style):
     instances = generate(25, 0, replace(PRESETS["medium"], p_time=1.0, split="test"))
-    assert scores(instances, schema, TeacherConfig(style=style)) == dict.fromkeys(KINDS, 1.0)
+    assert scores(instances, schema, TeacherConfig(style=style)) == dict.fromkeys(
+        ("single", "latest", "removed", "time", "count"), 1.0
+    )
 
 
 def test_a_keeper_who_never_corrects_fails_on_what_changed():
     instances = generate(60, 0, replace(PRESETS["medium"], p_time=1.0))
     never = scores(instances, ROOMY, TeacherConfig(p_correct=0.0))
-    assert never["single"] == 1.0
-    assert never["time"] == 1.0
+    assert never["single"] == never["time"] == 1.0
     assert never["latest"] == never["removed"] == 0.0
     assert 0.3 < never["count"] < 0.95
     half = scores(instances, ROOMY, TeacherConfig(coverage=0.5))

@@ -1,7 +1,5 @@
 """Small instances and results, for the tests of evaluations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,7 +9,7 @@ from memalpha.types import Answer, Chunk, Fact, FactAction, Instance, Question
 
 STATE, CHANGE, RETRACT = FactAction.STATE, FactAction.CHANGE, FactAction.RETRACT
 
-MARTA = Instance(
+MARTA = Instance(  # three sessions: Marta moves, Hugo loses his job and a pet
     id="marta",
     source="synthetic",
     chunks=(
@@ -38,7 +36,6 @@ MARTA = Instance(
         Fact(2, RETRACT, "Hugo", "pet", "pony"),
     ),
 )
-"""Three sessions: Marta moves, Hugo loses his job and a pet."""
 
 
 def said(question: Question, answer: str | None, passages: Sequence[str] = (), score: float = 0.0) -> QuestionResult:

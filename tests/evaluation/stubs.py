@@ -1,7 +1,5 @@
 """A host whose model says what it is told to, settings over it, and an adapter that says something else than its base."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +13,7 @@ from memalpha.agent.step import AgentStep
 from memalpha.evaluation.systems import Setting
 from memalpha.models import fetch, load_policy_model
 from memalpha.models.nano import make_tokenizer
-from memalpha.types import Instance, Prompt
+from memalpha.types import Prompt
 
 POSITIONS = 8192
 
@@ -38,25 +36,11 @@ class StubHost:
         return [chat[-1]["content"] for chat in chats]
 
 
-def texts_of(instances: Sequence[Instance]) -> list[str]:
-    return [chunk.text for instance in instances for chunk in instance.chunks]
-
-
-def setting(
-    instances: Sequence[Instance],
-    script: Callable[[Prompt], str] | Sequence[str] = (),
-    *,
-    schema: str = "facts",
-    reader_tokens: int = 64,
-    retrieve_k: int = 3,
-    temperature: float = 0.0,
-    max_new_tokens: int = 40,
-) -> Setting:
+def setting(instances, script=(), *, schema="facts", reader_tokens=64, retrieve_k=3, temperature=0.0, max_new_tokens=40) -> Setting:
     """A setting whose tokenizer has each word of the instances as one token."""
-    host = StubHost(texts_of(instances), script)
+    host = StubHost([chunk.text for instance in instances for chunk in instance.chunks], script)
     config = AgentConfig(schema=schema, codec="compact", view_tokens=256, max_completion_length=max_new_tokens)
-    step = AgentStep(config, host.tokenizer)
-    return Setting(step, host, reader_tokens, retrieve_k, temperature)  # type: ignore[arg-type]
+    return Setting(AgentStep(config, host.tokenizer), host, reader_tokens, retrieve_k, temperature)  # type: ignore[arg-type]
 
 
 def loud_adapter(folder: Path, seed: int) -> Path:

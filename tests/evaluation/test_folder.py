@@ -1,19 +1,16 @@
 """The digests by which an evaluation knows its inputs again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from memalpha.evaluation.folder import MODEL_FILES, digest
 
-CONFIG: dict[str, Any] = {"r": 16, "target_modules": ["q_proj", "v_proj", "up_proj"], "layers_to_transform": [0, 2, 1]}
+CONFIG = {"r": 16, "target_modules": ["q_proj", "v_proj", "up_proj"], "layers_to_transform": [0, 2, 1]}
 
 
-def adapter(folder: Path, weights: bytes = b"weights", **changes: Any) -> str:
+def adapter(folder: Path, weights: bytes = b"weights", **changes) -> str:
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps({**CONFIG, **changes}, indent=2), encoding="utf-8")
     (folder / "adapter_model.safetensors").write_bytes(weights)
@@ -29,12 +26,12 @@ def test_the_order_in_which_peft_writes_a_set_makes_no_other_adapter(tmp_path: P
 
 
 @pytest.mark.parametrize("changes", [{"weights": b"weighty"}, {"r": 8}, {"layers_to_transform": [0, 1, 2]}])
-def test_another_adapter_has_another_digest(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_another_adapter_has_another_digest(tmp_path: Path, changes: dict) -> None:
     assert adapter(tmp_path / "a") != adapter(tmp_path / "b", **changes)
 
 
 def test_a_model_is_known_by_its_weights_template_and_configuration(tmp_path: Path) -> None:
-    def model(name: str, weights: bytes = b"x", template: str = "{{ x }}", **config: Any) -> str:
+    def model(name: str, weights: bytes = b"x", template: str = "{{ x }}", **config) -> str:
         folder = tmp_path / name
         folder.mkdir()
         (folder / "model.safetensors").write_bytes(weights)

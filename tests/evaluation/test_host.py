@@ -51,17 +51,13 @@ def test_policies_in_any_order_say_what_they_say_alone(adapters, alone):
     host = PolicyHost("nano")
     first, second = map(str, adapters)
     generators = {folder: host.generator(folder) for folder in alone}
+    assert PolicyHost("nano", batch_tokens=1).answer(CHATS, 6) == alone[""]
     for folder in ("", first, second, first, "", second, ""):
         assert texts(generators[folder], prompts(host.tokenizer)) == alone[folder], folder
         assert host.answer(CHATS, 6) == alone[""]
     host.release()
     assert not any("lora" in name for name, _ in host._policy.named_parameters())
     assert texts(generators[""], prompts(host.tokenizer)) == alone[""]
-
-
-def test_small_batches_answer_as_large_ones(alone):
-    assert PolicyHost("nano", batch_tokens=1).answer(CHATS, 6) == alone[""]
-    assert PolicyHost("nano", max_batch=2).answer(CHATS, 6) == alone[""]
 
 
 def test_an_adapter_of_another_base_is_refused_before_any_weights_are_loaded(adapters, tmp_path):

@@ -1,7 +1,5 @@
 """The notebooks: each runs to its end and says what it should; what is kept in git holds no output."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -68,9 +66,7 @@ def test_the_evaluation() -> None:
     assert float(rows["careful"]) > float(rows["careless"]) > 0
     card = next(cell for cell in said if "contradictions" in cell)
     assert "| careful | .000 [.000, .000] |" in card
-    assert (
-        said[-1].startswith("+.163 [") and "{1: 0.175, 2: 0.15}" in said[-1]
-    )  # (.2 + .1 + 0 + .4) / 4 and (.1 + .1 + .1 + .3) / 4
+    assert said[-1].startswith("+.163 [") and "{1: 0.175, 2: 0.15}" in said[-1]  # (.2 + .1 + 0 + .4) / 4, (.1 + .1 + .1 + .3) / 4
 
 
 def test_the_rollouts() -> None:

@@ -140,9 +140,3 @@ def test_the_mean_over_sets_is_simple_and_its_interval_that_of_independent_draws
     low, high = np.quantile(means, [0.025, 0.975])
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.05 * (high - low))
     assert found.agree
-
-
-def test_many_instances_are_drawn_in_blocks():
-    data = sample(17, n=250)
-    found = estimate(data)  # two blocks
-    assert found.agree and found.n == 250

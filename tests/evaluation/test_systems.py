@@ -25,19 +25,11 @@ from memalpha.text import one_line
 from memalpha.types import Chunk, Instance, Question, Sampling
 
 SHORT = Instance("short", "text", (Chunk("Ada: My cat is Tom."),), (Question("Cat of Ada?", ("Tom",)),))
-PROSE = Instance(
-    "prose",
-    "text",
-    (
-        Chunk("Oslo is in Norway. It has a harbour."),
-        Chunk("Rome is in Italy. The river of Rome is the Tiber. Paris is in France."),
-        Chunk("Nothing happens here. The Seine is a river."),
-    ),
-    (
-        Question("Which river flows through Rome?", ("Tiber",), evidence=(1,), id="a"),
-        Question("Which country is Paris in?", ("France",), evidence=None, id="b"),
-    ),
-)
+RIVER = Question("Which river flows through Rome?", ("Tiber",), evidence=(1,), id="a")
+COUNTRY = Question("Which country is Paris in?", ("France",), evidence=None, id="b")
+SAID = ("Oslo is in Norway. It has a harbour.", "Rome is in Italy. The river of Rome is the Tiber. Paris is in France.",
+        "Nothing happens here. The Seine is a river.")  # fmt: skip
+PROSE = Instance("prose", "text", tuple(map(Chunk, SAID)), (RIVER, COUNTRY))
 EVERYTHING = 10_000
 LINES = [
     "[2024-01-01] Marta: I live in Oslo.", "[2024-01-01] Hugo: I work as a baker.", "[2024-01-01] Marta: I drive a Ford.",
@@ -100,34 +92,18 @@ def test_dense_rag_finds_what_shares_parts_of_words(kind):
     assert found[1] == ()
 
 
-def test_the_first_layer_of_two_chooses_chunks():
-    found = kept("rag_two_layer", piece_tokens=1, embedder="hashing", chunks_kept=1).find(
-        [Question("pony away", ("x",))], EVERYTHING
-    )
-    assert {passage[:12] for passage in found[0]} == {"[2024-03-01]"}
-
-
 def test_verbatim_keeps_every_line_and_drops_the_oldest_at_the_limit(tmp_path):
     where = setting([MARTA])
     free = kept("verbatim", protocol=where)
     assert free.entries == tuple(LINES) and free.cut == 0
     assert free.operations == OperationCounts(insert=8)
     schema = tmp_path / "small.yaml"
-    schema.write_text(
-        "name: small\nsections:\n  - {name: facts, kind: list, max_entries: 3, max_entry_tokens: 30, timestamps: true}\n"
-    )
+    schema.write_text("name: s\nsections: [{name: facts, kind: list, max_entries: 3, max_entry_tokens: 30, timestamps: true}]\n")
     full = kept("verbatim", protocol=setting([MARTA], schema=str(schema)))
     assert full.entries == tuple(LINES[5:])
     assert full.operations == OperationCounts(insert=8, delete=5)
     dropped = sum(where.count(line.partition("] ")[2]) for line in LINES[:5])
     assert full.cut == dropped and full.memory_tokens == free.memory_tokens - dropped
-
-
-def test_verbatim_can_be_matched_to_a_size():
-    where = setting([MARTA])
-    tokens = sum(where.count(line.partition("] ")[2]) for line in LINES[-2:])
-    assert kept("verbatim", protocol=where, memory_tokens=tokens).entries == tuple(LINES[-2:])
-    assert kept("verbatim", protocol=where, memory_tokens=tokens - 1).entries == tuple(LINES[-1:])
 
 
 def test_a_summary_is_written_anew_from_the_last_one_and_the_chunk():
@@ -139,12 +115,8 @@ def test_a_summary_is_written_anew_from_the_last_one_and_the_chunk():
     prompts = [where.step.encoder.tokenizer.decode(prompt.ids) for prompt in system.generator.prompts]
     seen = [[chunk.text in prompt for chunk in (*PROSE.chunks, *SHORT.chunks)] for prompt in prompts]
     assert seen == [[i == j for j in range(4)] for i in (0, 3, 1, 2)]  # in lockstep; the short one is done after its first
-    assert [prompt.split("<memory>\n")[1].split("\n</memory>")[0] for prompt in prompts] == [
-        "empty",
-        "empty",
-        "Oslo",
-        "Oslo\nTiber",
-    ]
+    before = [prompt.split("<memory>\n")[1].split("\n</memory>")[0] for prompt in prompts]
+    assert before == ["empty", "empty", "Oslo", "Oslo\nTiber"]
     assert progress == [(1, 3), (2, 3), (3, 3)]
     assert short.entries == ("Ada has Tom",) and short.write_calls == 1 and short.cut_off == 0
     assert (long.write_calls, long.cut_off, long.operations) == (3, 1, OperationCounts(update=3))
@@ -159,7 +131,6 @@ def test_a_summary_is_written_anew_from_the_last_one_and_the_chunk():
         ("<IS>old</IS> no, <IS>new", "new"),
         ("Oslo", "Oslo"),
         (" </IS> ", ""),
-        ("<IS></IS>", ""),
     ],
 )
 def test_the_state_is_what_stands_in_the_last_marks(reply, state):
@@ -188,11 +159,8 @@ def test_draws_depend_on_the_seed_and_the_batch_alone():
     assert not draws(system_options("rag_bm25", {}), 0.7)
 
 
-CALLS = [
-    "+ Marta city Oslo\n+ Hugo job baker\n- 9",
-    "= 1 Marta city Rome\n- 2\n+ Hugo pet pony",
-    "+ Hugo pet goat\n- 3\n+ Hugo pet goat",
-]
+CALLS = ["+ Marta city Oslo\n+ Hugo job baker\n- 9", "= 1 Marta city Rome\n- 2\n+ Hugo pet pony"]
+CALLS.append("+ Hugo pet goat\n- 3\n+ Hugo pet goat")
 
 
 def test_an_agent_keeps_what_its_rollout_keeps_and_finds_what_its_retriever_finds():
@@ -238,14 +206,6 @@ def test_gold_evidence_of_a_text_is_its_pieces_those_with_the_answer_first():
     assert "Tiber" in first[0]
     assert "France" in second[0] and len(second) == 3  # no evidence is named: all chunks
     assert kept("gold", PROSE, protocol=where).memory_tokens == sum(where.count(chunk.text) for chunk in PROSE.chunks)
-
-
-def test_gold_evidence_of_a_label_is_an_example_with_that_label():
-    chunk = Chunk("Sentence: Who wrote 2 books?\nLabel: 1\nSentence: Where is Rome?\nLabel: 2")
-    question = Question("Sentence: Where is Oslo?\nWhich label?", ("2",), "label", evidence=(0,))
-    asked = Instance("labels", "trec_coarse", (chunk,), (question,))
-    (found,) = kept("gold", asked, protocol=setting([asked])).find(asked.questions, EVERYTHING)
-    assert found == ("Sentence: Where is Rome?\nLabel: 2", "Sentence: Who wrote 2 books?\nLabel: 1")
 
 
 def test_the_teacher_is_for_generated_data_alone_and_can_be_worse():

@@ -1,7 +1,5 @@
 """What the tests of this folder share: agents for every chat template at hand, hostile text, and prompts read back."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import unicodedata
@@ -77,11 +75,9 @@ def tokenizer_of(template: str):
 
 @lru_cache
 def agent_of(template: str, codec: str, schema: str = "mem_alpha") -> AgentStep | None:
-    """The agent, or None for a template that takes no system message with a user message."""
     try:
-        return AgentStep(
-            AgentConfig(schema=schema, codec=codec, view_tokens=100_000, max_chunk_tokens=100_000), tokenizer_of(template)
-        )
+        config = AgentConfig(schema=schema, codec=codec, view_tokens=100_000, max_chunk_tokens=100_000)
+        return AgentStep(config, tokenizer_of(template))
     except InputError as error:
         assert "drops" in str(error)
         return None
@@ -111,16 +107,10 @@ def prompt_of(agent: AgentStep, memory, chunk: Chunk):
 
 
 class Recovered(NamedTuple):
-    """The structure of a prompt, read off its text."""
-
     before: str
     between_end: str
     sections: tuple[tuple[str, tuple[str, ...]], ...]
     fences: int
-
-
-def invisible_left_out(text: str) -> str:
-    return "".join(char for char in text if unicodedata.category(char) not in {"Cc", "Cf", "Mn", "Me"} or char == "\n")
 
 
 def recovered(agent: AgentStep, text: str) -> Recovered:
@@ -140,10 +130,6 @@ def recovered(agent: AgentStep, text: str) -> Recovered:
                 sections[-1][1].append(next(lines)[:1])
         else:
             sections[-1][1].append(re.match(r" " if agent.codec.names_by_text else r"\d+ ", line)[0])
-    seen = FENCE.findall(invisible_left_out(unicodedata.normalize("NFKC", text)))
+    shown = (c for c in unicodedata.normalize("NFKC", text) if unicodedata.category(c) not in {"Cc", "Cf", "Mn", "Me"} or c == "\n")
+    seen = FENCE.findall("".join(shown))
     return Recovered(before, after, tuple((name, tuple(ids)) for name, ids in sections), len(seen))
-
-
-__all__ = [
-    "CALL", "CODECS", "HOSTILE", "TEXTS", "agent_of", "filled", "prompt_of", "recovered", "tokenizer_of", "trl_templates",
-]  # fmt: skip

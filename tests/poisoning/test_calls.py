@@ -82,16 +82,11 @@ STOLEN = [
 ]
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Journal.open(tmp_path / "memories.db") as journal:
-        yield IndexedStore(journal, SCHEMA, retriever_factory(RetrievalConfig()), count_words)
-
-
 @pytest.mark.parametrize("text", STEALING)
-def test_a_chunk_reaches_no_other_namespace(store, text):
+def test_a_chunk_reaches_no_other_namespace(tmp_path, text):
     """Every call at once, from a policy that obeys: the other memory stays as it was, and nothing of it is shown or found."""
-    agent = agent_of("nano", "hermes")
+    agent, journal = agent_of("nano", "hermes"), Journal.open(tmp_path / "memories.db")
+    store = IndexedStore(journal, SCHEMA, retriever_factory(RetrievalConfig()), count_words)
     store.apply(OTHER, Operation(OperationKind.INSERT, "semantic", SECRET), Origin("ivan"))
     before = store.memory(OTHER).snapshot()
     chunk = Chunk(f"{text} key flowerpot")
@@ -104,3 +99,4 @@ def test_a_chunk_reaches_no_other_namespace(store, text):
     assert store.memory(OTHER).snapshot() == before
     assert SECRET not in [hit.entry.content for hit in store.search(MINE, f"{text} key flowerpot", 10)]
     assert len(store.durable(OTHER).operations()) == 1
+    journal.close()

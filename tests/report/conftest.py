@@ -40,7 +40,6 @@ BOB = Instance("bob", "hand", (Chunk("Bob: I keep bees."),), (Question(f"What do
 # In the order in which prompts are asked: the first chunk of each instance, then the second chunk of those that have one, ...
 BEFORE = ["+ Ann lives in Rome", "+ Bob keeps bees", ".", f"what {EVIL} is this", ".", "."]
 AFTER = [f"+ Ann lives in Rome {EVIL}", "+ Bob likes tea", ".", f"= 1 Ann lives in Oslo {MARKUP}\n- 9", ".", "+ " + "word " * 100]
-
 REWARD = RewardConfig(tool_weight=0.5, compression_weight=0.0, content_weight=0.0)
 SCORER = RolloutScorer(QAEvaluator(RecallReader(100, count_words), k=3), GroundedContentJudge(), REWARD)
 

@@ -8,18 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from memalpha.report.curves import (
-    DARK,
-    LIGHT,
-    Panel,
-    Variant,
-    draw_panel,
-    interval,
-    rolling_mean,
-    series,
-    window_for,
-    write_figures,
-)
+from memalpha.report import curves
+from memalpha.report.curves import DARK, LIGHT, Panel, Variant, draw_panel, interval, series, write_figures
 
 REWARD = Panel("reward", {"": ("reward",)})
 PARTS = Panel("parts", {"tool": ("tool",), "content": ("content",)}, share=True)
@@ -42,11 +32,10 @@ def lines(axes: Any) -> list[tuple[list[float], list[float]]]:
     return [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()]
 
 
-# ---------------------------------------------------------------------------------------------------- numbers
 def test_rolling_mean_by_hand() -> None:
-    assert rolling_mean([1.0, 3.0, 5.0, 7.0], 2) == [1.0, 2.0, 4.0, 6.0]
-    assert rolling_mean([1.0, 3.0], 10) == [1.0, 2.0]
-    assert [window_for(n) for n in (0, 4, 10, 30, 1000)] == [1, 1, 2, 6, 25]
+    assert curves.rolling_mean([1.0, 3.0, 5.0, 7.0], 2) == [1.0, 2.0, 4.0, 6.0]
+    assert curves.rolling_mean([1.0, 3.0], 10) == [1.0, 2.0]
+    assert [curves.window_for(n) for n in (0, 4, 10, 30, 1000)] == [1, 1, 2, 6, 25]
 
 
 def test_series_leaves_out_what_is_not_known_and_takes_the_first_key_a_run_has() -> None:
@@ -67,7 +56,6 @@ def test_an_interval_by_hand() -> None:
         assert interval(values) == pytest.approx((statistics.fmean(values), reach), rel=1e-6)
 
 
-# ---------------------------------------------------------------------------------------------------- one picture
 def test_one_run_is_drawn_thin_and_as_its_rolling_mean() -> None:
     axes = drawn(REWARD, [Variant("", [rows(1.0)], [{}])])
     steps = [float(step) for step in range(1, 11)]
@@ -94,7 +82,6 @@ def test_held_out_accuracy_has_its_standard_error_or_the_interval_over_runs(runs
     assert (caps[0], caps[-1]) == pytest.approx(ends)
 
 
-# ---------------------------------------------------------------------------------------------------- files
 def test_pictures_are_svg_of_both_shades_and_depend_on_the_data_alone(tmp_path: Path) -> None:
     variants = [Variant("", [rows(1.0)], [{}])]
     panels = (REWARD, Panel("nothing", {"": ("missing",)}), PARTS)

@@ -108,7 +108,6 @@ def test_text_of_data_and_options_is_text_and_nothing_is_fetched(finished_run: R
     assert f"nano {EVIL}" in read_page(root / "index.html").text
 
 
-# ---------------------------------------------------------------------------------------------------- less than everything
 def test_a_run_without_anything_yet_and_one_on_its_way(bare_run: RunFolder, read_page: Read) -> None:
     root = write_site(bare_run).parent
     for text in ("no step logged yet", "No training step was logged.", "No rollout is recorded."):
@@ -144,12 +143,11 @@ def test_what_could_not_be_scored_is_not_zero(finished_run: RunFolder, read_page
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "missing"), [("held_out/after.jsonl", "rollout"), ("trajectories/step-000002-rank-0.jsonl", "steps")]
-)
-def test_a_line_that_is_no_record_of_a_rollout_is_named_before_anything_is_written(
-    finished_run: RunFolder, name: str, missing: str
-) -> None:
+TRAINING = "trajectories/step-000002-rank-0.jsonl"
+
+
+@pytest.mark.parametrize(("name", "missing"), [("held_out/after.jsonl", "rollout"), (TRAINING, "steps")])
+def test_a_line_that_is_no_record_is_named_before_anything_is_written(finished_run: RunFolder, name: str, missing: str) -> None:
     rows = list(finished_run.read_lines(name))
     del rows[1][missing]
     finished_run.write_lines(name, rows)
@@ -163,7 +161,6 @@ def test_a_line_that_is_no_record_of_a_rollout_is_named_before_anything_is_writt
     assert not (finished_run.path / "report").exists()
 
 
-# ---------------------------------------------------------------------------------------------------- more than one page holds
 def test_pages_are_limited_by_whole_steps_and_the_page_says_so(finished_run: RunFolder, read_page: Read) -> None:
     root = write_site(finished_run).parent
     (root / "notes.txt").write_text("mine", encoding="utf-8")
@@ -175,20 +172,3 @@ def test_pages_are_limited_by_whole_steps_and_the_page_says_so(finished_run: Run
     counts = dict.fromkeys(range(1, 101), 8)
     assert kept_steps(counts, 0) == kept_steps(counts, 800) == set(counts)
     assert sorted(kept_steps(counts, 40)) == [1, 26, 50, 75, 100] and kept_steps(counts, 3) == {100}
-
-
-def test_a_long_memory_shows_what_changed_and_counts_the_rest(finished_run: RunFolder, read_page: Read) -> None:
-    rows = list(finished_run.read_lines("held_out/before.jsonl"))
-    rollout = rows[0]["rollout"]
-    (change,) = rollout["steps"][0]["changes"]
-    more = [{**change["after"], "id": str(number), "content": f"fact {number}"} for number in range(2, 40)]
-    rollout["steps"][0]["changes"] += [{"before": None, "after": entry} for entry in more]
-    rollout["steps"][1]["changes"] = [{"before": more[0], "after": None}]
-    rollout["steps"][1]["results"] = []
-    rollout["memory"] += more[1:]
-    finished_run.write_lines("held_out/before.jsonl", rows)
-    words = read_page(write_site(finished_run).parent / "rollouts" / "before-0000.html").words
-    second = words[words.index("Chunk 2 of 2") : words.index("The final memory 1")]
-    assert "- 2 [2023-01-02] fact 2 and 38 entries that did not change: the final memory" in second
-    assert "fact 3" not in second
-    assert "39 [2023-01-02] fact 39 written at chunk 1" in words[words.index("The final memory 1") :]

@@ -1,6 +1,5 @@
 """The numbers of one run before and after, and of several side by side; and the commands that show them."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from memalpha.cli import run as memalpha
-from memalpha.report.tables import comparison, differences, group_runs, headline, read_run, summary_rows, summary_table
+from memalpha.report.tables import comparison, differences, group_runs, read_run, summary_rows, summary_table
 from memalpha.runs import RunFolder
 
 
@@ -28,7 +27,6 @@ SUMMARY = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------- one run
 def test_rows_by_value() -> None:
     columns, rows = summary_rows(SUMMARY)
     assert columns == ("before", "after", "difference")
@@ -46,17 +44,6 @@ def test_rows_by_value() -> None:
     assert summary_rows({"model": "m", **evaluation(0.25)})[0] == ("held out",) and summary_rows({"steps": 3}) == ((), [])
 
 
-def test_the_headline_claims_no_more_than_the_error_allows() -> None:
-    for change, error, says in (
-        (-0.25, 0.1, "-0.250 ± 0.100, paired over 12 instances. That is more than two standard errors."),
-        (0.2, 0.1, "+0.200 ± 0.100, paired over 12 instances. That is within two standard errors: no clear difference."),
-        (0.25, None, "+0.250, paired over 12 instances."),
-    ):
-        found = headline({**SUMMARY, "delta": {"accuracy": change, "stderr": error, "n": 12}})
-        assert found == f"Held-out accuracy 0.250 before and 0.500 after training: {says}"
-    assert headline({**SUMMARY, "delta": {"accuracy": math.nan, "stderr": None, "n": 0}}) == ""
-
-
 def test_the_terminal_shows_a_kind_whatever_it_is_called() -> None:
     console = Console(width=120)
     with console.capture() as capture:
@@ -64,7 +51,6 @@ def test_the_terminal_shows_a_kind_whatever_it_is_called() -> None:
     assert "accuracy: a|b\\n<i>[/x] (2 questions) 1.000" in " ".join(capture.get().split())
 
 
-# ---------------------------------------------------------------------------------------------------- several runs
 def make(path: Path, config: dict[str, Any], accuracies: dict[str, float | None]) -> RunFolder:
     """A run with the given held-out accuracies after training."""
     run = RunFolder.create(path, config)
@@ -148,7 +134,6 @@ def test_compare_shows_the_table_curves_and_the_way_to_each_run(
         assert link.startswith(("#", "data:")) or (first.parent / unquote(link)).resolve().is_file(), link
 
 
-# ---------------------------------------------------------------------------------------------------- commands
 def test_what_cannot_be_shown_is_one_clear_message(
     finished_run: RunFolder, bare_run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

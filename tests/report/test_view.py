@@ -11,20 +11,9 @@ from memalpha.agent.codecs import make_codec
 from memalpha.agent.step import AgentStep
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
+from memalpha.report import view
 from memalpha.report.terminal import list_rollouts, show_rollout
-from memalpha.report.view import (
-    SIGNS,
-    Tone,
-    calls,
-    duration,
-    entry_text,
-    known,
-    mean,
-    memory_after_steps,
-    number,
-    printable,
-    printable_lines,
-)
+from memalpha.report.view import SIGNS, Tone, calls, duration, known, mean, memory_after_steps, number, printable
 from memalpha.runs import RunFolder
 from memalpha.training.results import _change, _entry, _result
 from memalpha.types import Change, Chunk, Operation, OperationKind
@@ -34,7 +23,6 @@ CALLS = st.tuples(st.sampled_from([OperationKind.INSERT, OperationKind.UPDATE, O
 STEPS = st.lists(st.lists(CALLS, max_size=5), min_size=1, max_size=6)
 
 
-# ---------------------------------------------------------------------------------------------------- calls and numbers
 def test_a_refused_call_between_applied_ones_takes_no_change() -> None:
     schema = MemorySchema.load("facts")
     step = AgentStep.__new__(AgentStep)
@@ -62,10 +50,9 @@ def test_unknown_numbers_are_dashes_and_never_zero() -> None:
 def test_what_would_steer_a_terminal_is_escaped() -> None:
     assert printable("é 世 👩\u200d💻 [b]") == "é 世 👩\u200d💻 [b]"
     assert printable("a\nb\tc\x1b\x07\u202e\u200b\u2028\x9b") == "a\\nb\\tc\\x1b\\x07\\u202e\\u200b\\u2028\\x9b"
-    assert printable_lines("a\x1b[2J\x9b\x7f\r\n\tb\u2066") == "a\\x1b[2J\\x9b\\x7f\\r\n\tb\\u2066"
+    assert view.printable_lines("a\x1b[2J\x9b\x7f\r\n\tb\u2066") == "a\\x1b[2J\\x9b\\x7f\\r\n\tb\\u2066"
 
 
-# ---------------------------------------------------------------------------------------------------- the memory
 def record(steps: list[list[tuple[OperationKind, str, int]]]) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """A rollout's record made by the real memory, and the memory's texts by id after each step."""
     memory = Memory(MemorySchema.load("facts"))
@@ -82,7 +69,7 @@ def record(steps: list[list[tuple[OperationKind, str, int]]]) -> tuple[dict[str,
                 assert result.entry_id is not None
                 changes.append(_change(Change(before.get(result.entry_id), after.get(result.entry_id))))
         found.append({"changes": changes})
-        truth.append({entry.id: entry_text(_entry(entry) or {}) for entry in memory})
+        truth.append({entry.id: view.entry_text(_entry(entry) or {}) for entry in memory})
     return {"steps": found}, truth
 
 
@@ -105,7 +92,6 @@ def test_the_memory_after_each_step_is_the_memory_that_was(steps: list[list[tupl
         before = after
 
 
-# ---------------------------------------------------------------------------------------------------- the terminal
 def rollout_of(run: RunFolder, name: str, instance: str) -> dict[str, Any]:
     return next(row["rollout"] for row in run.read_lines(f"held_out/{name}.jsonl") if row["result"]["instance"] == instance)
 
