@@ -113,7 +113,6 @@ def mean_probabilities(policies: Sequence[Policy], observations: Tensor) -> Tens
 
 
 def _network(size: int, options: PolicyOptions, out: int, gain: float) -> nn.Sequential:
-    """Return projection, hidden layers and a last linear layer with ``gain``."""
     layers: list[nn.Module] = []
     if options.projection:
         layers.append(_linear(size, options.projection, gain=1.0))

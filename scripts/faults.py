@@ -60,7 +60,6 @@ class Result(NamedTuple):
 
 
 def read_faults(path: Path, only: list[str]) -> list[Fault]:
-    """Return the faults of a list, or those named; SystemExit if a name is doubled or unknown."""
     faults = [Fault(**{**row, "tests": tuple(row["tests"])}) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
     names = Counter(fault.name for fault in faults)
     if wrong := [name for name, count in names.items() if count > 1] + [name for name in only if name not in names]:
@@ -91,7 +90,6 @@ class Copy:
 
     @contextmanager
     def planted(self, fault: Fault) -> Iterator[None]:
-        """Have a fault in the copy."""
         path = self.tree / fault.file
         before, text = path.stat(), path.read_text(encoding="utf-8")
         path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
@@ -104,7 +102,6 @@ class Copy:
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def test(self, tests: tuple[str, ...], timeout: float) -> tuple[int, str]:
-        """Run tests; return pytest's exit code (FAILED if they hang) and its last line that says something."""
         command = [
             sys.executable,
             "-m",
@@ -154,7 +151,6 @@ def judge(fault: Fault, copy: Copy, clean: dict[tuple[str, ...], str], timeout: 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the faults and return the exit code."""
     parser = argparse.ArgumentParser(description="Plant known faults, one at a time, and see whether the tests notice.")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these faults alone")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time (default: 1)")

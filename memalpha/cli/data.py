@@ -51,20 +51,14 @@ def run_prepare(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     if wrong := next((text for text in arguments.option if "=" not in text), None):
         raise InputError(f"--option {wrong!r}", expected="NAME=VALUE")
-    with console.status(f"preparing {arguments.name}") as status:
+    given, options = arguments, dict(text.split("=", 1) for text in arguments.option)
+    count_tokens = tokenizer_counter(str(resolve_model(given.model))) if given.model else count_words_and_signs
+    with console.status(f"preparing {given.name}") as status:
         manifest = prepare(
-            arguments.name,
-            arguments.input,
-            arguments.output,
-            seed=arguments.seed,
-            options=dict(text.split("=", 1) for text in arguments.option),
-            count_tokens=tokenizer_counter(str(resolve_model(arguments.model))) if arguments.model else count_words_and_signs,
-            token_counter=arguments.model or "words",
-            overwrite=arguments.overwrite,
-            check_against=arguments.check_against,
-            drop_leaks=arguments.drop_leaks,
-            progress=lambda done: status.update(f"preparing {arguments.name}: {done} instances"),
-        )
+            given.name, given.input, given.output, seed=given.seed, options=options, count_tokens=count_tokens,
+            token_counter=given.model or "words", overwrite=given.overwrite, check_against=given.check_against,
+            drop_leaks=given.drop_leaks, progress=lambda done: status.update(f"preparing {given.name}: {done} instances"),
+        )  # fmt: skip
     skipped = ", ".join(f"{count} {reason}" for reason, count in manifest.skipped.items()) or "none"
     out(f"{manifest.instances} instances, {manifest.chunks} chunks, {manifest.questions} questions; skipped: {skipped}")
     out(f"{arguments.output}/manifest.json")

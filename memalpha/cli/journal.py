@@ -25,12 +25,8 @@ _SHOWN = 200  # characters of a wrong value
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb and its actions."""
-    journal = verbs.add_parser(
-        "journal",
-        help="look into a store of memories, undo, forget, verify, export",
-        description="Needs: a store (a SQLite file or postgresql://user@host/database). Shows: what ACTION is about; see "
-        "memalpha journal ACTION --help.",
-    )
+    about = "Needs: a store (a SQLite file or postgresql://user@host/database). See memalpha journal ACTION --help."
+    journal = verbs.add_parser("journal", help="look into a store of memories, undo, forget, verify, export", description=about)
     actions = journal.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add(actions, "namespaces", _namespaces, "list whose memories the store holds", whose=None)
     added = _add(actions, "history", _history, "everything that happened, or all about one entry")
@@ -61,8 +57,8 @@ def _add(actions: Any, name: str, action: Action, text: str, whose: bool | None 
     parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.add_argument("store", metavar="STORE", help="path of a SQLite file, or postgresql://user@host/database")
     if whose is not None:
-        slash = 'whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]'
-        parser.add_argument("--namespace", "-n", required=whose, metavar="USER[/AGENT[/SESSION]]", help=slash)
+        about = 'whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]'
+        parser.add_argument("--namespace", "-n", required=whose, metavar="USER[/AGENT[/SESSION]]", help=about)
     parser.add_argument("--key-file", help="file with the key of a keyed store")
     parser.add_argument("--wait", type=float, default=30.0, help="seconds to wait for another writer (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
@@ -86,10 +82,9 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
         file = path_of(arguments.store, "the name of a file, and rights to it")
         if not file.is_file() or not file.stat().st_size:
             what = f"the file {arguments.store!r} is empty" if file.is_file() else f"no store at {arguments.store!r}"
-            raise InputError(what, expected="the file of a store, as MemoryAgent or an import makes it")
+            raise InputError(what, expected="the file of a store")
     with Journal.open(arguments.store, key=read_key(arguments.key_file), wait=arguments.wait) as journal:
-        act: Action = arguments.act
-        return act(journal, arguments)
+        return int(arguments.act(journal, arguments))
 
 
 def _namespace(text: str) -> Namespace:
@@ -99,8 +94,7 @@ def _namespace(text: str) -> Namespace:
         parts: Any = json.loads(text) if text.startswith("[") else text.split("/")
         return Namespace(*parts)
     except (ValueError, TypeError, RecursionError) as error:
-        expected = 'user, user/agent, user/agent/session, or ["user", "agent", "session"]'
-        raise InputError(f"namespace {text[:_SHOWN]!r}", expected=expected) from error
+        raise InputError(f"namespace {text[:_SHOWN]!r}", expected='user/agent/session, or ["user", "agent", "session"]') from error
 
 
 def _moment(text: str) -> int | datetime:
@@ -109,8 +103,7 @@ def _moment(text: str) -> int | datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError as error:
-        expected = "the number of an operation, or a time such as 2024-05-01T12:00:00Z"
-        raise InputError(f"moment {text[:_SHOWN]!r}", expected=expected) from error
+        raise InputError(f"moment {text[:_SHOWN]!r}", expected="an operation, or a time such as 2024-05-01T12:00:00Z") from error
 
 
 def _number(text: str) -> int:
@@ -138,33 +131,29 @@ def _history(journal: Journal, arguments: argparse.Namespace) -> int:
         entry = event.after or event.before
         about = entry.id if entry else ("(forgotten)" if event.forgotten else "")
         by, source = (event.origin.agent, event.origin.source) if event.origin else ("", "")
-        kind = event.operation.kind if event.operation else event.kind
-        texts = _content(event.before), _content(event.after)
+        kind, texts = event.operation.kind if event.operation else event.kind, (_content(event.before), _content(event.after))
         rows.append((event.seq, event.time.isoformat(), kind, about, *texts, by, source))
     columns = ("operation", "time", "what", "entry", "before", "after", "by", "source")
-    return _show(arguments, [asdict(event) for event in events], columns, rows)
+    return _show(arguments, list(map(asdict, events)), columns, rows)
 
 
 def _as_of(journal: Journal, arguments: argparse.Namespace) -> int:
     entries = tuple(_memory(journal, arguments).as_of(arguments.moment))
-    rows = [(entry.id, entry.section, entry.timestamp or "", entry.content, entry.updated) for entry in entries]
-    columns = ("entry", "section", "time", "content", "written by operation")
-    return _show(arguments, [asdict(entry) for entry in entries], columns, rows)
+    rows = [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in entries]
+    return _show(arguments, list(map(asdict, entries)), ("entry", "section", "time", "content", "written by operation"), rows)
 
 
 def _diff(journal: Journal, arguments: argparse.Namespace) -> int:
     from memalpha.memory.memory import diff
 
     before, after = (tuple(_memory(journal, arguments).as_of(at)) for at in (arguments.before, arguments.after))
-    changes = diff(before, after)
-    return _show_changes(arguments, changes, [_change_data(change) for change in changes])
+    return _show_changes(arguments, diff(before, after))
 
 
 def _undo(journal: Journal, arguments: argparse.Namespace) -> int:
     from memalpha.store.journal import Origin
 
-    change = _memory(journal, arguments).undo(arguments.operation, Origin(arguments.by))
-    return _show_changes(arguments, [change], _change_data(change))
+    return _show_changes(arguments, [_memory(journal, arguments).undo(arguments.operation, Origin(arguments.by))], one=True)
 
 
 def _verify(journal: Journal, arguments: argparse.Namespace) -> int:
@@ -201,21 +190,18 @@ def _forget(journal: Journal, arguments: argparse.Namespace) -> int:
     return _say(arguments, asdict(receipt), *lines)
 
 
-def _change_data(change: Change) -> dict[str, Any]:
-    return {name: asdict(entry) if entry else None for name, entry in change._asdict().items()}
-
-
 def _content(entry: Entry | None) -> str:
     return entry.content if entry else ""
 
 
-def _show_changes(arguments: argparse.Namespace, changes: Sequence[Change], data: Any) -> int:
-    rows = []
+def _show_changes(arguments: argparse.Namespace, changes: Sequence[Change], one: bool = False) -> int:
+    rows, data = [], []
     for before, after in changes:
         entry = after or before
         assert entry is not None
         rows.append((entry.id, entry.section, _content(before), _content(after)))
-    return _show(arguments, data, ("entry", "section", "before", "after"), rows)
+        data.append({"before": asdict(before) if before else None, "after": asdict(after) if after else None})
+    return _show(arguments, data[0] if one else data, ("entry", "section", "before", "after"), rows)
 
 
 def _show(arguments: argparse.Namespace, data: Any, columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> int:
@@ -226,7 +212,6 @@ def _show(arguments: argparse.Namespace, data: Any, columns: Sequence[str], rows
 
 
 def _say(arguments: argparse.Namespace, data: Any, *lines: str) -> int:
-    """Print JSON if asked for, else lines of text."""
     for line in [json.dumps(data, default=lambda moment: moment.isoformat())] if arguments.json else map(printable, lines):
         out(line)
     return 0

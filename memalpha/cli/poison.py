@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import out, quiet_libraries
+from memalpha.cli.inputs import add_verb
 from memalpha.errors import InputError
 
 UNTRAINED = "untrained"
@@ -16,22 +17,19 @@ UNTRAINED = "untrained"
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
-        "poison",
-        help="attack policies with hostile chunks and count what they let in",
-        description="Needs: trained agents. Shows: for each attack how often it succeeds, with a 95% interval, beside the same "
-        "chunks without it. Makes: OUTPUT, a JSON file with every trial, if asked for.",
+    about = (
+        "Attack policies with hostile chunks and count what they let in. Needs: trained agents. Shows: for each attack how often "
     )
-    parser.add_argument(
-        "policies", nargs="+", metavar="TRAINED", help=f"a trained folder, or {UNTRAINED!r}: the base without adapter"
-    )
+    about += "it succeeds, with a 95%% interval, beside the same chunks without it. Makes: OUTPUT, a JSON file with every trial."
+    parser = add_verb(verbs, "poison", run, about)
+    text = f"a trained folder, or {UNTRAINED!r}: the base without adapter"
+    parser.add_argument("policies", nargs="+", metavar="TRAINED", help=text)
     parser.add_argument("--like", help=f"folder whose base and configuration {UNTRAINED!r} takes (default: the first folder)")
     parser.add_argument("--schema", help="another memory schema than the trained one")
     parser.add_argument("--per-attack", type=int, default=8, help="trials of each attack (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of dialogues and marks (default: %(default)s)")
     parser.add_argument("--output", help="JSON file to write")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    parser.set_defaults(run=run, takes_more=False)
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -58,7 +56,6 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _load(name: str, arguments: argparse.Namespace) -> Any:
-    """The policy's step and generator."""
     from memalpha.agent.step import AgentStep
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model

@@ -8,27 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import out
+from memalpha.cli.inputs import add_verb
 from memalpha.config import listing
 from memalpha.errors import InputError
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
-        "router",
-        help="train and measure a learned router",
-        description="Needs: a router configuration. Makes: the run folder OUTPUT with metrics, checkpoint.pt and summary.json. "
-        "Every option of the configuration is also a flag: --seed 1 --steps 20000.",
-        epilog="memalpha router train --config configs/router/synthetic_mappo.yaml --json",
-    )
+    about = "Train and measure a learned router. Needs: --config FILE, one of configs/router. Makes: the run folder OUTPUT with "
+    about += "metrics, checkpoint.pt and summary.json."
+    parser = add_verb(verbs, "router", run, about, options="train --config FILE [--name value ...]")
     parser.add_argument("action", choices=("train",))
     parser.add_argument("--config", help="a file of configs/router")
-    parser.add_argument("--options", action="store_true", help="list every option of a configuration with its default")
     parser.add_argument("--output", help="run folder to make (default: runs/router/NAME_OF_CONFIG)")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
     parser.add_argument("--overwrite", action="store_true", help="replace a run folder that is there")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    parser.set_defaults(run=run, takes_more=True)
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -41,8 +36,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     if not arguments.config:
         raise InputError("memalpha router train without --config", expected="a file of configs/router")
     folder = Path(arguments.output or Path("runs") / "router" / Path(arguments.config).stem)
-    report = None if arguments.json else _report
-    config = load_config(arguments.config, rest)
+    report, config = None if arguments.json else _report, load_config(arguments.config, rest)
     summary = train(config, folder, report, overwrite=arguments.overwrite, resume=arguments.resume)
     if arguments.json:
         out(json.dumps(summary))

@@ -15,8 +15,7 @@ from memalpha.runs import RunFolder, trajectory_step
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    about = "Make a site of a run: curves and a page a rollout. Needs: a run folder. Makes: "
-    about += "RUN/report/index.html and the pages beside it, which open from disk."
+    about = "Make a site of a run: curves and a page a rollout. Needs: a run folder. Makes: RUN/report/index.html and its pages."
     report = add_verb(verbs, "report", run_report, about)
     report.add_argument("run_folder", metavar="RUN")
     report.add_argument("--output", help="folder of the site (default: RUN/report)")
@@ -63,10 +62,10 @@ def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     run = RunFolder(arguments.run_folder)
     run.check_training()
+    files: dict[Any, list[str]] = {}
     if arguments.list:
         console.print(list_rollouts(run))
         return 0
-    files: dict[Any, list[str]] = {}
     if arguments.held_out is not None:
         files = {path.stem: [f"held_out/{path.name}"] for path in sorted((run.path / "held_out").glob("*.jsonl"))}
         option, chosen, choices = "--held-out", arguments.held_out, ", ".join(files)
@@ -86,7 +85,6 @@ def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _training_runs(paths: Sequence[str]) -> list[RunFolder]:
-    """Open run folders; InputError if one is repeated, not a training run, or has metrics without a step."""
     places = [Path(path).resolve() for path in paths]
     if twice := [path for path, place in zip(paths, places, strict=True) if places.count(place) > 1]:
         raise InputError(f"{twice[0]!r} is given twice", expected="each run once")

@@ -37,12 +37,10 @@ class ServeOptions(WhoseOptions):
         tokens = self.tokens or os.environ.get("MEMALPHA_TOKENS")
         if tokens and self.transport == "http":
             if self.user or self.agent or self.session:
-                what, fix = "--user, --agent or --session beside tokens", "write it into the tokens file"
-                raise InputError(what, expected="one of the two", fix=fix)
+                raise InputError("--user, --agent or --session beside tokens", expected="one of the two")
             return Callers.load(tokens)
         if not self.user:
-            expected = "--user NAME, or tokens (--tokens FILE)"
-            raise InputError("nobody whose memory it is", expected=expected, fix="memalpha token NAME makes a token")
+            raise InputError("nobody whose memory it is", expected="--user NAME, or --tokens FILE (memalpha token NAME makes one)")
         return Callers(Grant("local", self.user, self.agent, self.session))
 
 
@@ -65,9 +63,8 @@ def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
     about = "Offer an agent and its memories over HTTP (/v1, /openapi.json) and MCP (/mcp, stdio). Needs: a trained agent, a store."
     add_verb(verbs, "serve", run_serve, about, options=TRAINED)
-    token = add_verb(
-        verbs, "token", run_token, "Make a token for memalpha serve. Shows: the token, and its line for the tokens file."
-    )
+    about = "Make a token for memalpha serve. Shows: the token, and its line for the tokens file."
+    token = add_verb(verbs, "token", run_token, about)
     token.add_argument("name", metavar="NAME", help="who will use it, for the journal")
     token.add_argument("--user", help="the user whose memories it reaches (default: any, named by each request)")
     token.add_argument("--agent", help="the one agent it reaches (default: any)")

@@ -119,7 +119,6 @@ class SyntheticTask:
         return np.asarray((best * (np.arange(best.shape[1]) < lengths[:, None])).sum(axis=1))
 
     def _prompts(self, state: State) -> NDArray[np.float64]:
-        """The prompts of the current step, (n, K, D)."""
         prompts, _, at = state
         return np.asarray(prompts[np.arange(len(at)), np.minimum(at, prompts.shape[1] - 1)])
 
@@ -246,8 +245,6 @@ class SectionTask:
 
 
 class _Within:
-    """A retriever restricted to some sections; no sections find nothing."""
-
     def __init__(self, retriever: Retriever, names: Sequence[str]) -> None:
         self._retriever, self._names = retriever, names
 

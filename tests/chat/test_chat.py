@@ -44,8 +44,6 @@ def conversation(store, **changes):
 
 @pytest.fixture
 def talk(monkeypatch, capsys):
-    """Say lines in a conversation; return what came back, line by line."""
-
     def say(talking, *lines):
         monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
         with talking.agent:
@@ -57,7 +55,6 @@ def talk(monkeypatch, capsys):
 
 @pytest.fixture
 def said(talk, tmp_path):
-    """One conversation after the other on the same store."""
     return lambda *lines: talk(conversation(tmp_path / "memories.db"), *lines)
 
 
@@ -85,10 +82,7 @@ def test_why_and_memory_name_the_entries(said):
     lines = said("I live in Oslo", "I have a cat", "Oslo cat", "/why", "/memory")
     start = lines.index("entry\tscore\ttime\tcontent\toperation")
     rows = [line.split("\t") for line in lines[start + 1 : start + 3]]
-    assert {(row[0], row[3], row[4]) for row in rows} == {
-        ("1", "Marta: I live in Oslo", "1"),
-        ("2", "Marta: I have a cat", "2"),
-    }
+    assert {(row[0], row[3], row[4]) for row in rows} == {("1", "Marta: I live in Oslo", "1"), ("2", "Marta: I have a cat", "2")}
     assert lines[-4] == "entry\tsection\ttime\tcontent\toperation"
     assert lines[-1] == "3\tfacts\t2026-01-02T03:04+00:00\tMarta: Oslo cat\t3"
     assert "nothing was answered yet" in said("/why")[0]
@@ -183,7 +177,6 @@ def test_what_is_shown_cannot_steer_the_terminal(said):
 # -------------------------------------------------------------------------------------------- the verb
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """An adapter that changes what the nano model says."""
     from peft import LoraConfig, get_peft_model
 
     folder = tmp_path_factory.mktemp("nano") / "adapter"
@@ -200,7 +193,6 @@ def trained(tmp_path_factory):
 
 
 def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkeypatch):
-    """The adapter is off while the base answers."""
     asked = ModelReader(lambda chats: [], 512, lambda text: 1).messages([ReadRequest(Question("violin", ("",)), [])])[0]
     said = []
     for adapter in (None, trained):

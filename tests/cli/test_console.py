@@ -1,7 +1,5 @@
 """What a run shows of itself, and what others wrote: text in data, errors and logs never steers the terminal."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -47,7 +45,6 @@ def written(console: Console) -> str:
 
 # ---------------------------------------------------------------------------------------------------- hostile text
 def harmless(text: str) -> bool:
-    """Whether a text holds nothing that a terminal obeys, but line ends."""
     return all(char.isprintable() or char == "\n" for char in text)
 
 
@@ -74,7 +71,6 @@ def test_no_console_line_table_error_or_log_message_steers_the_terminal(
 
 
 def test_a_real_terminal_gets_no_escape_of_a_path_or_an_error(tmp_path: Path) -> None:
-    """``memalpha inspect`` and ``report`` of a folder with a hostile name, under a pseudo terminal."""
     folder = tmp_path / f"run{HOSTILE}"
     folder.mkdir()
     for verb, code in ((["inspect", str(folder)], 1), (["report", str(folder)], 0)):

@@ -39,8 +39,6 @@ def store(tmp_path):
 
 @pytest.fixture
 def ask(store, capsys):
-    """Run an action on the store and return its JSON."""
-
     def asked(action, *more, namespace="marta", code=0):
         whose = [] if namespace is None else ["-n", namespace]
         assert run(["journal", action, str(store), *more, *whose, "--json"]) == code

@@ -5,8 +5,6 @@ at a random moment, else just before or after a statement or a flush) the parent
 state before the last try if that was not acknowledged, or after it; nothing between.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os
@@ -31,7 +29,6 @@ class Model:
         self.entries, self.next_id, self.last, self.gone, self.seq = {}, 1, None, [], 0
 
     def plan(self, rng, tag):
-        """One thing to do, as data."""
         ids = sorted(self.entries)
         kind = rng.choice(["write"] * 8 + ["undo", "undo", "forget", "other"])
         if kind == "undo" and self.last is not None:
@@ -49,7 +46,6 @@ class Model:
         return ["write", steps]
 
     def after(self, action):
-        """The model once the action is done."""
         new = copy.deepcopy(self)
         if action[0] == "write":
             for step in action[1]:
@@ -110,7 +106,6 @@ def child(path, model, rng, tag, out):
 
 
 def fork(run, kill):
-    """Run something in a child until ``kill`` or the child itself ends it; return all it said."""
     ends = os.pipe()
     pid = os.fork()
     if pid == 0:

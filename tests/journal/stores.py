@@ -1,7 +1,5 @@
 """Short names for what the tests of the journal do."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from memalpha.memory.schema import MemorySchema
@@ -60,12 +58,10 @@ def state(memory):
 
 
 def rebuilt(durable):
-    """The memory made anew from the whole log."""
     return durable.as_of(durable.memory.seq)
 
 
 def agrees(store, name=MARTA) -> bool:
-    """Whether memory and index of this process are what the log leads to, by an index made anew."""
     memory, anew = store.memory(name), rebuilt(store.durable(name))
     fresh, queries = retriever_factory()(anew), {word for entry in anew.entries() for word in entry.content.split()[:2]}
     same = all(store.search(name, query, 5) == fresh.search(query, 5) for query in sorted(queries)[:4])
@@ -73,7 +69,6 @@ def agrees(store, name=MARTA) -> bool:
 
 
 def files_with(folder: Path, *texts: str) -> list[str]:
-    """Names of files below a folder that hold one of these texts, in any of the ways a store could write it."""
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data = path.read_bytes()

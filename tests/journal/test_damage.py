@@ -1,7 +1,5 @@
 """Bytes flipped, files cut, rows edited: found and reported, never a wrong answer, and never another error than one of a store."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
@@ -22,7 +20,6 @@ from memalpha.store.records import Head, Kind, Record, check, commit, digest, fa
 
 
 def made(folder: Path) -> Path:
-    """A closed store of two namespaces, in a folder of its own."""
     path = folder / "source" / "store.db"
     path.parent.mkdir()
     journal, durable = opened(path)
@@ -45,7 +42,6 @@ def sql(path: Path, *statements: str) -> None:
 
 
 def answers(path: Path) -> dict[Namespace, dict[str, str]]:
-    """What a store says of each namespace; those that it refuses to answer for are missing."""
     found: dict[Namespace, dict[str, str]] = {}
     with suppress(JournalError), Journal.open(path, wait=1.0) as journal:
         journal.verify()
@@ -69,7 +65,6 @@ def spoil(file: Path, how: str, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("how", ["flip", "cut", "zero"])
 def test_damage_of_the_database_is_never_a_wrong_answer(folder, how, capsys):
-    """The command line says one line of error, and no traceback."""
     source, work = made(folder), folder / "work"
     expected, rng, refused = answers(source), random.Random(how), 0
     for trial in range(20):
@@ -172,7 +167,6 @@ def test_a_log_that_loses_its_end_under_a_running_process_is_noticed(folder):
 
 
 def test_the_chain_by_hand():
-    """A record sealed with a salt that is known, hashed here with hashlib alone."""
     before = hashlib.sha256(b"memalpha journal ab").hexdigest()
     commitment = hashlib.sha256(bytes(32) + b"{}").hexdigest()
     time = "2024-05-01T12:00:00.000000Z"

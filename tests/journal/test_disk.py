@@ -1,7 +1,5 @@
 """A disk that is full: said clearly, nothing acknowledged is lost, nothing half written, and it goes on once there is room."""
 
-from __future__ import annotations
-
 import shutil
 import traceback
 

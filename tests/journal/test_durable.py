@@ -1,7 +1,5 @@
 """Writing, history, the past, undo: against values worked out by hand."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat
@@ -195,8 +193,7 @@ def test_waits_and_keys_that_are_none(folder, bad):
 
 
 @pytest.mark.parametrize(
-    "address",
-    ["mysql://x/y", "postgresql://user:secret/x", "/dev/shm/a\0.db", "/dev/shm/" + "x" * 300, "no/x.db"],
+    "address", ["mysql://x/y", "postgresql://user:secret/x", "/dev/shm/a\0.db", "/dev/shm/" + "x" * 300, "no/x.db"]
 )
 def test_addresses_that_are_none(address):
     with pytest.raises(InputError, match="a store at") as caught:

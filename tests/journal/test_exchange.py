@@ -1,7 +1,5 @@
 """Export and import: nothing is lost, nothing is taken in that was edited or that could not be read later."""
 
-from __future__ import annotations
-
 import json
 from contextlib import suppress
 
@@ -78,7 +76,6 @@ def test_an_import_is_checked_and_all_or_nothing(folder, store):
 
 
 def test_an_import_erases_nothing_and_brings_nothing_forgotten_back(folder, store):
-    """Marta was forgotten where the second export comes from, and is alive where it goes."""
     journal, _ = store
     journal.export(folder / "first.jsonl")
     with Journal.open(folder / "other.db") as other:
@@ -186,7 +183,6 @@ VALUES = st.sampled_from([None, True, -1, 0, 10**30, 1.5, "", "x", "1", "core", 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_whatever_an_import_takes_in_can_be_used(folder, store, data):
-    """One value anywhere in the bodies, notes or columns of a sealed chain is replaced by another."""
     if not (path := folder / "all.jsonl").exists():
         store[1].forget("2")
         store[1].apply(core("later"), BY)

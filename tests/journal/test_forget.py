@@ -1,7 +1,5 @@
 """Forgetting: no byte left in any file, a receipt kept, and forgetting wins over everything that could bring the content back."""
 
-from __future__ import annotations
-
 import hashlib
 import sqlite3
 
@@ -28,7 +26,6 @@ def store(folder):
 
 
 def fill(durable, n=40):
-    """Entry 1 is written three times among others, long texts and short."""
     durable.apply(insert(SECRETS[0]), ORIGIN)
     for i in range(n):
         durable.apply(insert(f"harmless {i} " + "x" * (i * 37)), BY)

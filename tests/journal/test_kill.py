@@ -1,7 +1,5 @@
 """kill -9 at random moments and write points: what was acknowledged is there, nothing is half there. Without kills, too."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Namespaces under concurrent writers, in threads and in processes: nothing lost, nothing of one in another."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -39,7 +37,6 @@ def write(store, who):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_threads_of_processes_that_make_the_store_at_once(folder, shared):
-    """Each namespace is what a plain memory is after that namespace's operations in the order of its log."""
     path, children = folder / "store.db", []
     for process in range(3):
         if (child := os.fork()) == 0:

@@ -1,7 +1,5 @@
 """The same journal on a PostgreSQL server that this test starts, where its programs are installed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

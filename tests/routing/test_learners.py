@@ -129,7 +129,6 @@ def test_all_parts_of_the_loss_by_hand(per_decider, advantage, surrogate, kl, cl
 
 
 def batch_of(policy: Policy, n: int, seed: int = 0, off: float = 0.0, size: int = 4, deciders: int = 2) -> Batch:
-    """Steps whose old log-probabilities are off by a random amount of up to ``off``."""
     chance = torch.Generator().manual_seed(seed)
     dtype = next(policy.parameters()).dtype
     seen = torch.randn(n, size, generator=chance, dtype=dtype)

@@ -32,7 +32,6 @@ def selector(options=OPTIONS, tools=("search", "count", "ask")) -> ToolSelector:
 
 
 def use(made: ToolSelector, n: int, seed: int = 0) -> list[dict[str, float]]:
-    """Ask for what each tool is good at; returns the reports of the updates."""
     rng, reports = random.Random(seed), []
     for _ in range(n):
         wanted = rng.choice(list(WANTS))
@@ -46,7 +45,6 @@ def seen_by(made: ToolSelector, query: str) -> torch.Tensor:
 
 
 def right(made: ToolSelector) -> float:
-    """Share of greedy choices for an unseen name that are right."""
     return np.mean([made.select(text.format("Zora"), explore=False).tool == tool for tool, text in WANTS.items()])
 
 

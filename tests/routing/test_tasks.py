@@ -120,7 +120,6 @@ def test_routes_name_the_sections_that_ever_held_something_and_some_attributes_c
 
 # ------------------------------------------------------------------------------------------------ a trained router at work
 def checkpoint(favoured: dict[str, float], trained=NAMES) -> Checkpoint:
-    """A router whose networks are zero but for the last bias: it always takes the same decision."""
     policy = make_policy(Shape(256, 9, 2, ((0, 256),) * 9), PolicyOptions("team", hidden=(4,)), seed=0)
     with torch.no_grad():
         for parameter in policy.parameters():

@@ -6,8 +6,6 @@ It prints its URL. The model keeps a text's last line word for word; texts that 
 limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging
@@ -77,7 +75,6 @@ class Server:
         return int(self.url.rsplit(":", 1)[1])
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal, wait for the end, return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         self.process.communicate(timeout=60)
@@ -94,7 +91,6 @@ def running(**options: Any) -> Iterator[Server]:
 
 
 def line(name: str, **reach: Any) -> dict[str, Any]:
-    """A line of a tokens file, for the token ``token-of-NAME``."""
     digest = hashlib.sha256(f"token-of-{name}".encode()).hexdigest()
     return {"name": f"{name}'s client", "sha256": digest, **(reach or {"user": name})}
 

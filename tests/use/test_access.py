@@ -1,7 +1,5 @@
 """Tokens: the file, the comparison, and that none reaches beyond its own."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from urllib.parse import quote

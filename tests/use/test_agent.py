@@ -110,7 +110,6 @@ WRONG = [  # what the message begins with, and a call
 
 
 def test_a_wrong_argument_is_refused_and_nothing_done(tmp_path):
-    """Above all, no entry at all must never be read as all of them."""
     with MemoryAgent(step(), ScriptedGenerator(["+ Marta city Oslo"]), store=tmp_path / "m.db") as agent:
         agent.add("text", namespace="m")
         for begins, call in WRONG:
@@ -182,8 +181,6 @@ def test_texts_of_several_namespaces_are_read_in_one_batch(tmp_path):
     sizes = []
 
     class Waiting(ScriptedGenerator):
-        """Waits in its first call until everybody has asked."""
-
         def generate(self, prompts, sampling):
             while not sizes and len(agent.generator._waiting) < 8:
                 time.sleep(0.001)

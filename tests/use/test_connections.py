@@ -1,7 +1,5 @@
 """Hostile connections over real sockets: they are closed in time, and shut nobody out."""
 
-from __future__ import annotations
-
 import select
 import socket
 import time
@@ -33,7 +31,6 @@ def connected(server, number, first=b""):
 
 
 def seconds_until_closed(sock, trickle=b""):
-    """Send a byte now and then until the server closes the connection."""
     began = time.monotonic()
     while time.monotonic() - began < 12:
         try:
@@ -63,7 +60,6 @@ def test_many_unfinished_headers_shut_nobody_out(server):
 
 @pytest.mark.parametrize("first", [b"G", b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"])
 def test_a_header_or_an_unread_body_that_trickles_in_is_cut_off(server, first):
-    """The second is answered at once; its body need not come, and not for ever."""
     with connected(server, 1, first) as (slow,):
         assert seconds_until_closed(slow, b"a") < 8
 

@@ -41,7 +41,6 @@ COMMAND = ["/" + "home/ann/bin/memalpha", "train", "--config", "a b.yaml", "--tr
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A run folder whose adapter changes what the nano model says."""
     folder = tmp_path_factory.mktemp("run") / "run"
     base = fetch("nano")
     torch.manual_seed(1)
@@ -146,7 +145,6 @@ def test_a_base_is_named_as_the_hub_knows_it():
 
 
 def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monkeypatch):
-    """Secrets of the command line and of YAML, in a warm start, a step with its checkpoint, a report and an export."""
     options = yaml.safe_load((ROOT / "configs" / "train" / "nano.yaml").read_text())
     options |= {"max_steps": 1, "save_steps": 1, "warm_start_steps": 2, "per_device_train_batch_size": 8, "eval_data": ""}
     options |= {"train_options": {"n": 8, "split": "train"}, "judge_extra": {"headers": {"Authorization": "Bearer S3CRET-yaml"}}}

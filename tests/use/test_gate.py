@@ -1,7 +1,5 @@
 """Limits, and that memories stay apart, in process: the whole application without its socket."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re
@@ -42,7 +40,6 @@ class Held:
 
 @asynccontextmanager
 async def served(model=None, agent=None, **limits):
-    """A client of the application and its model."""
     agent = agent or make_agent(":memory:")
     if model is not None:
         agent.generator.generator = model
@@ -119,8 +116,6 @@ STEP = st.tuples(
 @settings(max_examples=12)
 @given(st.lists(st.lists(STEP, min_size=1, max_size=5), min_size=1, max_size=8))
 def test_whatever_tokens_do_at_the_same_time_none_sees_or_changes_what_is_not_its_own(rounds):
-    """Every text says whose it is; the reader knows for each answer whose texts it may hold."""
-
     async def run():
         async with served() as http:
             written: set[tuple[str, str]] = set()

@@ -1,7 +1,5 @@
 """The HTTP API over a real socket: what it does, what it refuses, what it says when something fails."""
 
-from __future__ import annotations
-
 import json
 
 import httpx
@@ -21,7 +19,6 @@ def server(tmp_path_factory):
 
 @pytest.fixture
 def marta(server, request):
-    """A client of marta's, in a session of the test's own."""
     with client(server, "marta", **{"Memalpha-Session": request.node.name.replace("[", "-").replace("]", "")}) as http:
         yield http
 

@@ -1,7 +1,5 @@
 """The MCP server, asked by the official client: over stdio and over streamable HTTP, in the protocol of today and of before."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

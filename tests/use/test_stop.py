@@ -1,7 +1,5 @@
 """Stopping: a request under way is answered, nothing new is taken, what was answered is on disk; also after kill -9."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import socket
@@ -57,7 +55,6 @@ def test_what_is_under_way_is_answered_and_nothing_new_is_taken(tmp_path):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 0)])
 def test_what_was_answered_is_there_and_what_was_not_is_whole_or_absent(tmp_path, number, code):
-    """After kill -9, and after a stop that a request outlasts."""
     answers, kept = [], [f"text {i}" for i in range(3)]
     with running(store=tmp_path / "s.db", user="marta", delay=0.1, stop_seconds=1) as server:
         with client(server) as http:

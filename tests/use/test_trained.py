@@ -1,7 +1,5 @@
 """Loading a trained agent: folders, and Hub names with a stand-in for the Hub's client."""
 
-from __future__ import annotations
-
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
@@ -29,7 +27,6 @@ def whole(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def hub(whole, tmp_path, monkeypatch):
-    """A stand-in for the Hub's client with one repository, ``somebody/agent``; returns the patterns of what was asked for."""
     asked, snapshot = [], tmp_path / "snapshots" / COMMIT
 
     def snapshot_download(name, revision=None, allow_patterns=()):
@@ -81,7 +78,6 @@ def test_a_device_that_is_not_there_is_refused(whole, device):
 
 
 def test_many_threads_get_from_a_real_model_what_one_gets(whole):
-    """Tokenizer and model are shared: batched and at the same time, or alone and in turn."""
     trained = load_trained(whole)
     texts = [[f"Marta said number {i} <|im_end|> to {j}" for j in range(3)] for i in range(8)]
 
