@@ -29,23 +29,18 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.config import listing
     from memalpha.evaluation.options import GROUPS, parse_evaluate_options
     from memalpha.evaluation.run import evaluate
+    from memalpha.models.policy import agent_folder, base_of
 
     if arguments.options:
         out(listing(GROUPS))
         return 0
-    outcome = evaluate(parse_evaluate_options([*_one_agent(arguments), *rest]), Reporter(not arguments.json))
-    out(json.dumps(read_object(outcome.folder / "summary.json")) if arguments.json else str(outcome.folder / "table.md"))
-    return 1 if outcome.failed else 0
-
-
-def _one_agent(arguments: argparse.Namespace) -> list[str]:
     if bool(arguments.trained) != bool(arguments.data):
         raise InputError(f"--trained is {arguments.trained!r} and --data is {arguments.data!r}", expected="both, or --config FILE")
-    if not arguments.trained:
-        return []
-    from memalpha.models.policy import agent_folder, base_of
-
-    folder = agent_folder(arguments.trained)
-    system = {"name": Path(arguments.trained).name, "kind": "agent", "adapter": str(folder), "settings": "own"}
-    lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": arguments.data}])]
-    return ["--model", base_of(folder), *lists]
+    if arguments.trained:
+        folder = agent_folder(arguments.trained)
+        system = {"name": Path(arguments.trained).name, "kind": "agent", "adapter": str(folder), "settings": "own"}
+        lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": arguments.data}])]
+        rest = ["--model", base_of(folder), *lists, *rest]
+    outcome = evaluate(parse_evaluate_options(rest), Reporter(not arguments.json))
+    out(json.dumps(read_object(outcome.folder / "summary.json")) if arguments.json else str(outcome.folder / "table.md"))
+    return 1 if outcome.failed else 0

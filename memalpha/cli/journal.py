@@ -29,10 +29,9 @@ def add_verbs(verbs: Any) -> None:
     journal = verbs.add_parser("journal", help="look into a store of memories, undo, forget, verify, export", description=about)
     actions = journal.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add(actions, "namespaces", _namespaces, "list whose memories the store holds", whose=None)
-    added = _add(actions, "history", _history, "everything that happened, or all about one entry")
-    added.add_argument("--entry", help="id of an entry (default: all)")
-    added = _add(actions, "as-of", _as_of, "the memory as it was")
-    added.add_argument("moment", help="number of an operation, or a time such as 2024-05-01T12:00:00Z")
+    _add(actions, "history", _history, "what happened, or all about one entry").add_argument("--entry", help="id (default: all)")
+    moment = "number of an operation, or a time such as 2024-05-01T12:00:00Z"
+    _add(actions, "as-of", _as_of, "the memory as it was").add_argument("moment", help=moment)
     added = _add(actions, "diff", _diff, "what is different between two moments")
     added.add_argument("before", help="number of an operation (0: the beginning), or a time")
     added.add_argument("after", help="the later one")
@@ -41,8 +40,8 @@ def add_verbs(verbs: Any) -> None:
     added.add_argument("--by", default="memalpha journal", help="who asks, for the journal (default: %(default)s)")
     added = _add(actions, "verify", _verify, "find everything edited, missing or moved; exit code 1 if anything is", whose=None)
     added.add_argument("--head", help="the head an earlier verify showed: fails if the store has other content now")
-    added = _add(actions, "export", _export, "write a namespace, or the whole store, to a JSON Lines file", whose=False)
-    added.add_argument("file", help="new file")
+    text = "write a namespace, or the whole store, to a JSON Lines file"
+    _add(actions, "export", _export, text, whose=False).add_argument("file", help="new file")
     text = "take in what export wrote, all or nothing; makes the store if need be"
     _add(actions, "import", _import_file, text, whose=None).add_argument("file", help="what export wrote")
     added = _add(actions, "forget", _forget, "erase an entry or a whole namespace for good")

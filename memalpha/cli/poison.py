@@ -20,7 +20,7 @@ def add_verbs(verbs: Any) -> None:
     about = (
         "Attack policies with hostile chunks and count what they let in. Needs: trained agents. Shows: for each attack how often "
     )
-    about += "it succeeds, with a 95%% interval, beside the same chunks without it. Makes: OUTPUT, a JSON file with every trial."
+    about += "it succeeds, with a 95% interval, beside the same chunks without it. Makes: OUTPUT, a JSON file with every trial."
     parser = add_verb(verbs, "poison", run, about)
     text = f"a trained folder, or {UNTRAINED!r}: the base without adapter"
     parser.add_argument("policies", nargs="+", metavar="TRAINED", help=text)

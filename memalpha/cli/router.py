@@ -38,14 +38,9 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     folder = Path(arguments.output or Path("runs") / "router" / Path(arguments.config).stem)
     report, config = None if arguments.json else _report, load_config(arguments.config, rest)
     summary = train(config, folder, report, overwrite=arguments.overwrite, resume=arguments.resume)
-    if arguments.json:
-        out(json.dumps(summary))
-        return 0
-    out(
-        f"{summary['learner']}, seed {summary['seed']}: reward {summary['reward']:.4f} of at best {summary['optimal']:.4f} "
-        f"({summary['fraction_of_optimal']:.3f} of the optimum) on {summary['episodes']} held-out episodes\n"
-        f"{summary['steps']} steps, {summary['seconds']} s; run folder: {folder}"
-    )
+    told = "{learner}, seed {seed}: reward {reward:.4f} of at best {optimal:.4f} ({fraction_of_optimal:.3f} of the optimum) on "
+    told += "{episodes} held-out episodes\n{steps} steps, {seconds} s; run folder: "
+    out(json.dumps(summary) if arguments.json else told.format(**summary) + str(folder))
     return 0
 
 

@@ -62,10 +62,10 @@ def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     run = RunFolder(arguments.run_folder)
     run.check_training()
-    files: dict[Any, list[str]] = {}
     if arguments.list:
         console.print(list_rollouts(run))
         return 0
+    files: dict[Any, list[str]] = {}
     if arguments.held_out is not None:
         files = {path.stem: [f"held_out/{path.name}"] for path in sorted((run.path / "held_out").glob("*.jsonl"))}
         option, chosen, choices = "--held-out", arguments.held_out, ", ".join(files)

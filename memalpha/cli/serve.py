@@ -69,8 +69,7 @@ def add_verbs(verbs: Any) -> None:
     token.add_argument("--user", help="the user whose memories it reaches (default: any, named by each request)")
     token.add_argument("--agent", help="the one agent it reaches (default: any)")
     token.add_argument("--session", help="the one session it reaches (default: any)")
-    about = "Write a trained agent as a folder that stands alone, with a model card. Needs: a run, an adapter or a whole model. "
-    about += "Makes: --output DIR with weights, tokenizer, configuration, schema and README.md."
+    about = "Write a trained agent as a folder with a model card. Needs: a run, an adapter or a whole model. Makes: --output DIR."
     add_verb(verbs, "export", run_export, about, options=TRAINED)
 
 
@@ -114,7 +113,7 @@ def run_export(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     quiet_libraries()
     trained, options = read_options(arguments, rest, ExportOptions)
-    for option, folder in (("TRAINED", trained), ("--output", options.output)):
-        path_of(folder, f"the name of a folder for {option}")
+    for folder in (trained, options.output):
+        path_of(folder, "the name of a folder")
     out(str(export(trained, options.output, model=options.model, merge=options.merge)))
     return 0

@@ -19,11 +19,11 @@ def add_verbs(verbs: Any) -> None:
     usage = "[--config FILE] [--name value ...]"
     about = "Teach a small model notation and tools. Needs: a base model, instances. Makes: output_dir with a LoRA adapter."
     add_verb(verbs, "warmup", run_warmup, about, options=usage)
-    about = "Train a memory agent with GRPO. Needs: a base model, an adapter to start from (small models), training and held-out "
-    about += "instances. Makes: the run folder output_dir with metrics, trajectories, checkpoints, adapter and summary.json."
+    about = (
+        "Train a memory agent with GRPO. Needs: a base model, training and held-out instances. Makes: the run folder output_dir."
+    )
     add_verb(verbs, "train", run_train, about, options=usage)
-    about = "Let an agent read instances, and write down everything it did. Needs: a training configuration with eval_data. "
-    about += "Makes: output_dir/summary.json, and held_out/rollouts.jsonl with every prompt, call and reward part."
+    about = "Let an agent read instances, and write down everything it did. Needs: a training configuration. Makes: output_dir."
     parser = add_verb(verbs, "rollout", run_rollout, about, options=usage)
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
 
@@ -44,8 +44,7 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     if _only_listed(arguments, rest, TRAIN_GROUPS):
         return 0
-    parsed = parse_train_arguments(rest)
-    reporter = Reporter(is_main_process())
+    parsed, reporter = parse_train_arguments(rest), Reporter(is_main_process())
     reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})
     from memalpha.training.run import train
 

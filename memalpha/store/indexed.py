@@ -40,7 +40,7 @@ class IndexedStore:
         self._open: OrderedDict[Namespace, _Open] = OrderedDict()
 
     def durable(self, namespace: Namespace) -> DurableMemory:
-        """Return the durable memory of a namespace (history, as_of)."""
+        """Return the durable memory of a namespace."""
         return self._current(namespace).durable
 
     def memory(self, namespace: Namespace) -> JournalMemory:

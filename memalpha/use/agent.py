@@ -178,11 +178,7 @@ class MemoryAgent:
         return record, written
 
     def undo(self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user") -> Change:
-        """Undo operation number ``operation`` (or an earlier undo) and return the change; ``by`` is who asks.
-
-        InputError for an unknown operation, JournalConflictError if its entry was written since, ForgottenError if it was
-        forgotten.
-        """
+        """Undo operation number ``operation`` (or an earlier undo); ``by`` is who asks. Raises as ``DurableMemory.undo``."""
         whose = self._whose(namespace)
         with self._writing(whose):
             return self._store.undo(whose, operation, Origin(by))

@@ -71,9 +71,7 @@ def agrees(store, name=MARTA) -> bool:
 def files_with(folder: Path, *texts: str) -> list[str]:
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        data = path.read_bytes()
         for text in texts:
             forms = (text.encode("utf-8"), text.encode("utf-16-le"), text.encode("ascii", "backslashreplace"))
-            if any(form in data for form in forms):
-                found.append(f"{path.name}: {text}")
+            found += [f"{path.name}: {text}"] if any(form in path.read_bytes() for form in forms) else []
     return found

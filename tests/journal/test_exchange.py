@@ -136,12 +136,8 @@ def put(number, column, value):
     return lambda data: data[number]["record"].__setitem__(column, value)
 
 
-def in_body(number, **values):
-    def change(data):
-        row = data[number]["record"]
-        row[11] = json.dumps(json.loads(row[11]) | values)
-
-    return change
+def after(number, value):
+    return lambda data: put(number, 11, json.dumps(json.loads(data[number]["record"][11]) | {"after": value}))(data)
 
 
 # Lines 0 and 1 begin export and namespace, 2 to 6 are records, 7 is the receipt of another namespace.
@@ -152,13 +148,13 @@ CRAFTED = {
     "a number that is true": put(2, 1, True),
     "a line nobody knows": lambda data: data.insert(3, {"what": 1}),
     "a receipt of none": lambda data: data[7].update(forgotten="x"),
-    "an entry that is a number": in_body(2, after=5),
-    "an entry with another id": in_body(2, after={"id": "9", "section": "facts", "content": "x"}),
+    "an entry that is a number": after(2, 5),
+    "an entry with another id": after(2, {"id": "9", "section": "facts", "content": "x"}),
     "a body that is too deep": put(2, 11, "[" * 100_000),
     "times that go back": put(6, 5, "1999-01-01T00:00:00.000000Z"),
     "a kind of the registry": put(6, 2, "begin"),
     "an id of 5000 digits": put(6, 3, "9" * 5000),
-    "a section changed": in_body(4, after={"id": "1", "section": "notes", "content": "x"}),
+    "a section changed": after(4, {"id": "1", "section": "notes", "content": "x"}),
 }
 
 

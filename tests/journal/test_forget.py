@@ -53,9 +53,9 @@ def test_forgetting_wins_over_undo_history_and_the_past(store):
     fill(durable, 2)
     durable.apply(delete("1"), BY)
     durable.forget("1")
-    assert [(e.forgotten, e.operation, e.before, e.after, e.origin) for e in durable.history("1")] == [
+    assert {(e.forgotten, e.operation, e.before, e.after, e.origin) for e in durable.history("1")} == {
         (True, None, None, None, None)
-    ] * 5
+    }
     for seq in (1, 4, 5, 6, 7):
         with pytest.raises(ForgottenError, match="forgetting wins"):
             durable.undo(seq, BY)

@@ -25,12 +25,9 @@ def write(store, who):
     for n in range(4):
         for name in NAMES:
             with store.writing(name, BY) as memory:
-                for op in (
-                    insert(f"tea {who} {n} {mark_of(name)}"),
-                    update(str(n), f"rain {who} {mark_of(name)}"),
-                    delete(str(3 * n + 2)),
-                ):
-                    memory.apply(op)
+                memory.apply(insert(f"tea {who} {n} {mark_of(name)}"))
+                memory.apply(update(str(n), f"rain {who} {mark_of(name)}"))
+                memory.apply(delete(str(3 * n + 2)))
             hits = store.search(name, "tea rain", 50)
             assert hits and all(hit.entry.content.endswith(mark_of(name)) for hit in hits)
 

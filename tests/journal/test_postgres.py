@@ -24,9 +24,7 @@ def programs() -> Path:
     pytest.skip("no PostgreSQL server is installed (initdb, pg_ctl, postgres)")
 
 
-class Server:
-    """A server in a folder of its own; run as another user where this one is root, which PostgreSQL refuses."""
-
+class Server:  # run as another user where this one is root, which PostgreSQL refuses
     def __init__(self, folder: Path):
         self.bin, self.data, self.user = programs(), folder / "data", "nobody" if os.getuid() == 0 else None
         if self.user:
@@ -36,7 +34,6 @@ class Server:
             self.port = probe.getsockname()[1]
         self.run("initdb", "-D", self.data, "-U", "tester", "-A", "trust", "-N", "--data-checksums", "-E", "UTF8", "--no-locale")
         self.start()
-        self.url = f"postgresql://tester@127.0.0.1:{self.port}/postgres"
 
     def run(self, program, *arguments):
         done = subprocess.run(
@@ -48,6 +45,7 @@ class Server:
     def start(self):
         options = f"-p {self.port} -k '' -c listen_addresses=127.0.0.1 -c shared_buffers=16MB -c max_connections=20"
         self.run("pg_ctl", "-D", self.data, "-w", "-l", self.data.parent / "log", "-o", options, "start")
+        self.url = f"postgresql://tester@127.0.0.1:{self.port}/postgres"
 
     def stop(self):
         self.run("pg_ctl", "-D", self.data, "-w", "-m", "immediate", "stop")

@@ -1,9 +1,6 @@
-"""A server process with a scripted model for a test, with tokens for as many users as it likes.
+"""A server process with a scripted model, which keeps a text's last line; texts that say so make it slow or fail.
 
-    python servers.py '{"store": ..., "port": 0, "tokens": FILE or null, "user": ..., "delay": seconds, ...}'
-
-It prints its URL. The model keeps a text's last line word for word; texts that say so make it slow, silent or fail. ``files``
-limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
+``files`` limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
 """
 
 import hashlib
@@ -35,8 +32,6 @@ CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=40, view_
 
 
 class Model:
-    """Keeps the last line of each chunk; ``delay`` seconds a batch, as a model would take."""
-
     def __init__(self, delay: float) -> None:
         self.delay = delay
 
@@ -60,8 +55,6 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "no_proxy": "127.0.0.1"}
 
 
 class Server:
-    """A server process; ``url`` is where it listens."""
-
     def __init__(self, **options: Any) -> None:
         options = {"port": 0, **{name: str(value) if isinstance(value, Path) else value for name, value in options.items()}}
         command, pipe = [sys.executable, WORKER, json.dumps(options)], subprocess.PIPE
@@ -69,10 +62,7 @@ class Server:
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
         assert self.url.startswith("http://"), self.process.communicate()[1]
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rsplit(":", 1)[1])
+        self.port = int(self.url.rsplit(":", 1)[1])
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:

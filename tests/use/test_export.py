@@ -34,8 +34,6 @@ RUN_CONFIG = {
     "reader": "recall", "accuracy_weight": 1.0, "tool_weight": 0.5, "compression_weight": 0.05, "content_weight": 0.1,
     "loss_type": "dapo",
 }  # fmt: skip
-
-
 COMMAND = ["/" + "home/ann/bin/memalpha", "train", "--config", "a b.yaml", "--train_data", "/" + "home/ann/toy"]
 
 
@@ -44,9 +42,8 @@ def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "run"
     base = fetch("nano")
     torch.manual_seed(1)
-    model = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    )
+    lora = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora)
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.3)
@@ -84,8 +81,7 @@ def logits(model) -> torch.Tensor:
 # -------------------------------------------------------------------------------------------- weights
 def test_the_merged_model_says_what_base_and_adapter_say(trained, merged):
     base = AutoModelForCausalLM.from_pretrained(fetch("nano"))
-    alone = logits(base)
-    wanted = logits(PeftModel.from_pretrained(base, trained / "adapter"))
+    alone, wanted = logits(base), logits(PeftModel.from_pretrained(base, trained / "adapter"))
     assert (wanted - alone).abs().max() > 0.1  # else the test could not fail
     torch.testing.assert_close(logits(AutoModelForCausalLM.from_pretrained(merged)), wanted, atol=1e-4, rtol=1e-4)
 
@@ -201,10 +197,7 @@ def test_a_disk_that_fills_up_leaves_nothing(trained, tmp_path, capsys, monkeypa
 
 
 def test_a_merge_that_changes_the_model_is_not_written(trained, tmp_path, capsys, monkeypatch):
-    def forget_the_adapter(self):
-        return self.unload()
-
-    monkeypatch.setattr(PeftModel, "merge_and_unload", forget_the_adapter, raising=False)
+    monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self: self.unload(), raising=False)
     assert run(["export", str(trained), "--output", str(tmp_path / "a"), "--merge"]) == 1
     assert "differs from base and adapter" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

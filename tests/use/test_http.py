@@ -10,9 +10,8 @@ from servers import client, line, running, tokens_file
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("http")
-    tokens = tokens_file(
-        folder / "tokens.yaml", line("marta"), line("ivan"), line("backend", any_user=True, agent="chat"), line("zoe", user="zoë")
-    )
+    lines = line("marta"), line("ivan"), line("backend", any_user=True, agent="chat"), line("zoe", user="zoë")
+    tokens = tokens_file(folder / "tokens.yaml", *lines)
     with running(store=folder / "store.db", tokens=tokens, max_text_tokens=200, max_body_bytes=20_000) as server:
         yield server
 
@@ -44,18 +43,15 @@ def test_a_story(marta):
     assert reply["answer"] == "[2024-03-05] Marta lives in Oslo" and reply["entries"][0]["timestamp"] == "2024-03-05"
     assert marta.post("/v1/undo", json={"operation": 2}).json()["after"] is None
     events = marta.get("/v1/history", params={"entry": "2"}).json()["operations"]
-    assert [(event["operation"], event["kind"], event["agent"]) for event in events] == [
-        (2, "apply", "scripted"),
-        (3, "undo", "marta's client"),
-    ]
+    told = [(event["operation"], event["kind"], event["agent"]) for event in events]
+    assert told == [(2, "apply", "scripted"), (3, "undo", "marta's client")]
     assert all(event["time"].endswith("+00:00") and event["prompt_hash"] for event in events[:1])
     mistake = marta.post("/v1/add", json={"text": "make a mistake"}).json()  # of the model: no problem
     assert mistake["operations"] == [] and mistake["results"][0]["code"] == "unknown_id"
     again = problem(marta.post("/v1/undo", json={"operation": 2}))
     assert again["status"] == 409 and again["fix"] == "undo 3 first"
     assert marta.get("/v1/history", params={"limit": 1}).json()["total"] == 3
-    receipt = marta.post("/v1/forget", json={"entry": "1"}).json()
-    assert receipt["operations"] == 1
+    assert marta.post("/v1/forget", json={"entry": "1"}).json()["operations"] == 1
     assert marta.get("/v1/memory").json()["total"] == 0
     assert "Oslo" not in marta.get("/v1/history").text
     assert problem(marta.post("/v1/undo", json={"operation": 1}))["status"] == 410

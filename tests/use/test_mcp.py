@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from functools import partial
 
 import httpx2
 import pytest
@@ -26,16 +27,13 @@ def over_http(server, name, mode="auto", **more):
     return Client(streamable_http_client(f"{server.url}/mcp", http_client=http), mode=mode)
 
 
-async def called(client, tool, **arguments):
+async def called(client, tool, refused=False, **arguments):
     result = await client.call_tool(tool, arguments)
-    assert not result.is_error, result
-    return result.structured_content
+    assert result.is_error is refused, result
+    return json.loads(result.content[0].text) if refused else result.structured_content
 
 
-async def refused(client, tool, **arguments):
-    result = await client.call_tool(tool, arguments)
-    assert result.is_error
-    return json.loads(result.content[0].text)
+refused = partial(called, refused=True)
 
 
 async def story(client):

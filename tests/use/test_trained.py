@@ -30,13 +30,12 @@ def hub(whole, tmp_path, monkeypatch):
     asked, snapshot = [], tmp_path / "snapshots" / COMMIT
 
     def snapshot_download(name, revision=None, allow_patterns=()):
-        request = httpx.Request("GET", "https://hub.example")
+        missing = httpx.Response(404, request=httpx.Request("GET", "https://hub.example"))
         if name == "somebody/offline":
             raise errors.LocalEntryNotFoundError("nothing cached")
-        if name != "somebody/agent":
-            raise errors.RepositoryNotFoundError("no such repository", response=httpx.Response(404, request=request))
-        if revision not in (None, COMMIT):
-            raise errors.RevisionNotFoundError("no such revision", response=httpx.Response(404, request=request))
+        if name != "somebody/agent" or revision not in (None, COMMIT):
+            kind = errors.RevisionNotFoundError if revision else errors.RepositoryNotFoundError
+            raise kind("not there", response=missing)
         asked.append(allow_patterns)
         shutil.copytree(whole, snapshot, dirs_exist_ok=True)
         return str(snapshot)
@@ -78,16 +77,16 @@ def test_a_device_that_is_not_there_is_refused(whole, device):
 
 
 def test_many_threads_get_from_a_real_model_what_one_gets(whole):
-    trained = load_trained(whole)
+    step, generator, _ = load_trained(whole)
     texts = [[f"Marta said number {i} <|im_end|> to {j}" for j in range(3)] for i in range(8)]
 
     def read(agent, number):
         added = [agent.add(text, namespace=f"user {number}") for text in texts[number]]
         return [(step.prompt.ids, step.completion.ids) for each in added for step in each.steps]
 
-    with MemoryAgent(trained.step, trained.generator) as alone:
+    with MemoryAgent(step, generator) as alone:
         wanted = [read(alone, i) for i in range(8)]
-    with MemoryAgent(trained.step, trained.generator) as together, ThreadPoolExecutor(8) as pool:
+    with MemoryAgent(step, generator) as together, ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda i: read(together, i), range(8))) == wanted
     assert len({prompt for row in wanted for prompt, _ in row}) == 24
 
