@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PASSED, FAILED = 0, 1  # exit codes of pytest
 
 
-class Fault(NamedTuple):
+class Fault(NamedTuple):  # paths are relative to the repository
     name: str
     file: str
     old: str

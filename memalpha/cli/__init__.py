@@ -3,8 +3,6 @@
 Exit codes: 0 done, 1 an error of this package, 2 wrong usage, 130 interrupted. Tracebacks need ``--debug``.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import logging

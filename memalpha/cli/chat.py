@@ -26,8 +26,7 @@ COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY yes, /quit"
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    about = "Talk to a model with this memory in the terminal. Needs: a trained agent, a store (made if it is not there), a user. "
-    about += f"Shows: a conversation; {COMMANDS}."
+    about = f"Talk to a model with this memory. Needs: a trained agent, a store (made if not there), a user. Commands: {COMMANDS}."
     add_verb(verbs, "chat", run, about, options=TRAINED)
 
 

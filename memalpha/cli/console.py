@@ -1,7 +1,5 @@
 """Terminal output: text from others has its control characters escaped; the events of a run become lines."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """``memalpha model``: list and fetch registered models; ``prepare``: make a folder of instances."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

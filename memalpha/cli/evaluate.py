@@ -1,7 +1,5 @@
 """``memalpha evaluate``: systems under one protocol, from a configuration, or one trained agent on one set."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``memalpha poison``: attack policies with hostile chunks and count what enters the memory."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import replace

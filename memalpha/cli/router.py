@@ -1,7 +1,5 @@
 """``memalpha router train``: learned routing, from a YAML file; every option is also a flag."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``memalpha report``, ``compare`` and ``inspect``: show what a run did."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +18,7 @@ def add_verbs(verbs: Any) -> None:
     report.add_argument("run_folder", metavar="RUN")
     report.add_argument("--output", help="folder of the site (default: RUN/report)")
     report.add_argument("--pages", type=int, default=2000, help="most pages of training rollouts, 0 = all (default: %(default)s)")
-    about = "Set runs side by side: options, results, curves. Needs: run folders; seeds of one configuration are one column. "
-    about += "Shows: a table. Makes: OUTPUT/index.html."
+    about = "Set runs side by side. Needs: run folders; seeds of one configuration are one column. Makes: OUTPUT/index.html."
     compare = add_verb(verbs, "compare", run_compare, about)
     compare.add_argument("run_folders", metavar="RUN", nargs="+")
     compare.add_argument("--output", default="runs/compare", help="folder of the page (default: %(default)s)")

@@ -1,7 +1,5 @@
 """``memalpha warmup``, ``train`` and ``rollout``: options come from a YAML file and from flags."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

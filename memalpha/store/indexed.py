@@ -1,7 +1,6 @@
 """The durable store with retrievers, for servers and agents.
 
 What always holds: a search sees every acknowledged write of its own namespace, of any process, and nothing of another namespace.
-Writes and searches of one ``IndexedStore`` take turns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """The memory of one namespace, built from its records, and its past states.
 
-What always holds: a memory rebuilt from the log equals the memory at that operation (entries, order, ``newest``, next id).
 ``Memory.apply`` decides once, at writing, and the record keeps the result: another tokenizer, limit or version changes no past.
 """
 

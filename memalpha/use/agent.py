@@ -68,17 +68,9 @@ class MemoryAgent:
     """
 
     def __init__(
-        self,
-        step: AgentStep,
-        generator: Generator,
-        reader: Reader | None = None,
-        *,
-        store: str | Path | Journal | None = None,
-        key: bytes | None = None,
-        retrieve_k: int | None = None,
-        name: str = "agent",
-        max_batch: int = 32,
-    ) -> None:
+        self, step: AgentStep, generator: Generator, reader: Reader | None = None, *, store: str | Path | Journal | None = None,
+        key: bytes | None = None, retrieve_k: int | None = None, name: str = "agent", max_batch: int = 32,
+    ) -> None:  # fmt: skip
         self.step, self.name = step, name
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
         self.retrieve_k = retrieve_k or step.config.retrieve_k
@@ -94,17 +86,10 @@ class MemoryAgent:
 
     @classmethod
     def load(
-        cls,
-        trained: str | Path,
-        model: str | Path | None = None,
-        *,
-        store: str | Path | Journal | None = None,
-        key: bytes | None = None,
-        reader: Reader | None = None,
-        router: str | Path | None = None,
-        retrieve_k: int | None = None,
-        device: str = "cpu",
-    ) -> MemoryAgent:
+        cls, trained: str | Path, model: str | Path | None = None, *, store: str | Path | Journal | None = None,
+        key: bytes | None = None, reader: Reader | None = None, router: str | Path | None = None,
+        retrieve_k: int | None = None, device: str = "cpu",
+    ) -> MemoryAgent:  # fmt: skip
         """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``."""
         step, generator, name = load_trained(trained, model, router=router, device=device)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TRAIN = """train --model nano --full_finetuning true --train_data data --schema toy --codec compact --view_tokens 64 --use_cpu true
-    --max_chunk_tokens 64 --max_completion_length 8 --max_steps 1 --output_dir run"""
+TRAIN = """train --model nano --full_finetuning true --train_data toy --train_options {"n":16,"split":"train"} --schema toy
+    --codec compact --view_tokens 64 --max_chunk_tokens 64 --max_completion_length 8 --max_steps 1 --output_dir run"""
 WHOSE = "run --store m.db --user marta"
 
 
@@ -39,7 +39,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_works(tmp_path):
 
     code = "import memalpha; print(memalpha.__file__)"
     assert subprocess.check_output([sys.executable, "-c", code], **place).startswith(str(site))
-    assert call("prepare synthetic --output data --option n=16").startswith("16 instances")
+    assert call("prepare synthetic --output data --option n=3").startswith("3 instances")
     call(TRAIN)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 1
     assert call(f"chat {WHOSE}", "apple boat\n/memory\n").splitlines()[-1].startswith("entry\tsection")  # nothing was remembered

@@ -154,7 +154,6 @@ def test_a_forked_child_must_open_the_store_itself(store):
     assert durable.apply(insert("by the parent"), BY).entry_id == "1"
 
 
-# ------------------------------------------------------------------------------------------------ files and bad input
 def test_settings_keep_what_was_acknowledged_and_files_are_the_owners_alone(folder, store):
     pragmas = {name: store[0].database.execute(f"PRAGMA {name}")[0][0] for name in ("synchronous", "journal_mode", "secure_delete")}
     assert pragmas == {"synchronous": 2, "journal_mode": "wal", "secure_delete": 1}

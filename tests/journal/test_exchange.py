@@ -97,7 +97,6 @@ def test_an_import_erases_nothing_and_brings_nothing_forgotten_back(folder, stor
             assert there.namespaces() == (IVAN,)
 
 
-# ------------------------------------------------------------------------------------------------ crafted exports
 def crafted(path, change):
     """The text of an export of one namespace after a change of its lines, sealed anew, as anybody can without a key."""
     data = [json.loads(line) for line in path.read_text().splitlines()]

@@ -14,12 +14,8 @@ from memalpha.routing.learner import GroupOptions
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.selector import SelectorOptions, ToolSelector
 
-OPTIONS = SelectorOptions(
-    update_every=60,
-    policy=PolicyOptions(hidden=(16,)),
-    ppo=PPOOptions(lr_actor=1e-2, lr_critic=1e-2, batch_size=20, target_kl=0.1, entropy=0.0),
-    group=GroupOptions((0.3, 0.7)),
-)
+PPO = PPOOptions(lr_actor=1e-2, lr_critic=1e-2, batch_size=20, target_kl=0.1, entropy=0.0)
+OPTIONS = SelectorOptions(update_every=60, policy=PolicyOptions(hidden=(16,)), ppo=PPO, group=GroupOptions((0.3, 0.7)))
 TOOLS = {"search": "looks facts up", "count": "counts entries", "ask": "asks the person"}
 WANTS = {"search": "What is the city of {}?", "count": "How many pets has {} now?", "ask": "Please find out whether {} agrees."}
 

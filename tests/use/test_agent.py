@@ -124,7 +124,6 @@ def test_without_a_store_there_is_one_memory_and_others_may_be_named():
     assert [entry.timestamp for entry in (*agent.memory(), *agent.memory("marta"))] == [None, None]
 
 
-# ------------------------------------------------------------------------------------------------ texts
 def test_a_long_text_is_read_in_pieces_of_whole_sentences():
     seen = []
     agent = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(lambda p: seen.append(chunk_in(p)) or f"+ piece {len(seen)}"))
@@ -151,7 +150,6 @@ def test_pieces_hold_the_whole_text(text):
     assert all(agent.step.chunk_tokens(piece.text) <= 12 for piece in pieces)  # as the prompt shows it
 
 
-# ------------------------------------------------------------------------------------------------ many at once
 def test_a_completion_is_applied_only_to_the_memory_its_prompt_showed():
     journal = Journal.open(":memory:")
     other = MemoryAgent(step(), ScriptedGenerator(parrot), store=journal)

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -78,7 +79,6 @@ def logits(model) -> torch.Tensor:
         return model.eval()(input_ids=ids).logits
 
 
-# -------------------------------------------------------------------------------------------- weights
 def test_the_merged_model_says_what_base_and_adapter_say(trained, merged):
     base = AutoModelForCausalLM.from_pretrained(fetch("nano"))
     alone, wanted = logits(base), logits(PeftModel.from_pretrained(base, trained / "adapter"))
@@ -99,7 +99,6 @@ def test_nothing_of_the_trainer_and_no_code_goes_along(merged, adapter):
     assert Path(config.schema).parent == adapter and MemorySchema.load(config.schema) == MemorySchema.load("facts")
 
 
-# -------------------------------------------------------------------------------------------- card
 def test_the_metadata_are_yaml_that_the_hub_library_reads(merged, adapter):
     for folder, library in ((merged, "transformers"), (adapter, "peft")):
         text = (folder / "README.md").read_text()
@@ -160,7 +159,6 @@ def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monk
     assert "--hub_token" in (tmp_path / "out" / "README.md").read_text()
 
 
-# -------------------------------------------------------------------------------------------- what cannot be exported
 def test_one_clear_message(trained, merged, tmp_path, capsys):
     (tmp_path / "FILE").touch()
     for arguments, said in (
@@ -187,10 +185,7 @@ def test_weights_that_are_cut_or_missing_are_not_exported(trained, merged, tmp_p
 
 
 def test_a_disk_that_fills_up_leaves_nothing(trained, tmp_path, capsys, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(shutil, "copyfile", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     assert run(["export", str(trained), "--output", str(tmp_path / "out")]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -102,7 +102,6 @@ def test_the_limit_on_bodies_is_exact(size):
     asyncio.run(run())
 
 
-# ------------------------------------------------------------------------------------------------ apart
 STEP = st.tuples(
     st.integers(0, len(GRANTS) - 1),
     st.sampled_from(["add", "add", "search", "memory", "history", "undo", "forget", "forget_all"]),
@@ -148,7 +147,6 @@ async def one(http, written, number, action, asked, argument):
     assert all(text.endswith(f" of {user}|{name}") for text in re.findall(r'"content":"([^"]*)"', response.text))
 
 
-# ------------------------------------------------------------------------------------------------ reach
 def test_a_server_that_others_can_reach_needs_tokens():
     for host in ("0.0.0.0", "::", "server.example", "127.8.0.1", "::1", "localhost"):
         with pytest.raises(InputError, match=host) if host in ("0.0.0.0", "::", "server.example") else nullcontext():

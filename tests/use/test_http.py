@@ -86,7 +86,6 @@ def test_what_is_refused_is_told_and_nothing_is_written(marta, method, path, bod
     assert marta.get("/v1/history").json()["total"] == 0
 
 
-# ------------------------------------------------------------------------------------------------ who
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer nonsense"}, {"Authorization": "Basic token-of-marta"}])
 def test_no_token_no_answer(server, headers):
     with client(server, None, **headers) as http:
@@ -115,7 +114,6 @@ def test_a_header_that_decides_may_not_come_twice(server, name):
         assert http.get(f"{server.url}/v1/memory", headers=twice).status_code == 400
 
 
-# ------------------------------------------------------------------------------------------------ where from
 @pytest.mark.parametrize("host", ["evil.example:8080", "127.0.0.1.evil.example", "evil@127.0.0.1", "", "[::1"])
 def test_a_name_that_is_not_this_machine_is_refused(server, host):
     with client(server, "marta", Host=host) as http:
@@ -137,7 +135,6 @@ def test_this_machine_may_be_called_by_its_names_and_pages(server):
             assert http.get("/v1/memory").status_code == 200
 
 
-# ------------------------------------------------------------------------------------------------ description
 def test_the_description_names_every_operation_and_its_problems(server):
     with client(server) as http:
         described = http.get("/openapi.json").json()

@@ -65,7 +65,6 @@ def test_what_was_answered_is_there_and_what_was_not_is_whole_or_absent(tmp_path
     assert 200 not in answers and texts(tmp_path / "s.db") in (kept, [*kept, "a very slow text"])
 
 
-# ------------------------------------------------------------------------------------------------ the command line
 WRONG = [
     ("", "nobody whose memory"), ("--user marta --host 0.0.0.0", "0.0.0.0"), ("--tokens missing.yaml", "'missing.yaml'"),
     ("--tokens t.yaml --user marta", "beside tokens"), ("--user marta --max-request 9", "'max_request'"),
