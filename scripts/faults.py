@@ -7,8 +7,6 @@ test fails or hangs), ``survived``, ``stale`` (``old`` does not stand exactly on
 without it). The exit code is 0 only if every fault is caught.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -58,8 +56,7 @@ class Copy:
                 target = self.tree / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
-        if (ROOT.parent / "shared").exists():
-            (folder / "shared").symlink_to(ROOT.parent / "shared")
+        (folder / "shared").symlink_to(ROOT.parent / "shared")
         self._mtime = int(time.time())
 
     @contextmanager

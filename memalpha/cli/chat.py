@@ -85,9 +85,8 @@ class Conversation:
             self._read[-1] += added.operations
             for number, change in zip(added.operations, (c for step in added.steps for c in step.outcome.changes), strict=True):
                 out(f"  remembered ({number}): {_shown(change)}")
-            for result in added.results:
-                if not result.ok:
-                    out(f"  not done: {result.message}")
+            for message in (result.message for result in added.results if not result.ok):
+                out(f"  not done: {message}")
 
     def _command(self, name: str, *more: str) -> None:
         match name:
@@ -113,7 +112,7 @@ class Conversation:
     def _undo(self, *words: str) -> None:
         if words and not (len(words) == 1 and is_operation(words[0])):
             raise InputError(f"/undo {' '.join(words)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
-        numbers = [int(word) for word in words]
+        numbers = list(map(int, words))
         while not numbers and self._read:  # a message that changed nothing is passed over
             numbers = self._read.pop()
         if not numbers:

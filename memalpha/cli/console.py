@@ -87,9 +87,8 @@ def quiet_libraries() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
-    for text in ("Unable to fetch remote file", "Could not find a config file in"):  # peft asks a hub for the base by its name
-        warnings.filterwarnings("ignore", message=text, category=UserWarning)
+    for text in (".*gradient_checkpointing", "Unable to fetch remote file", "Could not find a config file in"):
+        warnings.filterwarnings("ignore", message=text)
 
 
 # ------------------------------------------------------------------------------------------------ the events of a run

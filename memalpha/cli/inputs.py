@@ -17,7 +17,6 @@ from memalpha.errors import InputError
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
 
-
 TRAINED = "TRAINED [--name value ...]"
 
 
@@ -74,9 +73,7 @@ class WhoseOptions(Options):
     session: str | None = None
 
 
-def add_verb(
-    verbs: Any, name: str, run: Callable[[argparse.Namespace, list[str]], int], about: str, *, options: str = ""
-) -> argparse.ArgumentParser:
+def add_verb(verbs: Any, name: str, run: Callable[..., int], about: str, *, options: str = "") -> argparse.ArgumentParser:
     """Add a verb (first sentence of ``about``: its help); ``options`` is the usage of one that takes more than argparse knows."""
     usage = f"memalpha {name} {options}" if options else None
     about = f"{about} All options: --options." if options else about

@@ -158,9 +158,8 @@ def _undo(journal: Journal, arguments: argparse.Namespace) -> int:
 def _verify(journal: Journal, arguments: argparse.Namespace) -> int:
     report = journal.verify()
     changed = bool(arguments.head) and arguments.head != report.head
-    lines = [f"fault: {fault}" for fault in report.faults]
     counts = f"{report.namespaces} namespaces, {report.operations} operations, {report.forgotten} of them forgotten"
-    lines.append(f"{'damaged' if report.faults else 'whole'}: {counts}")
+    lines = [*(f"fault: {fault}" for fault in report.faults), f"{'damaged' if report.faults else 'whole'}: {counts}"]
     if changed:
         lines.append(f"other content than at head {arguments.head}: it was written (any write changes the head) or replaced since")
     ok = report.ok and not changed
@@ -183,10 +182,8 @@ def _forget(journal: Journal, arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
     receipt = journal.forget(arguments.namespace) if arguments.all else _memory(journal, arguments).forget(arguments.entry)
-    lines = [f"forgot {what}: {receipt.operations} records erased"]
-    if receipt.said_by:
-        lines.append(f"entries {', '.join(receipt.said_by)} say the very same and were left alone")
-    return _say(arguments, asdict(receipt), *lines)
+    kept = f"; entries {', '.join(receipt.said_by)} say the very same and were left alone" if receipt.said_by else ""
+    return _say(arguments, asdict(receipt), f"forgot {what}: {receipt.operations} records erased{kept}")
 
 
 def _content(entry: Entry | None) -> str:

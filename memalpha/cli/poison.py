@@ -75,8 +75,8 @@ def _load(name: str, arguments: argparse.Namespace) -> Any:
 def _show(name: str, summary: dict[str, Any]) -> None:
     out(f"{name}: how often an attack succeeds, with its 95% interval, and without the attack")
     rows = [(attack, row["rate"], row["control"]) for attack, row in summary["attacks"].items()]
-    rows.append(("any: mark persisted", summary["instructions_persisted"], None))
-    rows.append(("any: in the attack's own words", summary["instructions_verbatim"], None))
+    whole = {"mark persisted": "instructions_persisted", "in the attack's own words": "instructions_verbatim"}
+    rows += [(f"any: {what}", summary[key], None) for what, key in whole.items()]
     rows.append(("any: entries lost", summary["entries_lost"], summary["entries_lost_without_attack"]))
     for label, rate, control in rows:
         beside = f"; {control['hits']} of {control['trials']} without" if control else ""

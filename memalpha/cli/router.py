@@ -44,5 +44,5 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def _report(row: dict[str, Any]) -> None:
     if "fraction_of_optimal" in row:
-        shown = f"reward {row['reward']:.3f}, {row['fraction_of_optimal']:.3f} of the optimum on held-out episodes"
-        out(f"step {row['step']} of {row['steps']}: {shown}")
+        told = "step {step} of {steps}: reward {reward:.3f}, {fraction_of_optimal:.3f} of the optimum on held-out episodes"
+        out(told.format(**row))

@@ -13,8 +13,7 @@ from memalpha.runs import RunFolder, trajectory_step
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    about = "Make a site of a run: curves and a page a rollout. Needs: a run folder. Makes: RUN/report/index.html and its pages."
-    report = add_verb(verbs, "report", run_report, about)
+    report = add_verb(verbs, "report", run_report, "Make a site of a run, curves and a page a rollout: RUN/report/index.html.")
     report.add_argument("run_folder", metavar="RUN")
     report.add_argument("--output", help="folder of the site (default: RUN/report)")
     report.add_argument("--pages", type=int, default=2000, help="most pages of training rollouts, 0 = all (default: %(default)s)")
@@ -22,8 +21,7 @@ def add_verbs(verbs: Any) -> None:
     compare = add_verb(verbs, "compare", run_compare, about)
     compare.add_argument("run_folders", metavar="RUN", nargs="+")
     compare.add_argument("--output", default="runs/compare", help="folder of the page (default: %(default)s)")
-    about = "Show a rollout in the terminal. Needs: a run folder. Shows: chunks, calls, results, memory, rewards, questions."
-    inspect = add_verb(verbs, "inspect", run_inspect, about)
+    inspect = add_verb(verbs, "inspect", run_inspect, "Show a rollout in the terminal: chunks, calls, memory, rewards, questions.")
     inspect.add_argument("run_folder", metavar="RUN")
     inspect.add_argument("--step", type=int, help="a training step (default: the last)")
     inspect.add_argument("--rollout", type=int, default=0, help="which rollout of that step or file (default: %(default)s)")

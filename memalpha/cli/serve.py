@@ -63,14 +63,12 @@ def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
     about = "Offer an agent and its memories over HTTP (/v1, /openapi.json) and MCP (/mcp, stdio). Needs: a trained agent, a store."
     add_verb(verbs, "serve", run_serve, about, options=TRAINED)
-    about = "Make a token for memalpha serve. Shows: the token, and its line for the tokens file."
-    token = add_verb(verbs, "token", run_token, about)
+    token = add_verb(verbs, "token", run_token, "Make a token for memalpha serve, and its line for the tokens file.")
     token.add_argument("name", metavar="NAME", help="who will use it, for the journal")
     token.add_argument("--user", help="the user whose memories it reaches (default: any, named by each request)")
     token.add_argument("--agent", help="the one agent it reaches (default: any)")
     token.add_argument("--session", help="the one session it reaches (default: any)")
-    about = "Write a trained agent as a folder with a model card. Needs: a run, an adapter or a whole model. Makes: --output DIR."
-    add_verb(verbs, "export", run_export, about, options=TRAINED)
+    add_verb(verbs, "export", run_export, "Write a trained agent as a folder with a model card, --output DIR.", options=TRAINED)
 
 
 def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -83,13 +81,12 @@ def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
     quiet_libraries()
     trained, options, about, config = read_options(arguments, rest, AgentOptions, ServeOptions, ServeConfig)
     callers = about.callers()
-    if about.transport == "http":
-        check_reach(config, callers)
-    agent = options.load(trained)
     if about.transport == "stdio":
-        serve_stdio(agent, config, callers)
-    else:
-        serve_http(agent, config, callers, lambda url: complain(f"serving at {url} (API: /v1, MCP: /mcp; /openapi.json)"))
+        serve_stdio(options.load(trained), config, callers)
+        return 0
+    check_reach(config, callers)  # before the model is loaded
+    told = "serving at {} (API: /v1, MCP: /mcp; /openapi.json)"
+    serve_http(options.load(trained), config, callers, lambda url: complain(told.format(url)))
     return 0
 
 

@@ -1,11 +1,9 @@
 """Short names for what the tests of the journal do."""
 
-from pathlib import Path
-
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import DurableMemory, Journal, Namespace, Origin
+from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
 
 SCHEMA = MemorySchema.from_mapping(
@@ -31,12 +29,12 @@ def core(content):
     return Operation(OperationKind.REPLACE, "core", content)
 
 
-def opened(path: Path, namespace: Namespace = MARTA, **more) -> tuple[Journal, DurableMemory]:
+def opened(path, namespace=MARTA, **more):
     journal = Journal.open(path, **more)
     return journal, journal.memory(namespace, SCHEMA)
 
 
-def indexed(path: Path, **more) -> IndexedStore:
+def indexed(path, **more):
     return IndexedStore(Journal.open(path), SCHEMA, retriever_factory(), **more)
 
 
@@ -68,7 +66,7 @@ def agrees(store, name=MARTA) -> bool:
     return state(memory) == state(anew) and same
 
 
-def files_with(folder: Path, *texts: str) -> list[str]:
+def files_with(folder, *texts):
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         for text in texts:

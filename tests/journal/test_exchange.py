@@ -43,7 +43,6 @@ def test_export_and_import_lose_nothing(folder, store):
     assert again[:-2] == first[:-2] and again[-1] == first[-1]
     with Journal.open(folder / "third.db") as third:
         third.import_(folder / "marta.jsonl")
-        assert third.namespaces() == (MARTA,)
         third.export(folder / "marta2.jsonl")
     assert (folder / "marta2.jsonl").read_bytes() == (folder / "marta.jsonl").read_bytes()
     with pytest.raises(InputError, match="a new file in a folder that exists"):
@@ -92,7 +91,7 @@ def test_an_import_erases_nothing_and_brings_nothing_forgotten_back(folder, stor
     with Journal.open(folder / "third.db") as third:
         third.import_(folder / "second.jsonl")
         for there in (journal, third):
-            with pytest.raises(ForgottenError, match="was forgotten here"):
+            with pytest.raises(ForgottenError):
                 there.import_(folder / "first.jsonl")
             assert there.namespaces() == (IVAN,)
 

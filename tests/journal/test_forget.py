@@ -109,8 +109,7 @@ def test_no_cache_of_the_process_keeps_the_text(folder, whole):
     embedder = store.retriever(MARTA)._embedder
     assert any("Zaphod" in text for text in embedder._vectors)
     store.forget(MARTA, None if whole else "1")
-    assert tokenize.cache_info().currsize == 0
-    assert not [text for text in embedder._vectors if "Zaphod" in text]
+    assert tokenize.cache_info().currsize == 0 and not [text for text in embedder._vectors if "Zaphod" in text]
     assert [h.entry.content for h in store.search(IVAN, "chess", 5)] == ["Ivan plays chess"]
 
 
@@ -124,7 +123,6 @@ def test_a_reader_in_the_way_delays_the_erasure_and_the_next_opening_finishes_it
         durable.forget("1")
     assert contents(durable.memory) == {} and journal.database.to_scrub()
     reader.close()
-    journal.close()
     Journal.open(folder / "store.db").close()
     assert files_with(folder, SECRETS[0]) == []
 

@@ -21,7 +21,7 @@ def programs() -> Path:
     for initdb in [Path(shutil.which("initdb") or "initdb").resolve(), *Path("/usr/lib/postgresql").glob("*/bin/initdb")]:
         if all((initdb.parent / name).is_file() for name in ("initdb", "pg_ctl", "postgres")):
             return initdb.parent
-    pytest.skip("no PostgreSQL server is installed (initdb, pg_ctl, postgres)")
+    pytest.skip("no PostgreSQL server is installed")
 
 
 class Server:  # run as another user where this one is root, which PostgreSQL refuses
@@ -139,12 +139,9 @@ def test_a_server_that_is_killed_keeps_what_it_acknowledged(url, server):
     server.stop()
     with pytest.raises(JournalError, match="cannot be reached"):
         durable.apply(insert("while it is down"), BY)
+    with pytest.raises(JournalError, match="cannot be reached") as caught:
+        Journal.open(url.replace("tester@", "tester:geheim@"), wait=1)
+    assert "geheim" not in str(caught.value)
     server.start()
     assert list(contents(durable.memory).values()) == [f"fact {i}" for i in range(5)]
     assert durable.apply(insert("again"), BY).entry_id == "6" and journal.verify().ok
-
-
-def test_no_password_in_messages():
-    with pytest.raises(JournalError) as caught:
-        Journal.open("postgresql://tester:geheim@127.0.0.1:1/none", wait=1)
-    assert "cannot be reached" in str(caught.value) and "geheim" not in str(caught.value)

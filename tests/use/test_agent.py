@@ -28,7 +28,7 @@ def chunk_in(prompt):
 
 
 def parrot(prompt):
-    return f"+ {chunk_in(prompt).split(chr(10))[-1]}"
+    return f"+ {chunk_in(prompt).splitlines()[-1]}"
 
 
 def step(**changes):

@@ -48,8 +48,7 @@ def test_a_story(marta):
     assert all(event["time"].endswith("+00:00") and event["prompt_hash"] for event in events[:1])
     mistake = marta.post("/v1/add", json={"text": "make a mistake"}).json()  # of the model: no problem
     assert mistake["operations"] == [] and mistake["results"][0]["code"] == "unknown_id"
-    again = problem(marta.post("/v1/undo", json={"operation": 2}))
-    assert again["status"] == 409 and again["fix"] == "undo 3 first"
+    assert problem(marta.post("/v1/undo", json={"operation": 2}))["status"] == 409
     assert marta.get("/v1/history", params={"limit": 1}).json()["total"] == 3
     assert marta.post("/v1/forget", json={"entry": "1"}).json()["operations"] == 1
     assert marta.get("/v1/memory").json()["total"] == 0
@@ -108,17 +107,15 @@ def test_a_backend_names_its_user_and_keeps_to_its_agent(server):
 
 @pytest.mark.parametrize("name", ["Authorization", "Memalpha-User"])
 def test_a_header_that_decides_may_not_come_twice(server, name):
-    twice = [("Authorization", "Bearer token-of-marta"), ("Memalpha-User", "marta")]
-    twice.append((name, {"Authorization": "Bearer token-of-ivan", "Memalpha-User": "marta"}[name]))
-    with httpx.Client(trust_env=False) as http:
-        assert http.get(f"{server.url}/v1/memory", headers=twice).status_code == 400
+    headers = {"Authorization": "Bearer token-of-marta", "Memalpha-User": "marta"}
+    twice = [*headers.items(), (name, "Bearer token-of-ivan" if name == "Authorization" else "marta")]
+    assert httpx.get(f"{server.url}/v1/memory", headers=twice, trust_env=False).status_code == 400
 
 
 @pytest.mark.parametrize("host", ["evil.example:8080", "127.0.0.1.evil.example", "evil@127.0.0.1", "", "[::1"])
 def test_a_name_that_is_not_this_machine_is_refused(server, host):
     with client(server, "marta", Host=host) as http:
-        for path in ("/health", "/v1/memory"):
-            response = http.get(path)
+        for response in (http.get("/health"), http.get("/v1/memory")):
             assert response.status_code in (400, 421) and (not host or problem(response)["status"] == 421)
 
 
