@@ -78,7 +78,7 @@ def add_verb(verbs: Any, name: str, run: Callable[..., int], about: str, *, opti
     usage = f"memalpha {name} {options}" if options else None
     about = f"{about} All options: --options." if options else about
     parser: argparse.ArgumentParser = verbs.add_parser(
-        name, usage=usage, help=about[0].lower() + about[1:].split(". ")[0], description=about, allow_abbrev=not options
+        name, usage=usage, help=about[0].lower() + about[1:].split(". ")[0].rstrip("."), description=about, allow_abbrev=not options
     )
     if options:
         parser.add_argument("--options", action="store_true", help="list every option with its default")
