@@ -6,8 +6,7 @@
 | team | an actor per decider on its view, or one for all with the decider's one-hot | a network of the observation |
 
 A *learned projection* can come first, for wide observations (sentence embeddings). Weights are orthogonal: gain sqrt(2) before a
-ReLU, 0.01 for logits, 1 for values; biases are 0. A checkpoint is loaded with ``weights_only`` and written completely or not at
-all. Departure from the public code: every parameter is in an optimizer's group, not the last layers alone.
+ReLU, 0.01 for logits, 1 for values; biases are 0.
 """
 
 from __future__ import annotations
@@ -113,7 +112,6 @@ def mean_probabilities(policies: Sequence[Policy], observations: Tensor) -> Tens
 
 
 def _network(size: int, options: PolicyOptions, out: int, gain: float) -> nn.Sequential:
-    """Return projection, hidden layers and a last linear layer with ``gain``."""
     layers: list[nn.Module] = []
     if options.projection:
         layers.append(_linear(size, options.projection, gain=1.0))
@@ -136,9 +134,8 @@ def _linear(size: int, out: int, gain: float) -> nn.Linear:
 class Checkpoint:
     """A trained router or tool selector.
 
-    ``updates`` and environment ``steps`` count training; ``config`` is the run's, as plain data; ``state`` comes from the learner
-    (``members`` are its policies, see ``memalpha.routing.ppo``). ``routes`` has ``sections``, ``trained_sections`` and ``embedder``
-    of a section router, ``tools`` and their descriptions of a selector, or is empty.
+    ``state`` comes from the learner (``members`` are its policies, see ``memalpha.routing.ppo``). ``routes`` has ``sections``,
+    ``trained_sections`` and ``embedder`` of a section router, ``tools`` and their descriptions of a selector, or is empty.
     """
 
     learner: str

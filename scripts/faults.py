@@ -2,19 +2,10 @@
 
     python scripts/faults.py [--only NAME ...] [--jobs N] [--out FILE.json]
 
-``scripts/faults.yaml`` lists the faults: ``{name, file, old, new, tests}``. ``old`` is a snippet that stands exactly once in
-``file``, ``new`` what is put in its place, ``tests`` what pytest is to run (files or single tests). The package is copied to a
-temporary folder; the checkout is never edited. A fault is
-
-* ``caught``: a test fails (or hangs longer than ``--timeout``), as it should;
-* ``survived``: all its tests pass, so they do not look at what the fault breaks;
-* ``stale``: ``old`` does not stand exactly once in ``file``;
-* ``broken``: its tests fail without the fault, or cannot be run at all.
-
-The exit code is 0 only if every fault is caught.
+``scripts/faults.yaml`` lists the faults: ``{name, file, old, new, tests}``; the checkout is never edited. A fault is ``caught`` (a
+test fails or hangs), ``survived``, ``stale`` (``old`` does not stand exactly once in ``file``) or ``broken`` (its tests fail
+without it). The exit code is 0 only if every fault is caught.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -36,13 +27,10 @@ from typing import Any, NamedTuple
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-PASSED, FAILED = 0, 1
-"""Exit codes of pytest; any other says that the tests could not be run."""
+PASSED, FAILED = 0, 1  # exit codes of pytest
 
 
-class Fault(NamedTuple):
-    """One fault; paths are relative to the repository."""
-
+class Fault(NamedTuple):  # paths are relative to the repository
     name: str
     file: str
     old: str
@@ -51,47 +39,28 @@ class Fault(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a fault."""
-
     name: str
     verdict: str
     seconds: float
     said: str = ""
 
 
-def read_faults(path: Path, only: list[str]) -> list[Fault]:
-    """Return the faults of a list, or those named; SystemExit if a name is doubled or unknown."""
-    faults = [Fault(**{**row, "tests": tuple(row["tests"])}) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
-    names = Counter(fault.name for fault in faults)
-    if wrong := [name for name, count in names.items() if count > 1] + [name for name in only if name not in names]:
-        raise SystemExit(f"{path}: expected every name once, found otherwise: {', '.join(wrong)}")
-    return [fault for fault in faults if not only or fault.name in only]
-
-
 class Copy:
-    """A copy of the tracked files in a folder of its own, in which a fault can be planted.
-
-    Args:
-        folder: An empty folder. The copy is ``folder/tree``; the data beside the repository is linked beside it.
-    """
+    """A copy of the repository's files as ``folder/tree``, in which a fault can be planted; the data beside it is linked."""
 
     def __init__(self, folder: Path) -> None:
         self.tree = folder / "tree"
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "-c", "-o", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        for name in filter(None, listed.stdout.split("\0")):
+        command = ["git", "ls-files", "-z", "-c", "-o", "--exclude-standard"]
+        for name in filter(None, subprocess.check_output(command, cwd=ROOT, text=True).split("\0")):
             if (source := ROOT / name).is_file():
                 target = self.tree / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, target)
-        if (ROOT.parent / "shared").exists():
-            (folder / "shared").symlink_to(ROOT.parent / "shared")
+        (folder / "shared").symlink_to(ROOT.parent / "shared")
         self._mtime = int(time.time())
 
     @contextmanager
     def planted(self, fault: Fault) -> Iterator[None]:
-        """Have a fault in the copy."""
         path = self.tree / fault.file
         before, text = path.stat(), path.read_text(encoding="utf-8")
         path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
@@ -104,23 +73,11 @@ class Copy:
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     def test(self, tests: tuple[str, ...], timeout: float) -> tuple[int, str]:
-        """Run tests; return pytest's exit code (FAILED if they hang) and its last line that says something."""
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "--no-header",
-            "-p",
-            "no:cacheprovider",
-            "--hypothesis-seed=0",
-            *tests,
-        ]
+        options = "-m pytest -x -q --no-header -p no:cacheprovider --hypothesis-seed=0"
+        command = [sys.executable, *options.split(), *tests]
         environment = {**os.environ, "PYTHONPATH": str(self.tree), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        # A session of its own, so that whatever a test started ends with it.
-        process = subprocess.Popen(command, cwd=self.tree, env=environment, start_new_session=True, **pipes)
+        process = subprocess.Popen(command, cwd=self.tree, env=environment, start_new_session=True, **pipes)  # to end all it starts
         try:
             said, _ = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -132,14 +89,7 @@ class Copy:
 
 
 def judge(fault: Fault, copy: Copy, clean: dict[tuple[str, ...], str], timeout: float) -> Result:
-    """Plant a fault and run its tests.
-
-    Args:
-        fault: The fault.
-        copy: Where to plant it.
-        clean: For each set of tests, what is wrong with it without a fault; empty if nothing is.
-        timeout: Seconds that the tests may take.
-    """
+    """Plant a fault and run its tests; ``clean`` has for each set of tests what is wrong with it without a fault."""
     path = copy.tree / fault.file
     count = path.read_text(encoding="utf-8").count(fault.old) if path.is_file() else 0
     if count != 1 or fault.old == fault.new:
@@ -153,16 +103,19 @@ def judge(fault: Fault, copy: Copy, clean: dict[tuple[str, ...], str], timeout: 
     return Result(fault.name, verdict, round(time.monotonic() - clock, 1), said)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the faults and return the exit code."""
+def main() -> int:
     parser = argparse.ArgumentParser(description="Plant known faults, one at a time, and see whether the tests notice.")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these faults alone")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time (default: 1)")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which tests count as hanging (default: 300)")
-    parser.add_argument("--list", type=Path, default=Path(__file__).with_suffix(".yaml"), help="the list of faults")
     parser.add_argument("--out", type=Path, help="write the results to this JSON file")
-    options = parser.parse_args(arguments)
-    faults = read_faults(options.list, options.only)
+    options = parser.parse_args()
+    rows = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    names = Counter(row["name"] for row in rows)
+    if wrong := [name for name, count in names.items() if count > 1] + [name for name in options.only if name not in names]:
+        raise SystemExit(f"expected every name once, found otherwise: {', '.join(wrong)}")
+    wanted = options.only or names
+    faults = [Fault(**{**row, "tests": tuple(row["tests"])}) for row in rows if row["name"] in wanted]
     with tempfile.TemporaryDirectory(prefix="memalpha-faults-") as folder, ThreadPoolExecutor(options.jobs) as pool:
         copies: SimpleQueue[Copy] = SimpleQueue()
         for number in range(options.jobs):

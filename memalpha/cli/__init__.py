@@ -3,8 +3,6 @@
 Exit codes: 0 done, 1 an error of this package, 2 wrong usage, 130 interrupted. Tracebacks need ``--debug``.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import logging
@@ -20,9 +18,8 @@ from memalpha.errors import MemAlphaError, TrainingStopped
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all verbs."""
-    parser = argparse.ArgumentParser(
-        prog="memalpha", description="Train a language model to build and keep a memory, and use it.", allow_abbrev=False
-    )
+    about = "Train a language model to build and keep a memory, and use it."
+    parser = argparse.ArgumentParser(prog="memalpha", description=about, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"memalpha {__version__}")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")

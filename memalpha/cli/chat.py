@@ -1,7 +1,6 @@
 """``memalpha chat``: talk to an agent, and see what it remembers and uses.
 
-A message is answered from the memory, then the agent reads it. Who answers: the server at ``reader_url``, else the adapter's base
-with the adapter off; a whole model shows the entries that were found.
+Who answers: the server at ``reader_url``, else the adapter's base with the adapter off; a whole model shows the entries found.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ COMMANDS = "/memory, /why, /undo [NUMBER], /forget ENTRY yes, /quit"
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    about = "Talk to a model with this memory in the terminal. Needs: a trained agent, a store (made if it is not there), a user. "
-    about += f"Shows: a conversation; {COMMANDS}."
+    about = f"Talk to a model with this memory. Needs: a trained agent, a store (made if not there), a user. Commands: {COMMANDS}."
     add_verb(verbs, "chat", run, about, options=TRAINED)
 
 
@@ -44,9 +42,8 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     with options.load(trained) as agent:
         model = getattr(agent.generator.generator, "model", None)
         if not options.reader_url and hasattr(model, "disable_adapter"):
-            encoder = agent.step.encoder
-            base = frozen_base(model, encoder.tokenizer, 128)
-            agent.reader = ModelReader(base, min(512, options.reader_tokens), encoder.count)
+            base, count = frozen_base(model, agent.step.encoder.tokenizer, 128), agent.step.encoder.count
+            agent.reader = ModelReader(base, min(512, options.reader_tokens), count)
         Conversation(agent, namespace).talk()
     return 0
 
@@ -79,7 +76,6 @@ class Conversation:
                 out("interrupted")
 
     def _answer(self, message: str) -> None:
-        """Answer a message from the memory as it is, then let the agent read it, each piece for itself."""
         self._last = self.agent.ask(message, namespace=self.namespace)
         out(self._last.text or "(no answer)")
         now = self._clock().isoformat(timespec="minutes")
@@ -89,9 +85,8 @@ class Conversation:
             self._read[-1] += added.operations
             for number, change in zip(added.operations, (c for step in added.steps for c in step.outcome.changes), strict=True):
                 out(f"  remembered ({number}): {_shown(change)}")
-            for result in added.results:
-                if not result.ok:
-                    out(f"  not done: {result.message}")
+            for message in (result.message for result in added.results if not result.ok):
+                out(f"  not done: {message}")
 
     def _command(self, name: str, *more: str) -> None:
         match name:
@@ -115,15 +110,13 @@ class Conversation:
                 raise InputError(f"no command {name!r}", expected=COMMANDS)
 
     def _undo(self, *words: str) -> None:
-        """Undo one operation, or all of the last message in reverse order; what cannot be taken back is said."""
         if words and not (len(words) == 1 and is_operation(words[0])):
             raise InputError(f"/undo {' '.join(words)[:40]}", expected="/undo or /undo NUMBER, an operation as /memory shows it")
-        numbers = [int(word) for word in words]
+        numbers = list(map(int, words))
         while not numbers and self._read:  # a message that changed nothing is passed over
             numbers = self._read.pop()
         if not numbers:
-            what = "nothing was remembered in this conversation that is not taken back"
-            raise InputError(what, expected="the number of an operation")
+            raise InputError("nothing was remembered in this conversation that is not taken back", expected="/undo NUMBER")
         for number in reversed(numbers):
             try:
                 change = self.agent.undo(number, namespace=self.namespace, by=self.namespace.user)

@@ -1,7 +1,5 @@
 """Terminal output: text from others has its control characters escaped; the events of a run become lines."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
@@ -89,9 +87,8 @@ def quiet_libraries() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
-    for text in ("Unable to fetch remote file", "Could not find a config file in"):  # peft asks a hub for the base by its name
-        warnings.filterwarnings("ignore", message=text, category=UserWarning)
+    for text in (".*gradient_checkpointing", "Unable to fetch remote file", "Could not find a config file in"):
+        warnings.filterwarnings("ignore", message=text)
 
 
 # ------------------------------------------------------------------------------------------------ the events of a run
@@ -105,10 +102,7 @@ PARTS: Mapping[str, tuple[str, int]] = {  # what is shown of a step: its key, an
 
 
 class Reporter:
-    """Writes a line for each event of a run; silent unless ``enabled``; ``clock`` is in seconds.
-
-    Time left uses the mean pace since the first step. Tokens per second count prompts and completions of all processes.
-    """
+    """Writes a line for each event of a run; silent unless ``enabled``. Tokens count prompts and completions of all processes."""
 
     def __init__(self, enabled: bool = True, target: Console = console, clock: Callable[[], float] = time.monotonic) -> None:
         self.enabled, self._target, self._clock = enabled, target, clock
@@ -139,7 +133,6 @@ class Reporter:
 
 
 def _told(event: str, data: dict[str, Any]) -> str:
-    """Return the line of an event other than a step; empty for one that is not shown."""
     match event:
         case "resume":
             left_out = "".join(f"{name} is left out ({reason}); " for name, reason in data["damaged"].items())

@@ -1,30 +1,24 @@
 """``memalpha evaluate``: systems under one protocol, from a configuration, or one trained agent on one set."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import Reporter, out, quiet_libraries
+from memalpha.cli.inputs import add_verb
 from memalpha.errors import InputError
+from memalpha.files import read_object
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
-        "evaluate",
-        help="compare systems under one protocol, or measure a trained agent",
-        description="Needs: a configuration with sets, systems and readers; or --trained and --data. "
-        "Makes: output_dir with results.jsonl, summary.json, table.md. Run again, it goes on where it stopped.",
-        epilog="memalpha evaluate --config configs/evaluate/quick.yaml; memalpha evaluate --trained runs/mine --data SET",
-    )
+    about = "Compare systems under one protocol, or measure a trained agent. Needs: --config FILE with sets, systems and readers; "
+    about += "or --trained and --data. Makes: output_dir with results.jsonl, summary.json, table.md. Run again, it goes on."
+    parser = add_verb(verbs, "evaluate", run, about, options="[--config FILE] [--trained FOLDER --data SET] [--name value ...]")
     parser.add_argument("--trained", metavar="FOLDER", help="adapter or run folder to measure, with the settings it has")
     parser.add_argument("--data", help="with --trained: prepared folder, file of instances, or a generated source")
-    parser.add_argument("--options", action="store_true", help="list every option with its default")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
-    parser.set_defaults(run=run, takes_more=True)
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -33,25 +27,18 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from memalpha.config import listing
     from memalpha.evaluation.options import GROUPS, parse_evaluate_options
     from memalpha.evaluation.run import evaluate
+    from memalpha.models.policy import agent_folder, base_of
 
     if arguments.options:
         out(listing(GROUPS))
         return 0
-    given = [*_one_agent(arguments), *rest]
-    outcome = evaluate(parse_evaluate_options(given), Reporter(not arguments.json))
-    summary = outcome.folder / "summary.json"
-    out(json.dumps(json.loads(summary.read_text(encoding="utf-8"))) if arguments.json else str(outcome.folder / "table.md"))
-    return 1 if outcome.failed else 0
-
-
-def _one_agent(arguments: argparse.Namespace) -> list[str]:
     if bool(arguments.trained) != bool(arguments.data):
         raise InputError(f"--trained is {arguments.trained!r} and --data is {arguments.data!r}", expected="both, or --config FILE")
-    if not arguments.trained:
-        return []
-    from memalpha.models.policy import agent_folder, base_of
-
-    folder = agent_folder(arguments.trained)
-    system = {"name": Path(arguments.trained).name, "kind": "agent", "adapter": str(folder), "settings": "own"}
-    lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": arguments.data}])]
-    return ["--model", base_of(folder), *lists]
+    if arguments.trained:
+        folder = agent_folder(arguments.trained)
+        system = {"name": Path(arguments.trained).name, "kind": "agent", "adapter": str(folder), "settings": "own"}
+        lists = ["--systems", json.dumps([system]), "--sets", json.dumps([{"data": arguments.data}])]
+        rest = ["--model", base_of(folder), *lists, *rest]
+    outcome = evaluate(parse_evaluate_options(rest), Reporter(not arguments.json))
+    out(json.dumps(read_object(outcome.folder / "summary.json")) if arguments.json else str(outcome.folder / "table.md"))
+    return 1 if outcome.failed else 0

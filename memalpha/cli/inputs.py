@@ -17,7 +17,6 @@ from memalpha.errors import InputError
 if TYPE_CHECKING:
     from memalpha.use.agent import MemoryAgent
 
-
 TRAINED = "TRAINED [--name value ...]"
 
 
@@ -74,17 +73,12 @@ class WhoseOptions(Options):
     session: str | None = None
 
 
-def add_verb(
-    verbs: Any, name: str, run: Callable[[argparse.Namespace, list[str]], int], about: str, *, options: str = ""
-) -> argparse.ArgumentParser:
-    """Add a verb and return its parser; the first sentence of ``about`` is its line in the list of verbs.
-
-    ``options`` is the usage of a verb to which words go that argparse does not know, such as ``[--name value ...]``.
-    """
+def add_verb(verbs: Any, name: str, run: Callable[..., int], about: str, *, options: str = "") -> argparse.ArgumentParser:
+    """Add a verb (first sentence of ``about``: its help); ``options`` is the usage of one that takes more than argparse knows."""
     usage = f"memalpha {name} {options}" if options else None
     about = f"{about} All options: --options." if options else about
     parser: argparse.ArgumentParser = verbs.add_parser(
-        name, usage=usage, help=about[0].lower() + about[1:].split(". ")[0], description=about, allow_abbrev=not options
+        name, usage=usage, help=about[0].lower() + about[1:].split(". ")[0].rstrip("."), description=about, allow_abbrev=not options
     )
     if options:
         parser.add_argument("--options", action="store_true", help="list every option with its default")
@@ -115,5 +109,5 @@ def read_key(path: str | None) -> bytes | None:
 
 
 def is_operation(text: str) -> bool:
-    """Whether a text can be an operation number: decimal digits of any script, within a store's limit."""
+    """Whether a text can be an operation number."""
     return text.isdecimal() and len(text) <= 18

@@ -25,18 +25,13 @@ _SHOWN = 200  # characters of a wrong value
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb and its actions."""
-    journal = verbs.add_parser(
-        "journal",
-        help="look into a store of memories, undo, forget, verify, export",
-        description="Needs: a store (a SQLite file or postgresql://user@host/database). Shows: what ACTION is about; see "
-        "memalpha journal ACTION --help.",
-    )
+    about = "Needs: a store (a SQLite file or postgresql://user@host/database). See memalpha journal ACTION --help."
+    journal = verbs.add_parser("journal", help="look into a store of memories, undo, forget, verify, export", description=about)
     actions = journal.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add(actions, "namespaces", _namespaces, "list whose memories the store holds", whose=None)
-    added = _add(actions, "history", _history, "everything that happened, or all about one entry")
-    added.add_argument("--entry", help="id of an entry (default: all)")
-    added = _add(actions, "as-of", _as_of, "the memory as it was")
-    added.add_argument("moment", help="number of an operation, or a time such as 2024-05-01T12:00:00Z")
+    _add(actions, "history", _history, "what happened, or all about one entry").add_argument("--entry", help="id (default: all)")
+    moment = "number of an operation, or a time such as 2024-05-01T12:00:00Z"
+    _add(actions, "as-of", _as_of, "the memory as it was").add_argument("moment", help=moment)
     added = _add(actions, "diff", _diff, "what is different between two moments")
     added.add_argument("before", help="number of an operation (0: the beginning), or a time")
     added.add_argument("after", help="the later one")
@@ -45,8 +40,8 @@ def add_verbs(verbs: Any) -> None:
     added.add_argument("--by", default="memalpha journal", help="who asks, for the journal (default: %(default)s)")
     added = _add(actions, "verify", _verify, "find everything edited, missing or moved; exit code 1 if anything is", whose=None)
     added.add_argument("--head", help="the head an earlier verify showed: fails if the store has other content now")
-    added = _add(actions, "export", _export, "write a namespace, or the whole store, to a JSON Lines file", whose=False)
-    added.add_argument("file", help="new file")
+    text = "write a namespace, or the whole store, to a JSON Lines file"
+    _add(actions, "export", _export, text, whose=False).add_argument("file", help="new file")
     text = "take in what export wrote, all or nothing; makes the store if need be"
     _add(actions, "import", _import_file, text, whose=None).add_argument("file", help="what export wrote")
     added = _add(actions, "forget", _forget, "erase an entry or a whole namespace for good")
@@ -61,8 +56,8 @@ def _add(actions: Any, name: str, action: Action, text: str, whose: bool | None 
     parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.add_argument("store", metavar="STORE", help="path of a SQLite file, or postgresql://user@host/database")
     if whose is not None:
-        slash = 'whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]'
-        parser.add_argument("--namespace", "-n", required=whose, metavar="USER[/AGENT[/SESSION]]", help=slash)
+        about = 'whose memory; a name that holds a slash is given as JSON: ["a/b", "agent", "session"]'
+        parser.add_argument("--namespace", "-n", required=whose, metavar="USER[/AGENT[/SESSION]]", help=about)
     parser.add_argument("--key-file", help="file with the key of a keyed store")
     parser.add_argument("--wait", type=float, default=30.0, help="seconds to wait for another writer (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
@@ -86,10 +81,9 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
         file = path_of(arguments.store, "the name of a file, and rights to it")
         if not file.is_file() or not file.stat().st_size:
             what = f"the file {arguments.store!r} is empty" if file.is_file() else f"no store at {arguments.store!r}"
-            raise InputError(what, expected="the file of a store, as MemoryAgent or an import makes it")
+            raise InputError(what, expected="the file of a store")
     with Journal.open(arguments.store, key=read_key(arguments.key_file), wait=arguments.wait) as journal:
-        act: Action = arguments.act
-        return act(journal, arguments)
+        return int(arguments.act(journal, arguments))
 
 
 def _namespace(text: str) -> Namespace:
@@ -99,8 +93,7 @@ def _namespace(text: str) -> Namespace:
         parts: Any = json.loads(text) if text.startswith("[") else text.split("/")
         return Namespace(*parts)
     except (ValueError, TypeError, RecursionError) as error:
-        expected = 'user, user/agent, user/agent/session, or ["user", "agent", "session"]'
-        raise InputError(f"namespace {text[:_SHOWN]!r}", expected=expected) from error
+        raise InputError(f"namespace {text[:_SHOWN]!r}", expected='user/agent/session, or ["user", "agent", "session"]') from error
 
 
 def _moment(text: str) -> int | datetime:
@@ -109,8 +102,7 @@ def _moment(text: str) -> int | datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError as error:
-        expected = "the number of an operation, or a time such as 2024-05-01T12:00:00Z"
-        raise InputError(f"moment {text[:_SHOWN]!r}", expected=expected) from error
+        raise InputError(f"moment {text[:_SHOWN]!r}", expected="an operation, or a time such as 2024-05-01T12:00:00Z") from error
 
 
 def _number(text: str) -> int:
@@ -138,41 +130,36 @@ def _history(journal: Journal, arguments: argparse.Namespace) -> int:
         entry = event.after or event.before
         about = entry.id if entry else ("(forgotten)" if event.forgotten else "")
         by, source = (event.origin.agent, event.origin.source) if event.origin else ("", "")
-        kind = event.operation.kind if event.operation else event.kind
-        texts = _content(event.before), _content(event.after)
+        kind, texts = event.operation.kind if event.operation else event.kind, (_content(event.before), _content(event.after))
         rows.append((event.seq, event.time.isoformat(), kind, about, *texts, by, source))
     columns = ("operation", "time", "what", "entry", "before", "after", "by", "source")
-    return _show(arguments, [asdict(event) for event in events], columns, rows)
+    return _show(arguments, list(map(asdict, events)), columns, rows)
 
 
 def _as_of(journal: Journal, arguments: argparse.Namespace) -> int:
     entries = tuple(_memory(journal, arguments).as_of(arguments.moment))
-    rows = [(entry.id, entry.section, entry.timestamp or "", entry.content, entry.updated) for entry in entries]
-    columns = ("entry", "section", "time", "content", "written by operation")
-    return _show(arguments, [asdict(entry) for entry in entries], columns, rows)
+    rows = [(e.id, e.section, e.timestamp or "", e.content, e.updated) for e in entries]
+    return _show(arguments, list(map(asdict, entries)), ("entry", "section", "time", "content", "written by operation"), rows)
 
 
 def _diff(journal: Journal, arguments: argparse.Namespace) -> int:
     from memalpha.memory.memory import diff
 
     before, after = (tuple(_memory(journal, arguments).as_of(at)) for at in (arguments.before, arguments.after))
-    changes = diff(before, after)
-    return _show_changes(arguments, changes, [_change_data(change) for change in changes])
+    return _show_changes(arguments, diff(before, after))
 
 
 def _undo(journal: Journal, arguments: argparse.Namespace) -> int:
     from memalpha.store.journal import Origin
 
-    change = _memory(journal, arguments).undo(arguments.operation, Origin(arguments.by))
-    return _show_changes(arguments, [change], _change_data(change))
+    return _show_changes(arguments, [_memory(journal, arguments).undo(arguments.operation, Origin(arguments.by))], one=True)
 
 
 def _verify(journal: Journal, arguments: argparse.Namespace) -> int:
     report = journal.verify()
     changed = bool(arguments.head) and arguments.head != report.head
-    lines = [f"fault: {fault}" for fault in report.faults]
     counts = f"{report.namespaces} namespaces, {report.operations} operations, {report.forgotten} of them forgotten"
-    lines.append(f"{'damaged' if report.faults else 'whole'}: {counts}")
+    lines = [*(f"fault: {fault}" for fault in report.faults), f"{'damaged' if report.faults else 'whole'}: {counts}"]
     if changed:
         lines.append(f"other content than at head {arguments.head}: it was written (any write changes the head) or replaced since")
     ok = report.ok and not changed
@@ -195,27 +182,22 @@ def _forget(journal: Journal, arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         raise InputError(f"forgetting {what} cannot be undone", expected="--yes")
     receipt = journal.forget(arguments.namespace) if arguments.all else _memory(journal, arguments).forget(arguments.entry)
-    lines = [f"forgot {what}: {receipt.operations} records erased"]
-    if receipt.said_by:
-        lines.append(f"entries {', '.join(receipt.said_by)} say the very same and were left alone")
-    return _say(arguments, asdict(receipt), *lines)
-
-
-def _change_data(change: Change) -> dict[str, Any]:
-    return {name: asdict(entry) if entry else None for name, entry in change._asdict().items()}
+    kept = f"; entries {', '.join(receipt.said_by)} say the very same and were left alone" if receipt.said_by else ""
+    return _say(arguments, asdict(receipt), f"forgot {what}: {receipt.operations} records erased{kept}")
 
 
 def _content(entry: Entry | None) -> str:
     return entry.content if entry else ""
 
 
-def _show_changes(arguments: argparse.Namespace, changes: Sequence[Change], data: Any) -> int:
-    rows = []
+def _show_changes(arguments: argparse.Namespace, changes: Sequence[Change], one: bool = False) -> int:
+    rows, data = [], []
     for before, after in changes:
         entry = after or before
         assert entry is not None
         rows.append((entry.id, entry.section, _content(before), _content(after)))
-    return _show(arguments, data, ("entry", "section", "before", "after"), rows)
+        data.append({"before": asdict(before) if before else None, "after": asdict(after) if after else None})
+    return _show(arguments, data[0] if one else data, ("entry", "section", "before", "after"), rows)
 
 
 def _show(arguments: argparse.Namespace, data: Any, columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> int:
@@ -226,7 +208,6 @@ def _show(arguments: argparse.Namespace, data: Any, columns: Sequence[str], rows
 
 
 def _say(arguments: argparse.Namespace, data: Any, *lines: str) -> int:
-    """Print JSON if asked for, else lines of text."""
     for line in [json.dumps(data, default=lambda moment: moment.isoformat())] if arguments.json else map(printable, lines):
         out(line)
     return 0

@@ -1,7 +1,5 @@
 """``memalpha poison``: attack policies with hostile chunks and count what enters the memory."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import replace
@@ -9,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memalpha.cli.console import out, quiet_libraries
+from memalpha.cli.inputs import add_verb
 from memalpha.errors import InputError
 
 UNTRAINED = "untrained"
@@ -16,22 +15,19 @@ UNTRAINED = "untrained"
 
 def add_verbs(verbs: Any) -> None:
     """Add the verb."""
-    parser = verbs.add_parser(
-        "poison",
-        help="attack policies with hostile chunks and count what they let in",
-        description="Needs: trained agents. Shows: for each attack how often it succeeds, with a 95% interval, beside the same "
-        "chunks without it. Makes: OUTPUT, a JSON file with every trial, if asked for.",
+    about = (
+        "Attack policies with hostile chunks and count what they let in. Needs: trained agents. Shows: for each attack how often "
     )
-    parser.add_argument(
-        "policies", nargs="+", metavar="TRAINED", help=f"a trained folder, or {UNTRAINED!r}: the base without adapter"
-    )
+    about += "it succeeds, with a 95% interval, beside the same chunks without it. Makes: OUTPUT, a JSON file with every trial."
+    parser = add_verb(verbs, "poison", run, about)
+    text = f"a trained folder, or {UNTRAINED!r}: the base without adapter"
+    parser.add_argument("policies", nargs="+", metavar="TRAINED", help=text)
     parser.add_argument("--like", help=f"folder whose base and configuration {UNTRAINED!r} takes (default: the first folder)")
     parser.add_argument("--schema", help="another memory schema than the trained one")
     parser.add_argument("--per-attack", type=int, default=8, help="trials of each attack (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of dialogues and marks (default: %(default)s)")
     parser.add_argument("--output", help="JSON file to write")
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
-    parser.set_defaults(run=run, takes_more=False)
 
 
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -58,7 +54,6 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _load(name: str, arguments: argparse.Namespace) -> Any:
-    """The policy's step and generator."""
     from memalpha.agent.step import AgentStep
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
@@ -80,8 +75,8 @@ def _load(name: str, arguments: argparse.Namespace) -> Any:
 def _show(name: str, summary: dict[str, Any]) -> None:
     out(f"{name}: how often an attack succeeds, with its 95% interval, and without the attack")
     rows = [(attack, row["rate"], row["control"]) for attack, row in summary["attacks"].items()]
-    rows.append(("any: mark persisted", summary["instructions_persisted"], None))
-    rows.append(("any: in the attack's own words", summary["instructions_verbatim"], None))
+    whole = {"mark persisted": "instructions_persisted", "in the attack's own words": "instructions_verbatim"}
+    rows += [(f"any: {what}", summary[key], None) for what, key in whole.items()]
     rows.append(("any: entries lost", summary["entries_lost"], summary["entries_lost_without_attack"]))
     for label, rate, control in rows:
         beside = f"; {control['hits']} of {control['trials']} without" if control else ""

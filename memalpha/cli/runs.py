@@ -1,7 +1,5 @@
 """``memalpha report``, ``compare`` and ``inspect``: show what a run did."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,19 +13,15 @@ from memalpha.runs import RunFolder, trajectory_step
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
-    about = "Make a site of a run: curves and a page a rollout. Needs: a run folder. Makes: "
-    about += "RUN/report/index.html and the pages beside it, which open from disk."
-    report = add_verb(verbs, "report", run_report, about)
+    report = add_verb(verbs, "report", run_report, "Make a site of a run, curves and a page a rollout: RUN/report/index.html.")
     report.add_argument("run_folder", metavar="RUN")
     report.add_argument("--output", help="folder of the site (default: RUN/report)")
     report.add_argument("--pages", type=int, default=2000, help="most pages of training rollouts, 0 = all (default: %(default)s)")
-    about = "Set runs side by side: options, results, curves. Needs: run folders; seeds of one configuration are one column. "
-    about += "Shows: a table. Makes: OUTPUT/index.html."
+    about = "Set runs side by side. Needs: run folders; seeds of one configuration are one column. Makes: OUTPUT/index.html."
     compare = add_verb(verbs, "compare", run_compare, about)
     compare.add_argument("run_folders", metavar="RUN", nargs="+")
     compare.add_argument("--output", default="runs/compare", help="folder of the page (default: %(default)s)")
-    about = "Show a rollout in the terminal. Needs: a run folder. Shows: chunks, calls, results, memory, rewards, questions."
-    inspect = add_verb(verbs, "inspect", run_inspect, about)
+    inspect = add_verb(verbs, "inspect", run_inspect, "Show a rollout in the terminal: chunks, calls, memory, rewards, questions.")
     inspect.add_argument("run_folder", metavar="RUN")
     inspect.add_argument("--step", type=int, help="a training step (default: the last)")
     inspect.add_argument("--rollout", type=int, default=0, help="which rollout of that step or file (default: %(default)s)")
@@ -86,7 +80,6 @@ def run_inspect(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 
 def _training_runs(paths: Sequence[str]) -> list[RunFolder]:
-    """Open run folders; InputError if one is repeated, not a training run, or has metrics without a step."""
     places = [Path(path).resolve() for path in paths]
     if twice := [path for path, place in zip(paths, places, strict=True) if places.count(place) > 1]:
         raise InputError(f"{twice[0]!r} is given twice", expected="each run once")

@@ -37,12 +37,10 @@ class ServeOptions(WhoseOptions):
         tokens = self.tokens or os.environ.get("MEMALPHA_TOKENS")
         if tokens and self.transport == "http":
             if self.user or self.agent or self.session:
-                what, fix = "--user, --agent or --session beside tokens", "write it into the tokens file"
-                raise InputError(what, expected="one of the two", fix=fix)
+                raise InputError("--user, --agent or --session beside tokens", expected="one of the two")
             return Callers.load(tokens)
         if not self.user:
-            expected = "--user NAME, or tokens (--tokens FILE)"
-            raise InputError("nobody whose memory it is", expected=expected, fix="memalpha token NAME makes a token")
+            raise InputError("nobody whose memory it is", expected="--user NAME, or --tokens FILE (memalpha token NAME makes one)")
         return Callers(Grant("local", self.user, self.agent, self.session))
 
 
@@ -65,16 +63,12 @@ def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
     about = "Offer an agent and its memories over HTTP (/v1, /openapi.json) and MCP (/mcp, stdio). Needs: a trained agent, a store."
     add_verb(verbs, "serve", run_serve, about, options=TRAINED)
-    token = add_verb(
-        verbs, "token", run_token, "Make a token for memalpha serve. Shows: the token, and its line for the tokens file."
-    )
+    token = add_verb(verbs, "token", run_token, "Make a token for memalpha serve, and its line for the tokens file.")
     token.add_argument("name", metavar="NAME", help="who will use it, for the journal")
     token.add_argument("--user", help="the user whose memories it reaches (default: any, named by each request)")
     token.add_argument("--agent", help="the one agent it reaches (default: any)")
     token.add_argument("--session", help="the one session it reaches (default: any)")
-    about = "Write a trained agent as a folder that stands alone, with a model card. Needs: a run, an adapter or a whole model. "
-    about += "Makes: --output DIR with weights, tokenizer, configuration, schema and README.md."
-    add_verb(verbs, "export", run_export, about, options=TRAINED)
+    add_verb(verbs, "export", run_export, "Write a trained agent as a folder with a model card, --output DIR.", options=TRAINED)
 
 
 def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -87,13 +81,12 @@ def run_serve(arguments: argparse.Namespace, rest: list[str]) -> int:
     quiet_libraries()
     trained, options, about, config = read_options(arguments, rest, AgentOptions, ServeOptions, ServeConfig)
     callers = about.callers()
-    if about.transport == "http":
-        check_reach(config, callers)
-    agent = options.load(trained)
     if about.transport == "stdio":
-        serve_stdio(agent, config, callers)
-    else:
-        serve_http(agent, config, callers, lambda url: complain(f"serving at {url} (API: /v1, MCP: /mcp; /openapi.json)"))
+        serve_stdio(options.load(trained), config, callers)
+        return 0
+    check_reach(config, callers)  # before the model is loaded
+    told = "serving at {} (API: /v1, MCP: /mcp; /openapi.json)"
+    serve_http(options.load(trained), config, callers, lambda url: complain(told.format(url)))
     return 0
 
 
@@ -117,7 +110,7 @@ def run_export(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     quiet_libraries()
     trained, options = read_options(arguments, rest, ExportOptions)
-    for option, folder in (("TRAINED", trained), ("--output", options.output)):
-        path_of(folder, f"the name of a folder for {option}")
+    for folder in (trained, options.output):
+        path_of(folder, "the name of a folder")
     out(str(export(trained, options.output, model=options.model, merge=options.merge)))
     return 0

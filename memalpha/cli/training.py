@@ -1,7 +1,5 @@
 """``memalpha warmup``, ``train`` and ``rollout``: options come from a YAML file and from flags."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path
@@ -11,20 +9,19 @@ from memalpha.cli.console import Reporter, console, is_main_process, out, quiet_
 from memalpha.cli.inputs import add_verb
 from memalpha.config import listing
 from memalpha.errors import InputError
+from memalpha.files import read_object
 
 
 def add_verbs(verbs: Any) -> None:
     """Add the verbs."""
     usage = "[--config FILE] [--name value ...]"
-    about = (
-        "Teach a small model the notation and every tool. Needs: a base model, instances. Makes: output_dir with a LoRA adapter."
-    )
+    about = "Teach a small model notation and tools. Needs: a base model, instances. Makes: output_dir with a LoRA adapter."
     add_verb(verbs, "warmup", run_warmup, about, options=usage)
-    about = "Train a memory agent with GRPO. Needs: a base model, an adapter to start from (small models), training and held-out "
-    about += "instances. Makes: the run folder output_dir with metrics, trajectories, checkpoints, adapter and summary.json."
+    about = (
+        "Train a memory agent with GRPO. Needs: a base model, training and held-out instances. Makes: the run folder output_dir."
+    )
     add_verb(verbs, "train", run_train, about, options=usage)
-    about = "Let an agent read instances, and write down everything it did. Needs: a training configuration with eval_data. "
-    about += "Makes: output_dir/summary.json, and held_out/rollouts.jsonl with every prompt, call and reward part."
+    about = "Let an agent read instances, and write down everything it did. Needs: a training configuration. Makes: output_dir."
     parser = add_verb(verbs, "rollout", run_rollout, about, options=usage)
     parser.add_argument("--json", action="store_true", help="print the summary as one JSON object, last")
 
@@ -45,8 +42,7 @@ def run_train(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     if _only_listed(arguments, rest, TRAIN_GROUPS):
         return 0
-    parsed = parse_train_arguments(rest)
-    reporter = Reporter(is_main_process())
+    parsed, reporter = parse_train_arguments(rest), Reporter(is_main_process())
     reporter("load", {"what": f"{parsed.run.model} and {parsed.run.train_data}"})
     from memalpha.training.run import train
 
@@ -71,16 +67,16 @@ def run_rollout(arguments: argparse.Namespace, rest: list[str]) -> int:
     parsed = parse_train_arguments(rest)
     evaluate(parsed, Reporter(not arguments.json))
     path = Path(str(parsed.grpo.output_dir)) / "summary.json"
-    out(json.dumps(json.loads(path.read_text(encoding="utf-8"))) if arguments.json else str(path))
+    out(json.dumps(read_object(path)) if arguments.json else str(path))
     return 0
 
 
 def _only_listed(arguments: argparse.Namespace, rest: list[str], groups: tuple[type, ...]) -> bool:
-    """List the options if that was asked for; InputError if nothing was."""
     quiet_libraries()
     if not rest and not arguments.options:
-        expected = "--config FILE (see configs/train), or --name value, as --options lists them"
-        raise InputError(f"memalpha {arguments.verb} without options", expected=expected)
+        raise InputError(
+            f"memalpha {arguments.verb} without options", expected="--config FILE (see configs/train), or --name value"
+        )
     if arguments.options:
         out(listing(groups))
     return bool(arguments.options)

@@ -1,18 +1,11 @@
 """Learners of routing tasks: PPO, MAPPO, multi-agent GRPO, and the bandit LinUCB; and the collection of steps.
 
-The random draws of update ``i`` depend on (seed, i) only, so a resumed run repeats them. Each update begins with fresh episodes; an
-episode cut off by its end counts as truncated, not terminated.
-
-Multi-agent GRPO: several agents learn the same choice. Each has a policy and a value network and its own share of the episodes. Its
-advantage, with its weight w, is
+The random draws of update ``i`` depend on (seed, i) only, so a resumed run repeats them. Multi-agent GRPO: several agents learn the
+same choice, each from its own share of the episodes. The advantage of an agent with weight w (after Shao et al., arXiv 2402.03300):
 
     (1 - w) * normalised(own GAE advantage) + w * relative,      relative = (return - mean of the group) / deviation of the group
 
-The group's mean is the mean of its agents' mean returns; the deviation is that of all returns around it. Neither baseline depends
-on the action, so the policy gradient keeps its direction. Group-relative advantages: Shao et al., arXiv 2402.03300; here the group
-is the agents. Departures from the public code: the relative part is a difference, not a factor (agent's mean / group's mean), which
-flips sign or explodes for rewards at or below zero; averages are over the updates done, not planned; features are sentence
-embeddings, not random numbers. Not covered: agents that see each other's actions; more than one group.
+Departure from the public code: a difference, not a factor, which flips sign or explodes for rewards at or below zero.
 """
 
 from __future__ import annotations
@@ -71,10 +64,7 @@ class Steps(NamedTuple):
 
 @torch.no_grad()
 def collect(task: Task, policies: Sequence[Policy], episodes: int, length: int, seeds: Sequence[int]) -> Steps:
-    """Take ``length`` (T) steps in each of ``episodes`` (N) fresh episodes; one that ends is followed by another.
-
-    Each policy acts in an equal share of the episodes; ``seeds`` are those of the task and of the actions.
-    """
+    """Take ``length`` (T) steps in each of ``episodes`` (N) fresh episodes, shared equally; ``seeds``: of task and actions."""
     running, generator = Episodes(task, episodes, seeds[0]), torch.Generator().manual_seed(seeds[1])
 
     def shares(observations: Tensor) -> list[tuple[Policy, Tensor]]:
@@ -111,11 +101,7 @@ class PPO:
         self.agents = [Agent(make_policy(shape, policy, seed), options)]
 
     def update(self, task: Task, episodes: int, length: int, seed: int, share_left: float) -> dict[str, float]:
-        """Take ``length`` steps in each of ``episodes`` lockstep episodes, learn from them, and return metrics.
-
-        An episode that ends is followed by another. ``share_left`` is the share of the run that is left, 1 at its start.
-        InputError if the agents cannot share the episodes evenly.
-        """
+        """Take ``length`` steps in each of ``episodes`` episodes, learn, and return metrics; ``share_left`` of the run."""
         *collecting, batch_seed = seeds_of(seed, 3)
         many = len(self.agents)
         if episodes % many:
@@ -150,11 +136,9 @@ class PPO:
 
 
 class MAPPO(PPO):
-    """MAPPO (Yu et al., arXiv 2103.01955): PPO for a team of actors with one centralised value; arguments as for ``PPO``.
+    """MAPPO (Yu et al., arXiv 2103.01955): PPO for a team of actors with one centralised value.
 
-    Each decider's actor sees its own view; the value sees the whole observation, in training only. Each decider's ratio is clipped
-    separately and uses the team's advantage (section 3 and appendix). Not covered: recurrent actors, value normalisation.
-    Departures from the public prompt router: optimizers train all layers, softmax is applied once, episodes run in lockstep.
+    Each decider's ratio is clipped separately. Not covered: recurrent actors, value normalisation.
     """
 
     per_decider = True
@@ -205,8 +189,7 @@ class MultiAgentGRPO(PPO):
 class LinUCB:
     """A linear bandit (Li et al., arXiv 1003.0146, algorithm 1, disjoint models): a ridge regression a decider and option.
 
-    ``alpha`` weighs the uncertainty while learning, ``ridge`` the identity in each regression. Departures: episodes in lockstep
-    choose and update together; each decider gets the whole team reward.
+    Departures: episodes in lockstep choose and update together; each decider gets the whole team reward.
     """
 
     def __init__(self, shape: Shape, alpha: float = 1.0, ridge: float = 1.0) -> None:

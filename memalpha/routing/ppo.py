@@ -3,10 +3,8 @@
     policy   -mean(min(ratio * A, clip(ratio, 1 - c, 1 + c) * A)),  ratio = exp(log pi(a|s) - log pi_old(a|s))
     total    policy + value_coefficient * mean((V - R)^2) - entropy * mean(entropy)
 
-Advantages: GAE (Schulman et al., arXiv 1506.02438, equations 11 to 16). The gradient is clipped by its norm. An update stops before
-a minibatch whose divergence from the old policy, the mean of (ratio - 1) - log ratio (never negative), is above 1.5 times
-``target_kl``. Old log-probabilities are those of sampling, stored with the data (the public code recomputes them, so its first
-ratio is always 1). Reported means are over the minibatches learned from.
+Advantages: GAE (Schulman et al., arXiv 1506.02438, equations 11 to 16). An update stops before a minibatch whose divergence from
+the old policy, the mean of (ratio - 1) - log ratio, is above 1.5 times ``target_kl``. Old log-probabilities are those of sampling.
 """
 
 from __future__ import annotations
@@ -74,8 +72,7 @@ class Batch(NamedTuple):
 def gae(rewards: Tensor, values: Tensor, next_values: Tensor, last: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
     """Return advantages and returns: ``A_t = d_t + gamma * lam * A_(t+1)``, ``d_t = r_t + gamma * V(s_(t+1)) - V(s_t)``, ``A + V``.
 
-    All are (T, N): rows are time, a column holds episodes in turn. ``last`` marks an episode's last step, however it ends:
-    nothing flows back over it. ``next_values``: value of the next observation before any restart, 0 if the episode terminated.
+    All are (T, N). ``last``: an episode's last step; ``next_values``: of the next observation, 0 if the episode terminated.
     """
     deltas = rewards + gamma * next_values - values
     advantages = torch.empty_like(deltas)
@@ -124,11 +121,7 @@ class Agent:
             group["lr"] = rate * (share_left if self.options.anneal else 1.0)
 
     def update(self, batch: Batch, seed: int, *, per_decider: bool = False) -> dict[str, float]:
-        """Learn from one batch of fresh steps in several passes; ``seed`` draws the minibatches.
-
-        Returns means over minibatches of ``policy_loss``, ``value_loss``, ``entropy``, ``kl``, ``clipped`` (share of ratios) and
-        ``grad_norm``; also ``minibatches``, ``stopped`` (1 if the divergence ended the update early) and its ``stop_kl``.
-        """
+        """Learn from one batch in several passes; ``seed`` draws the minibatches, over which the returned figures are means."""
         options, generator = self.options, torch.Generator().manual_seed(seed)
         if options.normalise:
             batch = batch._replace(advantages=normalised(batch.advantages))

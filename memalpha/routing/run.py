@@ -1,7 +1,5 @@
 """Trains and measures a router: a configuration in, a run folder out.
 
-    config.yaml  environment.json  metrics.jsonl  checkpoint.pt  summary.json
-
 The seed fixes the run (given the same libraries and machine); a resumed run ends bit for bit as an uninterrupted one; final results
 are greedy, without noise, on held-out episodes.
 """
@@ -26,8 +24,7 @@ from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.tasks import SectionOptions, SectionTask, SyntheticOptions, SyntheticTask, Task
 from memalpha.runs import RunFolder, environment
 
-Report = Callable[[dict[str, Any]], None]
-"""Called after each update with its metrics, ``step`` and ``steps``."""
+Report = Callable[[dict[str, Any]], None]  # called after each update with its metrics, ``step`` and ``steps``
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +81,7 @@ class RouterConfig(NamedTuple):
         return {name: value for group in self for name, value in plain(asdict(group)).items()}
 
 
-GROUPS: tuple[Any, ...] = (RunOptions, PolicyOptions, PPOOptions, GroupOptions)
-"""The groups of a router's configuration, as in ``RouterConfig``."""
+GROUPS: tuple[Any, ...] = (RunOptions, PolicyOptions, PPOOptions, GroupOptions)  # as in ``RouterConfig``
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> RouterConfig:

@@ -6,10 +6,8 @@
     selection = selector.select("What is the city of Marta?", context="...")
     selector.observe(selection, reward=1.0)        # learns by itself after ``update_every`` observations
 
-The state is the embeddings of query and context. Exploring, agents take turns to draw from their own probabilities; greedy, the
-group takes the highest mean probability. Learning is that of multi-agent GRPO (``learn``), on episodes of one step, with the
-probability at the time of the choice. Departures from the public selector: features are embeddings, not random numbers; any finite
-reward is allowed, not only ``10 x max(0, gain)``.
+Exploring, agents take turns to draw from their own probabilities; greedy, the group takes the highest mean probability. Learning is
+that of multi-agent GRPO (``learn``), on episodes of one step. Departure from the public selector: features are embeddings.
 """
 
 from __future__ import annotations
@@ -102,11 +100,7 @@ class ToolSelector:
         return Selection(names[action], dict(zip(names, own.tolist(), strict=True)), agent, number)
 
     def observe(self, selection: Selection, reward: float) -> dict[str, float]:
-        """Record a choice's reward (higher is better); returns the report of an update that it completed, if any.
-
-        Greedy choices are not learned from. InputError if the reward is not finite, or the choice is another selector's, already
-        observed or older than the last update.
-        """
+        """Record a choice's reward; returns the report of an update that it completed. Greedy choices are not learned from."""
         if not np.isfinite(reward):
             raise InputError(f"reward {reward!r}", expected="a finite number")
         if selection.agent is None:
@@ -148,10 +142,8 @@ class ToolSelector:
             raise InputError(f"{path} was made by {checkpoint.learner!r}", expected="tool_selector")
         tools, dimension = list(checkpoint.routes["tools"]), checkpoint.routes["dimension"]
         if tools != list(self.tools) or dimension != self._embedder.dimension:
-            raise InputError(
-                f"{path} chooses among {tools} by embeddings of {dimension}",
-                expected=f"the registered tools in their order, {list(self.tools)}, and embeddings of {self._embedder.dimension}",
-            )
+            expected = f"the registered tools in their order, {list(self.tools)}, and embeddings of {self._embedder.dimension}"
+            raise InputError(f"{path} chooses among {tools} by embeddings of {dimension}", expected=expected)
         self._build()
         unpack(checkpoint.state["members"], self._agents)
         self._generator.set_state(checkpoint.state["generator"])

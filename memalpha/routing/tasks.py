@@ -1,20 +1,14 @@
 """Routing tasks: a synthetic one with a known optimum, and which sections of a memory to search for a question.
 
 A task is a batch of episodes in lockstep. In each step K *deciders* choose one of A options each and the team earns one reward. A
-state is a tuple of arrays whose first axis is the episode, so ``Episodes`` can restart single episodes. Observations lie between -1
-and 1.
+state is a tuple of arrays whose first axis is the episode.
 
-Synthetic task (after the second public router): prompts are random unit vectors, each option has hidden specialty vectors, and the
-reward is the cosine with Gaussian noise. The best expected return is known exactly at the start, because all prompts of an episode
-are drawn then; with one facet a random choice earns 0 on average. Departures: several deciders with separate views; episodes of
-several steps and unequal length; several facets per option (the nearest counts, so the reward is not linear in the prompt).
+Synthetic task: prompts are random unit vectors, each option has hidden specialty vectors, and the reward is the cosine with noise.
+All prompts of an episode are drawn at its start, so the best expected return is known exactly.
 
-Section task: observations are sentence embeddings of questions. One decider per section searches it or not. The reward is the
-question's accuracy, with the two-layer retriever and the recall reader of evaluation, minus ``cost`` times the share of entries
-searched. Each generated dialogue becomes one memory, written by the demonstrations' teacher in one wording: ``words`` (``Marta city
-Oslo``), ``sentence`` (``The city of Marta is Oslo.``) or ``verbatim``, the dialogue's own line, which usually shares only the name
-with a question. Train and test share question wordings and the eleven attributes, but no name and no value. Accuracy is computed
-once per question and set of sections, without noise; searching no section scores as an empty result.
+Section task: observations are sentence embeddings of questions; one decider per section searches it or not. The reward is the
+question's accuracy minus ``cost`` times the share of entries searched. Each generated dialogue becomes one memory, in one wording:
+``words`` (``Marta city Oslo``), ``sentence`` (``The city of Marta is Oslo.``) or ``verbatim``, the dialogue's own line.
 """
 
 from __future__ import annotations
@@ -48,8 +42,7 @@ from memalpha.types import Instance, Question
 Floats = NDArray[np.float32]
 Integers = NDArray[np.int64]
 State = tuple[NDArray[Any], ...]
-Sections = NDArray[np.bool_]
-"""A set of the list sections, shape (S,)."""
+Sections = NDArray[np.bool_]  # a set of the list sections, shape (S,)
 
 
 class Outcome(NamedTuple):
@@ -77,8 +70,7 @@ class SyntheticOptions(Options):
 class SyntheticTask:
     """Cosine to hidden ``specialties`` (K, A, facets, D) plus noise.
 
-    States hold prompts (n, steps, K, D), lengths (n,) and the step each episode is at (n,). ``shape`` is that of the task's
-    policies; ``routes`` is what a trained router needs to know of it, for its checkpoint: here nothing.
+    States hold prompts (n, steps, K, D), lengths (n,) and the step each episode is at (n,). ``routes`` goes into a checkpoint.
     """
 
     def __init__(self, options: SyntheticOptions = SyntheticOptions()) -> None:
@@ -119,7 +111,6 @@ class SyntheticTask:
         return np.asarray((best * (np.arange(best.shape[1]) < lengths[:, None])).sum(axis=1))
 
     def _prompts(self, state: State) -> NDArray[np.float64]:
-        """The prompts of the current step, (n, K, D)."""
         prompts, _, at = state
         return np.asarray(prompts[np.arange(len(at)), np.minimum(at, prompts.shape[1] - 1)])
 
@@ -167,10 +158,7 @@ class Case(NamedTuple):
 
 
 class SectionTask:
-    """Routing of questions to sections; states hold case numbers (n,). InputError if no question is left.
-
-    ``routes`` names the sections, those that ever held an entry, and the embedder.
-    """
+    """Routing of questions to sections; states hold case numbers (n,). InputError if no question is left."""
 
     def __init__(self, options: SectionOptions, embedder: Embedder) -> None:
         self.options = options
@@ -181,9 +169,8 @@ class SectionTask:
         config = replace(PRESETS[options.preset], split=options.split, templates=options.templates)
         for instance in generate(options.instances, options.seed, config):
             memory = remember(instance, schema, options.wording)
-            retriever = TwoLayerRetriever(
-                memory, RetrievalConfig(retrieval=options.mode, embedder=options.embedder), embedder=embedder
-            )
+            ranking = RetrievalConfig(retrieval=options.mode, embedder=options.embedder)
+            retriever = TwoLayerRetriever(memory, ranking, embedder=embedder)
             for question in instance.questions:
                 if not options.only or any(contains(question.text, attribute) for attribute in options.only):
                     self.cases.append(Case(question, memory, retriever))
@@ -246,8 +233,6 @@ class SectionTask:
 
 
 class _Within:
-    """A retriever restricted to some sections; no sections find nothing."""
-
     def __init__(self, retriever: Retriever, names: Sequence[str]) -> None:
         self._retriever, self._names = retriever, names
 

@@ -1,9 +1,8 @@
 """Where the log is kept: a SQLite file, a PostgreSQL database, or process memory. SQLAlchemy Core writes the SQL.
 
 Tables: ``log`` (the records), ``heads`` (last record of each chain), ``state`` (format; whether files still need scrubbing),
-``secrets`` (per-namespace key for stored digests). One transaction changes them together. Readers never wait for a writer. SQLite's
-own lock allows one writer; network file systems do not keep such locks. PostgreSQL: one writer by an advisory lock. Not covered:
-the server's own write-ahead log, replicas and dumps keep erased bytes until the server recycles them.
+``secrets`` (key of a namespace's digests). Readers never wait for a writer. One writer by SQLite's lock, which network file systems
+do not keep, or PostgreSQL's advisory lock. Not covered: a server's own log, replicas and dumps keep erased bytes for a while.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from memalpha.errors import InputError, JournalBusyError, JournalDamagedError, J
 from memalpha.files import flush
 from memalpha.store.records import REGISTRY, Head, Record, root
 
-IN_MEMORY = ":memory:"
-"""The address of a store in process memory."""
+IN_MEMORY = ":memory:"  # address of a store in process memory
 FORMAT = 1
 APPLICATION_ID = 0x4D454D41  # "MEMA"
 _POSTGRES_LOCK = 0x6D656D616C706861  # advisory lock id of this application
@@ -53,6 +51,7 @@ STATE = Table(
     _needed("commits", BigInteger), _needed("mix", Text), _needed("scrub", Integer),
 )  # fmt: skip
 SECRETS = Table("secrets", _METADATA, Column("ns", Text, primary_key=True), _needed("secret", Text))
+_MARK = update(STATE).values(scrub=STATE.c.scrub + 1)  # something was erased that is still in the files
 
 
 def connect(url: str, wait: float = 30.0) -> Database:
@@ -62,10 +61,11 @@ def connect(url: str, wait: float = 30.0) -> Database:
     try:
         address = sa.make_url(url)
     except (ArgumentError, ValueError) as error:  # the message leaves the address out: it may hold the password
-        raise InputError(
+        what, expected = (
             f"a store at {url.split('://')[0]}://..., which is no address",
-            expected="postgresql://user:password@host:port/database, the port a number",
-        ) from error
+            "postgresql://user:password@host:port/database",
+        )
+        raise InputError(what, expected=expected) from error
     match address.drivername:
         case "postgresql" | "postgres":
             return Postgres(address, wait)
@@ -171,25 +171,21 @@ class Database(ABC):
             self.execute("COMMIT")
 
     def _error(self, error: DBAPIError) -> JournalError:
-        """Translate a driver error."""
         cause = error.orig
         code, state = getattr(cause, "sqlite_errorcode", 0) & 0xFF, getattr(cause, "sqlstate", None) or ""
         said = str(cause).strip()
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) or state == "55P03":
             return JournalBusyError(f"{self.name} is being written by another for more than {self.wait} s", fix="try again")
         if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) or state.startswith("53"):
-            return JournalError(
-                f"{self.name} could not be read or written ({said})",
-                fix="make room on the disk, or check it; nothing of this write was kept, what was acknowledged before is safe",
-            )
+            fix = "make room on the disk, or check it; nothing of this write was kept, what was acknowledged before is safe"
+            return JournalError(f"{self.name} could not be read or written ({said})", fix=fix)
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             return JournalError(f"{self.name} cannot be opened for writing ({said})", fix=_RIGHTS)
         if code == sqlite3.SQLITE_NOTADB:
             return JournalDamagedError(f"{self.name} is no store, or its head is damaged ({said})", fix="name another file")
         if isinstance(cause, sqlite3.Error) or state in ("XX001", "XX002"):
             return JournalDamagedError(f"{self.name} is damaged ({said})", fix=_RESCUE)
-        what = f"{self.name} cannot be reached ({said}); what was not acknowledged may or may not be there"
-        return JournalError(what, fix="check server and address; the next call connects again")
+        return JournalError(f"{self.name} cannot be reached ({said})", fix="check server and address; the next call connects again")
 
     def rows(self, ns: str, after: int = 0) -> list[Record]:
         """Return a chain's records in order, those after number ``after``."""
@@ -232,13 +228,13 @@ class Database(ABC):
         """Erase body and salt of some records."""
         row = update(LOG).where(LOG.c.ns == sa.bindparam("chain"), LOG.c.seq == sa.bindparam("number"))
         self.execute(row.values(body=None, salt=None), [{"chain": ns, "number": number} for number in numbers])
-        self._mark_scrub()
+        self.execute(_MARK)
 
     def drop(self, ns: str) -> None:
         """Drop a chain and its secret."""
         for table in (LOG, HEADS, SECRETS):
             self.execute(delete(table).where(table.c.ns == ns))
-        self._mark_scrub()
+        self.execute(_MARK)
 
     def new_secret(self, ns: str) -> bytes:
         """Make a new secret for a namespace; ``scrub`` then removes the old one from the files."""
@@ -246,18 +242,12 @@ class Database(ABC):
         self.execute(insert(SECRETS), [{"ns": ns, "secret": secrets.token_hex(32)}])
         return self.secret(ns)
 
-    def _mark_scrub(self) -> None:
-        self.execute(update(STATE).values(scrub=STATE.c.scrub + 1))
-
     def to_scrub(self) -> int:
         """Return how often data was erased that may still be in the files."""
         return int(self.execute(select(STATE.c.scrub))[0][0])
 
     def scrub(self) -> None:
-        """Remove all erased data from the database files.
-
-        JournalError if that fails now (JournalBusyError: readers keep old files in use); the next opening tries again.
-        """
+        """Remove erased data from the files; JournalError if that fails now (the next opening tries again)."""
         try:
             marked = self.to_scrub()
             self._rewrite()
@@ -266,17 +256,12 @@ class Database(ABC):
         except JournalDamagedError:
             raise
         except JournalError as error:
-            raise type(error)(
-                f"{self.name}: erased from the log, but old bytes are still in the files: {error.what}",
-                fix="make room on the disk and close other readers; the next opening of the store erases them",
-            ) from error
+            what = f"{self.name}: erased from the log, but old bytes are still in the files: {error.what}"
+            raise type(error)(what, fix="make room and close other readers; the next opening of the store erases them") from error
 
 
 class Sqlite(Database):
-    """A log in one file (created with mode 600), or for ``:memory:`` in process memory.
-
-    JournalDamagedError if the file is damaged or no journal, InputError for a wrong path, JournalError if rights are missing.
-    """
+    """A log in one file (created with mode 600), or for ``:memory:`` in process memory."""
 
     _settings = ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA secure_delete=ON", "PRAGMA temp_store=MEMORY")
 
@@ -311,8 +296,7 @@ class Sqlite(Database):
         """Be the only writer of all processes; JournalDamagedError if the file was removed or replaced since it was opened."""
         if self.path and (there := _identity(self.path)) != self._file:
             how = "replaced by another file" if there else "removed"
-            what = f"{self.name} was {how} while it was in use; nothing was written"
-            raise JournalDamagedError(what, fix="bring it or a backup back, and open the journal again")
+            raise JournalDamagedError(f"{self.name} was {how} while it was in use; nothing was written", fix=_RESCUE)
         with super().writing():
             yield
 
@@ -347,7 +331,6 @@ class Postgres(Database):
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return device and inode of a file; None if there is no file."""
     try:
         status = path.stat()
     except FileNotFoundError:

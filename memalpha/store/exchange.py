@@ -6,9 +6,8 @@
     {"forgotten": <id>, "time": ..., "note": ...}                                    of the whole store only
     {"end": <number of lines before this one>}
 
-An import is all or nothing. It refuses namespaces that exist here or were forgotten here, and receipts of namespaces that are alive
-here. It checks the form of each line and replays each namespace, since without a key anybody can compute valid hashes. Not covered:
-an old export still holds an entry that was forgotten later; delete such exports yourself.
+An import is all or nothing, and replays each namespace, since without a key anybody can compute valid hashes. Not covered: an old
+export still holds an entry that was forgotten later.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from memalpha.store.journal import Journal
 
 _FORMAT = {"format": "memalpha-journal", "version": 1}
-_SHOWN = 80  # longest shown part of a wrong value, in characters
 
 
 class _Begin(Registered):
@@ -50,11 +48,7 @@ _LINES: dict[str, type[BaseModel]] = {"begin": _Begin, "record": _Row, "forgotte
 
 
 def export_to(journal: Journal, path: Path, namespace: Namespace | None = None) -> int:
-    """Write one namespace, or the whole store, to a new file; return the number of records.
-
-    InputError if the file exists, its folder or the namespace does not; JournalDamagedError if the store is damaged; JournalError
-    if the file cannot be written. Nothing is left then.
-    """
+    """Write one namespace, or the whole store, to a new file (none is left after an error); return the number of records."""
     lines: list[dict[str, Any]] = [_FORMAT]
     with journal.reading():
         for name in journal.begun if namespace is None else (namespace,):
@@ -83,11 +77,7 @@ def export_to(journal: Journal, path: Path, namespace: Namespace | None = None) 
 
 
 def import_from(journal: Journal, path: Path) -> int:
-    """Read an export; return the number of records.
-
-    InputError (with the line) if the file is no complete export or its namespaces conflict with this store; ForgottenError if one
-    of them was forgotten here.
-    """
+    """Read an export; return the number of records. InputError names the wrong line; ForgottenError if forgotten here."""
     lines = read_export(path)
     chains: dict[str, list[Record]] = {}
     with journal.writing():
@@ -97,7 +87,7 @@ def import_from(journal: Journal, path: Path) -> int:
                 found = next((kind.model_validate(line) for name, kind in _LINES.items() if name in line), None)
             except ValidationError as error:
                 wrong = error.errors()[0]
-                what = f"{where}: {'.'.join(map(str, wrong['loc']))} is {repr(wrong['input'])[:_SHOWN]}"
+                what = f"{where}: {'.'.join(map(str, wrong['loc']))} is {repr(wrong['input'])[:80]}"
                 raise InputError(what, expected=f"an export that nobody edited ({wrong['msg']})") from error
             match found:
                 case _Begin() as begin:
@@ -105,8 +95,12 @@ def import_from(journal: Journal, path: Path) -> int:
                     chains[begin.begin] = []
                 case _Row(record=record) if record.ns in chains:
                     chains[record.ns].append(record)
-                case _Forgotten() as forgotten:
-                    _forgotten(journal, forgotten, where)
+                case _Forgotten(forgotten=ns):
+                    if alive := next((name for name, begun in journal.begun.items() if begun.ns == ns), None):
+                        what = f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here"
+                        raise InputError(what, fix="forget it here first")
+                    if ns not in journal.forgotten:
+                        journal.unregister(ns, {})
                 case _:
                     raise InputError(f"{where} holds {list(line)[:5]}", expected="a line of an export, after that of its namespace")
         for ns, records in chains.items():
@@ -125,15 +119,6 @@ def _begin(journal: Journal, line: _Begin, where: str) -> None:
     if name in journal.begun or line.begin in {begun.ns for begun in journal.begun.values()}:
         raise InputError(f"{where}: the namespace {name} is there already", expected="a store without it", fix="forget it first")
     journal.register(name, line.begin, line.shape, line.time)
-
-
-def _forgotten(journal: Journal, line: _Forgotten, where: str) -> None:
-    """Take over that a namespace was forgotten in the exporting store."""
-    if (alive := next((name for name, begun in journal.begun.items() if begun.ns == line.forgotten), None)) is not None:
-        what = f"{where}: the namespace {alive} was forgotten where this export comes from, and is alive here"
-        raise InputError(what, fix="forget it here first, or import an export of the other namespaces alone")
-    if line.forgotten not in journal.forgotten:
-        journal.unregister(line.forgotten, {})
 
 
 def _add(journal: Journal, ns: str, records: list[Record], path: Path) -> None:

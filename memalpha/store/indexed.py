@@ -1,8 +1,6 @@
 """The durable store with retrievers, for servers and agents.
 
 What always holds: a search sees every acknowledged write of its own namespace, of any process, and nothing of another namespace.
-After ``forget`` or a failed write, indexes are rebuilt from the log. Writes and searches of one ``IndexedStore`` take turns. The
-most recently used namespaces stay in process memory; others are rebuilt on use.
 """
 
 from __future__ import annotations
@@ -30,27 +28,18 @@ class _Open(NamedTuple):
 
 
 class IndexedStore:
-    """Durable searchable memories, one per namespace; the ``keep`` last used stay in this process.
-
-    Retrievers are made by ``make_retriever`` (``memalpha.retrieval.two_layer.retriever_factory``).
-    """
+    """Durable searchable memories, one per namespace; the ``keep`` last used stay in this process, others are rebuilt on use."""
 
     def __init__(
-        self,
-        journal: Journal,
-        schema: MemorySchema,
-        make_retriever: RetrieverFactory,
-        count_tokens: TokenCounter = count_words,
-        *,
-        keep: int = 64,
+        self, journal: Journal, schema: MemorySchema, make: RetrieverFactory, count: TokenCounter = count_words, *, keep: int = 64
     ) -> None:
         self.journal, self.schema = journal, schema
-        self._make, self._count, self._keep = make_retriever, count_tokens, keep
+        self._make, self._count, self._keep = make, count, keep
         self._lock = threading.RLock()
         self._open: OrderedDict[Namespace, _Open] = OrderedDict()
 
     def durable(self, namespace: Namespace) -> DurableMemory:
-        """Return the durable memory of a namespace (history, as_of)."""
+        """Return the durable memory of a namespace."""
         return self._current(namespace).durable
 
     def memory(self, namespace: Namespace) -> JournalMemory:

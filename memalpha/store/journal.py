@@ -5,10 +5,8 @@
     durable.apply(Operation(OperationKind.INSERT, "facts", "Marta lives in Oslo"), Origin("me"))   # on disk when this returns
     durable.memory, durable.history("1"), durable.as_of(1), durable.undo(1, Origin("me")), durable.forget("1")
 
-What always holds: a write is on disk, completely, before it is acknowledged, and if it raises nothing is kept; namespaces are
-isolated; an edited, moved or lost record is detected before use; forgotten content does not return by undo, history or import.
-``history``, ``as_of``, ``undo`` and ``forget`` read and check the whole chain, so their cost grows with the log. The guide is
-``docs/store.md``.
+What always holds: a write is on disk before it is acknowledged, or nothing of it is kept; namespaces are isolated; damage is found
+before use; forgotten content does not return. The cost of ``history``, ``as_of``, ``undo`` and ``forget`` grows with the log.
 """
 
 from __future__ import annotations
@@ -31,28 +29,11 @@ from memalpha.errors import InputError, JournalConflictError, JournalDamagedErro
 from memalpha.memory.memory import Memory, count_words
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import TokenCounter
+from memalpha.store import records as log
 from memalpha.store.database import IN_MEMORY, Database, connect
 from memalpha.store.exchange import export_to, import_from
 from memalpha.store.memory import JournalMemory, Written, before_of, events, past, readable, schema_of, shape
-from memalpha.store.records import (
-    REGISTRY,
-    Event,
-    Head,
-    Kind,
-    Namespace,
-    Origin,
-    Receipt,
-    Record,
-    check,
-    fault,
-    hash_prompt,
-    mix,
-    moment_of,
-    root,
-    seal,
-    stamp,
-    to_body,
-)
+from memalpha.store.records import REGISTRY, Event, Head, Kind, Namespace, Origin, Receipt, Record, hash_prompt
 from memalpha.types import Change, Operation, OperationResult
 
 __all__ = ["IN_MEMORY", "DurableMemory", "Event", "Journal", "Namespace", "Origin", "Receipt", "Report", "hash_prompt"]
@@ -65,10 +46,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What verification found: ``faults`` (one line each), and the number of chains, records and forgotten records.
-
-    ``head`` is one hash (hex) over all heads. Keep it elsewhere: the same value later shows that the log was not rewritten.
-    """
+    """What verification found; the same ``head``, one hash over all heads, later shows that the log was not rewritten."""
 
     faults: tuple[str, ...]
     namespaces: int
@@ -109,12 +87,9 @@ class Journal:
     def open(cls, url: str | Path, *, key: bytes | None = None, wait: float = 30.0) -> Journal:
         """Open or create a store: the path of a SQLite file (or ``sqlite:///path``), ``postgresql://...``, or ``:memory:``.
 
-        ``key`` is the key of the hashes, always the same for one store: nobody can rewrite the log unnoticed without it. ``wait``:
-        seconds to wait for another process's write, then JournalBusyError. InputError for a wrong argument; JournalDamagedError if
-        the store is damaged; MissingExtraError for PostgreSQL without psycopg.
+        ``key`` of the hashes: nobody can rewrite the log unnoticed without it. ``wait``: seconds for another writer, then
+        JournalBusyError. JournalDamagedError if the store is damaged.
         """
-        if not isinstance(url, str | Path):
-            raise InputError(f"a store at {url!r}", expected="a path or a URL")
         if key is not None and (not isinstance(key, bytes) or not key):
             raise InputError(f"a key of type {type(key).__name__}", expected="bytes, not empty, or None for a store without a key")
         if not 0 <= wait <= _LONGEST_WAIT:
@@ -156,7 +131,7 @@ class Journal:
             self._forget_registry()
         with self.lock:
             self.database.scrub()
-        return Receipt(begun.ns, moment_of(record.time), head.seq)
+        return Receipt(begun.ns, log.moment_of(record.time), head.seq)
 
     def export(self, path: str | Path, namespace: Namespace | None = None) -> int:
         """Write a namespace, or everything, to a new JSON Lines file; return the number of records (``store.exchange``)."""
@@ -190,7 +165,7 @@ class Journal:
         """Return the checked records of a chain, all or those after ``before``; JournalDamagedError if the chain is broken."""
         head = self.database.head(ns)
         records = self.database.rows(ns, before.seq if before else 0)
-        if faults := check(ns, records, before, head, self.key):
+        if faults := log.check(ns, records, before, head, self.key):
             name = next((str(name) for name, begun in self.begun.items() if begun.ns == ns), ns or "(registry)")
             what = f"{self.database.name}, namespace {name}: {'; '.join(faults[:5])}"
             raise JournalDamagedError(what, fix="bring a backup back; journal.verify() lists everything")
@@ -199,16 +174,15 @@ class Journal:
     def registered(self, namespace: Namespace) -> Begun:
         """Return what the registry says of a namespace; InputError if it does not exist."""
         if namespace not in self.begun:
-            fix = "memalpha journal namespaces STORE lists them; in Python, Journal.namespaces()"
-            raise InputError(f"no namespace {namespace}", fix=fix)
+            raise InputError(f"no namespace {namespace}", fix="memalpha journal namespaces STORE lists them")
         return self.begun[namespace]
 
     def now(self, after: str) -> str:
         """Return the time of the next record: the clock's, but not before ``after``."""
-        return max(after, stamp(self.clock()))
+        return max(after, log.stamp(self.clock()))
 
     def _forget_registry(self) -> None:
-        self._registry_head, self._registry_time = root(REGISTRY), ""
+        self._registry_head, self._registry_time = log.root(REGISTRY), ""
         self.begun: dict[Namespace, Begun] = {}
         self.forgotten: dict[str, Record] = {}
 
@@ -217,8 +191,7 @@ class Journal:
         if head == self._registry_head:
             return
         if head.seq <= self._registry_head.seq:
-            what = f"{self.database.name}: the registry of namespaces lost what it held"
-            raise JournalDamagedError(what, fix="bring a backup back")
+            raise JournalDamagedError(f"{self.database.name}: the registry lost what it held", fix="bring a backup back")
         for record in self.stretch(REGISTRY, self._registry_head if self._registry_head.seq else None):
             if record.kind == Kind.FORGET:
                 self.forgotten[record.entry] = record
@@ -230,27 +203,22 @@ class Journal:
 
     def register(self, name: Namespace, ns: str, shape: Any, time: str = "") -> None:
         """Begin a namespace, now or at an earlier time; inside ``writing``."""
-        self._append_registry(
-            Kind.BEGIN, time or self.now(self._registry_time), ns, body=to_body({**asdict(name), "schema": shape})
-        )
+        body = log.to_body({**asdict(name), "schema": shape})
+        self._append_registry(Kind.BEGIN, time or self.now(self._registry_time), ns, body=body)
 
     def unregister(self, ns: str, note: dict[str, Any]) -> Record:
         """Add the receipt of a forgotten namespace to the registry; inside ``writing``."""
         return self._append_registry(Kind.FORGET, self.now(self._registry_time), ns, gone=True, note=json.dumps(note))
 
     def _append_registry(self, kind: Kind, time: str, ns: str, **more: Any) -> Record:
-        record = seal(self._registry_head, self.key, ns=REGISTRY, kind=kind, time=time, entry=ns, **more)
+        record = log.seal(self._registry_head, self.key, ns=REGISTRY, kind=kind, time=time, entry=ns, **more)
         self.database.append([record])
         self._follow_registry()
         return record
 
     # -------------------------------------------------------------------------------------------- verification
     def verify(self) -> Report:
-        """Check the whole store; faults are in the report, nothing is raised.
-
-        Checked: the database's own integrity; edited, missing and reordered records of each chain; a receipt for each erased
-        record; the registry against the chains; that each chain leads to a memory and a history.
-        """
+        """Check the whole store: files, chains, receipts, registry, and that each chain leads to a memory; raises nothing."""
         chains: dict[str, list[Record]] = {}
         faults, head = list[str](), ""
         with self.lock:
@@ -258,7 +226,7 @@ class Journal:
                 faults += self.database.integrity()
                 with self.database.reading():
                     heads = self.database.heads()
-                    head = mix(heads.items())
+                    head = log.mix(heads.items())
                     faults += self._faults(heads, chains)
             except JournalError as error:
                 faults.append(str(error))
@@ -267,10 +235,9 @@ class Journal:
         return Report(tuple(dict.fromkeys(faults)), len(chains), len(records), forgotten, head)
 
     def _faults(self, heads: dict[str, Head], chains: dict[str, list[Record]]) -> list[str]:
-        """Check every chain, and collect the records of the namespaces in ``chains``."""
         there, registry = self.database.chains(), self.database.rows(REGISTRY)
-        problems = check(REGISTRY, registry, None, heads.get(REGISTRY, root(REGISTRY)), self.key)
-        registry = [record for record in registry if not fault(record, Head(record.seq - 1, record.previous), self.key)]
+        problems = log.check(REGISTRY, registry, None, heads.get(REGISTRY, log.root(REGISTRY)), self.key)
+        registry = [record for record in registry if not log.fault(record, Head(record.seq - 1, record.previous), self.key)]
         begun, gone = ({record.entry for record in registry if record.kind == kind} for kind in (Kind.BEGIN, Kind.FORGET))
         faults = [f"chain {ns or '(registry)'} has records and no head" for ns in sorted(there - heads.keys())]
         faults += [f"registry: {line}" for line in problems]
@@ -281,7 +248,7 @@ class Journal:
         for ns in sorted(heads.keys() - {REGISTRY}):
             try:
                 chains[ns] = self.database.rows(ns)
-                problems = check(ns, chains[ns], None, heads[ns], self.key)
+                problems = log.check(ns, chains[ns], None, heads[ns], self.key)
                 if not problems and ns in shapes:
                     readable(chains[ns], shapes[ns])
             except (JournalError, InputError) as error:
@@ -291,10 +258,7 @@ class Journal:
 
 
 class DurableMemory:
-    """The memory of one namespace; made by ``Journal.memory``.
-
-    Name, section kinds and times of ``schema`` must match the recorded schema; limits and descriptions may change.
-    """
+    """The memory of one namespace; made by ``Journal.memory``. Limits and descriptions of ``schema`` may change."""
 
     def __init__(self, journal: Journal, namespace: Namespace, schema: MemorySchema, count_tokens: TokenCounter) -> None:
         self._journal, self.namespace, self.schema, self._count = journal, namespace, schema, count_tokens
@@ -314,11 +278,7 @@ class DurableMemory:
 
     @contextmanager
     def writing(self, origin: Origin) -> Iterator[JournalMemory]:
-        """Give the memory to write to; all operations inside are logged together or not at all.
-
-        Other writers wait meanwhile, so generate text before the block. JournalError if the write fails; JournalBusyError if
-        another process did not finish writing in time.
-        """
+        """Give the memory to write to; all operations inside are logged together or not at all. Other writers wait meanwhile."""
         with self._changing():
             draft: list[Written] = []
             self._memory.draft = draft
@@ -330,7 +290,7 @@ class DurableMemory:
             if not self._ns:
                 self._ns = secrets.token_hex(16)
                 self._journal.register(self.namespace, self._ns, shape(self.schema))
-                self._head = root(self._ns)
+                self._head = log.root(self._ns)
             by, records = self._by(origin), list[Record]()
             for operation, chunk, said, change in draft:
                 told = {name: value for name, value in asdict(operation).items() if value is not None}
@@ -371,8 +331,7 @@ class DurableMemory:
         if head == self._head:
             return
         if head.seq <= self._head.seq:
-            what = f"namespace {self.namespace} had {self._head.seq} operations and has {head.seq}, or others"
-            raise JournalDamagedError(what, fix="bring a backup back")
+            raise JournalDamagedError(f"namespace {self.namespace} had {self._head.seq} operations and has {head.seq}, or others")
         records = self._journal.stretch(begun.ns, self._head if self._head.seq else None)
         if any(record.kind == Kind.FORGET for record in records):  # the memory in this process holds what was erased
             self._memory = JournalMemory(self.schema, self._count)
@@ -388,9 +347,9 @@ class DurableMemory:
     def _seal(self, head: Head, kind: Kind, time: str, change: Change, body: dict[str, Any]) -> Record:
         entry = change.after or change.before
         assert entry is not None
-        text = to_body({**body, "after": asdict(change.after) if change.after else None})
+        text = log.to_body({**body, "after": asdict(change.after) if change.after else None})
         gone = change.after is None
-        return seal(head, self._journal.key, ns=self._ns, kind=kind, time=time, entry=entry.id, gone=gone, body=text)
+        return log.seal(head, self._journal.key, ns=self._ns, kind=kind, time=time, entry=entry.id, gone=gone, body=text)
 
     def _append(self, records: Sequence[Record]) -> None:
         self._journal.database.append(records)
@@ -409,11 +368,7 @@ class DurableMemory:
         return past(self._records(), at, self.schema, self._count)
 
     def keyed(self, text: str) -> str:
-        """Return a text with each SHA-256 digest replaced by its keyed form in this namespace's log (``Origin``).
-
-        To find the events of a prompt, compare ``origin.prompt_hash`` with ``keyed(hash_prompt(ids))``. This does not work for
-        events before the last ``forget``, which makes a new secret.
-        """
+        """Return a text with each SHA-256 digest keyed as in this namespace's log (``Origin``) since the last ``forget``."""
         with self._journal.reading():
             self._follow()
             return _keyed(text, self._journal.database.secret(self._ns))
@@ -429,8 +384,7 @@ class DurableMemory:
     def undo(self, seq: int, origin: Origin) -> Change:
         """Revert one operation by its number (an undo can be undone too); logged as a new operation. Limits are not checked.
 
-        InputError if there is no such operation or it cannot be undone; ForgottenError if its content, or the content before, was
-        forgotten; JournalConflictError if its entry was written since, or another entry now holds the text to restore.
+        InputError if it cannot be undone; ForgottenError if its content was forgotten; JournalConflictError if written since.
         """
         with self._changing():
             entry_id, before = before_of(self._chain(), seq)
@@ -447,10 +401,8 @@ class DurableMemory:
     def forget(self, entry_id: str) -> Receipt:
         """Erase an entry for good from log, memory and files; keep a receipt. InputError if nothing of it is left.
 
-        Erased is the content of all records of the entry, and of records of other entries with the same text, except a live entry
-        that holds this text now; the receipt names those. Not covered: paraphrases (find them with ``search``), exports and copies.
-        JournalError if the files could not be scrubbed now (it is erased from the log; the next opening scrubs them;
-        JournalBusyError: readers keep old files in use).
+        Records of other entries with the same text are erased too, except of live entries, which the receipt names. Not covered:
+        paraphrases, exports and copies. JournalError if the files could not be scrubbed now; the next opening does it.
         """
         with self._changing():
             records, database = self._chain(), self._journal.database
@@ -463,17 +415,16 @@ class DurableMemory:
             ]
             if not erased:
                 raise InputError(f"nothing of an entry {entry_id!r} is left in {self.namespace}", expected="the id of an entry")
-            note = json.dumps({"erased": erased, "said_by": said_by})
-            time = self._journal.now(self._time)
+            note, time = json.dumps({"erased": erased, "said_by": said_by}), self._journal.now(self._time)
             key = self._journal.key
-            receipt = seal(self._head, key, ns=self._ns, kind=Kind.FORGET, time=time, entry=entry_id, gone=True, note=note)
+            receipt = log.seal(self._head, key, ns=self._ns, kind=Kind.FORGET, time=time, entry=entry_id, gone=True, note=note)
             self._append([receipt])
             database.erase(self._ns, erased)
             database.new_secret(self._ns)
             self._reset()  # the change list still holds the erased content
         with self._journal.lock:
             database.scrub()
-        return Receipt(entry_id, moment_of(time), len(erased), tuple(said_by))
+        return Receipt(entry_id, log.moment_of(time), len(erased), tuple(said_by))
 
 
 def _keyed(text: str, secret: bytes) -> str:

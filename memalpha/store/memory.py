@@ -1,6 +1,5 @@
 """The memory of one namespace, built from its records, and its past states.
 
-What always holds: a memory rebuilt from the log equals the memory at that operation (entries, order, ``newest``, next id).
 ``Memory.apply`` decides once, at writing, and the record keeps the result: another tokenizer, limit or version changes no past.
 """
 
@@ -39,8 +38,7 @@ class JournalMemory(Memory):
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
         """Apply an operation, to be logged when the ``writing`` block ends; JournalError outside such a block."""
         if self.draft is None:
-            fix = "with durable.writing(origin) as memory: ..."
-            raise JournalError("a durable memory was written outside of its journal", fix=fix)
+            raise JournalError("a durable memory was written outside of its journal", fix="durable.writing(origin)")
         self._clock = self.seq + 1
         result = super().apply(operation, chunk=chunk, time=time)
         if result.changed:
@@ -124,10 +122,7 @@ def readable(records: Sequence[Record], shape: Any) -> None:
 
 
 def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, count_tokens: TokenCounter) -> Memory:
-    """Return an independent memory after an operation or at a time.
-
-    InputError if there is no such operation; JournalError if an earlier version dropped that part.
-    """
+    """Return an independent memory after an operation or at a time; JournalError if an earlier version dropped that part."""
     last = records[-1].seq if records else 0
     if isinstance(at, int) and not 0 <= at <= last:
         raise InputError(f"operation {at}", expected=f"a number from 0 to {last}, the last operation of this namespace")
@@ -135,19 +130,14 @@ def past(records: Sequence[Record], at: int | datetime, schema: MemorySchema, co
     count = sum(record.seq <= at if isinstance(at, int) else record.time <= moment for record in records)
     base = sum(record.kind in (Kind.BASE, Kind.KEEP) for record in records)
     if count < base and not (isinstance(at, int) and at >= records[0].seq - 1):
-        expected = f"operation {records[0].seq - 1} or later"
-        raise JournalError(f"what was before {at} was dropped at {records[0].time}", expected=expected)
+        raise JournalError(f"what was before {at} was dropped", expected=f"operation {records[0].seq - 1} or later")
     memory = JournalMemory(schema, count_tokens)
     memory.replay(records[: max(count, base)])
     return memory.copy()
 
 
 def before_of(records: Sequence[Record], seq: int) -> tuple[str, Entry | None]:
-    """Return the id of the entry that an operation wrote, and that entry before it.
-
-    InputError if the operation does not exist or cannot be undone; ForgottenError if content was forgotten; JournalConflictError if
-    the entry was written since and that was not undone.
-    """
+    """Return the id of the entry that an operation wrote, and that entry before it; raises as ``DurableMemory.undo``."""
     target = next((record for record in records if record.seq == seq), None)
     if target is None or target.kind not in (Kind.APPLY, Kind.UNDO, Kind.FORGET):
         last = records[-1].seq if records else 0
@@ -157,9 +147,9 @@ def before_of(records: Sequence[Record], seq: int) -> tuple[str, Entry | None]:
     if target.erased or target.kind == Kind.FORGET or any(record.kind == Kind.FORGET for record in later):
         raise ForgottenError(f"operation {seq} was forgotten: forgetting wins over undo")
     if later and later[-1].data().after != target.data().after:
+        since = later[-1].seq
         raise JournalConflictError(
-            f"entry {target.entry} was written by operation {later[-1].seq} after operation {seq}",
-            fix=f"undo {later[-1].seq} first",
+            f"entry {target.entry} was written by operation {since} after operation {seq}", fix=f"undo {since} first"
         )
     earlier = [record for record in about if record.seq < seq]
     if not earlier or earlier[-1].kind == Kind.FORGET:

@@ -1,10 +1,8 @@
 """The records of the log, their hash chain, and related types.
 
-A record has a permanent header (numbers, kind, time, hashes; no user text) and an erasable body (operation, resulting entry,
-origin). The hash covers the header, which holds the previous record's hash and a commitment: SHA-256 over 32 random bytes (the
-salt) and the body. After body and salt are erased the chain still holds, and nobody can confirm a guess of the content. Each
-namespace has its own chain, rooted in its random id, and so has the registry of namespaces. Without a key (HMAC-SHA256) the chain
-detects accidents, but not an attacker who recomputes all later hashes.
+A record has a permanent header (no user text) and an erasable body. The hash covers the header, which holds the previous record's
+hash and a commitment: SHA-256 over 32 random bytes (the salt) and the body. After body and salt are erased the chain still holds,
+and nobody can confirm a guess of the content. Without a key (HMAC-SHA256) the chain detects accidents, but not an attacker.
 """
 
 from __future__ import annotations
@@ -26,9 +24,7 @@ from memalpha.types import Entry, Operation
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-REGISTRY = ""
-"""Id of the registry chain."""
-_SHOWN = 80  # longest shown part of a damaged value, in characters
+REGISTRY = ""  # id of the registry chain
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,12 +36,10 @@ class Namespace:
     session: str = "default"
 
     def __post_init__(self) -> None:
-        """Check the three names; InputError if one is empty, too long, not printable or padded with spaces."""
         for part in ("user", "agent", "session"):
             name = getattr(self, part)
             if not isinstance(name, str) or not 0 < len(name) <= 200 or not name.isprintable() or name != name.strip():
-                expected = "1 to 200 printable characters without spaces around them"
-                raise InputError(f"{part} of a namespace is {name!r}", expected=expected)
+                raise InputError(f"{part} of a namespace is {name!r}", expected="1 to 200 printable characters, no spaces around")
 
     def __str__(self) -> str:
         return f"{self.user}/{self.agent}/{self.session}"
@@ -55,8 +49,7 @@ class Namespace:
 class Origin:
     """Where an operation came from: writer, chunk id or hash, ``hash_prompt`` of the prompt.
 
-    SHA-256 digests in ``source`` and ``prompt_hash`` are stored keyed (``DurableMemory.keyed``) with a secret that ``forget``
-    destroys: a plain digest of a short text would confirm a guess of forgotten content.
+    Digests are stored keyed (``DurableMemory.keyed``), since a plain one would confirm a guess of forgotten content.
     """
 
     agent: str
@@ -147,10 +140,8 @@ class Head(NamedTuple):
 class Record(NamedTuple):
     """One line of the log, with the columns of the table.
 
-    ``seq`` counts from 1 without gaps; ``entry`` is an id or empty; ``gone``: that entry does not exist afterwards; ``time`` (UTC)
-    never goes back; ``note`` is JSON of a ``Note``, or empty; ``commitment`` is the hash of salt and body, empty without a body;
-    ``previous`` is the hash of the record before, ``hash`` that of all fields before it; ``salt`` (32 random bytes in hex) and
-    ``body`` (JSON of a ``Body``, registry: ``Registered``) are None if there is none or it was erased.
+    ``seq`` counts from 1 without gaps; ``gone``: the entry does not exist afterwards; ``time`` never goes back; ``note`` is JSON of
+    a ``Note``; ``body`` (JSON of a ``Body``, registry: ``Registered``) and ``salt`` are None if there is none or it was erased.
     """
 
     ns: Chain
@@ -197,18 +188,13 @@ class Record(NamedTuple):
             return model.model_validate(json.loads(text) if text else {})
         except (ValueError, RecursionError) as error:
             why = str(error).splitlines()
-            raise JournalDamagedError(
-                f"operation {self.seq} holds {str(text)[:_SHOWN]!r}, which is no {model.__name__.lower()}: {'; '.join(why[1:3])}"
-            ) from error
+            what = f"operation {self.seq} holds {str(text)[:80]!r}, which is no {model.__name__.lower()}: {'; '.join(why[1:3])}"
+            raise JournalDamagedError(what) from error
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``, ``time`` is UTC.
-
-    ``origin`` is None if erased, and for receipts; ``operation`` only for an applied operation that was not erased; ``before`` and
-    ``after`` are None where the entry did not exist or was forgotten.
-    """
+    """One event in an entry's history; ``seq`` is the number for ``undo`` and ``as_of``; what was erased is None."""
 
     seq: int
     kind: Kind
@@ -222,10 +208,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Proof of an erasure, without the content; ``entry`` is the id of the entry or of the namespace's chain.
-
-    ``operations``: number of erased records; ``said_by``: live entries with the same content, which were kept.
-    """
+    """Proof of an erasure of an entry or a namespace's chain: erased records, and live entries with the same content, kept."""
 
     entry: str
     time: datetime

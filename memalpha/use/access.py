@@ -4,8 +4,7 @@
       - {name: marta-laptop, sha256: 9f86d0..., user: marta}                    # any agent and session of marta
       - {name: chat-backend, sha256: 60303a..., any_user: true, agent: chat}    # each request names its user
 
-The file holds SHA-256 hashes, never tokens; comparison takes constant time. A request may set the parts of the namespace that its
-token leaves open, by ``HEADERS`` (percent-encoded UTF-8): the user is required, agent and session are ``default`` if absent.
+A request may set the parts of the namespace that its token leaves open, by ``HEADERS`` (percent-encoded UTF-8).
 """
 
 from __future__ import annotations
@@ -92,7 +91,6 @@ class ServeConfig(Options):
 
 
 def _host_in(header: str) -> str:
-    """Return the name or address in a ``Host`` or ``Origin``; empty if the header is none."""
     found = _PLACE.fullmatch(header)
     return found[1].lower().strip("[]") if found else ""
 
@@ -113,10 +111,7 @@ class Caller(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grant(Options):
-    """What a caller may reach: a line of the tokens file. ``name`` is for the journal; None for agent or session allows any.
-
-    InputError unless exactly one of ``user`` and ``any_user`` is set and all names are valid.
-    """
+    """What a caller may reach: a line of the tokens file. ``name`` is for the journal; None for agent or session allows any."""
 
     name: StrictStr
     user: StrictStr | None = None
@@ -138,18 +133,14 @@ class Grant(Options):
         found = dict(asked)
         for part in HEADERS:
             if (fixed := getattr(self, part)) is not None and found.setdefault(part, fixed) != fixed:
-                what = f"{self.name} may not reach the {part} {found[part]!r}"
-                raise Problem(HTTPStatus.FORBIDDEN, what, f"{part} {fixed!r}")
+                raise Problem(HTTPStatus.FORBIDDEN, f"{self.name} may not reach the {part} {found[part]!r}", f"{part} {fixed!r}")
         if "user" not in found:
             raise Problem(HTTPStatus.BAD_REQUEST, "no user named", f"whose memory it is, in {HEADERS['user']}")
         return Namespace(**found)
 
 
 class Callers:
-    """Identifies the sender of a request; ``known`` is one grant for all (a local server), or a grant per token.
-
-    InputError for no token or a duplicate.
-    """
+    """Identifies the sender of a request; ``known`` is one grant for all (a local server), or a grant per token."""
 
     def __init__(self, known: Sequence[Grant] | Grant) -> None:
         self.local = known if isinstance(known, Grant) else None
@@ -183,8 +174,7 @@ class Callers:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         grant = self.local or (self.grant(token.strip()) if scheme.lower() == "bearer" else None)
         if grant is None:
-            expected = "the header Authorization: Bearer TOKEN"
-            raise Problem(HTTPStatus.UNAUTHORIZED, "no token that this server knows", expected)
+            raise Problem(HTTPStatus.UNAUTHORIZED, "no token that this server knows", "the header Authorization: Bearer TOKEN")
         given = {part: headers[name.lower()] for part, name in HEADERS.items() if name.lower() in headers}
         try:
             asked = {part: unquote(value.encode("ascii").decode(), errors="strict") for part, value in given.items()}

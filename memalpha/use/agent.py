@@ -1,9 +1,8 @@
 """Use a trained agent: add texts, ask questions, read, undo and forget what it wrote.
 
-Prompts and completions are handled as in training (``memalpha.agent.step``). Writing calls return when the change is on disk. If
-the memory changed during generation, the model is asked again. Thread-safe: texts of one namespace are read in order, those of
-several in one batch. With a store, each call needs a ``namespace``; without one, the journal is in memory and lost with the
-process.
+Writing calls return when the change is on disk. If the memory changed during generation, the model is asked again. Thread-safe:
+texts of one namespace are read in order, those of several in one batch. With a store, each call needs a ``namespace``; without one,
+the journal is in memory and lost with the process.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary
 
 from memalpha.agent.config import AgentConfig
@@ -63,25 +62,15 @@ class Reply:
 
 
 class MemoryAgent:
-    """An agent with one memory per namespace.
+    """An agent with one memory per namespace; ``name`` is its name in the journal. Without ``reader``, ``ask`` returns passages.
 
     ``store`` is a path or URL (``Journal.open``, with ``key``) or a journal, which the caller closes; None keeps all in memory.
-    Without ``reader``, ``ask`` returns the passages found. ``retrieve_k`` None takes the agent's own. ``name`` is its name in the
-    journal.
     """
 
     def __init__(
-        self,
-        step: AgentStep,
-        generator: Generator,
-        reader: Reader | None = None,
-        *,
-        store: str | Path | Journal | None = None,
-        key: bytes | None = None,
-        retrieve_k: int | None = None,
-        name: str = "agent",
-        max_batch: int = 32,
-    ) -> None:
+        self, step: AgentStep, generator: Generator, reader: Reader | None = None, *, store: str | Path | Journal | None = None,
+        key: bytes | None = None, retrieve_k: int | None = None, name: str = "agent", max_batch: int = 32,
+    ) -> None:  # fmt: skip
         self.step, self.name = step, name
         self.reader = reader or RecallReader(step.config.reader_tokens, step.encoder.count)
         self.retrieve_k = retrieve_k or step.config.retrieve_k
@@ -97,17 +86,10 @@ class MemoryAgent:
 
     @classmethod
     def load(
-        cls,
-        trained: str | Path,
-        model: str | Path | None = None,
-        *,
-        store: str | Path | Journal | None = None,
-        key: bytes | None = None,
-        reader: Reader | None = None,
-        router: str | Path | None = None,
-        retrieve_k: int | None = None,
-        device: str = "cpu",
-    ) -> MemoryAgent:
+        cls, trained: str | Path, model: str | Path | None = None, *, store: str | Path | Journal | None = None,
+        key: bytes | None = None, reader: Reader | None = None, router: str | Path | None = None,
+        retrieve_k: int | None = None, device: str = "cpu",
+    ) -> MemoryAgent:  # fmt: skip
         """Load a trained agent with a store; for the arguments and errors see ``load_trained`` and ``MemoryAgent``."""
         step, generator, name = load_trained(trained, model, router=router, device=device)
         return cls(step, generator, reader, store=store, key=key, retrieve_k=retrieve_k, name=name)
@@ -126,10 +108,8 @@ class MemoryAgent:
     def add(self, text: str, time: str | None = None, *, namespace: Namespace | str | None = None, source: str = "") -> Added:
         """Let the agent read a text and update a memory; on disk when this returns.
 
-        A text of more than ``max_chunk_tokens`` is split at sentences; each piece is on disk before the next is read. A note on an
-        error gives the pieces and operations already stored. ``time`` is ISO 8601; a str ``namespace`` names the user; an empty
-        ``source`` becomes the text's SHA-256. InputError for unusable arguments, JournalError if the write fails, JournalBusyError
-        if others keep writing to the namespace, ServiceError if the generator fails.
+        A long text is split at sentences; a note on an error gives the pieces already stored. ``time`` is ISO 8601; a str
+        ``namespace`` names the user; an empty ``source`` becomes the text's SHA-256. ServiceError if the generator fails.
         """
         whose, pieces = self._whose(namespace), self.pieces(text, time)
         steps: list[StepRecord] = []
@@ -183,11 +163,7 @@ class MemoryAgent:
         return record, written
 
     def undo(self, operation: int, *, namespace: Namespace | str | None = None, by: str = "user") -> Change:
-        """Undo operation number ``operation`` (or an earlier undo) and return the change; ``by`` is who asks.
-
-        InputError for an unknown operation, JournalConflictError if its entry was written since, ForgottenError if it was
-        forgotten.
-        """
+        """Undo operation number ``operation`` (or an earlier undo); ``by`` is who asks. Raises as ``DurableMemory.undo``."""
         whose = self._whose(namespace)
         with self._writing(whose):
             return self._store.undo(whose, operation, Origin(by))
@@ -248,7 +224,7 @@ class MemoryAgent:
         found = Namespace(namespace) if isinstance(namespace, str) else namespace or self._default
         if not isinstance(found, Namespace):
             what = "no namespace" if namespace is None else f"namespace {namespace!r}"
-            raise InputError(what, expected="whose memory it is: Namespace(user, agent, session), or the user's name")
+            raise InputError(what, expected="Namespace(user, agent, session), or the user's name")
         return found
 
     def _writing(self, whose: Namespace) -> threading.Lock:
@@ -277,19 +253,8 @@ _AGENT_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "memal
 _EXPECTED = "a folder that memalpha train or memalpha warmup wrote, or a Hub name owner/name or owner/name@revision"
 
 
-class Trained(NamedTuple):
-    """A loaded agent; ``name`` is the folder name, or the Hub name with its commit."""
-
-    step: AgentStep
-    generator: Generator
-    name: str
-
-
 def find_trained(trained: str | Path) -> tuple[Path, str]:
-    """Return folder and name of an adapter, whole model or run; a Hub name ``owner/name`` or ``owner/name@revision`` is fetched.
-
-    InputError if there is none; ServiceError if the Hub does not answer and nothing is cached.
-    """
+    """Return folder and name of an adapter, whole model or run; a Hub name is fetched. ServiceError if the Hub does not answer."""
     text = str(trained)
     if text and (path := path_of(text, _EXPECTED)).is_dir():
         return agent_folder(text), path.resolve().name
@@ -304,21 +269,18 @@ def find_trained(trained: str | Path) -> tuple[Path, str]:
         fix = "check the spelling; log in (`hf auth login`) if it is private"
         raise InputError(f"the Hub has no {text!r}", expected="the name of a repository that can be read", fix=fix) from error
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
-        raise ServiceError(
-            f"{name} could not be fetched from the Hub: {str(error).splitlines()[0]}\n"
-            "  to fix: connect this machine once, or give the folder of a copy"
-        ) from error
+        why = str(error).splitlines()[0]
+        raise ServiceError(f"{name} could not be fetched from the Hub: {why}\n  to fix: give the folder of a copy") from error
     return folder, f"{name}@{folder.name[:12]}"
 
 
 def load_trained(
     trained: str | Path, model: str | Path | None = None, *, router: str | Path | None = None, device: str = "cpu"
-) -> Trained:
+) -> tuple[AgentStep, Generator, str]:
     """Load a trained agent from a folder or Hub name (``find_trained``).
 
-    ``model`` is the base (registered name, folder or Hub name; None: the one the adapter names), ``router`` a section router for
-    layer 1 of the retriever (None: the agent's own), ``device`` a torch device. InputError if they are not valid or do not fit;
-    ServiceError if a download failed.
+    ``model`` is the base (None: the one the adapter names), ``router`` a section router (None: the agent's own). The third value
+    is the agent's name, a Hub name with its commit.
     """
     from memalpha.generation.hf import HFGenerator
     from memalpha.models import load_policy_model
@@ -337,4 +299,4 @@ def load_trained(
         raise InputError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}", expected=expected) from error
     step = AgentStep(config, policy.tokenizer)
     check_context(step, policy.model.config)
-    return Trained(step, HFGenerator(policy.model, policy.tokenizer), name)
+    return step, HFGenerator(policy.model, policy.tokenizer), name

@@ -1,7 +1,6 @@
 """``OPERATIONS`` over HTTP (JSON, described at ``/openapi.json``; no ``/docs``, which loads remote scripts) and as MCP tools.
 
-A problem is the same JSON in both; in MCP it is the text of an error result. The caller comes from the gate, or over stdio is fixed
-at start. There is no tool to erase a whole namespace.
+A problem is the same JSON in both; in MCP it is the text of an error result. There is no tool to erase a whole namespace.
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ async def _caller_of(
     agent: Annotated[str | None, Header(alias=HEADERS["agent"])] = None,
     session: Annotated[str | None, Header(alias=HEADERS["session"])] = None,
 ) -> Caller:
-    """Return the caller from the gate; the parameters only describe the headers."""
     caller: Caller = request.scope[CALLER]
     return caller
 
@@ -111,7 +109,6 @@ def _endpoint(operations: Operations, operation: Operation) -> Callable[..., Ans
 def build_mcp(operations: Operations, local: Caller | None = None) -> Server:
     """Return the MCP server that offers the operations; ``local`` is the caller over stdio."""
     tools = {operation.name: operation for operation in OPERATIONS if operation.tool}
-
     listed = [
         Tool(
             name=name,

@@ -1,7 +1,6 @@
 """Export a trained agent as a self-contained folder with a model card: as an adapter, or merged into a whole model.
 
-The folder is written completely or not at all; it holds the agent's schema, no code, no pickles and no secrets. A merge runs in
-float32; its logits on one prompt must match those of base and adapter. Card numbers come from the run's files, or are unknown.
+The folder is written completely or not at all; it holds the agent's schema, no code, no pickles and no secrets.
 """
 
 from __future__ import annotations
@@ -22,14 +21,7 @@ from memalpha.agent.step import AgentStep
 from memalpha.errors import InputError, MemAlphaError
 from memalpha.files import read_object, write_object
 from memalpha.memory.schema import MemorySchema, presets
-from memalpha.models.policy import (
-    ADAPTER_RECORD,
-    ADAPTER_WEIGHTS,
-    adapter_shapes,
-    agent_folder,
-    base_of,
-    load_policy_model,
-)
+from memalpha.models.policy import ADAPTER_RECORD, ADAPTER_WEIGHTS, adapter_shapes, agent_folder, base_of, load_policy_model
 from memalpha.models.registry import MODELS
 from memalpha.rewards.total import RewardConfig
 from memalpha.runs import RunFolder, masked, masked_command, nameless
@@ -48,10 +40,9 @@ _TOLERANCE = 1e-3  # relative to the largest logit; float32 rounding is about 1e
 
 
 def export(trained: str | Path, output: str | Path, *, model: str | Path | None = None, merge: bool = False) -> Path:
-    """Write an adapter, whole model or run folder ``trained`` as the new folder ``output``; InputError if an input is not valid.
+    """Write an adapter, whole model or run folder ``trained`` as the new folder ``output``.
 
-    ``merge`` makes one whole model of base and adapter, in float32; ``model`` names the base, if not as the adapter does.
-    MemAlphaError if the merged logits differ from those of base and adapter.
+    ``merge`` makes one float32 model of base (``model``, if not as the adapter says) and adapter; MemAlphaError if logits differ.
     """
     source, target = agent_folder(trained), Path(output)
     if target.exists():
@@ -87,7 +78,6 @@ def export(trained: str | Path, output: str | Path, *, model: str | Path | None 
 
 @contextmanager
 def _made(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder; rename it to ``target`` at the end."""
     draft = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         draft.mkdir(parents=True)
@@ -103,7 +93,6 @@ def _made(target: Path) -> Iterator[Path]:
 
 
 def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
-    """Write base and adapter as one model, after a comparison of their logits on one prompt of the agent."""
     import torch
 
     def logits(model: Any) -> Tensor:
@@ -119,10 +108,8 @@ def _merge(source: Path, base: str, config: AgentConfig, draft: Path) -> None:
     merged = policy.model.merge_and_unload()
     difference = float((logits(merged) - wanted).abs().max())
     if not difference <= _TOLERANCE * float(wanted.abs().max()):
-        raise MemAlphaError(
-            f"the merged model differs from base and adapter by {difference:.3g} logits\n"
-            "  to fix: export the adapter without --merge; its layers cannot be merged faithfully"
-        )
+        what = f"the merged model differs from base and adapter by {difference:.3g} logits"
+        raise MemAlphaError(f"{what}\n  to fix: export the adapter without --merge")
     merged.to(torch.float32).save_pretrained(draft)
     policy.tokenizer.save_pretrained(draft)
 

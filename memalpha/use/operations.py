@@ -1,8 +1,7 @@
 """The operations of a server, shared by the HTTP API and MCP, with their JSON.
 
-Each method of ``Operations`` marked ``_operation`` is one: its parameters are the request (unknown fields are refused), its result
-the answer, its docstring the description. Client errors (4xx) are reported in full. For server errors (5xx) the client gets only
-the kind; the log has the message, which may hold files and addresses. A mistake of the model is a recorded result, not a problem.
+Each method of ``Operations`` marked ``_operation`` is one: its parameters are the request, its result the answer, its docstring the
+description. Of server errors (5xx) the client gets only the kind; the log has the message, which may hold files and addresses.
 """
 
 from __future__ import annotations

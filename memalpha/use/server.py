@@ -39,11 +39,7 @@ _UNREAD_SECONDS = 30  # for a client that does not read its answer
 
 
 class _Connection(H11Protocol):
-    """A connection with time limits.
-
-    In addition to uvicorn's limit, it closes a connection without a request or a complete header in time, with body data after the
-    answer, or whose client does not read. At the maximum number, it closes the one idle longest, never one with a running request.
-    """
+    """A connection that is closed if its client sends too slowly or does not read; at the maximum, the one idle longest."""
 
     _since = 0.0
     _sending: asyncio.TimerHandle | None = None
@@ -87,10 +83,9 @@ class _Connection(H11Protocol):
 
 
 class Gate:
-    """ASGI middleware: checks host, origin, token, load and body size of each request, or answers with the problem.
+    """ASGI middleware: checks host and origin (DNS rebinding, blind posts), token, load and body size of each request.
 
-    A request that passes has its caller in ``scope[CALLER]`` and its whole body. Against DNS rebinding and blind posts from a
-    browser, ``Host`` must name this machine on loopback, and ``Origin`` must be allowed.
+    A request that passes has its caller in ``scope[CALLER]`` and its whole body.
     """
 
     def __init__(self, app: ASGIApp, config: ServeConfig, callers: Callers) -> None:
@@ -117,8 +112,12 @@ class Gate:
                 raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{most} requests are under way", fix="try again later")
             self.active += 1
             try:
-                body = await self._body(scope, receive)
-                await self._app({**scope, CALLER: caller}, _replay(body, receive), send)
+                first: list[Message] = [{"type": "http.request", "body": await self._body(scope, receive), "more_body": False}]
+
+                async def replay() -> Message:
+                    return first.pop() if first else await receive()
+
+                await self._app({**scope, CALLER: caller}, replay, send)
             finally:
                 self.active -= 1
         except ClientDisconnect:
@@ -145,26 +144,14 @@ class Gate:
                     if len(body) > limit:
                         raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "the request's body", f"at most {limit} bytes")
         except TimeoutError as error:
-            what = f"the request's body took more than {seconds} s to arrive"
-            raise Problem(HTTPStatus.REQUEST_TIMEOUT, what) from error
+            raise Problem(HTTPStatus.REQUEST_TIMEOUT, f"the request's body took more than {seconds} s to arrive") from error
         return bytes(body)
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a receiver that gives the body in one message."""
-    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def again() -> Message:
-        return first.pop() if first else await receive()
-
-    return again
 
 
 def check_reach(config: ServeConfig, callers: Callers) -> None:
     """Raise InputError if others could reach a server without a token."""
     if not config.loopback and callers.local is not None:
-        what = f"a server at {config.host} that anybody on the network could use"
-        fix = "--tokens FILE (memalpha token NAME --user USER makes one), or --host 127.0.0.1"
+        what, fix = f"a server at {config.host} that anybody on the network could use", "--tokens FILE, or --host 127.0.0.1"
         raise InputError(what, expected="tokens, off loopback", fix=fix)
 
 
@@ -198,8 +185,8 @@ def serve_http(
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
         sock = socket.create_server((config.host, config.port), family=family)
     except OSError as error:
-        what, fix = f"{config.host}:{config.port} cannot be listened at: {error.strerror}", "--port with another number, or 0"
-        raise InputError(what, expected="a free port of this machine", fix=fix) from error
+        what = f"{config.host}:{config.port} cannot be listened at: {error.strerror}"
+        raise InputError(what, expected="a free port of this machine", fix="--port 0") from error
     url = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{sock.getsockname()[1]}"
     settings = uvicorn.Config(
         build_app(agent, config, callers, lambda: on_ready(url)),

@@ -44,8 +44,6 @@ def conversation(store, **changes):
 
 @pytest.fixture
 def talk(monkeypatch, capsys):
-    """Say lines in a conversation; return what came back, line by line."""
-
     def say(talking, *lines):
         monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
         with talking.agent:
@@ -56,8 +54,7 @@ def talk(monkeypatch, capsys):
 
 
 @pytest.fixture
-def said(talk, tmp_path):
-    """One conversation after the other on the same store."""
+def said(talk, tmp_path):  # one conversation after the other on the same store
     return lambda *lines: talk(conversation(tmp_path / "memories.db"), *lines)
 
 
@@ -67,31 +64,23 @@ def stored(tmp_path):
         return [entry.content for entry in durable.memory], durable.operations()
 
 
-# -------------------------------------------------------------------------------------------- talking and commands
 def test_a_message_is_answered_then_read_and_known_afterwards(said, tmp_path):
     assert said("I live in Oslo", "where do I live?", "/quit", "never") == [
-        "(no answer)",
-        "  remembered (1): + 1 Marta: I live in Oslo",
-        "[2026-01-02T03:04+00:00] Marta: I live in Oslo",
-        "  remembered (2): + 2 Marta: where do I live?",
-    ]
+        "(no answer)", "  remembered (1): + 1 Marta: I live in Oslo",
+        "[2026-01-02T03:04+00:00] Marta: I live in Oslo", "  remembered (2): + 2 Marta: where do I live?",
+    ]  # fmt: skip
     contents, operations = stored(tmp_path)
     assert contents == ["Marta: I live in Oslo", "Marta: where do I live?"]
     assert [event.origin.source for event in operations] == ["chat", "chat"]
-    assert said("Oslo?")[0].startswith("[2026-01-02T03:04+00:00] Marta: I live in Oslo")  # another day
 
 
 def test_why_and_memory_name_the_entries(said):
     lines = said("I live in Oslo", "I have a cat", "Oslo cat", "/why", "/memory")
     start = lines.index("entry\tscore\ttime\tcontent\toperation")
     rows = [line.split("\t") for line in lines[start + 1 : start + 3]]
-    assert {(row[0], row[3], row[4]) for row in rows} == {
-        ("1", "Marta: I live in Oslo", "1"),
-        ("2", "Marta: I have a cat", "2"),
-    }
+    assert {(row[0], row[3], row[4]) for row in rows} == {("1", "Marta: I live in Oslo", "1"), ("2", "Marta: I have a cat", "2")}
     assert lines[-4] == "entry\tsection\ttime\tcontent\toperation"
     assert lines[-1] == "3\tfacts\t2026-01-02T03:04+00:00\tMarta: Oslo cat\t3"
-    assert "nothing was answered yet" in said("/why")[0]
 
 
 def test_undo_takes_back_the_last_message_then_the_one_before(said, tmp_path):
@@ -141,21 +130,17 @@ def test_a_line_in_another_encoding_is_one_message(tmp_path, monkeypatch):
 
 
 def test_forgetting_asks_first(said, tmp_path):
-    lines = said("the code is quagga", "/forget 1", "/forget", "/forget 1 yes", "what code?", "/forget 9 yes")
-    assert lines[2:6] == [
-        "error: forgetting cannot be undone", "  expected: /forget 1 yes", "error: forgetting cannot be undone",
-        "  expected: /forget ENTRY yes",
-    ]  # fmt: skip
-    assert lines[6] == "  forgotten for good: entry 1, 1 records erased"
-    assert lines[7] == "(no answer)" and "error: nothing of an entry '9'" in lines[9]
+    lines = said("the code is quagga", "/forget 1", "/forget 1 yes", "what code?", "/forget 9 yes")
+    assert lines[2:4] == ["error: forgetting cannot be undone", "  expected: /forget 1 yes"]
+    assert lines[4] == "  forgotten for good: entry 1, 1 records erased"
+    assert lines[5] == "(no answer)" and "error: nothing of an entry '9'" in lines[7]
     assert all(b"quagga" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_commands_that_are_none(said):
     assert said(f"/undo {'9' * 5000}")[0] == f"error: /undo {'9' * 40}"
-    lines = said("/undo x", "/undo 99", "/nonsense", "hello")
-    assert lines[0].startswith("error: /undo x") and "cannot be undone" in lines[2]
-    assert "error: no command '/nonsense'" in lines[4]
+    lines = said("/undo 99", "/nonsense", "hello")
+    assert "cannot be undone" in lines[0] and "error: no command '/nonsense'" in lines[2]
     assert lines[-1] == "  remembered (1): + 1 Marta: hello"
 
 
@@ -169,9 +154,8 @@ def test_a_failure_is_one_message_and_the_conversation_goes_on(talk, tmp_path, m
         raise error
 
     monkeypatch.setattr(talking.agent, "ask", fails)
-    assert talk(talking, "one", "two", "three") == [
-        "error: the server is down", "interrupted", "(no answer)", "  remembered (1): + 1 Marta: three",
-    ]  # fmt: skip
+    answers = ["error: the server is down", "interrupted", "(no answer)", "  remembered (1): + 1 Marta: three"]
+    assert talk(talking, "one", "two", "three") == answers
 
 
 def test_what_is_shown_cannot_steer_the_terminal(said):
@@ -180,10 +164,8 @@ def test_what_is_shown_cannot_steer_the_terminal(said):
     assert not any(char in line for line in lines for char in "\x1b\u202e")
 
 
-# -------------------------------------------------------------------------------------------- the verb
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """An adapter that changes what the nano model says."""
     from peft import LoraConfig, get_peft_model
 
     folder = tmp_path_factory.mktemp("nano") / "adapter"
@@ -200,7 +182,6 @@ def trained(tmp_path_factory):
 
 
 def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkeypatch):
-    """The adapter is off while the base answers."""
     asked = ModelReader(lambda chats: [], 512, lambda text: 1).messages([ReadRequest(Question("violin", ("",)), [])])[0]
     said = []
     for adapter in (None, trained):
@@ -208,11 +189,9 @@ def test_the_base_answers_and_the_agent_writes(trained, tmp_path, capsys, monkey
         done = HFGenerator(model.eval(), tokenizer).generate([Prompt((), chat_ids(tokenizer, asked))], Sampling(128))
         said.append(printable_lines(done[0].text.strip() or "(no answer)"))
     assert said[0] != said[1]  # else the test could not fail
-    monkeypatch.setattr(sys, "stdin", io.StringIO("violin\n/memory\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("violin\n"))
     assert run(["chat", str(trained), "--store", str(tmp_path / "m.db"), "--user", "marta"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith(f"{said[0]}\n")
-    assert "entry\tsection\ttime\tcontent\toperation" in shown
+    assert capsys.readouterr().out.startswith(f"{said[0]}\n")
 
 
 def test_another_model_can_answer(trained, tmp_path, capsys, monkeypatch, chat_server):

@@ -1,7 +1,5 @@
 """What a run shows of itself, and what others wrote: text in data, errors and logs never steers the terminal."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os
@@ -9,7 +7,6 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -33,35 +30,27 @@ def test_the_pace_of_steps_by_hand(first: int) -> None:
     reporter("unheard of", {})
     rate = "tokens/s 200  " if first == 1 else ""  # 1,000 tokens in 5 s; a resumed run's first step knows no rate
     left = "20.0 s left" if first == 1 else "0.0 s left"
-    assert written(console).splitlines() == [
+    assert console.file.getvalue().splitlines() == [
         "[    10 s] loading nano [bold]and[/bold] toy",
         f"[    15 s] step {first}/4  reward 0.500  {rate}s/step 5.0",
         f"[    25 s] step {first + 1}/4  reward 0.500  accuracy 0.250  tokens/s 100  s/step 10.0  {left}",
     ]
 
 
-def written(console: Console) -> str:
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
-
-
-# ---------------------------------------------------------------------------------------------------- hostile text
 def harmless(text: str) -> bool:
-    """Whether a text holds nothing that a terminal obeys, but line ends."""
     return all(char.isprintable() or char == "\n" for char in text)
 
 
-def test_no_console_line_table_error_or_log_message_steers_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_console_line_table_error_or_log_message_steers_the_terminal(monkeypatch, capfd):
     console = SafeConsole(file=io.StringIO(), width=400, force_terminal=True, color_system=None)
     table = Table(HOSTILE)
     table.add_row(HOSTILE)
     console.print(HOSTILE, markup=False)
     console.print(table)
-    assert harmless(written(console)) and "\\x1b]0;owned" in written(console) and "\\u202egpj.exe" in written(console)
+    written = console.file.getvalue()
+    assert harmless(written) and "\\x1b]0;owned" in written and "\\u202egpj.exe" in written
 
-    def fails(arguments: Any, rest: Any) -> int:
+    def fails(arguments, rest):
         logging.getLogger("x").warning("about %s", HOSTILE)
         raise InputError(f"the value is {HOSTILE}")
 
@@ -74,7 +63,6 @@ def test_no_console_line_table_error_or_log_message_steers_the_terminal(
 
 
 def test_a_real_terminal_gets_no_escape_of_a_path_or_an_error(tmp_path: Path) -> None:
-    """``memalpha inspect`` and ``report`` of a folder with a hostile name, under a pseudo terminal."""
     folder = tmp_path / f"run{HOSTILE}"
     folder.mkdir()
     for verb, code in ((["inspect", str(folder)], 1), (["report", str(folder)], 0)):

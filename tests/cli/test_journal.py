@@ -5,7 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -24,9 +24,6 @@ def store(tmp_path):
     """Marta: 1 insert, 2 insert, 3 update of the first, 4 core; somebody else: one insert."""
     path = tmp_path / "memories.db"
     with Journal.open(path) as journal:
-        begun = datetime(2024, 5, 1, 12, tzinfo=UTC)
-        ticks = iter(begun + timedelta(hours=i) for i in range(1000))
-        journal.clock = lambda: next(ticks)
         durable = journal.memory(MARTA, SCHEMA)
         by = Origin("policy", "file:key:.txt", "ab12")
         durable.apply(Operation(INSERT, "semantic", "Marta city Oslo"), by)
@@ -39,8 +36,6 @@ def store(tmp_path):
 
 @pytest.fixture
 def ask(store, capsys):
-    """Run an action on the store and return its JSON."""
-
     def asked(action, *more, namespace="marta", code=0):
         whose = [] if namespace is None else ["-n", namespace]
         assert run(["journal", action, str(store), *more, *whose, "--json"]) == code
@@ -55,14 +50,11 @@ def live(store):
 
 
 def test_namespaces_and_history(ask):
-    assert ask("namespaces", namespace=None) == [
-        {"user": "a/b", "agent": "agent", "session": "tuesday"},
-        {"user": "marta", "agent": "default", "session": "default"},
-    ]
+    names = [tuple(name.values()) for name in ask("namespaces", namespace=None)]
+    assert names == [("a/b", "agent", "tuesday"), ("marta", "default", "default")]
     rows = ask("history")
-    assert [(row["seq"], row["kind"], row["operation"]["kind"]) for row in rows] == [
-        (1, "apply", "insert"), (2, "apply", "insert"), (3, "apply", "update"), (4, "apply", "replace"),
-    ]  # fmt: skip
+    assert [(row["seq"], row["kind"]) for row in rows] == [(1, "apply"), (2, "apply"), (3, "apply"), (4, "apply")]
+    assert [row["operation"]["kind"] for row in rows] == ["insert", "insert", "update", "replace"]
     assert rows[0]["origin"] == {"agent": "policy", "source": "file:key:.txt", "prompt_hash": "ab12"}
     assert ask("history", "--entry", "1") == [rows[0], rows[2]]
     assert (rows[2]["before"]["content"], rows[2]["after"]["content"]) == ("Marta city Oslo", "Marta city Rome")
@@ -80,9 +72,8 @@ def test_the_past_by_number_and_by_time_and_what_differs(ask):
     just_before = datetime.fromisoformat(third) - timedelta(microseconds=1)
     assert contents(just_before.isoformat()) == ["Marta city Oslo", "went \x1b[2J home"]
     found = ask("diff", "1", "4")
-    assert [(row["before"] and row["before"]["content"], row["after"]["content"]) for row in found] == [
-        ("Marta city Oslo", "Marta city Rome"), (None, "went \x1b[2J home"), (None, "a :100: friend"),
-    ]  # fmt: skip
+    assert [row["before"] and row["before"]["content"] for row in found] == ["Marta city Oslo", None, None]
+    assert [row["after"]["content"] for row in found] == ["Marta city Rome", "went \x1b[2J home", "a :100: friend"]
     assert [row["after"] and row["after"]["content"] for row in ask("diff", "4", "1")] == [None, None, "Marta city Oslo"]
 
 
@@ -113,8 +104,8 @@ def test_forget_an_entry_then_everything(ask, store, capsys):
 
 def test_verify_says_whole_then_damaged(ask, store, capsys):
     report = ask("verify", namespace=None)
+    assert ask("verify", "--head", report["head"], namespace=None) == report
     assert report["ok"] and (report["namespaces"], report["operations"], report["faults"]) == (2, 5, [])
-    assert ask("verify", "--head", report["head"], namespace=None)["ok"]
     ask("undo", "3")
     found = ask("verify", "--head", report["head"], namespace=None, code=1)
     assert (found["ok"], found["changed"], found["faults"]) == (False, True, [])
@@ -126,37 +117,30 @@ def test_verify_says_whole_then_damaged(ask, store, capsys):
     assert "was edited" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["history", "none.db", "-n", "marta"], "no store at 'none.db'"),
-        (["history", "STORE", "-n", "nobody"], "to fix: memalpha journal namespaces STORE lists them"),
-        (["history", "STORE", "-n", "[" * 100_000], "namespace '[[["),
-        (["history", "STORE", "-n", "marta", "--entry", "99"], "entry '99'"),
-        (["as-of", "STORE", "99", "-n", "marta"], "from 0 to 4"),
-        (["as-of", "STORE", "2024-05-01", "-n", "marta"], "such as 2024-05-01T00:00:00Z"),
-        (["undo", "STORE", "9" * 5000, "-n", "marta"], "operation '9999"),
-        (["export", "STORE", "STORE"], "exists"),
-        (["import", "new.db", "notes.txt"], "what export wrote"),
-        (["namespaces", "notes.txt"], "notes.txt is no store"),
-        (["namespaces", "empty.db"], "'empty.db' is empty"),
-        (["verify", "STORE", "--wait", "nan"], "a wait of nan s"),
-        (["verify", "postgresql://h:abc/x"], "no address"),
-    ],
-)
+WRONG = [
+    ("history none.db -n marta", "no store at 'none.db'"), ("history STORE -n nobody", "no namespace nobody"),
+    ("history STORE -n " + "[" * 100_000, "namespace '[[["), ("history STORE -n marta --entry 99", "entry '99'"),
+    ("as-of STORE 99 -n marta", "from 0 to 4"), ("as-of STORE 2024-05-01 -n marta", "such as 2024-05-01T00:00:00Z"),
+    ("undo STORE " + "9" * 5000 + " -n marta", "operation '9999"), ("export STORE STORE", "exists"),
+    ("import new.db notes.txt", "what export wrote"), ("namespaces notes.txt", "notes.txt is no store"),
+    ("namespaces empty.db", "'empty.db' is empty"), ("verify STORE --wait nan", "a wait of nan s"),
+    ("verify postgresql://h:abc/x", "no address"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG, ids=range(len(WRONG)))
 def test_one_clear_message_and_nothing_made(arguments, said, store, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("Buy milk, bread and butter.\n")
     (tmp_path / "empty.db").touch()
     there = {path.name for path in tmp_path.iterdir()}
-    assert run(["journal", *[str(store) if part == "STORE" else part for part in arguments]]) == 1
+    assert run(["journal", *[str(store) if part == "STORE" else part for part in arguments.split()]]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: ") and "Traceback" not in error and said in error
     assert {path.name for path in tmp_path.iterdir()} - {"memories.db-wal", "memories.db-shm"} <= there
     assert (tmp_path / "empty.db").stat().st_size == 0
 
 
-# -------------------------------------------------------------------------------------------- showing
 def test_in_a_pipe_a_row_is_a_line_and_text_cannot_steer_the_terminal(store, capsys):
     assert run(["journal", "as-of", str(store), "4", "-n", "marta"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -1,14 +1,19 @@
-"""The wheel, outside the checkout: it holds every file of the package, and a command works from it."""
+"""The wheel, outside the checkout: it holds every file of the package, and the commands work from it."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+TRAIN = """train --model nano --full_finetuning true --train_data toy --train_options {"n":16,"split":"train"} --schema toy
+    --codec compact --view_tokens 64 --max_chunk_tokens 64 --max_completion_length 8 --max_steps 1 --output_dir run"""
+WHOSE = "run --store m.db --user marta"
 
 
 def test_the_wheel_holds_every_file_of_the_package_and_works(tmp_path):
@@ -24,6 +29,24 @@ def test_the_wheel_holds_every_file_of_the_package_and_works(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(wheel)], check=True)
     assert files == {path.relative_to(site) for path in (site / "memalpha").rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    command = [sys.executable, "-m", "memalpha", "prepare", "synthetic", "--output", "data", "--option", "n=3"]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.startswith("3 instances"), done.stderr
+    place = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"}, "text": True}
+    memalpha = [sys.executable, "-P", "-m", "memalpha"]
+
+    def call(words, said=""):
+        done = subprocess.run([*memalpha, *words.split()], input=said, capture_output=True, timeout=300, **place)
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout
+
+    code = "import memalpha; print(memalpha.__file__)"
+    assert subprocess.check_output([sys.executable, "-c", code], **place).startswith(str(site))
+    assert call("prepare synthetic --output data --option n=3").startswith("3 instances")
+    call(TRAIN)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 1
+    assert call(f"chat {WHOSE}", "apple boat\n/memory\n").splitlines()[-1].startswith("entry\tsection")  # nothing was remembered
+    server = subprocess.Popen([*memalpha, "serve", *WHOSE.split(), "--port", "0"], stderr=subprocess.PIPE, **place)
+    try:
+        url = next(line for line in server.stderr if line.startswith("serving at ")).split()[2]
+        assert httpx.get(f"{url}/v1/memory", trust_env=False).json() == {"entries": [], "total": 0}
+    finally:
+        server.terminate()
+    assert server.wait(30) == 0

@@ -1,4 +1,4 @@
-"""A folder for stores; in memory where there is one, since a test of logic need not wait for a disk."""
+"""A folder for stores, in memory where there is one."""
 
 import tempfile
 from pathlib import Path

@@ -1,13 +1,9 @@
 """Short names for what the tests of the journal do."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 from memalpha.memory.schema import MemorySchema
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.store.indexed import IndexedStore
-from memalpha.store.journal import DurableMemory, Journal, Namespace, Origin
+from memalpha.store.journal import Journal, Namespace, Origin
 from memalpha.types import Operation, OperationKind
 
 SCHEMA = MemorySchema.from_mapping(
@@ -33,12 +29,12 @@ def core(content):
     return Operation(OperationKind.REPLACE, "core", content)
 
 
-def opened(path: Path, namespace: Namespace = MARTA, **more) -> tuple[Journal, DurableMemory]:
+def opened(path, namespace=MARTA, **more):
     journal = Journal.open(path, **more)
     return journal, journal.memory(namespace, SCHEMA)
 
 
-def indexed(path: Path, **more) -> IndexedStore:
+def indexed(path, **more):
     return IndexedStore(Journal.open(path), SCHEMA, retriever_factory(), **more)
 
 
@@ -60,25 +56,20 @@ def state(memory):
 
 
 def rebuilt(durable):
-    """The memory made anew from the whole log."""
     return durable.as_of(durable.memory.seq)
 
 
 def agrees(store, name=MARTA) -> bool:
-    """Whether memory and index of this process are what the log leads to, by an index made anew."""
     memory, anew = store.memory(name), rebuilt(store.durable(name))
     fresh, queries = retriever_factory()(anew), {word for entry in anew.entries() for word in entry.content.split()[:2]}
     same = all(store.search(name, query, 5) == fresh.search(query, 5) for query in sorted(queries)[:4])
     return state(memory) == state(anew) and same
 
 
-def files_with(folder: Path, *texts: str) -> list[str]:
-    """Names of files below a folder that hold one of these texts, in any of the ways a store could write it."""
+def files_with(folder, *texts):
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        data = path.read_bytes()
         for text in texts:
             forms = (text.encode("utf-8"), text.encode("utf-16-le"), text.encode("ascii", "backslashreplace"))
-            if any(form in data for form in forms):
-                found.append(f"{path.name}: {text}")
+            found += [f"{path.name}: {text}"] if any(form in path.read_bytes() for form in forms) else []
     return found

@@ -1,7 +1,5 @@
 """A disk that is full: said clearly, nothing acknowledged is lost, nothing half written, and it goes on once there is room."""
 
-from __future__ import annotations
-
 import shutil
 import traceback
 
@@ -13,11 +11,10 @@ from memalpha.store.journal import Journal
 
 
 def test_a_full_disk(make_disk, tmp_path):
-    small_disk = make_disk("600k")
+    small_disk, written = make_disk("600k"), {}
     journal, durable = opened(small_disk / "store.db")
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * 200_000)
-    written = {}
     with pytest.raises(JournalError, match="nothing of this write was kept") as caught:
         for i in range(1000):
             text = f"fact {i} " + "y" * 2000
@@ -26,8 +23,7 @@ def test_a_full_disk(make_disk, tmp_path):
                 memory.apply(insert(text + " again"))
             written |= {str(2 * i + 1): text, str(2 * i + 2): text + " again"}
     assert len(written) > 10 and "yyy" not in "".join(traceback.format_exception(caught.value))  # a log would keep it
-    assert contents(durable.memory) == contents(rebuilt(durable)) == written
-    assert journal.verify().ok
+    assert contents(durable.memory) == contents(rebuilt(durable)) == written and journal.verify().ok
     journal.export(tmp_path / "rescue.jsonl")  # to another disk
     with Journal.open(tmp_path / "copy.db") as other:
         other.import_(tmp_path / "rescue.jsonl")
@@ -38,7 +34,6 @@ def test_a_full_disk(make_disk, tmp_path):
     ballast.unlink()
     assert durable.apply(insert("there is room again"), BY).changed
     assert list(contents(rebuilt(durable)).values()) == [*written.values(), "there is room again"] and journal.verify().ok
-    journal.close()
 
 
 def test_forgetting_on_a_disk_that_is_nearly_full(make_disk):
@@ -49,8 +44,6 @@ def test_forgetting_on_a_disk_that_is_nearly_full(make_disk):
         memory.apply(insert("Zaphod " * 20))
         for i in range(200):
             memory.apply(insert(f"fact {i} " + "y" * 2000))
-    journal.close()
-    journal, durable = opened(disk / "store.db")
     ballast = disk / "ballast"
     ballast.write_bytes(b"x" * (shutil.disk_usage(disk).free - 250_000))
     with pytest.raises(JournalError) as caught:
@@ -61,7 +54,6 @@ def test_forgetting_on_a_disk_that_is_nearly_full(make_disk):
     with Journal.open(disk / "store.db") as again:  # still no room: a warning, and the store can be used
         assert "1" not in contents(again.memory(MARTA, SCHEMA).memory)
     ballast.unlink()
-    Journal.open(disk / "store.db").close()
-    assert files_with(disk, "Zaphod") == []
     with Journal.open(disk / "store.db") as last:
         assert last.verify().ok and not last.database.to_scrub()
+    assert files_with(disk, "Zaphod") == []

@@ -1,7 +1,5 @@
 """kill -9 at random moments and write points: what was acknowledged is there, nothing is half there. Without kills, too."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -26,7 +24,6 @@ def test_a_store_whose_writer_is_killed(folder, trials):
     command = [sys.executable, str(WORKER), str(folder), str(trials), "1"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": paths})
     assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)
     counts = json.loads(done.stdout)
     assert counts["acknowledged"] > trials and 0 < counts["in_flight_kept"] < counts["in_flight"] > trials / 4
 

@@ -1,7 +1,5 @@
 """The same journal on a PostgreSQL server that this test starts, where its programs are installed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket
@@ -23,12 +21,10 @@ def programs() -> Path:
     for initdb in [Path(shutil.which("initdb") or "initdb").resolve(), *Path("/usr/lib/postgresql").glob("*/bin/initdb")]:
         if all((initdb.parent / name).is_file() for name in ("initdb", "pg_ctl", "postgres")):
             return initdb.parent
-    pytest.skip("no PostgreSQL server is installed (initdb, pg_ctl, postgres)")
+    pytest.skip("no PostgreSQL server is installed")
 
 
-class Server:
-    """A server in a folder of its own; run as another user where this one is root, which PostgreSQL refuses."""
-
+class Server:  # run as another user where this one is root, which PostgreSQL refuses
     def __init__(self, folder: Path):
         self.bin, self.data, self.user = programs(), folder / "data", "nobody" if os.getuid() == 0 else None
         if self.user:
@@ -38,7 +34,6 @@ class Server:
             self.port = probe.getsockname()[1]
         self.run("initdb", "-D", self.data, "-U", "tester", "-A", "trust", "-N", "--data-checksums", "-E", "UTF8", "--no-locale")
         self.start()
-        self.url = f"postgresql://tester@127.0.0.1:{self.port}/postgres"
 
     def run(self, program, *arguments):
         done = subprocess.run(
@@ -50,6 +45,7 @@ class Server:
     def start(self):
         options = f"-p {self.port} -k '' -c listen_addresses=127.0.0.1 -c shared_buffers=16MB -c max_connections=20"
         self.run("pg_ctl", "-D", self.data, "-w", "-l", self.data.parent / "log", "-o", options, "start")
+        self.url = f"postgresql://tester@127.0.0.1:{self.port}/postgres"
 
     def stop(self):
         self.run("pg_ctl", "-D", self.data, "-w", "-m", "immediate", "stop")
@@ -143,12 +139,9 @@ def test_a_server_that_is_killed_keeps_what_it_acknowledged(url, server):
     server.stop()
     with pytest.raises(JournalError, match="cannot be reached"):
         durable.apply(insert("while it is down"), BY)
+    with pytest.raises(JournalError, match="cannot be reached") as caught:
+        Journal.open(url.replace("tester@", "tester:geheim@"), wait=1)
+    assert "geheim" not in str(caught.value)
     server.start()
     assert list(contents(durable.memory).values()) == [f"fact {i}" for i in range(5)]
     assert durable.apply(insert("again"), BY).entry_id == "6" and journal.verify().ok
-
-
-def test_no_password_in_messages():
-    with pytest.raises(JournalError) as caught:
-        Journal.open("postgresql://tester:geheim@127.0.0.1:1/none", wait=1)
-    assert "cannot be reached" in str(caught.value) and "geheim" not in str(caught.value)

@@ -19,9 +19,6 @@ from memalpha.routing.tasks import Outcome, SyntheticOptions, SyntheticTask
 SHAPE = Shape(4, 2, 3, ((0, 2), (2, 4)))
 TEAM = SyntheticTask(SyntheticOptions(dimension=3, choices=2, deciders=2))
 RAGGED = SyntheticTask(SyntheticOptions(dimension=4, choices=3, steps=3, p_end=0.3))
-
-
-# ---------------------------------------------------------------------------------------------------- networks
 WIDE = Shape(6, 2, 3, ((0, 3), (3, 6)))
 POLICIES = [
     PolicyOptions("separate", hidden=(8, 5), projection=4),
@@ -48,10 +45,8 @@ def test_an_almost_even_start_and_both_losses_reach_what_they_should(options):
 
 @pytest.mark.parametrize("share", [False, True])
 def test_a_teams_actor_sees_its_view_alone_and_the_value_sees_all(share):
-    policy = make_policy(WIDE, PolicyOptions("team", hidden=(8,), share_actors=share), seed=1)
-    seen = torch.randn(1, 6)
-    other = seen.clone()
-    other[:, 3:] += 1
+    policy, seen = make_policy(WIDE, PolicyOptions("team", hidden=(8,), share_actors=share), seed=1), torch.randn(1, 6)
+    other = seen + torch.tensor([0, 0, 0, 1, 1, 1])
     before, after = policy.logits(seen), policy.logits(other)
     assert torch.equal(before[:, 0], after[:, 0]) and not torch.equal(before[:, 1], after[:, 1])
     assert policy.value(seen) != policy.value(other)
@@ -85,16 +80,13 @@ def test_advantages_are_the_sum_they_are_defined_by_and_columns_do_not_mix(episo
     tensors = [torch.tensor(row, dtype=torch.float64) for row in (rewards, values, next_values)]
     both = [torch.stack([tensor, torch.zeros_like(tensor)], dim=1) for tensor in tensors]  # beside a column of zeros
     advantages, returns = gae(*both, torch.tensor(last)[:, None].expand(-1, 2), gamma, lam)
-    torch.testing.assert_close(
-        advantages, torch.stack([torch.tensor(expected, dtype=torch.float64), torch.zeros(len(last))], dim=1)
-    )
+    wanted = torch.tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(advantages, torch.stack([wanted, torch.zeros(len(last))], dim=1))
     torch.testing.assert_close(returns, advantages + both[1])
 
 
 # ---------------------------------------------------------------------------------------------------- PPO
-class Table(Policy):
-    """Two deciders, two options; probabilities and value are parameters, the same for every observation."""
-
+class Table(Policy):  # probabilities and value are parameters, the same for every observation
     def __init__(self, first: float, second: float, value: float) -> None:
         nn.Module.__init__(self)
         self.table = nn.Parameter(torch.tensor([[1 - first, first], [1 - second, second]], dtype=torch.float64).log())
@@ -129,9 +121,7 @@ def test_all_parts_of_the_loss_by_hand(per_decider, advantage, surrogate, kl, cl
 
 
 def batch_of(policy: Policy, n: int, seed: int = 0, off: float = 0.0, size: int = 4, deciders: int = 2) -> Batch:
-    """Steps whose old log-probabilities are off by a random amount of up to ``off``."""
-    chance = torch.Generator().manual_seed(seed)
-    dtype = next(policy.parameters()).dtype
+    chance, dtype = torch.Generator().manual_seed(seed), next(policy.parameters()).dtype
     seen = torch.randn(n, size, generator=chance, dtype=dtype)
     actions = torch.randint(3, (n, deciders), generator=chance)
     with torch.no_grad():
@@ -168,8 +158,7 @@ def test_gradients_by_finite_differences(kind, per_decider):
 
 def test_one_update_of_one_batch_is_one_clipped_adam_step():
     policy, twin = (make_policy(SHAPE, PolicyOptions(), seed=2) for _ in range(2))
-    batch = batch_of(policy, 16)
-    options = PPOOptions(epochs=1, batch_size=16, max_grad_norm=0.01, anneal=True)
+    batch, options = batch_of(policy, 16), PPOOptions(epochs=1, batch_size=16, max_grad_norm=0.01, anneal=True)
     agent = Agent(policy, options)
     agent.set_rates(0.25)  # of the run is left
     report = agent.update(batch, 0, per_decider=True)
@@ -187,10 +176,8 @@ def test_one_update_of_one_batch_is_one_clipped_adam_step():
 
 def test_an_update_stops_at_one_and_a_half_times_the_target_and_averages_what_took_place():
     def update(off: float, **options: float) -> dict[str, float]:
-        policy = make_policy(SHAPE, PolicyOptions(), seed=2)
-        return Agent(policy, PPOOptions(lr_actor=1e-2, epochs=25, batch_size=32, **options)).update(
-            batch_of(policy, 64, off=off), 0
-        )
+        agent = Agent(make_policy(SHAPE, PolicyOptions(), seed=2), PPOOptions(lr_actor=1e-2, epochs=25, batch_size=32, **options))
+        return agent.update(batch_of(agent.policy, 64, off=off), 0)
 
     report = update(0.0, target_kl=0.02)
     assert report["stopped"] == 1 and report["stop_kl"] > 0.03 and 1 <= report["minibatches"] < 50
@@ -214,9 +201,7 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing_and_one_that_does_goes_o
     assert agent.update(batch, 1) == again.update(batch, 1)
 
 
-class Counting:
-    """Observes 1, 2, 3, ...; odd episodes end after two steps, even ones after nine; earns the number of the step."""
-
+class Counting:  # observes and earns 1, 2, 3, ...; even episodes end after two steps, odd ones after nine
     def start(self, n, rng):
         return (np.ones(n), np.where(np.arange(n) % 2, 9, 2))
 
@@ -227,9 +212,7 @@ class Counting:
         return Outcome((state[0] + 1, state[1]), state[0], state[0] >= state[1])
 
 
-class Watcher:
-    """Always takes option 0 and values an observation by its first number."""
-
+class Watcher:  # always takes option 0 and values an observation by its first number
     def log_probs(self, observations):
         return torch.tensor([[0.0, -torch.inf]]).expand(len(observations), -1, -1)
 
@@ -262,12 +245,8 @@ def test_relative_returns_by_hand():
 
 @pytest.mark.parametrize("weight", [0.0, 0.4, 1.0])
 def test_each_agent_learns_the_mixture_and_nothing_else(weight):
-    group, (twin, _) = (
-        make_agents(
-            RAGGED.shape, PolicyOptions(hidden=(6,)), PPOOptions(epochs=2, batch_size=16), GroupOptions((0.5, 0.5), (0, 0.01)), 3
-        )
-        for _ in range(2)
-    )
+    options = PolicyOptions(hidden=(6,)), PPOOptions(epochs=2, batch_size=16), GroupOptions((0.5, 0.5), (0, 0.01))
+    group, (twin, _) = (make_agents(RAGGED.shape, *options, 3) for _ in range(2))
     data = [batch_of(agent.policy, 24, seed=i, deciders=1) for i, agent in enumerate(group)]
     reports = learn(group, [weight, 0.5], data, seed=9)
     mean = (data[0].returns.mean() + data[1].returns.mean()) / 2
@@ -283,12 +262,10 @@ def test_each_agent_learns_the_mixture_and_nothing_else(weight):
 
 
 def test_every_agent_acts_in_its_own_episodes_learns_from_them_and_the_group_decides_by_the_mean(monkeypatch):
-    learner, fresh = (
-        MultiAgentGRPO(RAGGED.shape, PolicyOptions(hidden=(6,)), PPOOptions(), GroupOptions((0.5,) * 2), 0) for _ in "12"
-    )
-    policies = [agent.policy for agent in fresh.agents]
+    options = PolicyOptions(hidden=(6,)), PPOOptions(), GroupOptions((0.5,) * 2)
+    learner, fresh = (MultiAgentGRPO(RAGGED.shape, *options, 0) for _ in range(2))
+    policies, kept = [agent.policy for agent in fresh.agents], []
     steps = collect(RAGGED, policies, 4, 8, seeds_of(5, 3)[:2])
-    kept = []
     monkeypatch.setattr("memalpha.routing.learner.learn", lambda *given: kept.append(given[2]) or learn(*given))
     metrics = learner.update(RAGGED, 4, length=8, seed=5, share_left=1.0)
     for i, (batch, policy) in enumerate(zip(kept[0], policies, strict=True)):

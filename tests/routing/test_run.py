@@ -67,24 +67,19 @@ def test_measuring_adds_up_whole_episodes_and_the_best_router_reaches_the_optimu
     assert best["reward"] == pytest.approx(task.optimum(task.held_out(200, 0)).mean())
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{"lerner": "ppo"}, {"update_every": 100}, {"task_options": {"size": 1}}, {"entropies": [0.1]}, {"kind": "separate"}],
-    ids=str,
-)
-def test_wrong_options_are_named(config, values):
-    name, value = next(iter(values.items()))
-    with pytest.raises(InputError, match=next(iter(value)) if isinstance(value, dict) else name):
-        loaded = config(**values)
-        task, _ = make_tasks(loaded)
-        make_learner(loaded, task.shape)
+WRONG = [("lerner", "ppo"), ("update_every", 100), ("task_options", {"size": 1}), ("entropies", [0.1]), ("kind", "separate")]
 
 
-SECTIONS = {"instances": 2, "preset": "small", "mode": "lexical", "embedder": "hashing"}
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_wrong_options_are_named(config, name, value):
+    with pytest.raises(InputError, match="size" if isinstance(value, dict) else name):
+        loaded = config(**{name: value})
+        make_learner(loaded, make_tasks(loaded)[0].shape)
 
 
 def test_the_command_line_trains_and_ends_with_one_json_object(tmp_path, config, capsys):
-    config(task="sections", task_options=SECTIONS, eval_options={"split": "test"})
+    sections = {"instances": 2, "preset": "small", "mode": "lexical", "embedder": "hashing"}
+    config(task="sections", task_options=sections, eval_options={"split": "test"})
     arguments = ["router", "train", "--config", str(tmp_path / "small.yaml"), "--output", str(tmp_path / "run"), "--seed", "3"]
     assert command([*arguments, "--json"]) == 0
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -95,7 +90,4 @@ def test_the_command_line_trains_and_ends_with_one_json_object(tmp_path, config,
     said = capsys.readouterr().out
     assert "step 480 of 1200" in said and "step 960 of 1200" in said
     assert command([*arguments, "--overwrite", "--clib", "1"]) == 1
-    error = capsys.readouterr().err
-    assert error.count("error: ") == 1 and "clib" in error
-    assert command(["router", "train", "--options"]) == 0
-    assert "--target_kl 0.01" in capsys.readouterr().out
+    assert "clib" in capsys.readouterr().err

@@ -14,12 +14,8 @@ from memalpha.routing.learner import GroupOptions
 from memalpha.routing.ppo import PPOOptions
 from memalpha.routing.selector import SelectorOptions, ToolSelector
 
-OPTIONS = SelectorOptions(
-    update_every=60,
-    policy=PolicyOptions(hidden=(16,)),
-    ppo=PPOOptions(lr_actor=1e-2, lr_critic=1e-2, batch_size=20, target_kl=0.1, entropy=0.0),
-    group=GroupOptions((0.3, 0.7)),
-)
+PPO = PPOOptions(lr_actor=1e-2, lr_critic=1e-2, batch_size=20, target_kl=0.1, entropy=0.0)
+OPTIONS = SelectorOptions(update_every=60, policy=PolicyOptions(hidden=(16,)), ppo=PPO, group=GroupOptions((0.3, 0.7)))
 TOOLS = {"search": "looks facts up", "count": "counts entries", "ask": "asks the person"}
 WANTS = {"search": "What is the city of {}?", "count": "How many pets has {} now?", "ask": "Please find out whether {} agrees."}
 
@@ -32,7 +28,6 @@ def selector(options=OPTIONS, tools=("search", "count", "ask")) -> ToolSelector:
 
 
 def use(made: ToolSelector, n: int, seed: int = 0) -> list[dict[str, float]]:
-    """Ask for what each tool is good at; returns the reports of the updates."""
     rng, reports = random.Random(seed), []
     for _ in range(n):
         wanted = rng.choice(list(WANTS))
@@ -46,7 +41,6 @@ def seen_by(made: ToolSelector, query: str) -> torch.Tensor:
 
 
 def right(made: ToolSelector) -> float:
-    """Share of greedy choices for an unseen name that are right."""
     return np.mean([made.select(text.format("Zora"), explore=False).tool == tool for tool, text in WANTS.items()])
 
 

@@ -42,7 +42,6 @@ def test_rewards_are_the_mean_cosine_of_the_nearest_facet():
 
 def test_the_optimum_is_what_the_best_of_all_joint_actions_earns():
     state = RAGGED.start(30, np.random.default_rng(1))
-
     best, total, running = RAGGED.optimum(state), np.zeros(30), np.arange(30)
     for step in range(1, 5):
         pairs = [np.tile(pair, (len(running), 1)) for pair in itertools.product(range(3), repeat=2)]
@@ -95,12 +94,9 @@ def test_memories_hold_what_holds_at_the_end_in_the_wording_asked_for(wording):
     lines = {line for chunk in instance.chunks for line in chunk.text.splitlines()}
     assert len(memory) > 20
     for entry in memory:
-        if wording == "verbatim":
-            assert entry.content in lines
-        else:
-            assert entry.content.startswith("The ") is (wording == "sentence")
+        assert entry.content in lines if wording == "verbatim" else entry.content.startswith("The ") is (wording == "sentence")
+    passages = tuple(f"[{e.timestamp}] {e.content}" for e in memory)
     for question in instance.questions:
-        passages = tuple(f"[{e.timestamp}] {e.content}" for e in memory)
         assert score(question, Answer("", passages)) == 1, question
 
 
@@ -110,9 +106,8 @@ def test_routes_name_the_sections_that_ever_held_something_and_some_attributes_c
     assert task.routes["sections"] == NAMES and task.routes["embedder"] == "hashing"
     assert task.shape == Shape(256, 9, 2, ((0, 256),) * 9)
     some = SectionTask(replace(OPTIONS, only=("city", "job")), HashingEmbedder()).cases
-    assert {case.question.text for case in some} == {
-        case.question.text for case in task.cases if {"city", "job"} & set(case.question.text.strip("?").split())
-    }
+    wanted = {case.question.text for case in task.cases if {"city", "job"} & set(case.question.text.strip("?").split())}
+    assert {case.question.text for case in some} == wanted
     for wrong in ({"preset": "huge"}, {"wording": "poem"}, {"only": ["planet"]}):
         with pytest.raises(InputError):
             replace(OPTIONS, **wrong)
@@ -120,7 +115,6 @@ def test_routes_name_the_sections_that_ever_held_something_and_some_attributes_c
 
 # ------------------------------------------------------------------------------------------------ a trained router at work
 def checkpoint(favoured: dict[str, float], trained=NAMES) -> Checkpoint:
-    """A router whose networks are zero but for the last bias: it always takes the same decision."""
     policy = make_policy(Shape(256, 9, 2, ((0, 256),) * 9), PolicyOptions("team", hidden=(4,)), seed=0)
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -133,14 +127,6 @@ def checkpoint(favoured: dict[str, float], trained=NAMES) -> Checkpoint:
 
 def others(weight: float, **own: float) -> dict[str, float]:
     return {**dict.fromkeys(NAMES, weight), **own}
-
-
-@pytest.fixture
-def memory():
-    memory = Memory(SCHEMA)
-    for section, text in ((WORK, "Marta works as a nurse"), (HEALTH, "Marta has a cold"), (VALUES, "Marta hates lies")):
-        memory.apply(Operation(OperationKind.INSERT, section, text))
-    return memory
 
 
 def router(tmp_path, *arguments) -> LearnedSectionRouter:
@@ -159,15 +145,17 @@ NOT_TRAINED = [name for name in NAMES if name not in (WORK, VALUES)]
         (others(-1, **{WORK: 2, HEALTH: -3}), [WORK, VALUES], [WORK, *NOT_TRAINED]),  # empty in training: always, at the end
     ],
 )
-def test_sections_are_ranked(tmp_path, memory, favoured, trained, expected):
+def test_sections_are_ranked(tmp_path, favoured, trained, expected):
+    memory = Memory(SCHEMA)
+    for section, text in ((WORK, "Marta works as a nurse"), (HEALTH, "Marta has a cold"), (VALUES, "Marta hates lies")):
+        memory.apply(Operation(OperationKind.INSERT, section, text))
     assert router(tmp_path, favoured, trained).rank("Marta?", memory) == expected
 
 
 def test_an_agents_folder_holds_its_router_and_the_agent_uses_it(tmp_path):
     checkpoint(others(-1, **{HEALTH: 1})).save(tmp_path / "r.pt")
     config = AgentConfig(schema="nine_categories", codec="compact", max_chunk_tokens=64, router=str(tmp_path / "r.pt"))
-    folder = tmp_path / "adapter"
-    folder.mkdir()
+    (folder := tmp_path / "adapter").mkdir()
     config.save(folder)
     (tmp_path / "r.pt").unlink()
     loaded = AgentConfig.load(folder)

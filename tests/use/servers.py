@@ -1,12 +1,7 @@
-"""A server process with a scripted model for a test, with tokens for as many users as it likes.
+"""A server process with a scripted model, which keeps a text's last line; texts that say so make it slow or fail.
 
-    python servers.py '{"store": ..., "port": 0, "tokens": FILE or null, "user": ..., "delay": seconds, ...}'
-
-It prints its URL. The model keeps a text's last line word for word; texts that say so make it slow, silent or fail. ``files``
-limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
+``files`` limits its file descriptors; ``constants`` replaces seconds of ``memalpha.use.server``.
 """
-
-from __future__ import annotations
 
 import hashlib
 import json
@@ -37,8 +32,6 @@ CONFIG = AgentConfig(schema="facts", codec="compact", max_chunk_tokens=40, view_
 
 
 class Model:
-    """Keeps the last line of each chunk; ``delay`` seconds a batch, as a model would take."""
-
     def __init__(self, delay: float) -> None:
         self.delay = delay
 
@@ -62,8 +55,6 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "no_proxy": "127.0.0.1"}
 
 
 class Server:
-    """A server process; ``url`` is where it listens."""
-
     def __init__(self, **options: Any) -> None:
         options = {"port": 0, **{name: str(value) if isinstance(value, Path) else value for name, value in options.items()}}
         command, pipe = [sys.executable, WORKER, json.dumps(options)], subprocess.PIPE
@@ -71,13 +62,9 @@ class Server:
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
         assert self.url.startswith("http://"), self.process.communicate()[1]
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rsplit(":", 1)[1])
+        self.port = int(self.url.rsplit(":", 1)[1])
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal, wait for the end, return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         self.process.communicate(timeout=60)
@@ -94,7 +81,6 @@ def running(**options: Any) -> Iterator[Server]:
 
 
 def line(name: str, **reach: Any) -> dict[str, Any]:
-    """A line of a tokens file, for the token ``token-of-NAME``."""
     digest = hashlib.sha256(f"token-of-{name}".encode()).hexdigest()
     return {"name": f"{name}'s client", "sha256": digest, **(reach or {"user": name})}
 

