@@ -13,13 +13,7 @@ from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import AnswerRequest, WriteRequest
-from memalpha.qa.judges import (
-    AutoContentJudge,
-    EndpointAnswerJudge,
-    EndpointContentJudge,
-    FactContentJudge,
-    GroundedContentJudge,
-)
+from memalpha.qa.judges import AutoContentJudge, EndpointAnswerJudge, EndpointContentJudge, FactContentJudge, GroundedContentJudge
 from memalpha.types import Answer, Chunk, Entry, Fact, FactAction, Operation, OperationKind, OperationResult, Question, ResultCode
 
 
@@ -185,10 +179,7 @@ def told(body) -> dict:
     return json.loads(body["messages"][1]["content"])
 
 
-@pytest.mark.parametrize(
-    "reply",
-    ["perhaps", "nope", "I say yes", "no problem: yes, it is right"],
-)
+@pytest.mark.parametrize("reply", ["perhaps", "nope", "I say yes", "no problem: yes, it is right"])
 def test_no_verdict_is_asked_again_and_then_an_error(chat_server, client, reply):
     replies = [reply, reply, "yes"]
     chat_server.reply = lambda body: replies.pop(0)
