@@ -88,12 +88,12 @@ def load_tokenizer(path: str | Path) -> Any:
     if isinstance(where, Path) and not (where / "config.json").is_file():
         given_adapter = (where / "adapter_config.json").is_file()
         fix = "give an adapter's folder as the adapter, and its base as the model" if given_adapter else "check the path"
-        raise InputError(f"{where} is not a model folder: it has no config.json", fix=fix)
+        raise InputError(f"{where} is not a model folder: it has no config.json", expected="a folder of save_pretrained", fix=fix)
     with _readable(f"the tokenizer of {where}", "a transformers tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left", trust_remote_code=False)
     if not tokenizer.chat_template:
         fix = "use the model's instruct version, or save a template as chat_template.jinja in the model's folder"
-        raise InputError(f"the tokenizer of {where} has no chat template", fix=fix)
+        raise InputError(f"the tokenizer of {where} has no chat template", expected="an instruction-tuned model", fix=fix)
     if tokenizer.eos_token is None:
         raise InputError(f"the tokenizer of {where} has no end-of-text token", expected="eos_token in tokenizer_config.json")
     if tokenizer.pad_token is None:
