@@ -1,13 +1,8 @@
-"""Codecs: text to tool calls and back.
+"""Codecs: text to tool calls and back. Parsing is linear and never raises: any text gives calls and located errors, or neither.
 
-* ``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, about 34 tokens a call; text around calls is ignored;
-* ``compact``: one operation a line, about 6 tokens a call, for small policies. ``+ text`` inserts into the first list section
-  (``+section text`` into another), ``= id text`` updates, ``- id`` deletes, ``* text`` replaces the first block (``*section text``
-  another), ``.`` does nothing. It has no timestamp and no importance. Every line must be an operation;
-* ``compact_text``: like ``compact``, but the text of an entry replaces its id: ``= old text`` and ``> new text`` on the next line
-  update, ``- old text`` deletes. The view shows no ids.
-
-Parsing is linear and never raises: any text gives calls and located errors. A text without calls and errors is allowed.
+``hermes``: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, about 34 tokens a call; text around calls is ignored.
+``compact``: one operation a line, about 6 tokens a call, for small policies; every line must be an operation.
+``compact_text``: like ``compact``, but calls name entries by their texts; the view shows no ids.
 """
 
 from __future__ import annotations
@@ -37,24 +32,19 @@ class HermesCodec:
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
         """Read every ``<tool_call>`` block; a block without closing tag is an error, whether or not the text was ``cut_off``."""
-        calls: list[ToolCall] = []
-        errors: list[CallError] = []
+        found: list[ToolCall | CallError] = []
         opened: re.Match[str] | None = None
         for tag in self._TAG.finditer(text):
             if opened is not None and not tag[1]:
-                errors.append(CallError("<tool_call> is never closed", opened.start(), tag.start()))
+                found.append(CallError("<tool_call> is never closed", opened.start(), tag.start()))
             elif opened is None and tag[1]:
-                errors.append(CallError("</tool_call> closes nothing", tag.start(), tag.end()))
+                found.append(CallError("</tool_call> closes nothing", tag.start(), tag.end()))
             elif opened is not None:
-                found = _read_call(text[opened.end() : tag.start()], opened.start(), tag.end())
-                if isinstance(found, ToolCall):
-                    calls.append(found)
-                else:
-                    errors.append(found)
+                found.append(_read_call(text[opened.end() : tag.start()], opened.start(), tag.end()))
             opened = tag if not tag[1] else None
         if opened is not None:
-            errors.append(CallError("<tool_call> is never closed", opened.start(), len(text)))
-        return ParsedCompletion(tuple(calls), tuple(errors))
+            found.append(CallError("<tool_call> is never closed", opened.start(), len(text)))
+        return _sorted_out(found)
 
     def render(self, calls: Sequence[ToolCall]) -> str:
         """Write one block a call; tags inside arguments are escaped, and JSON restores them."""
@@ -80,8 +70,16 @@ def _read_call(body: str, start: int, end: int) -> ToolCall | CallError:
     return ToolCall(data["name"], data["arguments"], start, end)
 
 
+def _sorted_out(found: Sequence[ToolCall | CallError]) -> ParsedCompletion:
+    calls = tuple(item for item in found if isinstance(item, ToolCall))
+    return ParsedCompletion(calls, tuple(item for item in found if isinstance(item, CallError)))
+
+
 class CompactCodec:
-    """One operation a line."""
+    """``+ text`` inserts into the first list section (``+section text`` into another), ``= id text`` updates, ``- id`` deletes.
+
+    ``* text`` replaces the first block (``*section text`` another), ``.`` does nothing. No timestamps, no importance.
+    """
 
     name = "compact"
     names_by_text = False  # whether ``entry_id`` of a call is the text of the entry as the view shows it; ``AgentStep`` finds it
@@ -96,17 +94,10 @@ class CompactCodec:
 
     def parse(self, text: str, cut_off: bool = False) -> ParsedCompletion:
         """Read line by line; empty lines and ``.`` do nothing. If ``cut_off``, an unfinished last line is an error."""
-        calls: list[ToolCall] = []
-        errors: list[CallError] = []
-        end = len(text) if cut_off else -1  # -1: no line ends there
-        for found in self._read_lines(_spoken(text)):
-            if found.end == end:
-                errors.append(CallError("cut off by the length limit", found.start, found.end))
-            elif isinstance(found, ToolCall):
-                calls.append(found)
-            else:
-                errors.append(found)
-        return ParsedCompletion(tuple(calls), tuple(errors))
+        found = list(self._read_lines(_spoken(text)))
+        if cut_off and found and found[-1].end == len(text):
+            found[-1] = CallError("cut off by the length limit", found[-1].start, found[-1].end)
+        return _sorted_out(found)
 
     def operations(self) -> str:
         """Return the operations that the schema allows, one form a line, for the instructions."""
@@ -115,7 +106,7 @@ class CompactCodec:
         lines = ["+ text"] if inserts else []
         lines += [f"+{name} text" for name in inserts[1:]]
         lines += [self._update(*self._NAMED)] if OperationKind.UPDATE in allowed else []
-        lines += [self._delete(self._NAMED[0])] if OperationKind.DELETE in allowed else []
+        lines += [f"- {self._NAMED[0]}"] if OperationKind.DELETE in allowed else []
         return "\n".join(lines + [f"*{name} text" for name in self._sections["*"]])
 
     def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
@@ -160,7 +151,7 @@ class CompactCodec:
         if not content and kind is not OperationKind.DELETE:
             raise ValueError(f"the {self.name} notation has no empty content: {call}")
         if kind is OperationKind.DELETE:
-            return self._delete(str(arguments["entry_id"]))
+            return f"- {arguments['entry_id']}"
         if kind is OperationKind.UPDATE:
             return self._update(str(arguments["entry_id"]), content)
         sign = "+" if kind is OperationKind.INSERT else "*"
@@ -170,12 +161,9 @@ class CompactCodec:
     def _update(self, entry_id: str, content: str) -> str:
         return f"= {entry_id} {content}"
 
-    def _delete(self, entry_id: str) -> str:
-        return f"- {entry_id}"
-
 
 class CompactTextCodec(CompactCodec):
-    """One operation a line (updates: two); calls name entries by their texts."""
+    """``= old text`` and ``> new text`` on the next line update, ``- old text`` deletes; the rest is as in ``compact``."""
 
     name = "compact_text"
     names_by_text = True
@@ -184,7 +172,6 @@ class CompactTextCodec(CompactCodec):
     _NEW = re.compile(r">[ \t]+(?P<content>\S.*)", re.ASCII | re.DOTALL)
 
     def _read_lines(self, lines: Iterable[_Line]) -> Iterator[ToolCall | CallError]:
-        """Join each update with the next line, its new text."""
         update: ToolCall | None = None
         for line in lines:
             joined = self._joined(update, line) if update is not None else None
@@ -201,7 +188,6 @@ class CompactTextCodec(CompactCodec):
             yield _half(update)
 
     def _joined(self, update: ToolCall, line: _Line) -> ToolCall | None:
-        """An update with its new text, if the line is one."""
         new = self._NEW.fullmatch(line.text)
         if new is None or not is_text(line.text):
             return None
@@ -220,15 +206,12 @@ def _half(update: ToolCall) -> CallError:
 
 
 class _Line(NamedTuple):
-    """A stripped line of a completion and its position."""
-
-    text: str
+    text: str  # stripped
     start: int
     end: int
 
 
 def _spoken(text: str) -> Iterator[_Line]:
-    """Lines that are not empty and not ``.``."""
     start = 0
     for raw in text.split("\n"):
         if (line := raw.strip()) and line != ".":

@@ -15,10 +15,8 @@ from memalpha.memory.schema import presets
 from memalpha.retrieval import RetrievalConfig
 
 AGENT_FILE = "memalpha_agent.json"
-SCHEMA_FILE = "memalpha_schema.yaml"
-"""Copy of a schema that is no preset."""
-ROUTER_FILE = "memalpha_router.pt"
-"""Copy of the section router of the retriever."""
+SCHEMA_FILE = "memalpha_schema.yaml"  # copy of a schema that is no preset
+ROUTER_FILE = "memalpha_router.pt"  # copy of the section router of the retriever
 
 
 @dataclass(frozen=True)

@@ -38,22 +38,13 @@ class Rollout:
     content_errors: dict[int, str] = field(default_factory=dict)
 
 
-StepCallback = Callable[[int, int], None]
-"""Called after each lockstep with (steps done, steps in all)."""
+StepCallback = Callable[[int, int], None]  # called after each lockstep with (steps done, steps in all)
 
 
 def run_rollouts(
-    instances: Sequence[Instance],
-    agent: AgentStep,
-    generator: Generator,
-    sampling: Sampling,
-    *,
-    on_step: StepCallback | None = None,
+    instances: Sequence[Instance], agent: AgentStep, generator: Generator, sampling: Sampling, on_step: StepCallback | None = None
 ) -> list[Rollout]:
-    """Run one rollout for each instance, in lockstep; InputError if a chunk is too long, ServiceError if the generator fails.
-
-    Repeat an instance for a group; numbers of chunks may differ. The seed of ``sampling``, if any, grows by 1 from chunk to chunk.
-    """
+    """Run one rollout for each instance; InputError if a chunk is too long, ServiceError if the generator fails."""
     rollouts = []
     for instance in instances:
         memory = agent.new_memory()

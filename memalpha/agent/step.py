@@ -2,9 +2,7 @@
 
 What always holds: the system text and the chunk precede the memory, so rollouts of a chunk share a prefix; text from chunks and
 memory cannot become a special token, close its fence, start a new line of the view or pose as a section's name or another entry;
-nothing is truncated (a chunk over the limit is an error; an entry that does not fit is not shown).
-
-Departure from arXiv 2509.25911: the view shows the newest entries and those related to the chunk; there only the last five.
+nothing is truncated. The view also shows entries related to the chunk; in arXiv 2509.25911 only the five newest.
 """
 
 from __future__ import annotations
@@ -24,34 +22,20 @@ from memalpha.memory.schema import MemorySchema, to_call, to_operation, tool_sch
 from memalpha.protocols import Retriever
 from memalpha.retrieval.two_layer import retriever_factory
 from memalpha.text import PromptEncoder, is_text, one_line, quote, slot, takes_tools, unmarked
-from memalpha.types import (
-    CallError,
-    Change,
-    Chunk,
-    Entry,
-    Message,
-    Operation,
-    OperationResult,
-    ParsedCompletion,
-    Prompt,
-    ResultCode,
-    ToolCall,
-)
+from memalpha.types import CallError, Change, Chunk, Entry, Operation, OperationResult, Prompt, ResultCode, ToolCall
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TIME_TOKENS = 32
-"""Most tokens of a chunk's time, with its brackets."""
+TIME_TOKENS = 32  # most tokens of a chunk's time, with its brackets
 _LINE_TOKENS = 4  # least tokens of a view line, roughly
 _LEAST_LOOKED_AT = 64  # least number of candidates of each kind
 
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """Effect of a completion: what was parsed, one result per call or parse error, and the applied changes, all in order."""
+    """Effect of a completion: one result per call or parse error, and the applied changes, both in order."""
 
-    parsed: ParsedCompletion
     results: tuple[OperationResult, ...]
     changes: tuple[Change, ...]
 
@@ -90,33 +74,26 @@ class AgentStep:
         view = self.view(memory, retriever, chunk)
         ids, shared = self.encoder.encode({"chunk": text, "memory": view}, shared="chunk")
         content = f"<chunk>\n{text}\n</chunk>\n<memory>\n{view}\n</memory>"
-        messages: tuple[Message, ...] = ({"role": "system", "content": self._spelt_out}, {"role": "user", "content": content})
-        return Prompt(messages, ids, shared)
+        return Prompt(({"role": "system", "content": self._spelt_out}, {"role": "user", "content": content}), ids, shared)
 
     def check_chunk(self, chunk: Chunk, where: str = "a chunk") -> None:
         """Raise InputError, naming ``where``, if the text or the shown time of a chunk is too long or not Unicode."""
         self._check_text(chunk, where)
         if self.config.show_times and chunk.time and self.time_tokens(chunk.time) > TIME_TOKENS:
+            expected = f"at most {TIME_TOKENS} tokens, such as 2024-03-05T14:30:00+01:00, or show_times: false"
             raise InputError(
-                f"{where} has a time of {self.time_tokens(chunk.time)} tokens ({chunk.time[:40]!r}...)",
-                expected=f"at most {TIME_TOKENS}, such as 2024-03-05T14:30:00+01:00",
-                fix="prepare the data again with times as isoformat() gives them, or set show_times: false",
+                f"{where} has a time of {self.time_tokens(chunk.time)} tokens ({chunk.time[:40]!r}...)", expected=expected
             )
 
     def _check_text(self, chunk: Chunk, where: str) -> None:
         if not is_text(chunk.text + (chunk.time or "")):
             raise InputError(
-                f"{where} holds a lone surrogate ({chunk.text[:40]!a}...)",
-                expected="Unicode text",
-                fix="prepare the data again from a source in UTF-8",
+                f"{where} holds a lone surrogate ({chunk.text[:40]!a}...)", expected="Unicode text, from a source in UTF-8"
             )
-        tokens = self.chunk_tokens(chunk.text)
-        if tokens > self.config.max_chunk_tokens:
-            raise InputError(
-                f"{where} has {tokens} tokens ({chunk.text[:40]!r}...)",
-                expected=f"at most max_chunk_tokens = {self.config.max_chunk_tokens}",
-                fix="prepare the data with shorter chunks or raise max_chunk_tokens",
-            )
+        if (tokens := self.chunk_tokens(chunk.text)) > self.config.max_chunk_tokens:
+            expected = f"at most max_chunk_tokens = {self.config.max_chunk_tokens}"
+            fix = "prepare the data with shorter chunks or raise max_chunk_tokens"
+            raise InputError(f"{where} has {tokens} tokens ({chunk.text[:40]!r}...)", expected=expected, fix=fix)
 
     def chunk_tokens(self, text: str) -> int:
         """Return the tokens of a chunk's text as the prompt shows it (quoted)."""
@@ -129,9 +106,8 @@ class AgentStep:
     def view(self, memory: Memory, retriever: Retriever, chunk: Chunk) -> str:
         """Render the memory for the policy: blocks, then the entries that fit the budget, by section, oldest first; one line each.
 
-        If not all entries fit, candidates are added while they fit: the entries most related to the chunk and the ``view_recent``
-        newest in turn, then the other newest. There are at most ``view_tokens`` / 4 candidates of each kind (at least 64), so that
-        the cost of a step does not grow with the memory. With ``view_related`` off, only the ``view_recent`` newest are candidates.
+        If not all fit: while they fit, the entries most related to the chunk and the ``view_recent`` newest in turn, then the other
+        newest; at most ``view_tokens`` / 4 of each kind (at least 64), so that the cost of a step does not grow with the memory.
         """
         shown: dict[str, list[str]] = {section.name: [] for section in self.schema.sections}
         for entry in sorted(self._select(memory, retriever, chunk), key=lambda entry: entry.created):
@@ -155,7 +131,6 @@ class AgentStep:
         return named or read[:1].isspace() or (not self.codec.names_by_text and bool(first) and memory.get(first[0]) is not None)
 
     def _line(self, entry: Entry) -> str:
-        """An entry's id (empty if entries are named by text), a space and its text."""
         return f"{'' if self.codec.names_by_text else entry.id} {self._shown(entry)}"
 
     def _shown(self, entry: Entry) -> str:
@@ -171,8 +146,7 @@ class AgentStep:
         newest = list(islice(memory.newest(), looked_at))
         related = [hit.entry for hit in retriever.search(chunk.text, looked_at)]
         mixed = chain.from_iterable(zip_longest(related, newest[: self.config.view_recent]))
-        chosen: list[Entry] = []
-        left = self.config.view_tokens
+        chosen, left = [], self.config.view_tokens
         for entry in {entry.id: entry for entry in (*mixed, *newest) if entry is not None}.values():
             cost = self._cost(entry)
             if cost <= left:
@@ -182,8 +156,7 @@ class AgentStep:
 
     def _fitting(self, entries: Iterable[Entry]) -> list[Entry]:
         """Entries before the first that exceeds the view's budget."""
-        fitting: list[Entry] = []
-        left = self.config.view_tokens
+        fitting, left = [], self.config.view_tokens
         for entry in entries:
             left -= self._cost(entry)
             if left < 0:
@@ -192,7 +165,6 @@ class AgentStep:
         return fitting
 
     def _line_tokens(self, entry: Entry) -> int:
-        """Tokens of an entry's line with its line end; cached as ``_cost``."""
         return self.encoder.count(self._line(entry)) + 1
 
     def forget_texts(self) -> None:
@@ -202,16 +174,12 @@ class AgentStep:
 
     # -------------------------------------------------------------------------------------------- completion
     def apply(self, memory: Memory, index: int, chunk: Chunk, completion: str, cut_off: bool = False) -> StepOutcome:
-        """Apply a completion's calls to the memory, in place and in order; never raises.
-
-        ``index`` is the chunk's index in its instance. If the completion was ``cut_off``, an incomplete last call is an error.
-        """
+        """Apply a completion of the chunk with this index, in place and in order; never raises. ``cut_off``: by a length limit."""
         parsed = self.codec.parse(completion, cut_off)
         start = len(memory.changes)
         found: list[ToolCall | CallError] = [*parsed.calls, *parsed.errors]
-        in_order = sorted(found, key=lambda item: item.start)
-        results = [self._apply_one(item, memory, index, chunk) for item in in_order]
-        return StepOutcome(parsed, tuple(results), tuple(memory.changes[start:]))
+        results = [self._apply_one(item, memory, index, chunk) for item in sorted(found, key=lambda item: item.start)]
+        return StepOutcome(tuple(results), tuple(memory.changes[start:]))
 
     def _apply_one(self, item: ToolCall | CallError, memory: Memory, index: int, chunk: Chunk) -> OperationResult:
         if isinstance(item, CallError):
@@ -253,9 +221,8 @@ def system_text(codec: Codec, schema: MemorySchema, described: bool) -> str:
     folder = resources.files("memalpha.agent") / "prompts"
     if isinstance(codec, CompactCodec):
         return (folder / "compact.txt").read_text(encoding="utf-8").format(operations=codec.operations()).strip()
-    text = (folder / f"{codec.name}.txt").read_text(encoding="utf-8")
     sections = "\n".join(f"- {section.name} ({section.kind}): {section.description}" for section in schema.sections)
-    text = text.format(sections=sections)
+    text = (folder / f"{codec.name}.txt").read_text(encoding="utf-8").format(sections=sections)
     if described:
         tools = []
         for function in (tool["function"] for tool in tool_schemas(schema)):
@@ -286,10 +253,6 @@ def check_context(agent: AgentStep, model_config: Any) -> None:
     positions = positions_of(model_config)
     needed = longest_prompt(agent) + agent.config.max_completion_length
     if positions and needed > positions:
-        config = agent.config
-        raise InputError(
-            f"prompt and completion can have {needed} tokens, and the model takes {positions}",
-            expected=f"at most {positions} tokens",
-            fix=f"lower max_chunk_tokens (now {config.max_chunk_tokens}), view_tokens (now {config.view_tokens}) or "
-            f"max_completion_length (now {config.max_completion_length})",
-        )
+        names = ("max_chunk_tokens", "view_tokens", "max_completion_length")
+        fix = f"lower {', '.join(f'{name} (now {getattr(agent.config, name)})' for name in names)}"
+        raise InputError(f"prompt and completion can have {needed} tokens, and the model takes {positions}", fix=fix)

@@ -1,12 +1,8 @@
 """A structured memory in process: apply operations, snapshot and restore, count tokens.
 
-What always holds: a bad operation gives a failed result, never an exception; an id is never used twice, not even after a restore;
-nothing is truncated (a write over a limit is refused); an exact duplicate in a section (same content, and same time if the
-operation gives one) succeeds and changes nothing; ``changes`` lists the applied operations in order, so that indexes and logs can
-follow.
-
-An update to the content of another entry of the section deletes the updated entry, ``Change(before, None)``, even where the section
-allows no deletes. Not covered: durability, history, concurrent writers.
+What always holds: a bad operation gives a failed result, never an exception; an id is never used twice; a write over a limit is
+refused; a duplicate in its section (same content, and same time if one is given) succeeds and changes nothing; an update to what
+another entry of the section says deletes the updated one; ``changes`` lists what was applied, so that indexes and logs can follow.
 """
 
 from __future__ import annotations
@@ -53,11 +49,9 @@ class Memory:
         self._clock = 0
 
     def __len__(self) -> int:
-        """Number of entries, written blocks included."""
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Entry]:
-        """Iterate over all entries, written blocks included, in order of creation."""
+    def __iter__(self) -> Iterator[Entry]:  # written blocks included, in order of creation
         return iter(tuple(self._entries.values()))
 
     def get(self, entry_id: str) -> Entry | None:
@@ -94,10 +88,7 @@ class Memory:
 
     # -------------------------------------------------------------------------------------------- writing
     def apply(self, operation: Operation, *, chunk: int | None = None, time: str | None = None) -> OperationResult:
-        """Apply one operation and return its result; only an applied operation changes anything.
-
-        ``chunk`` is the index of the chunk that caused it; its ``time`` is the default timestamp in sections with timestamps.
-        """
+        """Apply one operation; ``chunk`` is the index of the chunk that caused it, ``time`` the timestamp if it names none."""
         if operation.section not in self.schema:
             names = ", ".join(section.name for section in self.schema.sections)
             return _refuse(operation, ResultCode.UNKNOWN_SECTION, f"no section {operation.section!r}; there are: {names}")
@@ -192,10 +183,7 @@ class Memory:
         return Snapshot(self.schema.name, tuple(self._entries.values()), self._next_id)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go to a snapshot; ``changes`` records the deletions and writes.
-
-        InputError, with nothing changed, if the schema differs, an id occurs twice or the entries are not in order of creation.
-        """
+        """Go to a snapshot, by deletions and writes in ``changes``; InputError, with nothing changed, if it does not fit."""
         if snapshot.schema != self.schema.name:
             raise InputError(f"snapshot of schema {snapshot.schema!r}", expected=f"one of {self.schema.name!r}, as this memory")
         if unknown := sorted({entry.section for entry in snapshot.entries if entry.section not in self.schema}):

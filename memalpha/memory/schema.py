@@ -1,11 +1,8 @@
 """Memory schemas and the tools made from them.
 
-A schema is named sections: their kind (block: one text; list: entries), limits and allowed operations. Presets: ``mem_alpha``: a
-core block (512 tokens), semantic and episodic lists (arXiv 2509.25911, section 3.2); ``nine_categories``: nine topical lists and a
-core text (the second public system named Mem-alpha); ``facts``: one list of dated facts, for small policies.
-
-Tools: ``memory_insert``, ``memory_update`` and ``memory_delete`` (lists), ``memory_replace`` (blocks); each exists only if some
-section allows it. Section is optional in updates and deletes. A wrong call becomes a failed result, never an exception.
+Presets: ``mem_alpha``: a core block, semantic and episodic lists (arXiv 2509.25911, section 3.2); ``nine_categories``: nine topical
+lists and a core text (the second public system named Mem-alpha); ``facts``: one list of dated facts, for small policies.
+A tool exists only if some section allows its operation. A wrong call becomes a failed result, never an exception.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class SectionKind(StrEnum):
-    """Shape of a section."""
+    """Shape of a section: one text, or entries."""
 
     BLOCK = "block"
     LIST = "list"
@@ -45,27 +42,16 @@ _ALLOWED_BY_KIND = {
 
 @dataclass(frozen=True, slots=True)
 class Section(Options):
-    """One section of a memory.
+    """One section of a memory; a limit of 0 is none."""
 
-    Attributes:
-        name: Unique; lower-case letters a-z, digits and ``_``, not starting with a digit (so it is never an entry's id).
-        kind: A block or a list.
-        description: What belongs in it; shown to the policy and used by layer 1 of the retriever.
-        max_tokens: Limit of a block's text, in tokens (0 = none).
-        max_entry_tokens: Limit of one list entry, in tokens (0 = none).
-        max_entries: Limit on the number of list entries (0 = none).
-        timestamps: Whether entries have a time; default: the chunk's.
-        operations: Allowed operations; empty means all of its kind.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$")]
+    name: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$")]  # unique, and never an entry's id
     kind: SectionKind = SectionKind.LIST
-    description: str = ""
-    max_tokens: NonNegativeInt = 0
-    max_entry_tokens: NonNegativeInt = 0
-    max_entries: NonNegativeInt = 0
-    timestamps: bool = False
-    operations: tuple[OperationKind, ...] = ()
+    description: str = ""  # what belongs in it, for the policy and for layer 1 of the retriever
+    max_tokens: NonNegativeInt = 0  # of a block's text
+    max_entry_tokens: NonNegativeInt = 0  # of one list entry
+    max_entries: NonNegativeInt = 0  # of a list
+    timestamps: bool = False  # whether entries have a time, by default the chunk's
+    operations: tuple[OperationKind, ...] = ()  # empty: all of its kind
 
     def check(self) -> None:
         """Set the default operations of its kind; InputError for those of the other kind."""
@@ -73,9 +59,8 @@ class Section(Options):
         if not self.operations:
             object.__setattr__(self, "operations", of_kind)
         elif wrong := [op.value for op in self.operations if op not in of_kind]:
-            raise InputError(
-                f"section {self.name!r} is a {self.kind} and allows {wrong}", expected=f"some of {[op.value for op in of_kind]}"
-            )
+            allowed = ", ".join(of_kind)
+            raise InputError(f"section {self.name!r} is a {self.kind} and allows {wrong}", expected=f"some of {allowed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +71,6 @@ class MemorySchema:
     sections: tuple[Section, ...]
 
     def __post_init__(self) -> None:
-        """Check that names are unique and that there is a list section."""
         names = [section.name for section in self.sections]
         if doubled := {name for name in names if names.count(name) > 1}:
             raise InputError(f"schema {self.name!r} names sections twice: {sorted(doubled)}", expected="unique section names")
@@ -94,11 +78,9 @@ class MemorySchema:
             raise InputError(f"schema {self.name!r} has no list section", expected="at least one section of kind 'list'")
 
     def __contains__(self, name: object) -> bool:
-        """Whether a section of that name exists."""
         return any(section.name == name for section in self.sections)
 
     def __getitem__(self, name: str) -> Section:
-        """Return the section of that name; KeyError if there is none."""
         return {section.name: section for section in self.sections}[name]
 
     @property
@@ -148,8 +130,7 @@ def presets() -> tuple[str, ...]:
 
 # ------------------------------------------------------------------------------------------------ tools
 _PREFIX = "memory_"
-MAX_TIMESTAMP = 40
-"""Longest timestamp of a call, in characters. Timestamps are not counted as memory, so they must not store facts."""
+MAX_TIMESTAMP = 40  # characters; times are not counted as memory, so they must not store facts
 
 _ARGUMENTS = {
     "entry_id": {"type": "string", "description": "the id of the entry, as shown in the memory"},
@@ -198,11 +179,8 @@ def _tool_schema(kind: OperationKind, schema: MemorySchema) -> dict[str, Any]:
     wanted = set(_REQUIRED[kind] + _OPTIONAL[kind])
     if not any(schema[name].timestamps for name in names):
         wanted.discard("timestamp")
-    parameters = {
-        "type": "object",
-        "properties": {name: value for name, value in properties.items() if name in wanted},
-        "required": list(_REQUIRED[kind]),
-    }
+    shown = {name: value for name, value in properties.items() if name in wanted}
+    parameters = {"type": "object", "properties": shown, "required": list(_REQUIRED[kind])}
     return {"type": "function", "function": {"name": tool_name(kind), "description": _DESCRIPTIONS[kind], "parameters": parameters}}
 
 

@@ -11,19 +11,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-SPECIAL_TOKENS = ("<pad>", "<|im_start|>", "<|im_end|>")
-"""Ids 0, 1, 2: padding, start of a message, end of a message (and of a completion)."""
-
-CHAT_TEMPLATE = (
+SPECIAL_TOKENS = ("<pad>", "<|im_start|>", "<|im_end|>")  # ids 0, 1, 2; the last also ends a completion
+CHAT_TEMPLATE = (  # ChatML, without a default system message
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-"""ChatML, without a default system message."""
-
-ALWAYS = ("system", "user", "assistant", *string.digits, *string.punctuation)
-"""Pieces that are always single tokens."""
+ALWAYS = ("system", "user", "assistant", *string.digits, *string.punctuation)  # always single tokens
 
 
 def build_nano(
@@ -39,9 +34,7 @@ def build_nano(
 ) -> Path:
     """Write an untrained Llama and its tokenizer as a transformers folder, and return the folder.
 
-    Each piece of the words or texts in ``vocabulary`` becomes one token, with and without a space before it. ``seed`` sets the
-    weights. The feed-forward layer has width 2 x ``hidden``; ``context`` is in tokens. 500 words give about 0.45 million
-    parameters.
+    Each piece of the texts in ``vocabulary`` becomes one token, with and without a space before it. ``context`` is in tokens.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -49,19 +42,10 @@ def build_nano(
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer(vocabulary, context)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        intermediate_size=2 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=context,
-        tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
+    widths = {"vocab_size": len(tokenizer), "hidden_size": hidden, "intermediate_size": 2 * hidden}
+    depths = {"num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads}
+    marks = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    config = LlamaConfig(**widths, **depths, **marks, max_position_embeddings=context, tie_word_embeddings=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
@@ -82,15 +66,9 @@ def make_tokenizer(vocabulary: Sequence[str], context: int) -> Any:
     backend.pre_tokenizer = byte_level
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
-    pad, start, end = SPECIAL_TOKENS
+    marks = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=True))
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        pad_token=pad,
-        bos_token=start,
-        eos_token=end,
-        model_max_length=context,
-        padding_side="left",
-        clean_up_tokenization_spaces=False,
+        tokenizer_object=backend, model_max_length=context, padding_side="left", clean_up_tokenization_spaces=False, **marks
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer

@@ -25,14 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DTYPES = ("float32", "bfloat16", "float16")
-"""Accepted dtype names."""
-
-ADAPTER_RECORD = "memalpha_adapter.json"
-"""File in an adapter's folder: ``{base_fingerprint, base, base_weights_sha256, ...}``."""
-
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""An adapter's weights file, named by peft."""
-
+ADAPTER_RECORD = "memalpha_adapter.json"  # in an adapter's folder: {base_fingerprint, base, base_weights_sha256, ...}
+ADAPTER_WEIGHTS = "adapter_model.safetensors"  # named by peft
 # Config fields that decide tensor shapes; a missing one counts as null.
 _ARCHITECTURE = (
     "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
@@ -48,16 +42,11 @@ class PolicyModel(NamedTuple):
 
 
 def load_policy_model(
-    path: str | Path,
-    *,
-    adapter: str | Path | None = None,
-    dtype: str | torch.dtype = "float32",
-    trainable: bool = False,
+    path: str | Path, *, adapter: str | Path | None = None, dtype: str | torch.dtype = "float32", trainable: bool = False
 ) -> PolicyModel:
-    """Load a causal LM and its tokenizer, with a LoRA adapter if one is given.
+    """Load a causal LM (``path`` as in ``resolve_model``) and its tokenizer; ``trainable`` gives the adapter gradients.
 
-    ``path`` is as in ``resolve_model``; ``trainable`` gives the adapter gradients. InputError if a file is missing or damaged,
-    there is no chat template, the dtype is unknown, or the adapter has another base; ServiceError if a fetch failed.
+    InputError if a file cannot be used or the adapter has another base; ServiceError if a fetch failed.
     """
     from transformers import AutoModelForCausalLM
 
@@ -98,19 +87,13 @@ def load_tokenizer(path: str | Path) -> Any:
     where = resolve_model(path)
     if isinstance(where, Path) and not (where / "config.json").is_file():
         given_adapter = (where / "adapter_config.json").is_file()
-        raise InputError(
-            f"{where} is not a model folder: it has no config.json",
-            expected="a folder as transformers' save_pretrained writes it",
-            fix="give an adapter's folder as the adapter, and its base as the model" if given_adapter else "check the path",
-        )
+        fix = "give an adapter's folder as the adapter, and its base as the model" if given_adapter else "check the path"
+        raise InputError(f"{where} is not a model folder: it has no config.json", expected="a folder of save_pretrained", fix=fix)
     with _readable(f"the tokenizer of {where}", "a transformers tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(where, padding_side="left", trust_remote_code=False)
     if not tokenizer.chat_template:
-        raise InputError(
-            f"the tokenizer of {where} has no chat template",
-            expected="an instruction-tuned model, whose tokenizer says how a conversation is written",
-            fix="use the model's instruct version, or save a template as chat_template.jinja in the model's folder",
-        )
+        fix = "use the model's instruct version, or save a template as chat_template.jinja in the model's folder"
+        raise InputError(f"the tokenizer of {where} has no chat template", expected="an instruction-tuned model", fix=fix)
     if tokenizer.eos_token is None:
         raise InputError(f"the tokenizer of {where} has no end-of-text token", expected="eos_token in tokenizer_config.json")
     if tokenizer.pad_token is None:
@@ -152,10 +135,7 @@ def name_base(model: Any, base: str) -> None:
 
 
 def write_adapter_record(adapter: str | Path, base: str | Path, config: Any, tokenizer: Any, **extra: Any) -> Path:
-    """Write ``memalpha_adapter.json`` beside a saved adapter and return its path.
-
-    ``config`` and ``tokenizer`` are those of ``base``. For a base folder, only its last component is recorded. ``extra`` is JSON.
-    """
+    """Write the record beside an adapter, with the config and tokenizer of its base and ``extra`` JSON, and return its path."""
     known = model_record(base)
     name = f"{known['name']}@{known['source']}" if known else str(base)
     record = {
@@ -180,11 +160,8 @@ def check_adapter(adapter: Path, base: Path | str, model: Any, tokenizer: Any) -
     missing = sorted(layers - {name for name, _ in model.named_modules()})  # peft would leave them out in silence
     if wanted not in (None, found) or missing:
         why = f"it has no layer {missing[0]}" if missing else f"fingerprints {str(wanted)[:12]} and {found[:12]}"
-        raise InputError(
-            f"adapter {adapter} belongs to another base: it was trained on {theirs}, and the model given is {base} ({why})",
-            expected="an adapter trained on the model given",
-            fix="give the adapter's own base as the model, or train an adapter on this one (`memalpha warmup`)",
-        )
+        what = f"adapter {adapter} belongs to another base: it was trained on {theirs}, and the model given is {base} ({why})"
+        raise InputError(what, fix="give the adapter's own base as the model, or train an adapter on this one (`memalpha warmup`)")
     ours, made_with = model_record(base).get("weights_sha256"), record.get("base_weights_sha256")
     if ours and made_with and ours != made_with:
         log.warning("adapter %s was trained on other weights of the same model (%s) than %s", adapter, theirs, base)
@@ -207,11 +184,9 @@ def adapter_shapes(adapter: Path) -> Mapping[str, tuple[int, ...]]:
 def check_adapter_folder(adapter: Path) -> None:
     """Raise InputError unless the folder is an adapter."""
     if not (adapter / "adapter_config.json").is_file():
-        raise InputError(
-            f"adapter folder {adapter} " + ("has no adapter_config.json" if adapter.is_dir() else "does not exist"),
-            expected=f"a folder with adapter_config.json and {ADAPTER_WEIGHTS}",
-            fix="give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its checkpoint-N folders",
-        )
+        wrong = "has no adapter_config.json" if adapter.is_dir() else "does not exist"
+        fix = "give the folder that `memalpha warmup` or `memalpha train` wrote, or one of its checkpoint-N folders"
+        raise InputError(f"adapter folder {adapter} {wrong}", fix=fix)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -228,9 +203,7 @@ def agent_folder(trained: str | Path) -> Path:
     """Return the folder of an agent's files: the given one, or ``adapter`` in a run; InputError if there is none."""
     folder = Path(trained)
     if not folder.is_dir():
-        raise InputError(
-            f"no folder {str(trained)!r}",
-            expected="a run folder, or the folder of an adapter or a whole model that memalpha trained",
-        )
+        expected = "a run folder, or the folder of an adapter or a whole model that memalpha trained"
+        raise InputError(f"no folder {str(trained)!r}", expected=expected)
     inside = folder / "adapter"
     return inside if (inside / AGENT_FILE).is_file() and not (folder / AGENT_FILE).is_file() else folder

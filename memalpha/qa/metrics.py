@@ -1,12 +1,8 @@
 r"""Metrics: scores of one answer to one question in [0, 1], as pure functions listed in ``METRICS``.
 
-* Mem-alpha (arXiv 2509.25911, experiments): ``substring``, ``parts``, ``boxed``, ``keywords``;
-* SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250, section 6.1): ``exact_match``, ``f1``;
-* this project: ``bound``, ``bound_all``, ``absent`` need the right subject and no stale value, which ``substring`` ignores;
-  ``label`` reads class numbers from readers that do not write ``\boxed``.
-
-A metric never raises for an answer; it raises InputError for a question that it cannot score. Not covered: paraphrase (metric
-``judge``, see ``memalpha.qa.judges``), and languages without spaces (a run of letters is one word in the bound metrics).
+Sources: Mem-alpha (arXiv 2509.25911, experiments): ``substring``, ``parts``, ``boxed``, ``keywords``; SQuAD (arXiv 1606.05250,
+section 6.1): ``exact_match``, ``f1``; the others are this project's. A metric never raises for an answer; InputError is for a
+question that it cannot score. Not covered: paraphrase (metric ``judge``, see ``memalpha.qa.judges``), languages without spaces.
 """
 
 from __future__ import annotations
@@ -23,11 +19,8 @@ from memalpha.types import Answer, Question
 
 Metric = Callable[[Question, Answer], float]
 
-JUDGE = "judge"
-"""Metric of questions that an ``AnswerJudge`` decides; not in ``METRICS``."""
-
-LABEL_METRICS = frozenset({"boxed", "label"})
-"""Metrics of questions whose answer is the number of a label; numbers differ between instances."""
+JUDGE = "judge"  # metric of questions that an ``AnswerJudge`` decides; not in ``METRICS``
+LABEL_METRICS = frozenset({"boxed", "label"})  # the answer is the number of a label; numbers differ between instances
 
 _WORD = re.compile(r"(?<!\w)-\d\w*|\b\w-(?!\w)|\w+[+#]*")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -51,10 +44,7 @@ _NOTHING_KNOWN = (
 
 # ------------------------------------------------------------------------------------------------ text
 def normalise(text: str) -> str:
-    """SQuAD normalisation: lower-case, drop ASCII punctuation and articles, collapse white space.
-
-    If nothing would be left (``"The The"``, ``"!"``), only lower-case and strip, so that an empty answer never equals the text.
-    """
+    """SQuAD normalisation: lower-case, without ASCII punctuation and articles; these stay if nothing is left (``"The The"``)."""
     lowered = " ".join(text.lower().split())
     return " ".join(_ARTICLES.sub(" ", lowered.translate(_PUNCTUATION)).split()) or lowered
 
@@ -78,26 +68,20 @@ def contains(text: str, phrase: str) -> bool:
 
 
 def _contained(gold: str, text: str) -> bool:
-    """Whether a text contains a gold answer, both normalised; by characters, as published."""
     needle = normalise(gold)
     return needle in normalise(text) or needle in text.lower()
 
 
 def _golds(question: Question) -> tuple[str, ...]:
     if not question.answers or not all(answer.strip() for answer in question.answers):
-        raise InputError(
-            f"question {question.text!r} has answers {list(question.answers)}",
-            expected="at least one answer and none of them blank",
-        )
+        expected = "at least one answer and none of them blank"
+        raise InputError(f"question {question.text!r} has answers {list(question.answers)}", expected=expected)
     return question.answers
 
 
 # ------------------------------------------------------------------------------------------------ containment and overlap
 def substring(question: Question, answer: Answer) -> float:
-    """1 if the answer, or one of its passages, contains an accepted answer, both normalised.
-
-    Source: SQuAD, HotpotQA and RULER-QA in the published evaluation. By characters, as published: "Rome" is found in "Romeo".
-    """
+    """1 if the answer or one of its passages contains an accepted answer, both normalised, by characters (as published)."""
     texts = answer.passages if answer.passages is not None else (answer.text,)
     return float(any(_contained(gold, text) for gold in _golds(question) for text in texts))
 
@@ -136,18 +120,15 @@ def _share(golds: Iterable[str], text: str) -> float:
 
 
 def boxed(question: Question, answer: Answer) -> float:
-    r"""1 if the integer in the answer's last ``\boxed{...}`` is an accepted answer; InputError if an accepted answer is no integer.
-
-    Source: the classification sets (PubMed-RCT, TREC, NLU, CLINC150, Banking77) in the published evaluation.
-    """
+    r"""1 if the integer in the answer's last ``\boxed{...}`` is an accepted answer. Source: the published classification sets."""
     return float(_boxed(answer.text) in _labels(question))
 
 
 def label(question: Question, answer: Answer) -> float:
-    r"""1 if the answer's first label is an accepted answer; InputError if an accepted answer is no integer. Source: this project.
+    """1 if the answer's first label is an accepted answer.
 
-    Passages: the number after the word "label" in the first passage that has one. Generated answer: the number of ``boxed``, else
-    the first after "label", else the first number.
+    Passages: the first number after the word "label". Generated answer: that of ``boxed``, else the first after "label", else the
+    first number.
     """
     if answer.passages is None:
         found = [_boxed(answer.text), _number(_LABELLED, answer.text), _number(_INTEGER, answer.text)]
@@ -168,15 +149,14 @@ def _boxed(text: str) -> int | None:
 def _labels(question: Question) -> set[int]:
     golds = _golds(question)
     if wrong := [gold for gold in golds if not _LABEL.fullmatch(gold)]:
-        raise InputError(
-            f"question {question.text!r} has metric {question.metric!r} and answer {wrong[0]!r}", expected="an integer label"
-        )
+        what = f"question {question.text!r} has metric {question.metric!r} and answer {wrong[0]!r}"
+        raise InputError(what, expected="an integer label")
     return {int(gold) for gold in golds}
 
 
 # ------------------------------------------------------------------------------------------------ bound to the subject
 def bound(question: Question, answer: Answer) -> float:
-    """1 if the answer gives an accepted answer for the right subject and no stale value. Source: this project.
+    """1 if the answer gives an accepted answer for the right subject and no stale value.
 
     Passages: one passage contains subject and accepted answer as whole words; no passage with the subject contains a stale value.
     Generated answer: it contains an accepted answer and no stale value.
@@ -186,7 +166,7 @@ def bound(question: Question, answer: Answer) -> float:
 
 
 def bound_all(question: Question, answer: Answer) -> float:
-    """1 if *all* of the question's answers are given for the right subject, and no stale value. Source: this project.
+    """1 if *all* of the question's answers are given for the right subject, and no stale value.
 
     Passages: each answer is in a passage with the subject. Generated answer: it contains all; for "how many" it may also be just
     their number, in digits or as a word up to twenty.
@@ -200,7 +180,7 @@ def bound_all(question: Question, answer: Answer) -> float:
 
 
 def absent(question: Question, answer: Answer) -> float:
-    """1 if the answer shows that there is no value any more for the question. Source: this project.
+    """1 if the answer shows that there is no value any more for the question.
 
     Passages: at least one contains the subject, and none of those a stale value. Generated answer: it says that there is none or
     that it is not known, and gives no stale value.
@@ -214,21 +194,17 @@ def absent(question: Question, answer: Answer) -> float:
 
 
 def _about_subject(question: Question, answer: Answer) -> list[str]:
-    """The passages with the subject; for a generated answer, its text."""
     if answer.passages is None:
         return [answer.text]
     subject = question.subject or ""
     if not subject.strip():
-        raise InputError(
-            f"question {question.text!r} has metric {question.metric!r} and no subject",
-            expected="a subject that the answer must be bound to",
-            fix="give the question a subject or the metric 'substring'",
-        )
+        fix = "give the question a subject or the metric 'substring'"
+        raise InputError(f"question {question.text!r} has metric {question.metric!r} and no subject", fix=fix)
     return [passage for passage in answer.passages if contains(passage, subject)]
 
 
 def gives_stale(question: Question, answer: Answer) -> bool:
-    """Whether an answer gives a stale value (in passages: beside the subject, if there is one). Source: this project."""
+    """Whether an answer gives a stale value (in passages: beside the subject, if there is one)."""
     whole = [answer.text] if answer.passages is None else list(answer.passages)
     return _stale(question, _about_subject(question, answer) if question.subject else whole)
 
@@ -253,7 +229,6 @@ def _gives(text: str, stale: str, answers: tuple[str, ...]) -> bool:
 METRICS: dict[str, Metric] = {
     metric.__name__: metric for metric in (substring, exact_match, f1, parts, boxed, label, keywords, bound, bound_all, absent)
 }
-"""All metrics by name."""
 
 
 def check_metric(name: str, *, judged: bool = False) -> None:

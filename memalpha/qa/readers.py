@@ -1,10 +1,7 @@
 """Readers: answer a question from its passages, under one token budget for all readers.
 
-``RecallReader`` returns the passages, without a model; ``ModelReader`` uses a generating function such as the frozen base model;
-``EndpointReader`` uses an OpenAI-compatible server.
-
-What always holds: a passage is read whole or not at all, on one line; all readers see the same passages; a reader that fails raises
-ServiceError. Departure from arXiv 2509.25911: there the reader gets the top 20 entries of each section, of any length.
+A passage is read whole or not at all, on one line; all readers see the same passages; a reader that fails raises ServiceError.
+Departure from arXiv 2509.25911: there the reader gets the top 20 entries of each section, of any length.
 """
 
 from __future__ import annotations
@@ -21,15 +18,10 @@ SYSTEM = (
     "You answer questions from notes. Use the notes alone. Where notes disagree, the newest holds. "
     "Give the answer itself, as briefly as possible, without a sentence around it. If the notes do not say, answer: unknown"
 )
-"""System text of the readers with a model."""
-
 USER = "Notes:\n{notes}\n\nQuestion: {question}\nAnswer:"
-"""User text of the readers with a model; one passage per line."""
-
 NO_NOTES = "(none)"
-
+Generate = Callable[[list[list[Message]]], list[str]]
 GREEDY = Sampling(max_new_tokens=128)
-"""Default sampling of an endpoint reader."""
 
 
 def within_budget(passages: Sequence[str], budget_tokens: int, count_tokens: TokenCounter) -> tuple[str, ...]:
@@ -50,8 +42,6 @@ def reader_messages(question: str, passages: Sequence[str]) -> list[Message]:
 
 
 class _BudgetedReader:
-    """Base class with the budget."""
-
     def __init__(self, budget_tokens: int, count_tokens: TokenCounter) -> None:
         self.budget_tokens, self.count_tokens = budget_tokens, count_tokens
 
@@ -76,9 +66,7 @@ class RecallReader(_BudgetedReader):
 class ModelReader(_BudgetedReader):
     """Answers with ``generate``: a batch of chats to one reply each, in order (in training: the base model without adapters)."""
 
-    def __init__(
-        self, generate: Callable[[list[list[Message]]], list[str]], budget_tokens: int, count_tokens: TokenCounter
-    ) -> None:
+    def __init__(self, generate: Generate, budget_tokens: int, count_tokens: TokenCounter) -> None:
         super().__init__(budget_tokens, count_tokens)
         self._generate = generate
 
@@ -102,7 +90,6 @@ class EndpointReader(_BudgetedReader):
         try:
             replies = self._client.complete_many(self.messages(requests), self._sampling)
         except PartialServiceError as error:
-            raise PartialServiceError(
-                [outcome if isinstance(outcome, ServiceError) else Answer(outcome.text.strip()) for outcome in error.outcomes]
-            ) from error
+            said = [item if isinstance(item, ServiceError) else Answer(item.text.strip()) for item in error.outcomes]
+            raise PartialServiceError(said) from error
         return [Answer(reply.text.strip()) for reply in replies]

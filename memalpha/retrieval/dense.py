@@ -1,33 +1,30 @@
 """Dense retrieval: exact nearest neighbours by cosine with FAISS, per section; sections ranked by vectors or by a trained router.
 
-What always holds: a removed id is never returned; an update is seen by the next search; scores are rounded to 6 decimals, and of
-equal scores the id added last is first (an updated id keeps its rank). A search compares all candidates: 0.8 ms at 20,000 vectors
-of 384 dimensions on one core. No other module imports faiss. Layer 1 uses section descriptions and first entries as in the second
-public system named Mem-alpha, but the mean of all entries.
+Scores are rounded to 6 decimals; of equal scores the id added last is first (an updated id keeps its rank). A search compares all
+candidates: 0.8 ms at 20,000 vectors of 384 dimensions on one core. No other module imports faiss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import faiss
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import Embedder
-from memalpha.retrieval.embedders import make_embedder
+from memalpha.retrieval.embedders import Vectors, make_embedder
 from memalpha.types import Entry
 
 if TYPE_CHECKING:
     from memalpha.policies import Policy
-
-Vectors = NDArray[np.float32]
 
 _DECIMALS = 6
 _CLOSE = 1e-3  # rounding differs between batch sizes
@@ -52,14 +49,12 @@ class VectorIndex:
         self._ids: list[str] = []
         self._rows: dict[str, int] = {}
         self._age: dict[str, int] = {}
-        self._next_age = 0
+        self._ages = count()
 
     def __len__(self) -> int:
-        """Number of vectors."""
         return len(self._ids)
 
     def __contains__(self, key: object) -> bool:
-        """Whether a vector has that id."""
         return key in self._rows
 
     def write(self, key: str, vector: ArrayLike) -> None:
@@ -70,8 +65,7 @@ class VectorIndex:
             if row == len(self._matrix):
                 self._matrix = np.concatenate([self._matrix, np.zeros_like(self._matrix)])
             self._ids.append(key)
-            self._age[key] = self._next_age
-            self._next_age += 1
+            self._age[key] = next(self._ages)
         self._matrix[row] = unit
 
     def remove(self, key: str) -> None:
@@ -108,14 +102,10 @@ class DenseSide:
     """The dense part of the two-layer retriever: an index per list section, and the sums that rank sections."""
 
     def __init__(self, schema: MemorySchema, embedder: Embedder) -> None:
-        self._embedder = embedder
+        self.embed = embedder.embed
         self._indexes = {section.name: VectorIndex(embedder.dimension) for section in schema.lists}
         self._sums = {name: np.zeros(embedder.dimension) for name in self._indexes}
         self._schema = schema
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the texts' vectors, float32 of shape (len(texts), dimension)."""
-        return self._embedder.embed(texts)
 
     def write(self, entry: Entry, vector: Vectors) -> None:
         """Add an entry or replace its vector of shape (dimension,)."""
@@ -146,9 +136,9 @@ class DenseSide:
                     found.append(f"{section}: vectors of {far} are of other texts")
         return found
 
-    def search(self, query: Vectors, k: int, sections: Sequence[str]) -> list[list[tuple[str, float]]]:
-        """Return per section at most ``k`` entry ids by cosine with ``query``, shape (dimension,)."""
-        return [self._indexes[section].search(query, k) for section in sections]
+    def search(self, query: Vectors, k: int, sections: Sequence[str]) -> list[tuple[str, float]]:
+        """Return at most ``k`` entry ids of each section by cosine with ``query``, shape (dimension,)."""
+        return [pair for section in sections for pair in self._indexes[section].search(query, k)]
 
     def rank_sections(self, query: Vectors) -> list[str]:
         """Return all list sections by the nearer of two vectors: name and description, mean of entries; ties in schema order."""
@@ -168,9 +158,8 @@ class DenseSide:
 class LearnedSectionRouter:
     """Ranks sections for a question as ``memalpha router train`` on ``task: sections`` learned it.
 
-    What always holds: a section without entries in training is searched, after the others; at least one trained one is searched;
-    other sections than in training are an error. Several agents decide by their mean probability. ``routes`` is the checkpoint's,
-    ``embedder`` that of training; InputError if its dimension is not that of the policies' observations.
+    A section without entries in training is searched after the others; at least one trained one is searched. Several agents decide
+    by their mean probability. ``routes`` is the checkpoint's, ``embedder`` that of training; InputError if its dimension differs.
     """
 
     def __init__(self, policies: Sequence[Policy], routes: dict[str, Any], embedder: Embedder) -> None:
@@ -182,19 +171,14 @@ class LearnedSectionRouter:
 
     @classmethod
     def load(cls, path: str | Path, embedder: Embedder | None = None, embedder_name: str = "") -> LearnedSectionRouter:
-        """Load a checkpoint or its run folder; ``embedder`` (called ``embedder_name``) is shared if it is the one of training.
-
-        InputError if there is none or it routes no sections, MissingExtraError if its embedder is not installed.
-        """
+        """Load a checkpoint or its run folder, sharing ``embedder`` if it is that of training; InputError without routes."""
         from memalpha.policies import Checkpoint  # imports torch
 
         checkpoint = Checkpoint.load(path)
         policies = checkpoint.policies()
         if not checkpoint.routes.get("sections") or not policies:
-            raise InputError(
-                f"{path} holds no policy that ranks sections (learner {checkpoint.learner!r})",
-                expected="a checkpoint of mappo, grpo or ppo on task: sections",
-            )
+            expected = "a checkpoint of mappo, grpo or ppo on task: sections"
+            raise InputError(f"{path} holds no policy that ranks sections (learner {checkpoint.learner!r})", expected=expected)
         name = str(checkpoint.routes["embedder"])
         shared = embedder if embedder is not None and embedder_name == name else make_embedder(name)
         return cls(policies, dict(checkpoint.routes), shared)
@@ -207,11 +191,8 @@ class LearnedSectionRouter:
 
         present = tuple(section.name for section in memory.schema.lists)
         if present != self.sections:
-            raise InputError(
-                f"a router trained on the sections {', '.join(self.sections)}",
-                expected=f"those of the memory: {', '.join(present)}",
-                fix="train one on this schema, or set retrieval.router to nothing",
-            )
+            expected = f"one trained on those of the memory, {', '.join(present)}, or no router"
+            raise InputError(f"a router trained on the sections {', '.join(self.sections)}", expected=expected)
         seen = torch.from_numpy(self._embedder.embed([query])[:1].astype(np.float32))
         search = mean_probabilities(self._policies, seen)[0, :, 1].numpy()  # (K,)
         ranked = [i for i in np.argsort(-search, kind="stable") if self.sections[i] in self._trained]

@@ -1,7 +1,7 @@
 """Embedders, texts to vectors: hashing (no model), MiniLM, and a cache for either.
 
-What always holds: the same text gives the same vector; rows have norm 1, or 0 for a blank text; nothing is truncated (a text longer
-than the model's window is embedded in windows and averaged). Not covered: training.
+The same text gives the same vector; rows have norm 1, or 0 for a blank text; a text longer than the model's window is embedded in
+windows and averaged.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ class MiniLMEmbedder:
         flat = [window for row in windows for window in row]
         sums = np.zeros((len(texts), self.dimension), dtype=np.float32)
         if flat:
-            vectors: Any = self._model.encode(
-                flat, batch_size=64, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
-            )
+            vectors: Any = self._model.encode(flat, batch_size=64, normalize_embeddings=True, show_progress_bar=False)
             np.add.at(sums, np.repeat(np.arange(len(texts)), [len(row) for row in windows]), np.asarray(vectors, dtype=np.float32))
         return _unit_rows(sums)
 
@@ -81,9 +79,7 @@ class CachedEmbedder:
     """An embedder with a cache of the last ``capacity`` texts; new texts of a call are embedded once, in one batch."""
 
     def __init__(self, embedder: Embedder, capacity: int = 50_000) -> None:
-        self.dimension = embedder.dimension
-        self._embedder = embedder
-        self._capacity = capacity
+        self.dimension, self._embedder, self._capacity = embedder.dimension, embedder, capacity
         self._vectors: OrderedDict[str, Vectors] = OrderedDict()
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -108,7 +104,6 @@ class CachedEmbedder:
 
 
 EMBEDDERS: dict[str, Callable[[], Embedder]] = {"hashing": HashingEmbedder, "minilm": MiniLMEmbedder}
-"""Every embedder by name."""
 
 
 def make_embedder(name: str) -> Embedder:

@@ -1,11 +1,8 @@
 """BM25 over short texts, with an inverted index that follows each write (libraries such as bm25s must index all texts again).
 
 Scores are Lucene's: sum over the query's words of ``idf * tf / (tf + k1 * (1 - b + b * length / mean length))`` with
-``idf = ln(1 + (N - df + .5) / (df + .5))``. A repeated query word counts each time.
-
-What always holds: a search sees all writes; a text that shares no word with the query is not returned; of equal scores the text
-added last is first (a replaced text keeps its rank); idf and mean length are those of all texts, whatever ``groups`` says. Not
-covered: languages without spaces, stemming.
+``idf = ln(1 + (N - df + .5) / (df + .5))``; N, df and mean length are those of all groups. Of equal scores the text added last is
+first (a replaced text keeps its rank). Not covered: languages without spaces, stemming.
 """
 
 from __future__ import annotations
@@ -27,8 +24,7 @@ _FUNCTION_WORDS = (
     "or our she so than that the their them then there these they this those to was we were what when where which who whom whose "
     "why with you your"
 )
-STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
-"""Function words and question words; not: no, not, will, may, us, am (negations, names, months, acronyms)."""
+STOP_WORDS = frozenset(_FUNCTION_WORDS.split())  # not: no, not, will, may, us, am (negations, names, months, acronyms)
 
 _DOTTED = "i\u0307"  # lower() of a capital dotted i
 _MARK = "\u0300"  # represents every mark
@@ -38,33 +34,26 @@ _DECIMALS = 9  # scores that differ only by rounding must tie
 
 @lru_cache(maxsize=65536)
 def tokenize(text: str) -> tuple[str, ...]:
-    """Split a text into lower-case words (letters with marks, digits, underscores; NFKC) without stop words.
-
-    If a text has only stop words, they are kept ("The Who").
-    """
+    """Split a text into lower-case words (NFKC) without stop words; if there are no others, they are kept ("The Who")."""
     words = _words(unicodedata.normalize("NFKC", text).lower().replace(_DOTTED, "i"))
-    kept = [word for word in words if word not in STOP_WORDS] or words
-    return tuple(kept)
+    return tuple([word for word in words if word not in STOP_WORDS] or words)
 
 
 def _words(text: str) -> list[str]:
-    """Split a text; a mark belongs to its word, unless it only selects a glyph."""
     if max(text, default="") < _MARK:
         return _WORD.findall(text)
     marked = "".join(_MARK if _is_mark(char) else char for char in text)
     return [text[found.start() : found.end()] for found in _WORD.finditer(marked)]
 
 
-def _is_mark(char: str) -> bool:
+def _is_mark(char: str) -> bool:  # of a word: a variation selector only picks a glyph
     return unicodedata.category(char) in ("Mn", "Mc") and not unicodedata.name(char, "").startswith("VARIATION SELECTOR")
 
 
 @dataclass(frozen=True, slots=True)
 class _Postings:
-    """Slots of the texts with a word, ascending, and its counts."""
-
     word: str
-    slots: array[int] = field(default_factory=lambda: array("i"))
+    slots: array[int] = field(default_factory=lambda: array("i"))  # of the texts with the word, ascending
     counts: array[int] = field(default_factory=lambda: array("i"))
 
 
@@ -85,11 +74,9 @@ class LexicalIndex:
         self._lengths, self._order, self._group_of = array("d"), array("q"), array("i")
 
     def __len__(self) -> int:
-        """Number of texts."""
         return len(self._slots)
 
     def __contains__(self, key: object) -> bool:
-        """Whether a text has that id."""
         return key in self._slots
 
     def write(self, key: str, text: str, group: str = "") -> None:
@@ -143,7 +130,7 @@ class LexicalIndex:
 
     # -------------------------------------------------------------------------------------------- scores
     def _score(self, query: str) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-        """Slots of the texts that share a word with the query and their rounded scores, both of shape (found,)."""
+        """Slots of the texts found and their rounded scores, both of shape (found,)."""
         words = Counter(word for word in tokenize(query) if word in self._postings)
         if not words:
             return np.zeros(0, np.intp), np.zeros(0)

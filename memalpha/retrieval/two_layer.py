@@ -1,14 +1,8 @@
 """The two-layer retriever: layer 1 chooses sections, layer 2 ranks the entries in them.
 
-Layer 1 ranks list sections by FAISS (description and centroid), by the best entry under BM25, by both fused, or by a router.
-Layer 2 ranks entries by FAISS, BM25 or both fused by reciprocal rank. A ranking is a list of (id, score), best first.
-
-What always holds: a search sees all applied changes; blocks are not searched; with all sections open the result is that of brute
-force over all entries; of equal scores the entry created last is first; results depend only on the memory's present state; the cost
-of following is that of the changes, except for a restore that brings entries back. Lexical mode loads no embedder and no faiss.
-
-Departures from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections; in lexical mode a query
-without common words finds nothing.
+Layer 1 ranks list sections by FAISS (description and centroid), by the best entry under BM25, by both fused, or by a router. A
+search sees all applied changes; of equal scores the entry created last is first; results depend only on the memory's present state.
+Departure from arXiv 2509.25911 (BM25, 20 entries per section): one list of ``k`` over all sections.
 """
 
 from __future__ import annotations
@@ -21,50 +15,32 @@ from memalpha.errors import InputError
 from memalpha.memory.memory import Memory
 from memalpha.protocols import Embedder, Hit, RetrieverFactory
 from memalpha.retrieval import RetrievalConfig, RetrievalMode
-from memalpha.retrieval.embedders import CachedEmbedder, make_embedder
+from memalpha.retrieval.embedders import CachedEmbedder, Vectors, make_embedder
 from memalpha.retrieval.lexical import LexicalIndex, tokenize
 from memalpha.types import Entry
 
 if TYPE_CHECKING:
-    from memalpha.retrieval.dense import DenseSide, Vectors
+    from memalpha.retrieval.dense import DenseSide
 
-Router = Callable[[str, Memory], list[str]]
-"""Names the list sections to search for a query, best first; others are not searched (``LearnedSectionRouter.rank``)."""
-
-RRF_CONSTANT = 60
-"""Constant of reciprocal-rank fusion (Cormack, Clarke and Buettcher, SIGIR 2009: 60 is near-optimal)."""
-FUSION_DEPTH = 100
-"""Hybrid: how many entries of each ranking are fused, at least."""
+Router = Callable[[str, Memory], list[str]]  # the list sections to search for a query, best first (``LearnedSectionRouter.rank``)
+RRF_CONSTANT = 60  # near-optimal (Cormack, Clarke and Buettcher, SIGIR 2009)
+FUSION_DEPTH = 100  # hybrid: how many entries of each ranking are fused, at least
 _BATCH = 1024  # entries embedded at once
 
 
 class TwoLayerRetriever:
-    """Searches the list sections of one memory (a ``Retriever``); by default BM25 over all sections.
-
-    InputError in dense and hybrid mode without ``embedder``. A ``router`` replaces the built-in ranking, even if all sections are
-    kept.
-    """
+    """Searches the list sections of one memory (a ``Retriever``); InputError in dense and hybrid mode without ``embedder``."""
 
     def __init__(
-        self,
-        memory: Memory,
-        config: RetrievalConfig | None = None,
-        *,
-        embedder: Embedder | None = None,
-        router: Router | None = None,
+        self, memory: Memory, config: RetrievalConfig | None = None, embedder: Embedder | None = None, router: Router | None = None
     ) -> None:
-        self._memory = memory
-        self._config = config or RetrievalConfig()
-        self._embedder = embedder
-        self._router = router
+        self._memory, self._config = memory, config or RetrievalConfig()
+        self._embedder, self._router = embedder, router
         self._sections = tuple(section.name for section in memory.schema.lists)
         self._reset()
 
     def search(self, query: str, k: int, sections: Sequence[str] | None = None) -> list[Hit]:
-        """Return at most ``k`` entries, best first, from ``sections`` (None: all list sections); a blank query finds nothing.
-
-        InputError if a section is not a list section, or ``k`` is negative.
-        """
+        """Return at most ``k`` entries of ``sections`` (None: all), best first; InputError if a section is no list."""
         if k < 0:
             raise InputError(f"k is {k}", expected="the number of entries to return, 0 or more")
         names = self._sections if sections is None else tuple(sections)
@@ -72,12 +48,9 @@ class TwoLayerRetriever:
         self._follow()
         if not query.strip():
             return []
-        vector = self._embedded(query)
+        vector = None if self._dense is None else self._dense.embed([query])[0]
         ranking = self._layer_two(query, vector, k, self._layer_one(query, vector, names))
         return [Hit(self._entries[key], score) for key, score in ranking]
-
-    def _embedded(self, query: str) -> Vectors | None:
-        return None if self._dense is None else self._dense.embed([query])[0]
 
     def forget_texts(self) -> None:
         """Clear the embedder's cache, which holds texts."""
@@ -88,32 +61,28 @@ class TwoLayerRetriever:
     def route(self, query: str) -> list[str]:
         """Return the sections that layer 1 chooses, best first; all in schema order if it is not in use."""
         self._follow()
-        return self._layer_one(query, self._embedded(query), self._sections)
+        vector = None if self._dense is None else self._dense.embed([query])[0]
+        return self._layer_one(query, vector, self._sections)
 
     def _layer_one(self, query: str, vector: Vectors | None, names: Sequence[str]) -> list[str]:
         kept = self._config.sections_kept
-        if self._router is not None or 0 < kept < len(names):
-            return [name for name in self._rank_sections(query, vector) if name in names][: kept or None]
-        return list(names)
-
-    def _rank_sections(self, query: str, vector: Vectors | None) -> Sequence[str]:
         if self._router is not None:
-            names = self._router(query, self._memory)
-            self._check_sections(names, "sections ranked by the router")
-            return names
-        rankings = []
-        if self._dense is not None and vector is not None:
-            rankings.append(self._dense.rank_sections(vector))
-        if self._lexical is not None:
-            rankings.append(self._lexical.rank_groups(query))
-        return [name for name, _ in fuse(rankings, lambda name: -self._sections.index(name), len(self._sections))]
+            ranked = self._router(query, self._memory)
+            self._check_sections(ranked, "sections ranked by the router")
+        elif 0 < kept < len(names):
+            rankings = [self._dense.rank_sections(vector)] if self._dense is not None and vector is not None else []
+            rankings += [self._lexical.rank_groups(query)] if self._lexical is not None else []
+            ranked = [name for name, _ in fuse(rankings, lambda name: -self._sections.index(name), len(self._sections))]
+        else:
+            return list(names)
+        return [name for name in ranked if name in names][: kept or None]
 
     # -------------------------------------------------------------------------------------------- layer 2: which entries
     def _layer_two(self, query: str, vector: Vectors | None, k: int, where: Sequence[str]) -> list[tuple[str, float]]:
         depth = max(k, FUSION_DEPTH) if self._config.retrieval is RetrievalMode.HYBRID else k
         rankings = []
         if self._dense is not None and vector is not None:
-            found = [pair for ranking in self._dense.search(vector, depth, where) for pair in ranking]
+            found = self._dense.search(vector, depth, where)
             rankings.append(sorted(found, key=lambda pair: (-pair[1], -self._created(pair[0])))[:depth])
         if self._lexical is not None:
             groups = where if len(where) < len(self._sections) else None
@@ -127,7 +96,6 @@ class TwoLayerRetriever:
 
     # -------------------------------------------------------------------------------------------- following the memory
     def _reset(self) -> None:
-        """Index the memory's present state from the start."""
         mode = self._config.retrieval
         self._cursor = 0  # if the embedder fails below, the next search retries
         self._entries: dict[str, Entry] = {}
@@ -202,10 +170,7 @@ class TwoLayerRetriever:
 
 
 def fuse(rankings: Iterable[Sequence[str]], created: Callable[[str], int], k: int) -> list[tuple[str, float]]:
-    """Fuse rankings by reciprocal rank; at most ``k`` ids. ``created`` breaks ties: a higher number is newer.
-
-    score(id) = sum over the rankings that hold it of 1 / (60 + rank), rank from 1.
-    """
+    """Return at most ``k`` ids by the sum of 1 / (60 + rank), rank from 1, over rankings; of a tie the last created first."""
     scores: dict[str, float] = {}
     for ranking in rankings:
         for rank, key in enumerate(ranking, start=1):
@@ -214,10 +179,7 @@ def fuse(rankings: Iterable[Sequence[str]], created: Callable[[str], int], k: in
 
 
 def retriever_factory(config: RetrievalConfig | None = None) -> RetrieverFactory:
-    """Return a function that makes a memory's retriever; they share one embedder.
-
-    InputError if the embedder or the router's path is unknown, MissingExtraError if the embedder is not installed.
-    """
+    """Return a function that makes a memory's retriever; all share one embedder and one router."""
     settings = config or RetrievalConfig()
     embedder = None if settings.retrieval is RetrievalMode.LEXICAL else make_embedder(settings.embedder)
     router = None

@@ -49,10 +49,7 @@ def test_hermes_reads_calls_between_commentary():
         (block('{"name":"f","arguments":{"a":"\\ud800"}}'), ["0-62 the call holds a lone surrogate, which is no Unicode text"]),
         (block('{"name":"f","arguments":{"\udc00":1}}'), ["0-55 the call holds a lone surrogate, which is no Unicode text"]),
         (block("[" * 100_000), ["0-100023 not JSON: nested too deeply"]),
-        (
-            block("9" * 5000),
-            ["0-5023 not JSON: Exceeds the limit (4300 digits) for integer string conversion: value has 5000 digits"],
-        ),
+        (block("9" * 5000), ["0-5023 not JSON: Exceeds the limit (4300 digits)"]),
         (block('{"name":1,"arguments":{}}'), ["0-48 expected an object with a string 'name' and an object 'arguments'"]),
         (block("null"), ["0-27 expected an object with a string 'name' and an object 'arguments'"]),
     ],
@@ -94,17 +91,17 @@ def test_any_other_compact_line_is_one_located_error(line):
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    "call",
     [
-        (ToolCall("memory_insert", {"section": "episodic", "content": "x", "timestamp": "2024"}), "no place for timestamp"),
-        (ToolCall("memory_update", {"entry_id": "1", "content": "x", "importance": 2.0}), "no place for importance"),
-        (ToolCall("memory_insert", {"section": "semantic", "content": " "}), "no empty content"),
-        (ToolCall("memory_update", {"entry_id": "1"}), "no empty content"),
-        (ToolCall("search", {"query": "x"}), "'search' is not a valid OperationKind"),
+        ToolCall("memory_insert", {"section": "episodic", "content": "x", "timestamp": "2024"}),
+        ToolCall("memory_update", {"entry_id": "1", "content": "x", "importance": 2.0}),
+        ToolCall("memory_insert", {"section": "semantic", "content": " "}),
+        ToolCall("memory_update", {"entry_id": "1"}),
+        ToolCall("search", {"query": "x"}),
     ],
 )
-def test_compact_refuses_to_write_what_it_cannot_say(call, message):
-    with pytest.raises(ValueError, match=message):
+def test_compact_refuses_to_write_what_it_cannot_say(call):
+    with pytest.raises(ValueError):
         COMPACT.render([call])
 
 
@@ -221,43 +218,26 @@ def test_hermes_reads_back_what_it_writes(operations):
 
 
 UNTIMED = TIMED.map(lambda o: Operation(o.kind, o.section, o.content, o.entry_id))
-
-
-@given(st.lists(UNTIMED, max_size=5))
-@example([Operation(INSERT, "semantic", "+ x"), Operation(INSERT, "semantic", "episodic x")])
-def test_compact_reads_back_what_it_writes(operations):
-    calls = [to_call(operation) for operation in operations]
-    parsed = COMPACT.parse(COMPACT.render(calls))
-    expected = []
-    for operation in operations:
-        arguments = dict(to_call(operation).arguments)
-        if "content" in arguments:
-            arguments["content"] = " ".join(arguments["content"].split())
-        if operation.kind in (UPDATE, DELETE):  # the id says which section
-            del arguments["section"]
-        expected.append((f"memory_{operation.kind}", arguments))
-    assert plain(parsed) == expected
-    assert parsed.errors == ()
-
-
 ONE_LINE = CONTENTS.map(lambda text: " ".join(text.split()))
 
 
-@given(st.lists(st.tuples(UNTIMED, ONE_LINE), max_size=5))
-@example([(Operation(UPDATE, "semantic", "> x", "1"), "= y"), (Operation(DELETE, "semantic", entry_id="1"), ".")])
-def test_compact_by_text_reads_back_what_it_writes(pairs):
+@pytest.mark.parametrize("codec", [COMPACT, BY_TEXT], ids=lambda codec: codec.name)
+@given(pairs=st.lists(st.tuples(UNTIMED, ONE_LINE), max_size=5))
+@example(pairs=[(Operation(INSERT, "semantic", "+ x"), ""), (Operation(INSERT, "semantic", "episodic x"), "")])
+@example(pairs=[(Operation(UPDATE, "semantic", "> x", "1"), "= y"), (Operation(DELETE, "semantic", entry_id="1"), ".")])
+def test_compact_reads_back_what_it_writes(codec, pairs):
     calls, expected = [], []
     for operation, old in pairs:
         arguments = dict(to_call(operation).arguments)
-        if "entry_id" in arguments:
+        if "entry_id" in arguments and codec.names_by_text:
             arguments["entry_id"] = old
-        calls.append(ToolCall(f"memory_{operation.kind}", arguments))
+        calls.append(ToolCall(f"memory_{operation.kind}", dict(arguments)))
         if "content" in arguments:
             arguments["content"] = " ".join(arguments["content"].split())
-        if operation.kind in (UPDATE, DELETE):
+        if operation.kind in (UPDATE, DELETE):  # the id or the text says which section
             del arguments["section"]
         expected.append((f"memory_{operation.kind}", arguments))
-    parsed = BY_TEXT.parse(BY_TEXT.render(calls))
+    parsed = codec.parse(codec.render(calls))
     assert plain(parsed) == expected
     assert parsed.errors == ()
 
@@ -313,6 +293,3 @@ def test_time_is_linear_in_the_length(codec, make):
         assert any(seconds(long) < 9 * seconds(short) + 0.02 for _ in range(6))
     finally:
         gc.enable()
-
-
-# -------------------------------------------------------------------------------------------- choice

@@ -69,4 +69,4 @@ def test_what_does_not_fit_the_model_is_refused_by_name():
     check_context(agent, config_of(None))
     with pytest.raises(InputError, match=rf"can have {needed} tokens, and the model takes {needed - 1}") as error:
         check_context(agent, config_of(needed - 1))
-    assert "max_chunk_tokens (now 120), view_tokens (now 90) or max_completion_length (now 40)" in str(error.value)
+    assert "max_chunk_tokens (now 120), view_tokens (now 90), max_completion_length (now 40)" in str(error.value)

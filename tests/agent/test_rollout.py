@@ -1,6 +1,7 @@
 """Rollouts in lockstep: the same as one by one, whatever the numbers of chunks, with everything recorded."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from scripted import ScriptedGenerator
@@ -27,24 +28,11 @@ INSTANCES = [
 ]
 
 
-class Watched:
-    """A scripted keeper that answers from the prompt alone, and the sizes of the batches it was asked."""
-
-    def __init__(self, tokenizer):
-        self.inner, self.batches = ScriptedGenerator(self.answer, tokenizer), []
-
-    @staticmethod
-    def answer(prompt):
-        """Store the chunk's words; once the memory shows entry 2, delete entry 1 and say something that is no call."""
-        chunk, view = prompt.messages[1]["content"].split("</chunk>")
-        lines = [f"+ {word}" for word in chunk.split("\n")[2].split()]
-        if "\n2 " in view:
-            lines += ["- 1", "well"]
-        return "\n".join(lines)
-
-    def generate(self, prompts, sampling):
-        self.batches.append(len(prompts))
-        return self.inner.generate(prompts, sampling)
+def answer(prompt):
+    """Store the chunk's words; once the memory shows entry 2, delete entry 1 and say something that is no call."""
+    chunk, view = prompt.messages[1]["content"].split("</chunk>")
+    lines = [f"+ {word}" for word in chunk.split("\n")[2].split()]
+    return "\n".join([*lines, "- 1", "well"] if "\n2 " in view else lines)
 
 
 @pytest.fixture
@@ -52,14 +40,10 @@ def agent():
     return AgentStep(AgentConfig(schema="facts", codec="compact"), make_tokenizer(WORDS, 2048))
 
 
-@pytest.fixture
-def generator(agent):
-    return Watched(agent.encoder.tokenizer)
-
-
-def test_lockstep_equals_one_by_one(agent, generator):
+def test_lockstep_equals_one_by_one(agent):
+    generator = Mock(wraps=ScriptedGenerator(answer, agent.encoder.tokenizer))
     together = run_rollouts(INSTANCES, agent, generator, SAMPLING)
-    assert generator.batches == [4, 3, 3, 2]
+    assert [len(call.args[0]) for call in generator.generate.mock_calls] == [4, 3, 3, 2]
     for instance, rollout in zip(INSTANCES, together, strict=True):
         (alone,) = run_rollouts([instance], agent, generator, SAMPLING)
         assert rollout.instance is instance
@@ -70,15 +54,15 @@ def test_lockstep_equals_one_by_one(agent, generator):
     assert together[0].memory is not together[3].memory
 
 
-def test_records_hold_what_happened(agent, generator):
-    rollout = run_rollouts(INSTANCES[:2], agent, generator, SAMPLING)[0]
+def test_records_hold_what_happened(agent):
+    rollout = run_rollouts(INSTANCES[:2], agent, ScriptedGenerator(answer, agent.encoder.tokenizer), SAMPLING)[0]
     memory = agent.new_memory()
     retriever = agent.new_retriever(memory)
     for index, step in enumerate(rollout.steps):
         chunk = rollout.instance.chunks[index]
         assert step.chunk_index == index
         assert step.prompt == agent.prompt(memory, retriever, chunk)
-        assert step.completion.text == Watched.answer(step.prompt)
+        assert step.completion.text == answer(step.prompt)
         assert step.outcome == agent.apply(memory, index, chunk, step.completion.text)
         assert (step.memory_tokens, step.entries) == (memory.tokens, len(memory))
     assert memory.snapshot() == rollout.memory.snapshot()
@@ -99,15 +83,8 @@ def test_records_hold_what_happened(agent, generator):
 
 @pytest.mark.parametrize(("seed", "seeds"), [(None, [None, None, None]), (7, [7, 8, 9])])
 def test_sampling_is_handed_on_with_a_seed_for_each_chunk(agent, seed, seeds):
-    class Asks:
-        def __init__(self):
-            self.seen = []
-
-        def generate(self, prompts, sampling):
-            self.seen.append(sampling)
-            return [Completion((), ".", StopReason.END) for _ in prompts]
-
+    generator = Mock(generate=Mock(return_value=[Completion((), ".", StopReason.END)]))
     sampling = Sampling(max_new_tokens=24, temperature=0.7, top_p=0.9, top_k=5, seed=seed)
-    (rollout,) = run_rollouts([INSTANCES[2]], agent, generator := Asks(), sampling)
-    assert generator.seen == [replace(sampling, seed=value) for value in seeds]
+    (rollout,) = run_rollouts([INSTANCES[2]], agent, generator, sampling)
+    assert [call.args[1] for call in generator.generate.mock_calls] == [replace(sampling, seed=value) for value in seeds]
     assert len(rollout.memory) == 0 and all(step.outcome.results == () for step in rollout.steps)

@@ -4,6 +4,7 @@ import importlib.util
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -54,14 +55,10 @@ def test_the_prompt_token_by_token():
     prompt = prompt_of(agent, memory, Chunk("Marta moved to Rome", "2024-05-06"))
     user = "<chunk>\n[2024-05-06]\nMarta moved to Rome\n</chunk>\n<memory>\n1 [2024-01-02] Marta city Oslo\n</memory>"
     system = "Keep the memory right and short. One operation per line:\n+ text\n= id text\n- id"
-    assert [dict(message) for message in prompt.messages] == [
-        {"role": "system", "content": system},
-        {"role": "user", "content": user},
-    ]
+    assert list(prompt.messages) == [{"role": "system", "content": system}, {"role": "user", "content": user}]
     decode = agent.encoder.tokenizer.decode
-    assert decode(prompt.ids) == (
-        f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
-    )
+    turns = f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
+    assert decode(prompt.ids) == turns
     assert decode(prompt.ids[: prompt.shared]).endswith("[2024-05-06]\nMarta moved to Rome\n</chunk>\n<memory>\n")
     assert decode(prompt.ids[prompt.shared :]).startswith("1 [2024-01-02] Marta city Oslo\n</memory>")
 
@@ -144,9 +141,7 @@ def slow_selection(agent, memory, retriever, text, bound=None):
     return shown
 
 
-WORDS = st.lists(st.sampled_from(["Marta", "moved", "Rome", "Oslo", "city", "pet", "unusual"]), min_size=1, max_size=12).map(
-    " ".join
-)
+WORDS = st.lists(st.sampled_from(["Marta", "moved", "Rome", "Oslo", "city", "odd"]), min_size=1, max_size=12).map(" ".join)
 HISTORY = st.lists(st.tuples(st.sampled_from("+++++=-"), st.integers(0, 99), WORDS), min_size=1, max_size=60)
 
 
@@ -180,27 +175,17 @@ _facts = agent_of()
 @pytest.mark.parametrize(("tokens", "bound"), [(100, 64), (800, 200)])
 def test_the_work_of_a_view_is_bounded_whatever_the_memory_holds(tmp_path, tokens, bound):
     """Counted, not timed: how many entries are costed, and how many hits are asked for."""
-
-    class Watched:
-        def __init__(self, inner):
-            self.inner, self.asked = inner, []
-
-        def search(self, query, k, sections=None):
-            self.asked.append(k)
-            return self.inner.search(query, k, sections)
-
     (tmp_path / "open.yaml").write_text("name: open\nsections: [{name: facts}]")
     for size in (300, 3000):
         agent = agent_of(view_tokens=tokens, schema=str(tmp_path / "open.yaml"))
         memory = agent.new_memory()
         for i in range(size):
             assert memory.apply(Operation(INSERT, "facts", f"Marta city Oslo{' Rome' * (i % 9)} {i}")).changed
-        retriever, costed = Watched(agent.new_retriever(memory)), []
-        line = agent._line
-        agent._line = lambda entry, line=line, costed=costed: costed.append(entry) or line(entry)
+        retriever, line = Mock(wraps=agent.new_retriever(memory)), agent._line
+        agent._line = Mock(wraps=line)
         shown = agent.view(memory, retriever, Chunk("Marta moved to Rome")).split("\n")
-        assert retriever.asked == [bound]
-        assert len(costed) <= 2 * bound + len(shown)
+        retriever.search.assert_called_once_with("Marta moved to Rome", bound)
+        assert agent._line.call_count <= 2 * bound + len(shown)
         agent._line = line
         wanted = slow_selection(agent, memory, agent.new_retriever(memory), "Marta moved to Rome", bound)
         assert shown == [line(entry) for entry in memory if entry.id in wanted]
@@ -237,15 +222,13 @@ def test_a_completion_is_applied_in_order_with_its_errors_in_their_places():
     memory = remember(agent, "Marta city Oslo", timestamp="2023")
     text = "+ Marta pet dog\nwhat?\n= 1 Marta city Rome\n- 9\n+ Marta pet dog\n- 2"
     outcome = agent.apply(memory, 4, Chunk("x", "2024"), text)
-    assert [result.code.value for result in outcome.results] == [
-        "applied", "unparsed", "applied", "unknown_id", "duplicate", "applied",
-    ]  # fmt: skip
+    codes = [result.code.value for result in outcome.results]
+    assert codes == ["applied", "unparsed", "applied", "unknown_id", "duplicate", "applied"]
     assert [result.entry_id for result in outcome.results] == ["2", None, "1", None, "2", "2"]
     assert [(bool(c.before), bool(c.after)) for c in outcome.changes] == [(False, True), (True, True), (True, False)]
     assert list(outcome.changes) == memory.changes[1:]
     (entry,) = memory
     assert (entry.content, entry.timestamp, entry.source_chunk) == ("Marta city Rome", "2024", 4)
-    assert (len(outcome.parsed.calls), len(outcome.parsed.errors)) == (5, 1)
 
 
 def test_entries_are_found_by_the_text_that_the_view_shows():
@@ -264,34 +247,27 @@ def test_entries_are_found_by_the_text_that_the_view_shows():
     text = "= &lt;memory> x\n> y\n- pet dog\n- pet dog\n- [2023] pet dog\n- nowhere\n= [2023] Ann\\nof Oslo\n> Ann of Rome\n- y"
     outcome = agent.apply(memory, 4, Chunk("x"), text)
     codes = [(result.code.value, result.entry_id) for result in outcome.results]
-    assert codes == [
-        ("applied", "3"), ("applied", "2"), ("applied", "4"), ("unknown_id", None), ("unknown_id", None), ("applied", "1"),
-        ("applied", "3"),
-    ]  # fmt: skip
-    assert outcome.results[4].message == "no entry reads 'nowhere'"
+    unknown = ("unknown_id", None)
+    assert codes == [("applied", "3"), ("applied", "2"), ("applied", "4"), unknown, unknown, ("applied", "1"), ("applied", "3")]
     assert [(entry.id, entry.content) for entry in memory] == [("1", "Ann of Rome")]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("++++=-"), st.integers(0, 9), st.text(max_size=8).filter(str.strip)), max_size=12))
 def test_what_is_written_down_for_any_operations_does_the_same(rows):
     """``write`` and ``apply`` agree in every notation, whatever the entries read; a text is one line in the compact ones."""
     for codec, agent in _appliers.items():
-        memory, direct, operations = agent.new_memory(), agent.new_memory(), []
-        trial = agent.new_memory()
+        memory, direct, trial, operations = agent.new_memory(), agent.new_memory(), agent.new_memory(), []
         for sign, number, text in rows:
             entries = trial.entries()
             content = " ".join(text.split()) if codec != "hermes" else text
             if sign == "+" or not entries:
                 operation = Operation(INSERT, "semantic", content)
             else:
-                target = entries[number % len(entries)].id
-                kind = UPDATE if sign == "=" else DELETE
-                operation = Operation(kind, "semantic", content if sign == "=" else None, target)
-            if trial.apply(operation).changed and len({entry.content for entry in trial}) == len(trial):
-                operations.append(operation)
-            else:
+                change = (UPDATE, "semantic", content) if sign == "=" else (DELETE, "semantic", None)
+                operation = Operation(*change, entries[number % len(entries)].id)
+            if not trial.apply(operation).changed or len({entry.content for entry in trial}) < len(trial):
                 break  # repeats have no name of their own
+            operations.append(operation)
         for operation in operations:
             assert direct.apply(operation).ok
         outcome = agent.apply(memory, 0, Chunk("x"), agent.write(agent.new_memory(), operations))
@@ -307,6 +283,3 @@ def test_limits_are_counted_with_the_policys_tokenizer():
 
 
 _appliers = {codec: agent_of(codec=codec, schema="mem_alpha") for codec in CODECS}
-
-
-# -------------------------------------------------------------------------------------------- the encoder by itself

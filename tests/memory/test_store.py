@@ -13,16 +13,8 @@ from memalpha.memory.schema import MemorySchema, Section, SectionKind
 from memalpha.types import Change, Entry, Operation, OperationKind, ResultCode
 
 INSERT, UPDATE, DELETE, REPLACE = OperationKind.INSERT, OperationKind.UPDATE, OperationKind.DELETE, OperationKind.REPLACE
-LIST, BLOCK = SectionKind.LIST, SectionKind.BLOCK
-SCHEMA = MemorySchema(
-    "test",
-    (
-        Section("core", BLOCK, max_tokens=3),
-        Section("notes", LIST, max_entry_tokens=2, max_entries=3),
-        Section("events", LIST, timestamps=True),
-        Section("archive", LIST, operations=(INSERT,)),
-    ),
-)
+CORE, NOTES = Section("core", SectionKind.BLOCK, max_tokens=3), Section("notes", max_entry_tokens=2, max_entries=3)
+SCHEMA = MemorySchema("test", (CORE, NOTES, Section("events", timestamps=True), Section("archive", operations=(INSERT,))))
 OPERATIONS = st.builds(
     Operation,
     st.sampled_from(OperationKind),
@@ -47,10 +39,8 @@ def replay(changes):
 
 
 class MemoryMachine(RuleBasedStateMachine):
-    """``model`` maps ids to (section, content, timestamp, importance, chunk) in order of creation."""
-
     @initialize()
-    def start(self):
+    def start(self):  # ``model`` maps ids to (section, content, timestamp, importance, chunk) in order of creation
         self.memory, self.model, self.used, self.snapshots, self.kept = Memory(SCHEMA), {}, set(), [], []
 
     # ---------------------------------------------------------------- the rules, as written
@@ -102,18 +92,14 @@ class MemoryMachine(RuleBasedStateMachine):
         mine = [key for key, row in self.model.items() if row[0] == "events"]
         if mine or kind is INSERT:
             entry_id = None if kind is INSERT else data.draw(st.sampled_from(mine))
-            self.apply(Operation(kind, "events", None if kind is DELETE else content, entry_id), None)
+            self.apply(op=Operation(kind, "events", None if kind is DELETE else content, entry_id), time=None)
 
     @rule(op=OPERATIONS, time=st.sampled_from([None, "friday"]))
-    def apply_anything(self, op, time):
-        self.apply(op, time)
-
     def apply(self, op, time):
         code, key, model = self.expected(op, time)
         count, before = len(self.memory.changes), list(self.memory)
         result = self.memory.apply(op, chunk=count, time=time)
-        assert (result.code, result.operation) == (code, op)
-        assert result.message
+        assert (result.code, result.operation) == (code, op) and result.message
         assert result.ok == (code in (ResultCode.APPLIED, ResultCode.DUPLICATE))
         assert result.changed == (code is ResultCode.APPLIED) == (len(self.memory.changes) == count + 1)
         if code is not ResultCode.APPLIED:
@@ -132,8 +118,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule()
     def snapshot(self):
-        taken = self.memory.snapshot()
-        self.snapshots.append((taken, dict(self.model)))
+        self.snapshots.append((self.memory.snapshot(), dict(self.model)))
 
     @rule(data=st.data())
     def restore(self, data):
@@ -169,20 +154,17 @@ class MemoryMachine(RuleBasedStateMachine):
             mine = [entry for entry in every if entry.section == section.name]
             assert self.memory.section_size(section.name) == len(mine)
             assert list(self.memory.entries(section.name)) == mine
-        assert list(self.memory.entries()) == [entry for entry in every if entry.section != "core"]
+        listed = [entry for entry in every if entry.section != "core"]
+        assert list(self.memory.entries()) == listed
         assert self.memory.block("core") == self.model.get("core", ("", ""))[1]
         assert self.memory.tokens == sum(len(row[1].split()) for row in self.model.values())
-        listed = [entry for entry in every if entry.section != "core"]
         assert list(self.memory.newest()) == sorted(listed, key=lambda entry: -entry.updated)
         assert all(self.memory.get(entry.id) is entry for entry in every)
 
     @invariant()
-    def changes_replay_to_the_same_state(self):
+    def changes_replay_to_the_same_state_and_originals_of_copies_are_left_alone(self):
         state = replay(self.memory.changes)
         assert sorted(state.values(), key=lambda entry: entry.created) == list(self.memory)
-
-    @invariant()
-    def originals_of_copies_are_left_alone(self):
         for memory, snapshot, changes in self.kept:
             assert memory.snapshot() == snapshot
             assert memory.changes == changes
@@ -219,9 +201,8 @@ def test_a_small_history_by_hand():
 
 def test_nothing_is_truncated_at_a_limit():
     memory = Memory(SCHEMA, count_tokens=len)
-    over, fits = memory.apply(Operation(INSERT, "notes", "abc")), memory.apply(Operation(INSERT, "notes", "ab"))
-    assert (over.code, over.message) == (ResultCode.TOO_LONG, "3 tokens, at most 2 fit in notes")
-    assert fits.changed and [entry.content for entry in memory] == ["ab"]
+    assert memory.apply(Operation(INSERT, "notes", "abc")).code is ResultCode.TOO_LONG
+    assert memory.apply(Operation(INSERT, "notes", "ab")).changed and [entry.content for entry in memory] == ["ab"]
     long = "word " * 10_000
     assert Memory(SCHEMA).apply(Operation(INSERT, "events", long)).changed
     longer = filled("x")
@@ -233,8 +214,7 @@ def test_an_update_to_what_another_entry_says_leaves_no_stale_entry():
     memory = filled("Ann lives in Oslo", "Bob has a cat", "Ann lives in Rome")
     stale = memory.get("1")
     result = memory.apply(Operation(UPDATE, "events", " Ann lives in Rome ", "1"))
-    assert (result.ok, result.code, result.entry_id) == (True, ResultCode.APPLIED, "1")
-    assert result.message == "deleted 1: 3 says so already"
+    assert (result.code, result.entry_id) == (ResultCode.APPLIED, "1")
     assert [entry.content for entry in memory] == ["Bob has a cat", "Ann lives in Rome"]
     assert memory.changes[-1] == Change(stale, None)
     assert memory.tokens == 4 + 4
@@ -242,7 +222,7 @@ def test_an_update_to_what_another_entry_says_leaves_no_stale_entry():
     assert (again.code, again.entry_id) == (ResultCode.DUPLICATE, "3") and len(memory) == 2
 
 
-def test_going_back_frees_no_id():
+def test_going_back_frees_no_id_and_numbers_of_changes_grow_on():
     memory = filled("a")
     early = memory.snapshot()
     memory.apply(Operation(INSERT, "events", "b"))
@@ -251,9 +231,6 @@ def test_going_back_frees_no_id():
     other = Memory(SCHEMA)
     other.restore(replace(early, next_id=1))  # a damaged counter does not give out an id that is there
     assert other.apply(Operation(INSERT, "events", "d")).entry_id == "2"
-
-
-def test_numbers_of_changes_grow_across_a_restore_into_another_memory():
     memory = filled("a")
     for content in "bcdefg":
         memory.apply(Operation(UPDATE, "events", content, "1"))

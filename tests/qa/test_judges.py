@@ -13,13 +13,7 @@ from memalpha.errors import InputError, PartialServiceError, ServiceError
 from memalpha.memory.memory import Memory
 from memalpha.memory.schema import MemorySchema
 from memalpha.protocols import AnswerRequest, WriteRequest
-from memalpha.qa.judges import (
-    AutoContentJudge,
-    EndpointAnswerJudge,
-    EndpointContentJudge,
-    FactContentJudge,
-    GroundedContentJudge,
-)
+from memalpha.qa.judges import AutoContentJudge, EndpointAnswerJudge, EndpointContentJudge, FactContentJudge, GroundedContentJudge
 from memalpha.types import Answer, Chunk, Entry, Fact, FactAction, Operation, OperationKind, OperationResult, Question, ResultCode
 
 
@@ -99,10 +93,7 @@ FACTS = (
         (("Marta nurse in Rome", "Marta nurse in Oslo"), True),
         (("Oskar pet dog", "Oskar pet cat"), False),  # loses the dog
         (("Oskar pets dog, parrot", "Oskar pet dog"), True),  # takes out what was taken back
-        (
-            ("Marta city Rome", "Marta city Lima"),
-            True,
-        ),  # takes out what no longer holds; what it puts there is for questions to find
+        (("Marta city Rome", "Marta city Lima"), True),  # takes out what no longer holds; the rest is for questions to find
         (("Marta city Rome", None), True),
         (("Oskar pet parrot", None), True),
         (("Oskar pets dog, parrot", None), False),  # loses the dog
@@ -185,10 +176,7 @@ def told(body) -> dict:
     return json.loads(body["messages"][1]["content"])
 
 
-@pytest.mark.parametrize(
-    "reply",
-    ["perhaps", "nope", "I say yes", "no problem: yes, it is right"],
-)
+@pytest.mark.parametrize("reply", ["perhaps", "nope", "I say yes", "no problem: yes, it is right"])
 def test_no_verdict_is_asked_again_and_then_an_error(chat_server, client, reply):
     replies = [reply, reply, "yes"]
     chat_server.reply = lambda body: replies.pop(0)
@@ -216,23 +204,19 @@ def test_the_content_judge_sees_the_chunk_and_both_entries(chat_server, client):
     requests = [request("first", (None, "a"), ("old", "b"), time="2023-01-05"), request("none"), request("second", ("gone", None))]
     assert EndpointContentJudge(client).judge(requests) == [[False, True], [], [False]]
     shown = [told(body) for body in chat_server.bodies]
-    assert sorted(shown, key=str) == sorted(
-        [
-            {"text": "first", "time": "2023-01-05", "operation": "insert", "before": None, "after": "a"},
-            {"text": "first", "time": "2023-01-05", "operation": "update", "before": "old", "after": "b"},
-            {"text": "second", "time": None, "operation": "delete", "before": "gone", "after": None},
-        ],
-        key=str,
-    )
+    assert sorted(shown, key=lambda case: case["operation"]) == [
+        {"text": "second", "time": None, "operation": "delete", "before": "gone", "after": None},
+        {"text": "first", "time": "2023-01-05", "operation": "insert", "before": None, "after": "a"},
+        {"text": "first", "time": "2023-01-05", "operation": "update", "before": "old", "after": "b"},
+    ]
 
 
 def test_only_cases_without_a_verdict_are_asked_again(chat_server, client):
     asked = []
 
     def reply(body):
-        case = json.loads(body["messages"][1]["content"])
-        asked.append(case["after"])
-        return "hm" if case["after"] == "b" and asked.count("b") < 2 else "yes" if case["after"] == "b" else "no"
+        asked.append(told(body)["after"])
+        return "no" if asked[-1] != "b" else "yes" if asked.count("b") > 1 else "hm"
 
     chat_server.reply = reply
     assert EndpointContentJudge(client).judge([request("t", (None, "a"), (None, "b"), (None, "c"))]) == [[False, True, False]]
@@ -250,10 +234,8 @@ def test_each_instance_has_its_judge():
     (instance,) = generate(1, 3, PRESETS["small"])
     fact = next(fact for fact in instance.facts if fact.chunk == 0)
     other = next(line.split(":")[0] for line in instance.chunks[0].text.splitlines() if not line.startswith(fact.subject))
-    true, mixed = (
-        f"{fact.subject} {fact.attribute} {fact.value}",
-        f"{other} {fact.value}",
-    )  # the words are there, the person is wrong
+    true = f"{fact.subject} {fact.attribute} {fact.value}"
+    mixed = f"{other} {fact.value}"  # the words are there, the person is wrong
     facts = {instance.id: instance.facts}
     asked = [inserted(name, instance.chunks[0], text) for name in (instance.id, "plain") for text in (true, mixed)]
     assert AutoContentJudge(facts).judge(asked) == [[True], [False], [True], [True]]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import re
 import time
 from dataclasses import replace
 
@@ -100,21 +99,40 @@ def test_the_first_label_counts(given, expected):
 OSLO = ask("bound", "Oslo", subject="Marta", stale=("Rome", "Lima"))
 
 
+PETS = ask("bound_all", "dog", "cat", subject="Marta", stale=("parrot",))
+GONE = ask("absent", "none", subject="Marta", stale=("Rome",))
+
+
 @pytest.mark.parametrize(
-    ("found", "expected"),
+    ("question", "answer", "expected"),
     [
-        (["Marta city Oslo"], 1),
-        (["[2023-02-01] marta lives in OSLO."], 1),
-        (["Oskar city Oslo", "Marta job nurse"], 0),  # the value stands beside another person
-        (["Marta city", "Oslo"], 0),  # never in one passage
-        (["Marta city Oslo", "Marta city Rome"], 0),  # the stale value is still bound
-        (["Marta city Oslo", "Oskar city Rome"], 1),  # somebody else's
-        (["Marta moved from Lima to Oslo"], 0),
-        ([], 0),
+        (OSLO, passages("Marta city Oslo"), 1),
+        (OSLO, passages("[2023-02-01] marta lives in OSLO."), 1),
+        (OSLO, passages("Oskar city Oslo", "Marta job nurse"), 0),  # the value stands beside another person
+        (OSLO, passages("Marta city", "Oslo"), 0),  # never in one passage
+        (OSLO, passages("Marta city Oslo", "Marta city Rome"), 0),  # the stale value is still bound
+        (OSLO, passages("Marta city Oslo", "Oskar city Rome"), 1),  # somebody else's
+        (OSLO, passages("Marta moved from Lima to Oslo"), 0),
+        (OSLO, passages(), 0),
+        (PETS, passages("Marta pet dog", "Marta pet cat"), 1),
+        (PETS, passages("Marta has a dog and a cat"), 1),
+        (PETS, passages("Marta pet dog", "Oskar pet cat"), 0),
+        (PETS, passages("Marta pet dog", "Marta pet cat", "Marta pet parrot"), 0),
+        (PETS, Answer("a cat and a dog"), 1),
+        (PETS, Answer("2"), 0),  # which they are was asked
+        (PETS, Answer("two: the dog and the parrot"), 0),
+        (GONE, passages("Marta job nurse", "Marta city Rome"), 0),
+        (GONE, passages("Marta job nurse", "Oskar city Rome"), 1),
+        (GONE, passages("Oskar city Rome"), 0),  # knows nothing of Marta
+        (GONE, passages(), 0),
+        (GONE, Answer("none"), 1),
+        (GONE, Answer("She doesn’t have one"), 1),
+        (GONE, Answer("She no longer lives in Rome"), 0),  # gives the stale value
+        (GONE, Answer(""), 0),
     ],
 )
-def test_bound_on_passages(found, expected):
-    assert score(OSLO, passages(*found)) == expected
+def test_bound_to_the_subject(question, answer, expected):
+    assert score(question, answer) == expected
 
 
 def test_a_stale_value_inside_a_longer_accepted_answer_is_not_given():
@@ -126,25 +144,6 @@ def test_a_stale_value_inside_a_longer_accepted_answer_is_not_given():
     longer = ask("bound", "tea", subject="Marta", stale=("green tea",))
     assert score(longer, passages("Marta drinks green tea")) == 0
     assert score(longer, passages("Marta drinks tea")) == 1
-
-
-PETS = ask("bound_all", "dog", "cat", subject="Marta", stale=("parrot",))
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (passages("Marta pet dog", "Marta pet cat"), 1),
-        (passages("Marta has a dog and a cat"), 1),
-        (passages("Marta pet dog", "Oskar pet cat"), 0),
-        (passages("Marta pet dog", "Marta pet cat", "Marta pet parrot"), 0),
-        (Answer("a cat and a dog"), 1),
-        (Answer("2"), 0),  # which they are was asked
-        (Answer("two: the dog and the parrot"), 0),
-    ],
-)
-def test_bound_all(answer, expected):
-    assert score(PETS, answer) == expected
 
 
 @pytest.mark.parametrize(
@@ -167,26 +166,6 @@ def test_bound_all_takes_a_bare_number_where_a_number_is_asked_for(answer, expec
 def test_signs_that_make_another_word(gold, stale, answer, expected):
     question = ask("bound", gold, subject="Marta", stale=(stale,) if stale else ())
     assert score(question, Answer(answer)) == expected
-
-
-GONE = ask("absent", "none", subject="Marta", stale=("Rome",))
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (passages("Marta job nurse", "Marta city Rome"), 0),
-        (passages("Marta job nurse", "Oskar city Rome"), 1),
-        (passages("Oskar city Rome"), 0),  # knows nothing of Marta
-        (passages(), 0),
-        (Answer("none"), 1),
-        (Answer("She doesn’t have one"), 1),
-        (Answer("She no longer lives in Rome"), 0),  # gives the stale value
-        (Answer(""), 0),
-    ],
-)
-def test_absent(answer, expected):
-    assert score(GONE, answer) == expected
 
 
 # ------------------------------------------------------------------------------------------------ all of them
@@ -216,17 +195,10 @@ def test_long_answers_are_quick(text):
     assert time.process_time() - start < 2
 
 
-@pytest.mark.parametrize(
-    ("question", "named"),
-    [
-        (ask("bleu", "x"), "'bleu'"),
-        (ask("judge", "x"), "needs a judge"),
-        (ask("boxed", "seven"), "'seven'"),
-        (ask("label", "8", "seven"), "metric 'label' and answer 'seven'"),
-        (ask("substring"), "at least one answer"),
-        (ask("f1", "x", "  "), "none of them blank"),
-    ],
-)
-def test_a_question_that_cannot_be_scored_is_an_input_error(question, named):
-    with pytest.raises(InputError, match=re.escape(named)):
+UNFIT = [ask("bleu", "x"), ask("judge", "x"), ask("boxed", "seven"), ask("label", "8", "seven"), ask("f1"), ask("f1", "x", "  ")]
+
+
+@pytest.mark.parametrize("question", UNFIT)
+def test_a_question_that_cannot_be_scored_is_an_input_error(question):
+    with pytest.raises(InputError):
         score(question, Answer("x"))

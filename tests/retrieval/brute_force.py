@@ -6,17 +6,12 @@ from collections import Counter
 
 import numpy as np
 
-FUNCTION_WORDS = (
-    "a an and are as at be been but by did do does for from had has have he her hers him his how i in into is it its me my of on "
-    "or our she so than that the their them then there these they this those to was we were what when where which who whom whose "
-    "why with you your"
-)
-STOP = set(FUNCTION_WORDS.split())
+from memalpha.retrieval.lexical import STOP_WORDS
 
 
 def words(text):
     found = re.findall(r"\w+", text.lower())
-    return [w for w in found if w not in STOP] or found
+    return [w for w in found if w not in STOP_WORDS] or found
 
 
 def bm25(texts, query, k1=1.5, b=0.75):

@@ -24,19 +24,24 @@ def insert(memory, section, content):
     return memory.apply(Operation(OperationKind.INSERT, section, content)).entry_id
 
 
+def holding(*contents):
+    memory = Memory(MemorySchema.load("mem_alpha"))
+    for content in contents:
+        insert(memory, "semantic", content)
+    return memory
+
+
 @pytest.fixture
 def memory():
-    memory = Memory(MemorySchema.load("mem_alpha"))
+    memory = holding(*FACTS["semantic"])
     memory.apply(Operation(OperationKind.REPLACE, "core", "Ann, Bob and Cid drink tea in Oslo"))
-    for section, contents in FACTS.items():
-        for content in contents:
-            insert(memory, section, content)
+    for content in FACTS["episodic"]:
+        insert(memory, "episodic", content)
     return memory
 
 
 def retriever(memory, mode, router=None, embedder=None, **settings):
-    config = RetrievalConfig(retrieval=mode, **settings)
-    return TwoLayerRetriever(memory, config, embedder=embedder or HashingEmbedder(), router=router)
+    return TwoLayerRetriever(memory, RetrievalConfig(retrieval=mode, **settings), embedder or HashingEmbedder(), router)
 
 
 def texts(hits):
@@ -69,9 +74,8 @@ def test_open_sections_give_brute_force_over_their_entries(memory, mode, section
         for k in (1, 3, 20):
             keys, scores = expected(memory, mode, query, k, sections=sections)
             hits = retriever(memory, mode).search(query, k, sections)
-            assert [hit.entry.id for hit in hits] == keys
+            assert [hit.entry for hit in hits] == [memory.get(key) for key in keys]
             assert [hit.score for hit in hits] == pytest.approx([scores[key] for key in keys], abs=2e-6)
-            assert all(hit.entry == memory.get(hit.entry.id) for hit in hits)
 
 
 def test_hybrid_sees_past_k_in_both_rankings(monkeypatch):
@@ -81,9 +85,7 @@ def test_hybrid_sees_past_k_in_both_rankings(monkeypatch):
         def embed(self, wanted):  # entries in order of their number, farther and farther from the query
             return np.float32([[np.cos(int(text[-1]) / 9), np.sin(int(text[-1]) / 9)] for text in wanted])
 
-    memory = Memory(MemorySchema.load("mem_alpha"))
-    for content in ["tea 5", "plain 1", "plain 2", "plain 3", "plain 4"]:
-        insert(memory, "semantic", content)
+    memory = holding("tea 5", "plain 1", "plain 2", "plain 3", "plain 4")
     made = retriever(memory, "hybrid", embedder=Fan())
     assert made.search("tea 0", 1) == [(memory.entries()[0], 1 / 65 + 1 / 61)]  # fifth by vectors, first by words
     monkeypatch.setattr(two_layer, "FUSION_DEPTH", 3)
@@ -99,10 +101,7 @@ def test_reciprocal_ranks_worked_by_hand():
             rows = {"tea here": [0, 1], "best": [1, 0], "both tea": [0.9, 0.1], "tea": [1, 0]}
             return np.array([rows[text] for text in wanted], dtype=np.float32)
 
-    memory = Memory(MemorySchema.load("mem_alpha"))
-    for content in ("tea here", "best", "both tea"):
-        insert(memory, "semantic", content)
-    hits = retriever(memory, "hybrid", embedder=Table()).search("tea", 3)
+    hits = retriever(holding("tea here", "best", "both tea"), "hybrid", embedder=Table()).search("tea", 3)
     # dense: best, both tea, tea here. BM25: both tea and tea here tie, the newer first.
     assert texts(hits) == ["both tea", "tea here", "best"]
     assert [hit.score for hit in hits] == pytest.approx([1 / 62 + 1 / 61, 1 / 63 + 1 / 62, 1 / 61])
@@ -122,6 +121,7 @@ def test_every_change_is_seen_at_once(memory, mode):
     memory.apply(Operation(OperationKind.UPDATE, oslo.section, "Ann lives in Rome", oslo.id))
     assert texts(search("Ann lives in Rome", 1)) == ["Ann lives in Rome"]
     assert "Ann lives in Oslo" not in texts(search("Ann lives in Oslo", 99))
+    assert mode != "lexical" or "Ann lives in Rome" not in texts(search("Oslo", 99))
     memory.apply(Operation(OperationKind.DELETE, oslo.section, entry_id=oslo.id))
     assert oslo.id not in [hit.entry.id for hit in search("Ann lives in Rome", 99)]
     insert(memory, "episodic", "Dan won the lottery")
@@ -134,10 +134,8 @@ def test_every_change_is_seen_at_once(memory, mode):
 @pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
 @pytest.mark.parametrize("looked", [False, True])
 def test_ties_follow_the_order_of_creation_across_restores(mode, looked):
-    memory = Memory(MemorySchema.load("mem_alpha"))
+    memory = holding("tea one", "tea two", "tea three")
     made = retriever(memory, mode)
-    for content in ("tea one", "tea two", "tea three"):
-        insert(memory, "semantic", content)
     early = memory.snapshot()
     memory.apply(Operation(OperationKind.DELETE, "semantic", entry_id="1"))
     if looked:
@@ -150,25 +148,17 @@ def test_ties_follow_the_order_of_creation_across_restores(mode, looked):
     other = (replace(first, created=0), early.entries[1], replace(last, created=2))
     memory.restore(replace(early, entries=other))
     assert [hit.entry.id for hit in made.search("tea", 9)] == expected(memory, mode, "tea", 9)[0]
-    unseen = Memory(memory.schema)
-    follower = retriever(unseen, mode)
-    for content in ("tea one", "tea two"):
-        insert(unseen, "semantic", content)
-    one, two = unseen
-    unseen.restore(replace(unseen.snapshot(), entries=(replace(two, created=0), replace(one, created=1))))
-    assert [hit.entry.id for hit in follower.search("tea", 9)] == expected(unseen, mode, "tea", 9)[0]
 
 
 # -------------------------------------------------------------------------------------------- layer 1
 def test_dense_layer_one_keeps_the_section_with_the_nearest_anchor(memory):
-    embed = HashingEmbedder().embed
     anchors = {}
     for section in memory.schema.lists:
-        mean = embed([entry.content for entry in memory.entries(section.name)]).sum(axis=0)
-        anchors[section.name] = [embed([f"{section.name}: {section.description}"])[0], mean]
+        mean = EMBED([entry.content for entry in memory.entries(section.name)]).sum(axis=0)
+        anchors[section.name] = [EMBED([f"{section.name}: {section.description}"])[0], mean]
     made, chosen = retriever(memory, "dense", sections_kept=1), set()
     for query in [*QUERIES, "facts and knowledge", "events"]:
-        vector = embed([query])[0]
+        vector = EMBED([query])[0]
         best = max(anchors, key=lambda name: max(cosines(dict(enumerate(anchors[name])), vector).values()))
         hits = made.search(query, 99)
         assert {hit.entry.section for hit in hits} == {best}
@@ -235,11 +225,3 @@ def test_an_embedder_that_fails_leaves_nothing_behind(memory):
         made.search("lottery", 1)
     embedder.broken = False
     assert texts(made.search("lottery", 1)) == ["Dan won the lottery"]
-
-
-def test_an_updated_entry_is_found_by_its_new_words_alone(memory):
-    search = retriever(memory, "lexical").search
-    parrots = search("parrots", 1)[0].entry
-    memory.apply(Operation(OperationKind.UPDATE, parrots.section, "Cid owns a ferret", parrots.id))
-    assert texts(search("ferret", 9)) == ["Cid owns a ferret"]
-    assert search("parrots", 9) == []
