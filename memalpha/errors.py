@@ -17,9 +17,8 @@ class MemAlphaError(Exception):
     """Base of all errors of this package: what happened, what was expected, and a fix. The command line prints no traceback."""
 
     def __init__(self, what: str, *, expected: str = "", fix: str = "") -> None:
-        self.what, self.expected, self.fix = (
-            part if len(part) <= _LONGEST else f"{part[:_LONGEST]}..." for part in (what, expected, fix)
-        )
+        cut = (part if len(part) <= _LONGEST else f"{part[:_LONGEST]}..." for part in (what, expected, fix))
+        self.what, self.expected, self.fix = cut
         lines = [self.what, self.expected and f"expected: {self.expected}", self.fix and f"to fix: {self.fix}"]
         super().__init__("\n  ".join(line for line in lines if line))
 

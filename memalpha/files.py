@@ -27,8 +27,7 @@ def path_of(name: str, expected: str) -> Path:
     try:
         path.exists()
     except OSError as error:
-        shown = name if len(name) <= 80 else f"{name[:77]}..."
-        raise InputError(f"cannot look for {shown!r}: {error.strerror}", expected=expected) from error
+        raise InputError(f"cannot look for {name[:80]!r}: {error.strerror}", expected=expected) from error
     return path
 
 
@@ -77,8 +76,6 @@ def drop_cut_line(path: Path) -> None:
 
 
 class _YamlLoader(yaml.SafeLoader):
-    """Refuses aliases: a few hundred bytes of them can stand for gigabytes."""
-
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not read")
@@ -104,11 +101,8 @@ def read_object(path: Path) -> dict[str, Any]:
     if isinstance(found, dict):
         return found
     wrong = wrong or ("it is empty" if found is None else f"it holds a {type(found).__name__}")
-    raise RunFolderError(
-        f"{path} is damaged: {wrong}",
-        expected="names and values, as they were written",
-        fix="put the file back from a copy, or make its folder anew with --overwrite",
-    )
+    fix = "put the file back from a copy, or make its folder anew with --overwrite"
+    raise RunFolderError(f"{path} is damaged: {wrong}", expected="names and values, as they were written", fix=fix)
 
 
 def parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:

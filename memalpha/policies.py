@@ -1,13 +1,8 @@
 """Policy networks: K deciders choose among A options each, plus a state value; and their checkpoint files.
 
-| kind | policy | value |
-| --- | --- | --- |
-| separate | one network of the observation, K x A logits | a network of the observation |
-| team | an actor per decider on its view, or one for all with the decider's one-hot | a network of the observation |
-
-A *learned projection* can come first, for wide observations (sentence embeddings). Weights are orthogonal: gain sqrt(2) before a
-ReLU, 0.01 for logits, 1 for values; biases are 0. A checkpoint is loaded with ``weights_only`` and written completely or not at
-all. Departure from the public code: every parameter is in an optimizer's group, not the last layers alone.
+``separate`` is one network of the observation with K x A logits; ``team`` an actor per decider on its view, or one for all with the
+decider's one-hot; a learned projection can come first. Weights are orthogonal: gain sqrt(2) before a ReLU, 0.01 for logits, 1 for
+values. Departure from the public code: every parameter is in an optimizer's group, not the last layers alone.
 """
 
 from __future__ import annotations
@@ -113,7 +108,6 @@ def mean_probabilities(policies: Sequence[Policy], observations: Tensor) -> Tens
 
 
 def _network(size: int, options: PolicyOptions, out: int, gain: float) -> nn.Sequential:
-    """Return projection, hidden layers and a last linear layer with ``gain``."""
     layers: list[nn.Module] = []
     if options.projection:
         layers.append(_linear(size, options.projection, gain=1.0))
@@ -134,12 +128,7 @@ def _linear(size: int, out: int, gain: float) -> nn.Linear:
 # ------------------------------------------------------------------------------------------------ files
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A trained router or tool selector.
-
-    ``updates`` and environment ``steps`` count training; ``config`` is the run's, as plain data; ``state`` comes from the learner
-    (``members`` are its policies, see ``memalpha.routing.ppo``). ``routes`` has ``sections``, ``trained_sections`` and ``embedder``
-    of a section router, ``tools`` and their descriptions of a selector, or is empty.
-    """
+    """A trained router (``routes`` has sections and ``embedder``) or tool selector (``tools``); ``state`` is the learner's."""
 
     learner: str
     updates: int

@@ -48,18 +48,13 @@ class RunFolder:
         with _clear_errors(self.path):
             is_run = (self.path / _MARKER).is_file()
         if not is_run:
-            raise RunFolderError(
-                f"{str(path)!r} is no run folder", expected=f"a folder with {_MARKER}, as memalpha train writes it"
-            )
+            raise RunFolderError(f"{str(path)!r} is no run folder", expected=f"one with {_MARKER}, as memalpha train writes it")
 
     @classmethod
     def create(
         cls, path: str | Path, config: Mapping[str, Any], *, overwrite: bool = False, resume: bool | None = None
     ) -> RunFolder:
-        """Make a run folder with its ``config.yaml``, or open one to resume; ``resume`` is None if resuming is not possible.
-
-        RunFolderError as in ``check_free``; or for ``overwrite`` with ``resume``, nothing to resume, or no folder made.
-        """
+        """Make a run folder, or open one (``resume``); RunFolderError as in ``check_free``, or nothing to resume."""
         folder = Path(path)
         if overwrite and resume:
             raise RunFolderError("both overwrite and resume are given", expected="one of them")
@@ -78,11 +73,8 @@ class RunFolder:
         if not holds_something(folder):
             return False
         if not (folder / _MARKER).is_file():
-            raise RunFolderError(
-                f"{str(folder)!r} exists already and is no run folder",
-                expected="a new folder or a run's",
-                fix="choose another --output_dir",
-            )
+            said = f"{str(folder)!r} exists already and is no run folder"
+            raise RunFolderError(said, expected="a new folder or a run's", fix="choose another --output_dir")
         if not overwrite:
             fix = "add --overwrite or --resume" if resumable else "add --overwrite, or choose another --output_dir"
             raise RunFolderError(f"{str(folder)!r} exists already", expected="a new folder", fix=fix)
@@ -96,11 +88,9 @@ class RunFolder:
     def check_training(self) -> None:
         """Raise RunFolderError if ``memalpha evaluate`` wrote the folder: its layout differs."""
         if {"sets", "systems", "readers"} <= self.config.keys():
+            fix = f"its numbers are in {self.path / 'table.md'}; memalpha evaluate --config {self.path / _MARKER} goes on with it"
             raise RunFolderError(
-                f"{str(self.path)!r} is the folder of an evaluation",
-                expected="the folder of a training run or a rollout",
-                fix=f"its numbers are in {self.path / 'table.md'}; "
-                f"memalpha evaluate --config {self.path / _MARKER} goes on with it",
+                f"{str(self.path)!r} is an evaluation's folder", expected="a training run's or a rollout's", fix=fix
             )
 
     # -------------------------------------------------------------------------------------------- writing
@@ -193,24 +183,16 @@ def check_apart(folder: Path, reads: Mapping[str, Iterable[str]]) -> None:
     for option, paths in reads.items():
         for path in paths:
             if path and Path(path).exists() and Path(path).resolve().is_relative_to(place):
-                raise InputError(
-                    f"{option} {path!r} lies in the run that is to be overwritten",
-                    expected="input that is still there when the run begins",
-                    fix="choose another --output_dir",
-                )
+                said = f"{option} {path!r} lies in the run that is to be overwritten"
+                raise InputError(said, fix="choose another --output_dir")
 
 
 @contextmanager
 def _clear_errors(folder: Path) -> Iterator[None]:
-    """Turn an OSError into a RunFolderError that names the folder."""
     try:
         yield
     except OSError as error:
-        raise RunFolderError(
-            f"the folder {str(folder)!r} cannot be used: {error.strerror}",
-            expected="a place where folders can be made",
-            fix="choose another folder",
-        ) from error
+        raise RunFolderError(f"the folder {str(folder)!r} cannot be used: {error.strerror}", fix="choose another folder") from error
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -249,16 +231,11 @@ def environment(world_size: int = 1) -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     processor = re.search(r"model name\s*:\s*(.*)", info.read_text(encoding="utf-8")) if info.is_file() else None
     return {
-        "command": masked_command(sys.argv),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": processor[1] if processor else platform.processor(),
-        "cores": os.cpu_count(),
-        "world_size": world_size,
-        "packages": {package: _version(package) for package in _PACKAGES},
-        "code": code_version(),
-    }
+        "command": masked_command(sys.argv), "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(), "platform": platform.platform(),
+        "processor": processor[1] if processor else platform.processor(), "cores": os.cpu_count(), "world_size": world_size,
+        "packages": {package: _version(package) for package in _PACKAGES}, "code": code_version(),
+    }  # fmt: skip
 
 
 def _version(package: str) -> str:
@@ -269,12 +246,7 @@ def _version(package: str) -> str:
 
 
 def masked(value: Any, name: str = "") -> Any:
-    """Return a configuration, or the value of the option ``name``, with secrets replaced by ``<NAME>``.
-
-    Secrets are values whose name contains token (not ``tokens``), key, secret or password, every text inside a mapping called
-    extra, the password or lone name and the secret query fields of an address, and keys such as hf_... Masking twice changes
-    nothing.
-    """
+    """Return data, or an option's value, without secrets: of names with token, key..., below extra, in addresses."""
     if value in (None, "") or isinstance(value, bool):
         return value
     extra, hidden = _EXTRA.search(name), f"<{name.removeprefix('extra ').upper()}>"
@@ -337,7 +309,6 @@ def nameless(word: str) -> str:
 
 
 def _mapping(text: str) -> dict[str, Any] | None:
-    """A mapping written as text, such as ``{a: 1}``; else None."""
     try:
         found = load_yaml(text) if text.lstrip().startswith("{") else None
     except ValueError:

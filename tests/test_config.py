@@ -48,19 +48,15 @@ def write(tmp_path, text):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--size", "7"], {"size": 7}),
-        (["--span", "80-160"], {"span": (80, 160)}),
-        (["--span", "[80, 160]"], {"span": (80, 160)}),
-        (["--name", "7"], {"name": "7"}),
-        (["--rate", "1e-4"], {"rate": 1e-4}),
-        (["--more", "{a: 1}"], {"more": {"a": 1}}),
+        (["--size", "7"], {"size": 7}), (["--span", "80-160"], {"span": (80, 160)}),
+        (["--span", "[80, 160]"], {"span": (80, 160)}), (["--name", "7"], {"name": "7"}),
+        (["--rate", "1e-4"], {"rate": 1e-4}), (["--more", "{a: 1}"], {"more": {"a": 1}}),
         (["--rows", "a", "b"], {"rows": ("a", "b")}),
         (["--rows", "a", "--size", "4", "--rows", "b"], {"rows": ("a", "b"), "size": 4}),
-        (["--rows", "a", "--rows", "[b, c]"], {"rows": ("b", "c")}),
-        (["--on"], {"on": True}),
+        (["--rows", "a", "--rows", "[b, c]"], {"rows": ("b", "c")}), (["--on"], {"on": True}),
         (["--on", "false"], {"on": False}),
     ],
-)
+)  # fmt: skip
 def test_words_of_the_command_line_become_values(arguments, expected):
     assert parse(arguments, [Group], "it")[0] == Group(**expected)
 

@@ -47,19 +47,11 @@ def test_a_reply_and_what_was_asked(chat_server, client):
 @pytest.mark.parametrize(
     "fault",
     [
-        error(500),
-        error(429),
-        error(408),
-        Fault(200, b"not json"),
-        Fault(200, b"[" * 100_000),
-        Fault(200, completion(None)),
-        Fault(200, completion("x", "content_filter")),
-        Fault(200, completion("\ud800")),
-        Fault(200, completion(" \n", "length")),
-        Fault(200, completion("x"), cut=True),
-        Fault(200, completion("x" * 2**24)),
+        error(500), error(429), error(408), Fault(200, b"not json"), Fault(200, b"[" * 100_000),
+        Fault(200, completion(None)), Fault(200, completion("x", "content_filter")), Fault(200, completion("\ud800")),
+        Fault(200, completion(" \n", "length")), Fault(200, completion("x"), cut=True), Fault(200, completion("x" * 2**24)),
     ],
-)
+)  # fmt: skip
 def test_a_passing_fault_is_retried(chat_server, client, fault):
     chat_server.script = [fault, fault]
     assert client.complete(chat("x"), GREEDY).text == "X"

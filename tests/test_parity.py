@@ -26,15 +26,9 @@ from memalpha.use.agent import LOCAL, MemoryAgent
 
 DATA = {"n": 4, "split": "test"}
 OPTIONS = [
-    "--config",
-    "configs/train/nano.yaml",
-    "--warm_start_steps",
-    "60",
-    "--max_steps",
-    "2",
-    "--train_options",
+    "--config", "configs/train/nano.yaml", "--warm_start_steps", "60", "--max_steps", "2", "--train_options",
     "{n: 4, split: train}",
-]
+]  # fmt: skip
 OPTIONS += ["--eval_options", json.dumps(DATA), "--view_tokens", "24"]  # a view that not everything fits into
 
 

@@ -26,10 +26,7 @@ class _Job(NamedTuple):
 
 
 class BatchingGenerator:
-    """A ``memalpha.protocols.Generator`` for many threads.
-
-    ``max_batch`` limits the prompts that are joined; a larger call stays whole. InputError if it is below 1.
-    """
+    """A ``Generator`` for many threads; joins up to ``max_batch`` prompts (a larger call stays whole)."""
 
     def __init__(self, generator: Generator, max_batch: int = 32) -> None:
         if max_batch < 1:
@@ -74,7 +71,6 @@ class BatchingGenerator:
             self._changed.notify_all()
 
     def _take(self) -> list[_Job]:
-        """Remove the next batch from the queue: the first job and those that may join it."""
         first = self._waiting.pop(0)
         batch, size = [first], len(first.prompts)
         if first.sampling.seed is None:

@@ -54,6 +54,7 @@ WITHOUT_VLLM: Allowed = {
     "repetition_penalty": (lambda v: v == 1.0, "1.0 without use_vllm"),
     "generation_kwargs": (lambda v: not v, "none without use_vllm"),
 }
+WITH_VLLM: Allowed = {"vllm_mode": (lambda v: v == "server", "'server': vLLM runs beside the training, not inside it")}
 
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 
@@ -128,6 +129,8 @@ class RunOptions(EndpointOptions):
         """Check combinations of options; makes clients once to find wrong options before anything is loaded."""
         if self.full_finetuning and self.adapter:
             raise InputError(f"full_finetuning with the adapter {self.adapter!r}", expected="one of the two")
+        if self.full_finetuning and self.vllm_urls:
+            raise InputError("full_finetuning with vllm_urls, which take adapters", expected="use_vllm: true, vllm_mode: server")
         if self.full_finetuning and self.dtype != "float32":
             said, why = f"full_finetuning with dtype {self.dtype}", "a step of 1e-6 is lost in the rounding of a weight of 16 bits"
             raise InputError(said, expected=f"float32: {why}", fix="set bf16: true, which computes in bfloat16 only")
@@ -139,10 +142,7 @@ class RunOptions(EndpointOptions):
 
 @dataclass
 class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
-    """TRL's ``GRPOConfig`` with defaults for chunk-step training: fp32, no KL term, every step logged, no reports to services.
-
-    ``per_device_train_batch_size`` counts rollouts per process, a multiple of ``num_generations`` (G).
-    """
+    """TRL's ``GRPOConfig``, other defaults; ``per_device_train_batch_size`` counts rollouts, a multiple of G."""
 
     output_dir: str | None = field(default="runs/train", metadata={"help": "The run folder."})
     bf16: bool | None = field(default=False, metadata={"help": "Use bfloat16 (GPUs)."})
@@ -168,7 +168,7 @@ class MemoryGRPOConfig(GRPOConfig):  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         """Check what chunk-step training needs in addition to TRL's checks."""
-        check_values(self, {**TRAINER, **GRPO, **({} if self.use_vllm else WITHOUT_VLLM)})
+        check_values(self, {**TRAINER, **GRPO, **(WITH_VLLM if self.use_vllm else WITHOUT_VLLM)})
         generations, rollouts = self.num_generations or 0, self.per_device_train_batch_size
         if generations < 2 or rollouts % generations:
             said = f"per_device_train_batch_size is {rollouts}, num_generations {generations}"

@@ -72,16 +72,12 @@ def summarise(results: Sequence[InstanceResult]) -> dict[str, Any]:
     means = {name: _mean([value for value in values if not math.isnan(value)]) for name, values in columns.items()}
     calls = sum(result.calls for result in scored)
     return {
-        **means,
-        "calls_per_instance": _mean([float(result.calls) for result in scored]),
+        **means, "calls_per_instance": _mean([float(result.calls) for result in scored]),
         "update_share": sum(result.updates for result in scored) / calls if calls else math.nan,
         "delete_share": sum(result.deletes for result in scored) / calls if calls else math.nan,
-        "cut_off": _mean([result.cut_off for result in scored]),
-        "n": len(scored),
-        "masked": len(results) - len(scored),
-        "stderr": standard_error([result.accuracy for result in scored]),
-        "kinds": _by_kind(scored),
-    }
+        "cut_off": _mean([result.cut_off for result in scored]), "n": len(scored), "masked": len(results) - len(scored),
+        "stderr": standard_error([result.accuracy for result in scored]), "kinds": _by_kind(scored),
+    }  # fmt: skip
 
 
 def paired_difference(before: Sequence[InstanceResult], after: Sequence[InstanceResult]) -> dict[str, Any]:

@@ -103,7 +103,6 @@ def train(arguments: TrainArguments, report: Report = lambda event, data: None) 
 
 
 def _warm_started(arguments: TrainArguments, folder: RunFolder, report: Report) -> TrainArguments:
-    """Run the requested warm start unless a resumed run has one; return options that start from it."""
     run, target, state = arguments.run, folder.path / "warm_start", PartialState()
     if not target.exists():
         unfinished = target.with_name(".warm_start")
@@ -151,10 +150,7 @@ def build_trainer(arguments: TrainArguments, parts: Parts) -> MemoryGRPOTrainer:
 
 
 def evaluate_held_out(parts: Parts, run: Runner, folder: RunFolder, name: str, report: Report, seed: int) -> list[InstanceResult]:
-    """Evaluate on the held-out instances, split among ranks; write trajectories to ``held_out/NAME.jsonl``.
-
-    ``seed`` makes policies comparable. TrainingAborted if too many instances could not be scored; rollouts are still written.
-    """
+    """Evaluate held-out instances, split among ranks, into ``held_out/NAME.jsonl``; TrainingAborted if too few are scored."""
     state, clock, instances = PartialState(), time.time(), parts.held_out
     shared_seed = seed if parts.eval_temperature else None
     sampling = Sampling(parts.agent.config.max_completion_length, parts.eval_temperature, seed=shared_seed)
@@ -238,11 +234,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def evaluate(arguments: TrainArguments, report: Report = lambda event, data: None) -> dict[str, Any]:
-    """Evaluate the adapter the options name on held-out instances; return the summary (also ``summary.json``).
-
-    InputError if an option, file, model or adapter does not fit, no held-out data are named, or the run to overwrite contains them
-    or the adapter. TrainingAborted if too many instances could not be scored; rollouts are still written.
-    """
+    """Evaluate the named adapter on held-out instances; return the summary. InputError if options, files or folder do not fit."""
     run, clock = arguments.run, time.time()
     if not run.eval_data:
         raise InputError("eval_data is empty", expected="held-out instances", fix="add --eval_data")
@@ -266,10 +258,7 @@ def evaluate(arguments: TrainArguments, report: Report = lambda event, data: Non
 
 # -------------------------------------------------------------------------------------------- the run's folder
 def check_place(arguments: TrainArguments) -> None:
-    """Check, before anything is loaded, that the run can use its folder.
-
-    InputError if the run reads from the folder it overwrites; RunFolderError as :func:`open_folder`.
-    """
+    """Check, before anything is loaded, that the run can use its folder; InputError if it reads from the folder it overwrites."""
     run, path = arguments.run, Path(str(arguments.grpo.output_dir))
     if run.warm_start_steps and run.adapter:
         said = f"warm_start_steps is {run.warm_start_steps}, with the adapter {run.adapter!r}, which would not be used"
@@ -284,10 +273,7 @@ def check_place(arguments: TrainArguments) -> None:
 
 
 def open_folder(arguments: TrainArguments, parts: Parts) -> RunFolder:
-    """Make or overwrite the folder of a run, or resume it; call it after everything is loaded.
-
-    RunFolderError if the folder exists without ``overwrite``, cannot be made, or the run began with other options or data.
-    """
+    """Make, overwrite or resume the folder of a run, after loading; RunFolderError if it cannot, or if options or data differ."""
     state, run, path = PartialState(), arguments.run, str(arguments.grpo.output_dir)
     if state.is_main_process:
         config, here = all_options(arguments), environment(state.num_processes)
@@ -327,7 +313,6 @@ MAY_CHANGE_FROM = ("save_", "logging_", "log_", "hub_", "push_to_hub", "dataload
 
 
 def _beyond_options(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What a resumed run must find as it was, by name: the number of processes, and each set of data."""
     sets = environment.get("data", {}).items()
     digests = {f"content of {name}": f"{digest['instances']} instances, sha256 {digest['sha256'][:12]}" for name, digest in sets}
     return {"number of processes": environment.get("world_size", 1), **digests}
@@ -348,7 +333,6 @@ def check_same(began: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
 
 def _checkpoint(arguments: TrainArguments, folder: RunFolder, state: PartialState, report: Report) -> Path | None:
-    """Return the checkpoint to resume from, the same on all ranks; None starts from the beginning. Drop what came after it."""
     found: list[Any] = [None]
     if arguments.run.resume and state.is_main_process:
         found[0], damaged = newest_whole(folder.checkpoints())

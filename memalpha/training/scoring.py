@@ -27,13 +27,9 @@ class RolloutScorer:
     """Turns rollouts into reward parts; without content weight ``judge`` is not asked and r4 is NaN."""
 
     def __init__(
-        self,
-        evaluator: QAEvaluator,
-        judge: ContentJudge,
-        reward_config: RewardConfig,
-        max_masked_share: float = 0.5,
+        self, evaluator: QAEvaluator, judge: ContentJudge, reward_config: RewardConfig, max_masked_share: float = 0.5,
         agent: AgentStep | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if reward_config.immediate_weight and agent is None:
             raise ValueError("immediate_weight needs the agent, to build the memory of each chunk again")
         self.evaluator, self.judge, self.reward_config = evaluator, judge, reward_config
@@ -62,7 +58,6 @@ class RolloutScorer:
         return rewards
 
     def _verdicts(self, rollouts: Sequence[Rollout]) -> list[tuple[Verdicts, list[bool | None]]]:
-        """Judge all writes as one batch ([] for a chunk without); and, where the judge knows, whether silence was right."""
         if not self.reward_config.content_weight:
             return [([None] * len(rollout.steps), [None] * len(rollout.steps)) for rollout in rollouts]
         chunks = [_write_requests(rollout) for rollout in rollouts]
@@ -85,10 +80,7 @@ class RolloutScorer:
         return sum(math.isnan(step.total(self.reward_config)) for step in steps)
 
     def metrics(self, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[StepReward]]) -> dict[str, tuple[float, int]]:
-        """Return training metrics as (sum, count), which can be added over ranks; count 0 shows nothing.
-
-        ``verbatim`` is the share of written texts found word for word in their chunk, ``entry_words`` their length.
-        """
+        """Return training metrics as (sum, count), which can be added over ranks; count 0 shows nothing."""
         steps = [(rollout.instance.chunks[step.chunk_index].text, step) for rollout in rollouts for step in rollout.steps]
         calls = [result for _, step in steps for result in step.outcome.results]
         done = [call.operation.kind for call in calls if call.changed and call.operation is not None]
@@ -155,10 +147,7 @@ def _write_requests(rollout: Rollout) -> list[WriteRequest]:
 
 
 def ask_after_chunks(rollouts: Sequence[Rollout], agent: AgentStep, evaluator: QAEvaluator) -> list[list[list[QuestionRecord]]]:
-    """Return, for each chunk of each rollout, the scored questions whose last piece of evidence it is; all are read as one batch.
-
-    Each is asked on the memory of that moment. A question without known evidence is not asked.
-    """
+    """Return, for each chunk of each rollout, its questions (those whose last evidence it is), asked on the memory of then."""
     requests: list[list[list[ReadRequest]]] = []
     for rollout in rollouts:
         memory = agent.new_memory()

@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import DistributedType, broadcast_object_list, gather_object
+from peft import PeftModel
 from trl import GRPOTrainer
 from trl.models import unwrap_model_for_generation
 from trl.trainer.utils import RepeatSampler
@@ -63,19 +64,17 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """Called with (rollouts, rows, rewards) after each batch."""
 
     def __init__(
-        self,
-        *,
-        agent: AgentStep,
-        instances: Sequence[Instance],
-        generator: Generator | None,
-        scorer: RolloutScorer,
-        options: RunOptions,
-        **kwargs: Any,
-    ) -> None:
+        self, *, agent: AgentStep, instances: Sequence[Instance], generator: Generator | None, scorer: RolloutScorer,
+        options: RunOptions, **kwargs: Any,
+    ) -> None:  # fmt: skip
         self.agent, self.instances, self.scorer, self.options = agent, instances, scorer, options
         self.skipped_in_a_row = 0
         self.rows: list[TrainingRow | None] = []
         self._shared: list[int] | None = None
+        if kwargs["args"].use_vllm and isinstance(kwargs["model"], PeftModel):
+            raise InputError(
+                "use_vllm with an adapter", expected="full_finetuning", fix="name the servers of a LoRA policy in vllm_urls"
+            )
         kwargs["args"].reward_weights = list(scorer.reward_config.weights)
         super().__init__(reward_funcs=[_reward_stub(name) for name in PARTS], **kwargs)
         if self.aux_loss_enabled:
@@ -101,7 +100,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             return run_rollouts(instances, self.agent, self.generator, sampling, on_step=on_step)
 
     def _hand_over(self, servers: VLLMServers) -> None:
-        """Save the adapter under a name made from its weights, and have the servers draw with it."""
         served = Path(self.args.output_dir) / "served"
         names: list[Any] = [None]
         with whole_weights(self.model, self.accelerator):
@@ -154,7 +152,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return rows
 
     def _asked(self, instance: Instance) -> Instance:
-        """The instance with this step's questions, the same for its whole group."""
         if self.options.question_share == 1 or not instance.questions:
             return instance
         count = math.ceil(self.options.question_share * len(instance.questions))
@@ -176,7 +173,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return Sampling(self.max_completion_length, self.temperature, self.top_p, self.top_k or 0, seed)
 
     def _padded_count(self, rows: int) -> int:
-        """Rows every rank must hold: a multiple of G and of the splits, the same on all ranks."""
         unit = math.lcm(self.num_generations, self.args.steps_per_generation)
         gathered = self.accelerator.gather(torch.tensor([rows], device=self.accelerator.device))
         return math.ceil(int(gathered.max()) / unit) * unit
@@ -187,7 +183,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return self.accelerator.gather(local).sum(0)  # type: ignore[no-any-return]
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
-        """Return the finished rows; ``tool_mask`` 0 removes padding rows from every token count."""
         end = self._tokenizer.eos_token_id
         filler = TrainingRow(0, 0, 0, (end,), (end,), 0, StepReward(*[math.nan] * len(PARTS)), math.nan, logprobs=(0.0,))
         rows = [row or filler for row in self.rows]
@@ -200,14 +195,12 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return [list(r.prompt_ids) for r in rows], [list(r.completion_ids) for r in rows], mask, completions, logprobs, {}, None, []
 
     def _calculate_rewards(self, *_: Any) -> torch.Tensor:
-        """Reward parts of all ranks' rows, (rows, parts); NaN for padding and masked rows."""
         nan = [math.nan] * len(PARTS)
         parts = [list(row.reward) if row and not math.isnan(row.total) else nan for row in self.rows]
         return self.accelerator.gather(torch.tensor(parts, device=self.accelerator.device))  # type: ignore[no-any-return]
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
-        """Log this rank's seconds for a part of the step; TRL's ``step_time`` is the update alone."""
         began = time.perf_counter()
         yield
         self._metrics["train"][f"time/{part}"].append(time.perf_counter() - began)
@@ -231,7 +224,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 self._metrics["train"][f"memory/{name}"].append(total / count)
 
     def _log_silent_groups(self, rows: Sequence[TrainingRow]) -> None:
-        """Replace TRL's share of groups without signal, which counts padding."""
         groups: dict[tuple[int, int], set[float]] = defaultdict(set)
         for row in rows:
             groups[group_key(row, self.options.grouping)] |= set() if math.isnan(row.total) else {row.total}
@@ -269,7 +261,6 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return total if self._keep_step(model, total) else torch.zeros_like(total)
 
     def _keep_step(self, model: torch.nn.Module, loss: torch.Tensor) -> bool:
-        """Drop the gradients of a step whose loss or gradient is not finite on any rank."""
         wrong = not (bool(torch.isfinite(loss)) and finite_gradients(model))
         skip = bool(self.sum_over_ranks([wrong]))
         if skip:
@@ -298,16 +289,9 @@ class MemoryGRPOTrainer(WholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         return loss
 
     def _get_per_token_logps_and_entropies(
-        self,
-        model: Any,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """As TRL's, (B, T) over the completion, without padding and with each shared prefix computed once."""
+        self, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int,
+        batch_size: int | None = None, compute_entropy: bool = False, **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
         most = self.options.rows_per_forward
         if not self.options.share_prefix:
             given = (model, input_ids, attention_mask, logits_to_keep, most, compute_entropy)
@@ -347,7 +331,6 @@ def explain_out_of_memory(rows: int) -> Iterator[None]:
 
 @contextmanager
 def _same_trainable(model: torch.nn.Module) -> Iterator[None]:
-    """Restore ``requires_grad``: PEFT's switching of adapters makes all weights of the active one trainable."""
     before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         yield
@@ -357,8 +340,6 @@ def _same_trainable(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _reward_stub(name: str) -> Any:
-    """A named reward for TRL's weights and metrics; its values come from the rollouts."""
-
     def reward(**_: Any) -> list[float]:
         raise RuntimeError("rewards are computed by the rollouts")
 
@@ -383,10 +364,7 @@ class EpochSampler(RepeatSampler):  # type: ignore[misc]
 
 
 def spread(sources: Sequence[str], seed: int) -> list[int]:
-    """Return a random order of the instances in which each source comes at even intervals.
-
-    Without it, several steps in a row may use one source by chance, and the policy unlearns the others.
-    """
+    """Return a random order in which each source comes at even intervals: steps of one source alone unlearn the others."""
     generator = torch.Generator().manual_seed(seed)
     members: dict[str, list[int]] = defaultdict(list)
     for index in torch.randperm(len(sources), generator=generator).tolist():

@@ -122,11 +122,7 @@ def parse_warmup_arguments(arguments: Sequence[str]) -> WarmupRunOptions:
 
 
 def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: None) -> Path:
-    """Train on demonstrations, save, and return the folder of the adapter (or model).
-
-    InputError if an option, model or source does not fit. RunFolderError if the folder exists without ``overwrite``, is no warm
-    start's, is the base model's, or cannot be made.
-    """
+    """Train on demonstrations; return the folder of the adapter (or model); InputError if options or folder do not fit."""
     warmup, training = arguments.warmup, arguments.training
     target = Path(str(training.output_dir))
     _check_place(target, warmup)
@@ -162,7 +158,6 @@ def warm_up(arguments: WarmupRunOptions, report: Report = lambda event, data: No
 
 
 def _check_place(target: Path, warmup: WarmupOptions) -> None:
-    """Raise RunFolderError unless the folder is free, or a warm start's, finished or not, and ``overwrite`` is set."""
     if Path(warmup.model).is_dir() and target.resolve() == Path(warmup.model).resolve():
         raise RunFolderError(f"output_dir {str(target)!r} is the base model's folder", expected="another folder")
     if holds_something(target):
@@ -191,7 +186,6 @@ def make_demonstrations(
 
 
 def _teacher(warmup: WarmupOptions) -> Teacher:
-    """The teacher of each instance: toy task, annotated facts, or plain text."""
     coverage = (warmup.coverage_low, warmup.coverage_high)
     facts = TeacherConfig(coverage, p_correct=warmup.p_correct, p_update=warmup.p_update)
 

@@ -55,14 +55,9 @@ def ragged_prompts():
     """Two groups with interleaved rows, a lone row, one without a shared part, one that is all shared."""
     a, b = ids(11, 1), ids(5, 2)
     rows = [
-        (a + ids(4, 3), 11),
-        (b + ids(9, 4), 5),
-        (a + ids(1, 5), 11),
-        (ids(7, 6), 0),
-        (b + ids(2, 7), 5),
-        (a, 11),
+        (a + ids(4, 3), 11), (b + ids(9, 4), 5), (a + ids(1, 5), 11), (ids(7, 6), 0), (b + ids(2, 7), 5), (a, 11),
         (ids(8, 8), 3),
-    ]
+    ]  # fmt: skip
     return [Prompt((), row, shared) for row, shared in rows]
 
 

@@ -19,14 +19,10 @@ FOLDER = ROOT / "configs/accelerate"
 
 # name: (distributed type, GPUs in all, machines, mixed precision)
 EXPECTED = {
-    "gpu-1": ("NO", 1, 1, "bf16"),
-    "ddp": ("MULTI_GPU", 8, 1, "bf16"),
-    "fsdp2": ("FSDP", 8, 1, "bf16"),
-    "zero2": ("DEEPSPEED", 8, 1, "bf16"),
-    "zero3": ("DEEPSPEED", 8, 1, "bf16"),
-    "nodes": ("MULTI_GPU", 32, 4, "bf16"),
+    "gpu-1": ("NO", 1, 1, "bf16"), "ddp": ("MULTI_GPU", 8, 1, "bf16"), "fsdp2": ("FSDP", 8, 1, "bf16"),
+    "zero2": ("DEEPSPEED", 8, 1, "bf16"), "zero3": ("DEEPSPEED", 8, 1, "bf16"), "nodes": ("MULTI_GPU", 32, 4, "bf16"),
     "cpu-2": ("MULTI_GPU", 2, 1, "no"),
-}
+}  # fmt: skip
 
 
 def launched(name, *arguments):

@@ -271,15 +271,10 @@ class Check(TrainerCallback):
                 ids = list(step.completion.ids)
                 local.append(
                     HandRow(
-                        key,
-                        (i // GROUP, t, i),
-                        list(step.prompt.ids),
-                        ids,
-                        reward,
-                        ids[-1] not in ends,
+                        key, (i // GROUP, t, i), list(step.prompt.ids), ids, reward, ids[-1] not in ends,
                         sampled=step.completion.logprobs,
                     )
-                )
+                )  # fmt: skip
         local.sort(key=lambda row: row.place)
         self.rows = gather_object(local)
         advantages_by_hand(self.rows, case.scale)
